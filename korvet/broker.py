@@ -214,6 +214,7 @@ def _services(parts: _Parts) -> Services:
         new_producer_id=parts.store.producer_ids.allocate,
         clock_ns=time.time_ns,
         deadlines=Deadlines(loop),
+        native_watcher=parts.store.resources.watcher,
         fetch_memory=FetchMemory(config.fetch_buffer_bytes, loop),
         fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots),
         unpacking=Unpacking(config.decompression_buffer_bytes, loop),

@@ -7,40 +7,45 @@ racks, v12 is flexible, v13 adds topic IDs, v15 to v18 matter only to replicas.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
+from msgspec.structs import replace
 
 from korvet.api.fetching.full_fetch import FullFetch
 from korvet.api.fetching.incremental_fetch import continue_session
-from korvet.api.fetching.params import (
-    SESSIONS_SINCE,
-    FetchParams,
-    forgotten_partitions,
-    requested_partitions,
-)
+from korvet.api.fetching.params import FetchParams, requested_partitions
 from korvet.api.fetching.pending_fetch import PendingFetch
 from korvet.api.fetching.response import encode_response
-from korvet.api.fetching.sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, SessionError
+from korvet.api.fetching.sessions import SessionError
+from korvet.protocol.fetch_request import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    NO_SESSION,
+    TOPIC_IDS_SINCE,
+    decode_fetch,
+    requested_partition,
+)
 from korvet.protocol.registry import ReadQuota, Respond, submit_api
 
 if TYPE_CHECKING:
     from korvet.api.common.context import Client, RequestContext
     from korvet.api.fetching.state import FetchState
+    from korvet.protocol.fetch_request import FetchRequest
 
 
-def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
+def refuse(context: RequestContext, request: FetchRequest, error: ErrorCode) -> Any:
     """Every partition with the error."""
+    version = context.api_version
+    name = "topic_id" if version >= TOPIC_IDS_SINCE else "topic"
     topics = tuple(
         context.make(
             "FetchableTopicResponse",
-            topic=getattr(topic, "topic", ""),
-            topic_id=getattr(topic, "topic_id", None),
+            **{name: topic.key},
             partitions=tuple(
                 context.make(
                     "PartitionData",
-                    partition_index=asked.partition,
+                    partition_index=requested_partition(version, entry).index,
                     error_code=error,
                     high_watermark=-1,
                     last_stable_offset=-1,
@@ -49,7 +54,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
                     preferred_read_replica=-1,
                     records=b"",
                 )
-                for asked in topic.partitions
+                for entry in topic.entries
             ),
         )
         for topic in request.topics
@@ -57,7 +62,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     return context.make("FetchResponse", error_code=ErrorCode.none, session_id=0, responses=topics)
 
 
-def _limited(request: Any, most_bytes: int) -> Any:
+def _limited(request: FetchRequest, most_bytes: int) -> FetchRequest:
     """The request with its limits lowered to `most_bytes`."""
     if request.max_bytes <= most_bytes:
         return request
@@ -70,15 +75,21 @@ def _emptied(context: RequestContext, body: list[bytes]) -> list[bytes]:
     return body if state is None else state.empty_throttled_response()
 
 
-def _is_full(request: Any) -> bool:
+def _is_full(request: FetchRequest) -> bool:
     """Whether the request is outside of a session: an idle consumer sends the same one again."""
-    return getattr(request, "session_epoch", FINAL_EPOCH) == FINAL_EPOCH
+    return request.session_epoch == FINAL_EPOCH
 
 
 @submit_api(
-    1, "Fetch", (4, 18), refuse=refuse, read_quota=ReadQuota(_limited, _emptied), is_repeated=_is_full
+    1,
+    "Fetch",
+    (4, 18),
+    refuse=refuse,
+    decode=decode_fetch,
+    read_quota=ReadQuota(_limited, _emptied),
+    is_repeated=_is_full,
 )
-def fetch(context: RequestContext, request: Any, respond: Respond) -> None:
+def fetch(context: RequestContext, request: FetchRequest, respond: Respond) -> None:
     """Read the partitions, waiting if they hold too little."""
     client, services, version = context.client, context.services, context.api_version
     if client.closed:
@@ -88,24 +99,27 @@ def fetch(context: RequestContext, request: Any, respond: Respond) -> None:
     if state is not None and state.repeat(request, respond):
         return
     params = FetchParams.of(version, request, services.config.native_poll_interval_ms)
-    epoch = request.session_epoch if version >= SESSIONS_SINCE else FINAL_EPOCH
+    epoch = request.session_epoch
     if epoch not in (FINAL_EPOCH, INITIAL_EPOCH):
         _fetch_incrementally(context, request, params, respond)
         return
-    if version >= SESSIONS_SINCE and request.session_id != NO_SESSION:
+    if request.session_id != NO_SESSION:
         services.fetch_sessions.close(request.session_id)
-    requested = requested_partitions(version, request)
-    full = FullFetch(services, client, requested, repeatable=request, opens_session=epoch == INITIAL_EPOCH)
-    _start(client, PendingFetch(services, client, full, params), params, respond)
+        state = client.fetch_state
+    opens_session = epoch == INITIAL_EPOCH
+    if state is None or opens_session or not state.continues(request, params):
+        full = FullFetch(services, client, request, params, opens_session=opens_session)
+        state = PendingFetch(services, client, full, params)
+    _start(client, state, params, respond)
 
 
 def _fetch_incrementally(
-    context: RequestContext, request: Any, params: FetchParams, respond: Respond
+    context: RequestContext, request: FetchRequest, params: FetchParams, respond: Respond
 ) -> None:
     """Continue a session. A session that has no partition left, or no room for more, is closed and answered
     as a full fetch.
     """
-    client, services, version = context.client, context.services, context.api_version
+    client, services, version = context.client, context.services, params.version
     sessions = services.fetch_sessions
     try:
         session = sessions.find(request.session_id, request.session_epoch, by_id=params.names_topics_by_id)
@@ -114,10 +128,10 @@ def _fetch_incrementally(
         respond(encode_response(version, (), error.code))
         return
     state = continue_session(services, client, session, params)
-    if request.topics or request.forgotten_topics_data:
-        session.update(requested_partitions(version, request), forgotten_partitions(version, request))
+    if request.topics or request.forgotten:
+        session.update(requested_partitions(version, request), request.forgotten)
     if not sessions.advance(session, services.deadlines.now() * 1000):
-        full = FullFetch(services, client, requested_partitions(version, request))
+        full = FullFetch(services, client, request, params)
         state = PendingFetch(services, client, full, params)
     _start(client, state, params, respond)
 

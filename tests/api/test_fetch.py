@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import uuid
 
@@ -232,6 +233,31 @@ def test_repeated_fetches_see_what_came_in_between(ask, another, topic):
     put(ask, topic, batch([(b"new", b"v")]))
     for _ in range(3):
         assert keys(fetch(client, BY_NAME, (topic, 0, 0), wait_ms=5000)[0]) == [b"new"]
+
+
+@pytest.mark.parametrize("isolation", [0, 1])
+def test_a_client_that_repeats_its_fetch_needs_no_reads(ask, korvet, new_topic, isolation):
+    """Even if it does not wait, and in whatever order it names its partitions. It sees what natives add."""
+    name = new_topic(3)
+    turns = itertools.cycle(itertools.permutations(range(3)))
+
+    def found():
+        parts = fetch(ask, BY_NAME, *((name, index, 0) for index in next(turns)), isolation_level=isolation)
+        return [record for part in parts for record in read(part.records)]
+
+    def needs_no_reads():
+        before = reads(korvet.redis)
+        assert [found() for _ in range(10)] == [[]] * 10
+        return reads(korvet.redis) == before
+
+    until(needs_no_reads, 10, "the broker knows the ends")
+    korvet.redis.xadd(f"korvet:{name}:1", {"a": "1"})
+    assert [record[1:] for record in until(found, 10, "the native entry")] == [(None, b'{"a":"1"}')]
+
+
+def reads(redis):
+    """The number of reads of streams so far."""
+    return redis.info("commandstats").get("cmdstat_xrange", {}).get("calls", 0)
 
 
 @pytest.mark.parametrize("isolation", [0, 1])

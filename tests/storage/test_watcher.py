@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from korvet.storage.log.native_watcher import WatchedBatch, WatchedLog
+from tests.storage.proxy import until
 
 if TYPE_CHECKING:
     from tests.storage.conftest import Bench
@@ -66,3 +67,37 @@ def test_an_entry_beyond_what_offsets_can_name_is_not_asked_for_again(bench: Ben
     assert group.commands().endswith(b"$6\r\n9-2000\r\n")
     log.state.grow_to(11 << 10)
     assert group.commands().endswith(b"$7\r\n10-1023\r\n")
+
+
+def test_ends_are_known_while_every_log_answers(bench: Bench) -> None:
+    async def work() -> None:
+        watcher = bench.store.resources.watcher
+        topic = await bench.store.catalogue.create("known", 2)
+        logs = [bench.store.logs.get(topic, partition) for partition in range(2)]
+        woken = asyncio.Event()
+        assert not watcher.is_current
+        for log in logs:
+            log.listen(woken.set)
+        await until(lambda: watcher.is_current)
+        # Of another type: nothing is known of this log any more.
+        bench.client.set(logs[1].stream, "no stream")
+        await until(lambda: not watcher.is_current)
+        bench.client.delete(logs[1].stream)
+        await until(lambda: watcher.is_current)
+        for log in logs:
+            log.unlisten(woken.set)
+        await until(lambda: not watcher.is_current)
+
+    bench.run(work())
+
+
+def test_listeners_learn_that_the_ends_are_in_doubt(bench: Bench) -> None:
+    log = bench.log()
+    woken: list[int] = []
+    log.state.note_ends(0, 5)
+    log.state.listeners.add(lambda: woken.append(log.log_end))
+    log.moved()
+    assert woken == [5]
+    # The server that holds the log now lacks the last writes.
+    log.state.note_ends(0, 3)
+    assert woken == [5, 3]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from korvet.groups.config import GroupConfig
     from korvet.quotas.throttle import ClientQuotas
     from korvet.storage.brokers.membership import Membership
+    from korvet.storage.log.native_watcher import NativeWatcher
     from korvet.storage.shared_configs import SharedConfigs
     from korvet.topics.directory import TopicDirectory
 
@@ -42,6 +43,7 @@ class Services(msgspec.Struct, frozen=True):
     new_producer_id: Callable[[], Awaitable[int]]
     clock_ns: Callable[[], int]
     deadlines: Deadlines
+    native_watcher: NativeWatcher
     fetch_memory: FetchMemory
     fetch_sessions: FetchSessions
     unpacking: Unpacking

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.fetching.locator import Locator
-from korvet.api.fetching.response import encode_response
-from korvet.api.fetching.sessions import NO_SESSION
+from korvet.api.fetching.params import new_partition, requested_partitions
+from korvet.api.fetching.response import encode_head, encode_response
+from korvet.protocol.fetch_request import NO_SESSION, requested_partition
 
 if TYPE_CHECKING:
     from korvet.api.common.context import Client
@@ -16,26 +17,30 @@ if TYPE_CHECKING:
     from korvet.api.fetching.params import FetchParams
     from korvet.api.fetching.partition import FetchedPartition
     from korvet.api.fetching.sessions import FetchSession
+    from korvet.protocol.fetch_request import FetchRequest, FetchTopic, TopicKey
 
-# The partitions of a request that stays with its connection: each takes 250 bytes.
+# The partitions of a request that stays with its connection: each takes 400 bytes.
 _MOST_KEPT: Final = 10_000
 
 
 class FullFetch:
-    """The strategy of a full fetch, see FetchStrategy.
+    """The strategy of a connection's full fetches, see FetchStrategy.
 
-    A consumer at the end of its partitions repeats such a request. Then the listeners and the idle response
-    of the request before are used again.
+    A consumer at the end of its partitions repeats its request, or changes the positions of a few partitions.
+    A partition without news is settled once its log is listened to: no request looks at it, and its bytes in
+    the response stay, until the log changes or the client asks for another position. A Fetch of 1,000 settled
+    partitions takes 0.02 ms; 0.2 ms if it is not the same request again. It took 1.1 and 1.9 ms.
     """
 
     __slots__ = (
+        "_all",
         "_idle_response",
         "_locator",
         "_opens_session",
-        "_repeatable",
+        "_params",
+        "_request",
         "_services",
         "_session",
-        "_was_read",
         "partitions",
     )
 
@@ -43,95 +48,163 @@ class FullFetch:
         self,
         services: Services,
         client: Client,
-        partitions: list[FetchedPartition],
+        request: FetchRequest,
+        params: FetchParams,
         *,
-        repeatable: object = None,
         opens_session: bool = False,
     ) -> None:
-        """repeatable: the request, if it may be answered again."""
-        self.partitions = partitions
+        # In the order of the request.
+        self._all = requested_partitions(params.version, request)
+        self.partitions = dict.fromkeys(self._all)
         self._services = services
-        self._locator = Locator(services.topics, client)
+        self._locator = Locator(services, client)
         self._opens_session = opens_session
         self._session: FetchSession | None = None
-        self._repeatable = repeatable
+        self._request = request
+        self._params = params
+        # The response if all partitions are settled; empty if it has yet to be made.
         self._idle_response: list[bytes] = []
-        # Whether the partitions hold what the last request found.
-        self._was_read = False
 
     @property
     def is_over(self) -> bool:
         """Whether nothing stays for the next request: a session has the partitions, or they are too many."""
-        return self._session is not None or len(self.partitions) > _MOST_KEPT
+        return self._session is not None or len(self._all) > _MOST_KEPT
 
     def repeats(self, request: object) -> bool:
         """Whether this is the same request again."""
-        return request is self._repeatable and not self.is_over
+        return request is self._request and not self.is_over
+
+    def continues(self, request: FetchRequest, params: FetchParams) -> bool:
+        """See FetchStrategy. A request with two equal entries does not continue the last one."""
+        last = self._params
+        if self._opens_session or (params.version, params.is_committed) != (last.version, last.is_committed):
+            return False
+        named = self._named(request)
+        if named != self._all:
+            distinct = dict.fromkeys(named)
+            if len(distinct) < len(named):
+                return False
+            for partition in self._all:
+                if partition not in distinct:
+                    partition.unlisten()
+                    self.partitions.pop(partition, None)
+            self._all, self._idle_response = named, []
+        self._request, self._params = request, params
+        return True
+
+    def _named(self, request: FetchRequest) -> list[FetchedPartition]:
+        """The partitions that a request names: those of the last request as far as that named them, too."""
+        known: dict[TopicKey, dict[bytes, FetchedPartition]] = {}
+        partitions = iter(self._all)
+        for topic in self._request.topics:
+            known.setdefault(topic.key, {}).update(zip(topic.entries, partitions, strict=False))
+        named: list[FetchedPartition] = []
+        for topic in request.topics:
+            by_entry = known.get(topic.key, {})
+            found = [*map(by_entry.get, topic.entries)]
+            named += self._moved(topic, found, by_entry) if None in found else found  # type: ignore[arg-type]
+        return named
+
+    def _moved(
+        self,
+        topic: FetchTopic,
+        found: list[FetchedPartition | None],
+        by_entry: dict[bytes, FetchedPartition],
+    ) -> list[FetchedPartition]:
+        """The partitions of a topic's entries. What is not `found` has another position than in the last
+        request, or is new. Both are looked at.
+        """
+        version = self._params.version
+        left = {partition.index: partition for partition in by_entry.values()}
+        for partition in found:
+            if partition is not None:
+                left.pop(partition.index, None)
+        named = []
+        for entry, known in zip(topic.entries, found, strict=True):
+            partition = known
+            if partition is None:
+                asked = requested_partition(version, entry)
+                partition = left.pop(asked.index, None)
+                if partition is None:
+                    partition = new_partition(version, topic.key, entry)
+                else:
+                    partition.move(asked)
+                self.partitions[partition] = None
+            named.append(partition)
+        return named
 
     def select(self, params: FetchParams) -> list[FetchedPartition] | None:
         """See FetchStrategy. A fetch without partitions is answered at once."""
         if self._locator.have_rights_changed():
-            for partition in self.partitions:
+            self.partitions = dict.fromkeys(self._all)
+            for partition in self._all:
                 partition.log = None
-        if self._was_read:
-            self._was_read = False
-            for partition in self.partitions:
-                partition.reset_for_next()
-        if not self.partitions:
+        elif params.reads_at_end and not self._locator.knows_listened_ends:
+            self.partitions = dict.fromkeys(self._all)
+        elif len(self.partitions) > 1:
+            # They are read in the order of the request, by which clients give each its turn.
+            looked_at = self.partitions
+            self.partitions = dict.fromkeys([each for each in self._all if each in looked_at])
+        for partition in self.partitions:
+            partition.reset_for_next()
+        if not self._all:
             return []
         return self._locator.unread(self.partitions, params)
 
     def on_log_changed(self, partition: FetchedPartition) -> None:
-        """Nothing to do: all partitions are looked at."""
+        """See FetchStrategy: look at the partition, if it was settled."""
+        if partition not in self.partitions:
+            partition.reset_for_next()
+            self.partitions[partition] = None
 
-    def answer(self, params: FetchParams, *, has_read: bool) -> list[bytes]:
+    def answer(self, params: FetchParams) -> list[bytes]:
         """The response body: all partitions."""
-        if not (has_read or self._opens_session):
-            return self._nothing_new(params)
+        if self._idle_response and not self.partitions:
+            return self._idle_response
         for partition in self.partitions:
             log = partition.log
             if log is not None and partition.high_watermark < 0 and partition.error is ErrorCode.none:
                 partition.found_nothing(log.state)
         if self._opens_session:
             return self._with_session(params)
+        for partition in list(self.partitions):
+            self._settle(partition, params)
         body = self._encode(params, NO_SESSION)
-        self._was_read = True
+        self._idle_response = [] if self.partitions else body
         for partition in self.partitions:
             partition.batches, partition.size_bytes = (), 0
         return body
+
+    def _settle(self, partition: FetchedPartition, params: FetchParams) -> None:
+        """Look at the partition no more if only a change of its log can bring news."""
+        log = partition.log
+        if (
+            log is not None
+            and partition.listened_log is log
+            and partition.error is ErrorCode.none
+            and not partition.size_bytes
+            and partition.is_at_end(log.state, is_committed=params.is_committed)
+            and partition.shows(log.state)
+        ):
+            del self.partitions[partition]
+            partition.encoded = encode_head(params.version, partition, is_committed=params.is_committed)
 
     def _with_session(self, params: FetchParams) -> list[bytes]:
         """The response body that opens a session, which gets the partitions if there is room for it."""
         services = self._services
         now_ms = services.deadlines.now() * 1000
-        session = services.fetch_sessions.open(self.partitions, now_ms, by_id=params.names_topics_by_id)
+        session = services.fetch_sessions.open(self._all, now_ms, by_id=params.names_topics_by_id)
         body = self._encode(params, NO_SESSION if session is None else session.id)
-        for partition in self.partitions:
+        for partition in self._all:
             partition.reset_for_next()
         if session is not None:
             self.release()
-            self._session, self.partitions = session, []
+            self._session, self._all, self.partitions = session, [], {}
         return body
-
-    def _nothing_new(self, params: FetchParams) -> list[bytes]:
-        """The response body if every partition is at its log's end: usually the same as the last time."""
-        for partition in self.partitions:
-            assert partition.log is not None
-            state = partition.log.state
-            if (
-                partition.high_watermark != state.log_end
-                or partition.log_start != state.log_start
-                or partition.last_stable_offset != state.last_stable_offset
-            ):
-                partition.found_nothing(state)
-                self._idle_response = []
-        if not self._idle_response:
-            self._idle_response = self._encode(params, NO_SESSION)
-        return self._idle_response
 
     def _encode(self, params: FetchParams, session_id: int) -> list[bytes]:
         return encode_response(
-            params.version, self.partitions, is_committed=params.is_committed, session_id=session_id
+            params.version, self._all, is_committed=params.is_committed, session_id=session_id
         )
 
     def empty_throttled_response(self, params: FetchParams) -> list[bytes]:
@@ -142,5 +215,5 @@ class FullFetch:
 
     def release(self) -> None:
         """See FetchStrategy."""
-        for partition in self.partitions:
+        for partition in self._all:
             partition.unlisten()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from korvet.api.fetching.partition import FetchedPartition
     from korvet.api.fetching.sessions import FetchSession
     from korvet.api.fetching.state import FetchState
+    from korvet.protocol.fetch_request import FetchRequest
 
 
 def continue_session(
@@ -46,14 +47,21 @@ class IncrementalFetch:
     everything, costs nothing until its log changes: it is not among the open partitions of the session.
     """
 
-    __slots__ = ("_idle_response", "_is_committed", "_locator", "_session", "_version", "partitions")
+    __slots__ = (
+        "_idle_response",
+        "_is_committed",
+        "_locator",
+        "_session",
+        "_version",
+        "partitions",
+    )
 
     def __init__(
         self, services: Services, client: Client, session: FetchSession, params: FetchParams
     ) -> None:
         self.partitions: dict[FetchedPartition, None] = {}
         self._session = session
-        self._locator = Locator(services.topics, client)
+        self._locator = Locator(services, client)
         self._version = params.version
         self._is_committed = params.is_committed
         self._idle_response: list[bytes] = []
@@ -79,16 +87,21 @@ class IncrementalFetch:
             session.open_all()
             for partition in session.partitions.values():
                 partition.log = None
-        selected = session.partitions.values() if params.reads_at_end else session.open_partitions
+        looks_at_all = params.reads_at_end and not self._locator.knows_listened_ends
+        selected = session.partitions.values() if looks_at_all else session.open_partitions
         self.partitions = dict.fromkeys(sorted(selected, key=by_lru_sequence))
         return self._locator.unread(self.partitions, params)
+
+    def continues(self, request: FetchRequest, params: FetchParams) -> bool:
+        """See FetchStrategy: never, as a full fetch ends the session."""
+        return False
 
     def on_log_changed(self, partition: FetchedPartition) -> None:
         """See FetchStrategy."""
         self._session.open_partitions[partition] = None
         self.partitions[partition] = None
 
-    def answer(self, params: FetchParams, *, has_read: bool) -> list[bytes]:
+    def answer(self, params: FetchParams) -> list[bytes]:
         """The response body: partitions with news, or none. Even if nothing is news, the session forgets what
         the last response advertised: only the newest response can be withheld.
         """

@@ -13,20 +13,21 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from korvet.api.common.context import Client
+    from korvet.api.common.services import Services
     from korvet.api.fetching.params import FetchParams
     from korvet.api.fetching.partition import FetchedPartition
     from korvet.security.authorizer import Access
     from korvet.storage.log.partition_log import PartitionLog
-    from korvet.topics.directory import TopicDirectory
 
 
 class Locator:
     """Locates partitions for one connection."""
 
-    __slots__ = ("_access", "_access_version", "_client", "_topics")
+    __slots__ = ("_access", "_access_version", "_client", "_topics", "_watcher")
 
-    def __init__(self, topics: TopicDirectory, client: Client) -> None:
-        self._topics = topics
+    def __init__(self, services: Services, client: Client) -> None:
+        self._topics = services.topics
+        self._watcher = services.native_watcher
         self._client = client
         self._access: Access | None = None
         self._access_version = -1
@@ -42,6 +43,11 @@ class Locator:
         self._access, self._access_version = access, version
         return True
 
+    @property
+    def knows_listened_ends(self) -> bool:
+        """Whether this broker knows the ends of all logs that are listened to, without asking Redis."""
+        return self._watcher.is_current
+
     def unread(
         self, partitions: Collection[FetchedPartition], params: FetchParams
     ) -> list[FetchedPartition] | None:
@@ -53,6 +59,7 @@ class Locator:
         """
         unread, failed = [], False
         reads_at_end, is_committed = params.reads_at_end, params.is_committed
+        knows_ends = not reads_at_end or self.knows_listened_ends
         for partition in partitions:
             log = partition.log
             if log is None or log.state.refusal is not None:
@@ -61,7 +68,11 @@ class Locator:
                 partition.error = check_leader_epoch(partition.leader_epoch, log)
             if log is None or partition.error is not ErrorCode.none:
                 failed = True
-            elif reads_at_end or not partition.is_at_end(log.state, is_committed=is_committed):
+            elif (
+                not partition.is_at_end(log.state, is_committed=is_committed)
+                or not knows_ends
+                or (reads_at_end and partition.listened_log is not log)
+            ):
                 unread.append(partition)
         if failed:
             return [partition for partition in partitions if partition.error is ErrorCode.none]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from korvet.api.fetching.partition import FetchedPartition
-from korvet.protocol.durations import milliseconds
+from korvet.protocol.fetch_request import TOPIC_IDS_SINCE, requested_partition
 
 if TYPE_CHECKING:
-    from korvet.api.fetching.partition import PartitionKey
+    from korvet.protocol.fetch_request import FetchRequest, TopicKey
 
 READ_COMMITTED: Final = 1
 SESSIONS_SINCE: Final = 7
-TOPIC_IDS_SINCE: Final = 13
 # Older versions may belong to clients that do not know the codec (KIP-110).
 _ZSTD_SINCE: Final = 10
 # Limits a response, even if the client asks for more: Kafka's broker setting fetch.max.bytes.
@@ -31,9 +30,9 @@ class FetchParams(msgspec.Struct, frozen=True, gc=False):
     min_bytes: int
     max_bytes: int
     reads_at_end: bool
-    """Whether partitions are read although this broker knows nothing more of them.
+    """Whether partitions are read although this broker knows nothing more of them, unless it listens to them.
 
-    The known log ends are kept up to date only while a fetch listens to the log. A fetch that waits too
+    The known log ends are kept up to date only while a fetch listens to the log. A first fetch that waits too
     briefly for that has to ask Redis.
     """
 
@@ -41,9 +40,9 @@ class FetchParams(msgspec.Struct, frozen=True, gc=False):
     """Whether the client knows the codec zstd."""
 
     @classmethod
-    def of(cls, version: int, request: Any, poll_interval_ms: int) -> FetchParams:
+    def of(cls, version: int, request: FetchRequest, poll_interval_ms: int) -> FetchParams:
         """poll_interval_ms: how often a listener learns of entries of native writers."""
-        max_wait_ms, min_bytes = milliseconds(request.max_wait), min(request.min_bytes, _MAX_BYTES)
+        max_wait_ms, min_bytes = request.max_wait_ms, min(request.min_bytes, _MAX_BYTES)
         return cls(
             version,
             request.isolation_level == READ_COMMITTED,
@@ -60,27 +59,12 @@ class FetchParams(msgspec.Struct, frozen=True, gc=False):
         return self.version >= TOPIC_IDS_SINCE
 
 
-def requested_partitions(version: int, request: Any) -> list[FetchedPartition]:
+def requested_partitions(version: int, request: FetchRequest) -> list[FetchedPartition]:
     """The partitions that a request names."""
-    by_id = version >= TOPIC_IDS_SINCE
-    partitions = []
-    for topic in request.topics:
-        key = topic.topic_id if by_id else topic.topic
-        for asked in topic.partitions:
-            leader_epoch = getattr(asked, "current_leader_epoch", -1)
-            partitions.append(
-                FetchedPartition(
-                    key, asked.partition, asked.fetch_offset, asked.partition_max_bytes, leader_epoch
-                )
-            )
-    return partitions
+    return [new_partition(version, topic.key, entry) for topic in request.topics for entry in topic.entries]
 
 
-def forgotten_partitions(version: int, request: Any) -> list[PartitionKey]:
-    """The partitions that an incremental fetch removes from its session."""
-    by_id = version >= TOPIC_IDS_SINCE
-    return [
-        (topic.topic_id if by_id else topic.topic, index)
-        for topic in request.forgotten_topics_data
-        for index in topic.partitions
-    ]
+def new_partition(version: int, topic: TopicKey, entry: bytes) -> FetchedPartition:
+    """The partition that an entry of a request names, with nothing found."""
+    asked = requested_partition(version, entry)
+    return FetchedPartition(topic, asked.index, asked.offset, asked.max_bytes, asked.leader_epoch)

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from uuid import UUID
 
+    from korvet.protocol.fetch_request import RequestedPartition, TopicKey
     from korvet.storage.log.partition_log import PartitionLog
     from korvet.storage.log.state import LogState
     from korvet.storage.log.transactions import Aborted
 
 # Sentinel: nothing advertised to the client yet.
 _NOT_ADVERTISED: Final = -1
-
-TopicKey: TypeAlias = "str | UUID | None"
-"""A topic as the request names it: by name, or by id; None is the all-zeros id."""
-PartitionKey: TypeAlias = tuple[TopicKey, int]
-"""A partition as the request names it: its topic and its index."""
 
 
 class FetchedPartition:
@@ -32,6 +27,7 @@ class FetchedPartition:
         "advertised_high_watermark",
         "advertised_log_start",
         "batches",
+        "encoded",
         "error",
         "high_watermark",
         "index",
@@ -67,6 +63,10 @@ class FetchedPartition:
         self._listener: Callable[[FetchedPartition], None] | None = None
         self._clear()
 
+    def move(self, asked: RequestedPartition) -> None:
+        """Take over what the next request asks of this partition."""
+        self.offset, self.max_bytes, self.leader_epoch = asked.offset, asked.max_bytes, asked.leader_epoch
+
     def copy(self) -> FetchedPartition:
         """The partition as its client knows it, not located and with nothing found."""
         copy = FetchedPartition(self.topic, self.index, self.offset, self.max_bytes, self.leader_epoch)
@@ -83,6 +83,8 @@ class FetchedPartition:
         self.last_stable_offset = -1
         self.log_start = -1
         self.aborted: Sequence[Aborted] = ()
+        self.encoded = b""
+        """What was found as it is in the response, if that stays the same until the log changes."""
 
     def reset_for_next(self) -> None:
         """Forget what was found, before the next fetch. After an error the log is located again."""
@@ -113,6 +115,14 @@ class FetchedPartition:
             return self.offset == state.log_end
         return (
             state.last_stable_offset_is_current and state.last_stable_offset <= self.offset <= state.log_end
+        )
+
+    def shows(self, state: LogState) -> bool:
+        """Whether the offsets that were found are those of the log now."""
+        return (
+            self.high_watermark == state.log_end
+            and self.log_start == state.log_start
+            and self.last_stable_offset == state.last_stable_offset
         )
 
     def mark_advertised(self) -> None:

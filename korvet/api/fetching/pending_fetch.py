@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from korvet.api.fetching.params import FetchParams
     from korvet.api.fetching.partition import FetchedPartition
     from korvet.api.fetching.strategy import FetchStrategy
+    from korvet.protocol.fetch_request import FetchRequest
     from korvet.protocol.registry import Respond
     from korvet.storage.log.partition_log import PartitionLog
 
@@ -51,6 +52,7 @@ class PendingFetch(Deadline):
         "_size_bytes",
         "_strategy",
         "_unread",
+        "_was_answered",
         "_woken",
     )
 
@@ -76,6 +78,8 @@ class PendingFetch(Deadline):
         self._unread: list[FetchedPartition] = []
         # Whether a log changed while reading.
         self._woken = False
+        # Whether an earlier request was answered.
+        self._was_answered = False
 
     def start(self, params: FetchParams, respond: Respond) -> None:
         """Answer a request, now or later, after the one before is answered."""
@@ -89,10 +93,15 @@ class PendingFetch(Deadline):
         self._ends_at = self._services.deadlines.now() + params.max_wait_ms / 1000
         try:
             unread = self._strategy.select(params)
-            if unread is None:
-                self._wait()
-            else:
+            if params.reads_at_end and self._was_answered:
+                # A client that asks again without waiting: from now on the broker knows the ends of its logs.
+                self._listen()
+            if unread is not None:
                 self._read(unread)
+            elif params.max_wait_ms <= 0 or params.min_bytes <= 0:
+                self._finish()
+            else:
+                self._wait()
         except Exception:
             self._drop()
             raise
@@ -103,6 +112,10 @@ class PendingFetch(Deadline):
             return False
         self.start(self._params, respond)
         return True
+
+    def continues(self, request: FetchRequest, params: FetchParams) -> bool:
+        """See FetchState."""
+        return self._strategy.continues(request, params)
 
     def empty_throttled_response(self) -> list[bytes]:
         """See FetchState."""
@@ -345,6 +358,10 @@ class PendingFetch(Deadline):
             self._read(self._changed())
             return
         self._services.deadlines.arm(self, self._ends_at)
+        self._listen()
+
+    def _listen(self) -> None:
+        """Have the logs report their changes from now on, also between requests."""
         listener = self._on_log_changed
         for partition in self._strategy.partitions:
             if partition.listened_log is not partition.log:
@@ -381,15 +398,16 @@ class PendingFetch(Deadline):
         respond, self._respond = self._respond, None
         assert respond is not None
         strategy = self._strategy
+        self._was_answered = True
         if self._has_read:
             held_bytes, self._held_bytes = self._held_bytes, 0
             size_bytes = self._size_bytes
             try:
-                respond(strategy.answer(self._params, has_read=True))
+                respond(strategy.answer(self._params))
             finally:
                 self._services.fetch_memory.sent_by(self._client, held_bytes, size_bytes)
         else:
-            respond(strategy.answer(self._params, has_read=False))
+            respond(strategy.answer(self._params))
         if strategy.is_over:
             self._drop()
 

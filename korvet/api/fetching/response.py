@@ -15,13 +15,15 @@ from korvet.protocol.primitives import length, string, uuid_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from korvet.api.fetching.partition import FetchedPartition, TopicKey
+    from korvet.api.fetching.partition import FetchedPartition
+    from korvet.protocol.fetch_request import TopicKey
 
 # The version that added a field, or the encoding.
 _LOG_START_SINCE: Final = 5
 _PREFERRED_REPLICA_SINCE: Final = 11
 _FLEXIBLE_SINCE: Final = 12
 _INT32: Final = struct.Struct(">i")
+_NO_REPLICA: Final = _INT32.pack(-1)
 _INT64: Final = struct.Struct(">q")
 # Throttle time, error code and session ID.
 _SESSION: Final = struct.Struct(">ihi")
@@ -43,7 +45,6 @@ def encode_response(
     """The response body in segments. Consecutive partitions of one topic share an entry of the topic."""
     flexible = version >= _FLEXIBLE_SINCE
     tags = b"\x00" if flexible else b""
-    nothing_aborted = length(0 if is_committed else -1, flexible)
     segments: list[bytes] = []
     topics = [(topic, [*found]) for topic, found in groupby(partitions, _topic)]
     text = [_SESSION.pack(0, error, session_id) if version >= SESSIONS_SINCE else _INT32.pack(0)]
@@ -52,17 +53,7 @@ def encode_response(
         text.append(_topic_name(topic, flexible))
         text.append(length(len(found), flexible))
         for each in found:
-            text.append(_PARTITION.pack(each.index, each.error, each.high_watermark, each.last_stable_offset))
-            if version >= _LOG_START_SINCE:
-                text.append(_INT64.pack(each.log_start))
-            if is_committed and each.aborted:
-                text.append(length(len(each.aborted), flexible))
-                text += [_ABORTED.pack(one.producer_id, one.first_offset) + tags for one in each.aborted]
-            else:
-                text.append(nothing_aborted)
-            if version >= _PREFERRED_REPLICA_SINCE:
-                text.append(_INT32.pack(-1))
-            text.append(length(each.size_bytes, flexible))
+            text.append(each.encoded or encode_head(version, each, is_committed=is_committed))
             if each.size_bytes:
                 segments.append(b"".join(text))
                 segments += each.batches
@@ -72,6 +63,24 @@ def encode_response(
     text.append(tags)
     segments.append(b"".join(text))
     return segments
+
+
+def encode_head(version: int, partition: FetchedPartition, *, is_committed: bool) -> bytes:
+    """The fields of a partition up to the size of its records."""
+    flexible = version >= _FLEXIBLE_SINCE
+    high_watermark, last_stable_offset = partition.high_watermark, partition.last_stable_offset
+    text = _PARTITION.pack(partition.index, partition.error, high_watermark, last_stable_offset)
+    if version >= _LOG_START_SINCE:
+        text += _INT64.pack(partition.log_start)
+    if is_committed and partition.aborted:
+        tags = b"\x00" if flexible else b""
+        text += length(len(partition.aborted), flexible)
+        text += b"".join(_ABORTED.pack(one.producer_id, one.first_offset) + tags for one in partition.aborted)
+    else:
+        text += length(0 if is_committed else -1, flexible)
+    if version >= _PREFERRED_REPLICA_SINCE:
+        text += _NO_REPLICA
+    return text + length(partition.size_bytes, flexible)
 
 
 def _topic_name(topic: TopicKey, flexible: bool) -> bytes:

@@ -19,14 +19,10 @@ from kio.schema.errors import ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from korvet.api.fetching.partition import FetchedPartition, PartitionKey
+    from korvet.api.fetching.partition import FetchedPartition
     from korvet.api.fetching.state import FetchState
+    from korvet.protocol.fetch_request import PartitionKey
 
-FINAL_EPOCH: Final = -1
-"""A fetch without a session. A session that it names is closed."""
-INITIAL_EPOCH: Final = 0
-"""A full fetch that opens a session. A session that it names is closed."""
-NO_SESSION: Final = 0
 EVICTION_MS: Final = 120_000
 """After this time without use a session is evicted for any other session, and at this age for a larger one.
 Kafka's min.incremental.fetch.session.eviction.ms, which Kafka does not let one set either."""

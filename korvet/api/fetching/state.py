@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from kio.schema.errors import ErrorCode
 
     from korvet.api.fetching.params import FetchParams
+    from korvet.protocol.fetch_request import FetchRequest
     from korvet.protocol.registry import Respond
 
 
@@ -19,6 +20,9 @@ class FetchState(Protocol):
 
     def repeat(self, request: object, respond: Respond) -> bool:
         """Answer the last request again if `request` is the same object. Returns whether it is."""
+
+    def continues(self, request: FetchRequest, params: FetchParams) -> bool:
+        """Take over a full fetch that differs in its partitions only; `start` answers it. Returns whether."""
 
     def empty_throttled_response(self) -> list[bytes]:
         """The body that a throttled client gets instead of the one that was just made (KIP-219)."""

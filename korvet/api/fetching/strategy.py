@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
     from korvet.api.fetching.params import FetchParams
     from korvet.api.fetching.partition import FetchedPartition
+    from korvet.protocol.fetch_request import FetchRequest
 
 
 class FetchStrategy(Protocol):
@@ -16,7 +17,9 @@ class FetchStrategy(Protocol):
 
     @property
     def partitions(self) -> Collection[FetchedPartition]:
-        """The partitions of the request at work. A log that changes may add its partition."""
+        """The partitions that the request at work looks at: those that may have something new. A log that
+        changes may add its partition.
+        """
 
     def select(self, params: FetchParams) -> Sequence[FetchedPartition] | None:
         """Begin a request. Returns the partitions to read at once; None to wait for a log to change."""
@@ -27,7 +30,10 @@ class FetchStrategy(Protocol):
     def on_log_changed(self, partition: FetchedPartition) -> None:
         """The log of a partition has changed that is listened to."""
 
-    def answer(self, params: FetchParams, *, has_read: bool) -> list[bytes]:
+    def continues(self, request: FetchRequest, params: FetchParams) -> bool:
+        """Take over the partitions of the client's next request, if only these differ. Returns whether."""
+
+    def answer(self, params: FetchParams) -> list[bytes]:
         """The response body. Afterwards the partitions hold no records any more."""
 
     def empty_throttled_response(self, params: FetchParams) -> list[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from korvet.offsets.packing import entry_id, id_parts
@@ -33,6 +34,7 @@ _ONE_KEYS_FAULTS: Final = REDIRECTIONS | {"WRONGTYPE"}
 # The reply of XREAD without newer entries.
 _NOTHING: Final = b"*-1\r\n"
 _UNKNOWN: Final = -1
+_NEVER: Final = float("-inf")
 
 
 class WatchedLog:
@@ -122,6 +124,13 @@ class NativeWatcher:
         self._batches: list[WatchedBatch] | None = None
         self._task: asyncio.Task[None] | None = None
         self._wanted = asyncio.Event()
+        # When the last look began that reached all logs.
+        self._looked_at_s = _NEVER
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the ends of all watched logs were compared with Redis within the last two intervals."""
+        return time.monotonic() <= self._looked_at_s + 2 * self.interval_s
 
     def watch(self, state: LogState, read_bounds: Callable[[], Awaitable[Bounds]]) -> None:
         """Begin to watch a log; see WatchedLog. PartitionLog.listen calls this."""
@@ -157,6 +166,8 @@ class NativeWatcher:
                 log.debug("native entries cannot be looked for: %s", error)
 
     async def _look(self) -> None:
+        began_s = time.monotonic()
+        reached_all = True
         # One batch after the other, so that Redis serves other clients in between.
         for batch in self._batched():
             try:
@@ -164,14 +175,18 @@ class NativeWatcher:
             except LinkLost as error:
                 # The other servers may answer.
                 log.debug("native entries cannot be looked for: %s", error)
+                reached_all = False
                 continue
             except RedisFault as fault:
                 # One key of another type or server fails the whole command: ask one by one, which is rare.
                 if fault.code not in _ONE_KEYS_FAULTS:
                     raise
                 newer = await self._ask_singly(batch)
+                reached_all = False
             if newer:
                 await asyncio.gather(*(self._notice(stream) for stream, _ in newer))
+        if reached_all:
+            self._looked_at_s = began_s
 
     def _batched(self) -> list[WatchedBatch]:
         batches = self._batches

@@ -121,7 +121,9 @@ class LogState:
         self._end_known_at = _NEVER
         self._dense_jump_logged = False
         self.listeners = Listeners(self.name)
-        """Called when the log end, the last stable offset or the log start grows."""
+        """Called when the log end, the last stable offset or the log start grows, and when they are no longer
+        known for certain.
+        """
         self.on_index_stale: Callable[[], None] = _ignore
         """Called when the index lacks entries that native clients added."""
         self._tails = tails
@@ -255,6 +257,7 @@ class LogState:
         if not self.loaded:
             self.loaded = True
             self.log_start = start
+            is_news = is_news or end < self.log_end
             self.log_end = min(self.log_end, end)
         self._start_known_at = self._end_known_at = time.monotonic()
         if has_begun_later:
@@ -275,14 +278,15 @@ class LogState:
         """Take over that the outcome of an append is unknown: the cached batches may end before it."""
         self.tail.clear()
         self._end_known_at = _NEVER
+        self.listeners.wake()
 
     def forget(self) -> None:
         """Take over that another server holds the log now, which may lack the last writes: both ends have to
         be read again.
         """
-        self.lost_track()
         self.transactions.forget()
         self.loaded = False
+        self.lost_track()
 
     # How old that knowledge is.
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -13,11 +12,14 @@ from korvet.api.fetching.deadlines import Deadlines
 from korvet.api.fetching.incremental_fetch import continue_session
 from korvet.api.fetching.memory import FetchMemory
 from korvet.api.fetching.params import FetchParams
-from korvet.api.fetching.partition import FetchedPartition, PartitionKey
+from korvet.api.fetching.partition import FetchedPartition
 from korvet.api.fetching.response import encode_response
 from korvet.api.fetching.sessions import FetchSessions
 from tests.unit.api.test_deadlines import Clock
-from tests.unit.api.test_pending_fetch import RECORDS, VERSION, Log
+from tests.unit.api.test_pending_fetch import RECORDS, VERSION, Log, request
+
+if TYPE_CHECKING:
+    from korvet.protocol.fetch_request import PartitionKey
 
 
 class Scene:
@@ -30,12 +32,10 @@ class Scene:
             topics=SimpleNamespace(get=lambda name: name, log_of=lambda _, index: self.logs[index]),
             deadlines=Deadlines(self.clock),  # type: ignore[arg-type]
             fetch_memory=FetchMemory(1 << 20, self.clock),  # type: ignore[arg-type]
+            native_watcher=SimpleNamespace(is_current=False),
         )
         self.client: Any = SimpleNamespace(access=None, fetch_state=None, unsent_bytes=0)
-        request = SimpleNamespace(
-            max_wait=datetime.timedelta(seconds=1), min_bytes=1, max_bytes=1 << 16, isolation_level=0
-        )
-        self.params = FetchParams.of(VERSION, request, 100)
+        self.params = FetchParams.of(VERSION, request(), 100)
         requested = [FetchedPartition("t", index, 10, 1 << 16) for index in range(partitions)]
         for partition in requested:
             partition.found((), 10, 0, 10)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import struct
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,9 +13,9 @@ from korvet.api.fetching.deadlines import Deadlines
 from korvet.api.fetching.full_fetch import FullFetch
 from korvet.api.fetching.memory import FetchMemory
 from korvet.api.fetching.params import FetchParams
-from korvet.api.fetching.partition import FetchedPartition
 from korvet.api.fetching.pending_fetch import PendingFetch
 from korvet.api.fetching.response import encode_response
+from korvet.protocol.fetch_request import FetchRequest, FetchTopic
 from korvet.storage.log.values import Fetched
 from tests.unit.api.test_deadlines import Clock
 
@@ -25,6 +25,15 @@ if TYPE_CHECKING:
 VERSION = 12
 RECORDS = b"record batches"
 SESSION_ID = 7
+
+
+def request(*offsets: int, max_wait_ms: int = 1000, min_bytes: int = 1) -> FetchRequest:
+    """A full fetch of a topic's first partitions from these offsets on."""
+    entries = [
+        struct.pack(">iiqiqi", index, -1, offset, -1, -1, 1 << 16) for index, offset in enumerate(offsets)
+    ]
+    topics = (FetchTopic("t", entries),)
+    return FetchRequest(max_wait_ms, min_bytes, 1 << 16, 0, 0, -1, topics, ())
 
 
 class Log:
@@ -94,15 +103,13 @@ class Scene:
             topics=topics,
             deadlines=Deadlines(self.clock),  # type: ignore[arg-type]
             fetch_memory=self.memory,
+            native_watcher=SimpleNamespace(is_current=False),
         )
         self.client: Any = SimpleNamespace(access=None, fetch_state=None, unsent_bytes=0)
-        request = SimpleNamespace(
-            max_wait=datetime.timedelta(seconds=1), min_bytes=min_bytes, max_bytes=1 << 16, isolation_level=0
-        )
-        self.params = FetchParams.of(VERSION, request, 100)
-        self.partition = FetchedPartition("t", 0, self.log.log_end, 1 << 16)
-        self.request = object()
-        strategy = FullFetch(self.services, self.client, [self.partition], repeatable=self.request)
+        self.request = request(self.log.log_end, min_bytes=min_bytes)
+        self.params = FetchParams.of(VERSION, self.request, 100)
+        strategy = FullFetch(self.services, self.client, self.request, self.params)
+        (self.partition,) = strategy.partitions
         self.fetch = PendingFetch(self.services, self.client, strategy, self.params)
         self.client.fetch_state = self.fetch
         self.fetch.start(self.params, self.answers.append)
@@ -277,6 +284,7 @@ def test_only_the_same_request_is_answered_again() -> None:
 def test_a_request_that_cannot_start_leaves_nothing() -> None:
     scene = idle()
     scene.services.topics.get = None
+    scene.log.change()
     scene.partition.log = None
     with pytest.raises(TypeError):
         scene.fetch.start(scene.params, scene.answers.append)

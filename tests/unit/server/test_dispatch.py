@@ -19,6 +19,7 @@ from kio.schema.errors import ErrorCode
 from korvet.api.common.context import RequestContext
 from korvet.config.settings import Config
 from korvet.protocol import registry
+from korvet.protocol.fetch_request import decode_fetch
 from korvet.protocol.schemas import request_class
 from korvet.quotas.throttle import ClientQuotas
 from korvet.security.credentials import Credentials
@@ -379,7 +380,8 @@ def test_a_repeated_fetch_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> No
     sent = [one, one, other, one]
     found, _, _ = converse(*(frame_of(case, each, number) for number, each in enumerate(sent, 1)))
     assert [each[:4] for each in found] == [struct.pack(">i", number) for number in (1, 2, 3, 4)]
-    assert seen == [one, one, other, one]
+    decoded = [decode_fetch(memoryview(encode(each)), 0, case[1]) for each in sent]
+    assert seen == decoded
     assert seen[0] is seen[1]
 
 
