@@ -15,6 +15,7 @@ import pytest
 import uvloop
 
 from korvet.offsets.packing import unpack
+from korvet.records.compression import compress
 from korvet.records.kernel import parse_batch
 from korvet.storage.keys import Keyspace
 from korvet.storage.log.values import Appended, ReceivedBatch
@@ -24,7 +25,7 @@ from tests.support.logs import admit
 from tests.support.module import loads_module
 from tests.support.polling import until_async
 from tests.support.records import NOW_MS
-from tests.unit.records.forms import Record, whole_batch
+from tests.unit.records.forms import Record, batch_bytes, records_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +40,7 @@ SEED = 20261125
 KILLS = 5
 PARTITIONS = 2
 IN_FLIGHT = 6
+LZ4 = 3
 LONGEST_LOAD_S, LONGEST_REWRITE_S = 0.15, 0.05
 # Topics whose streams are compared after later kills, too.
 KEPT_TOPICS = 4
@@ -75,6 +77,18 @@ POLICIES = {
 LONG_KILLS = {"always": 300, "everysec": 100, "rewritten as commands": 100}
 
 
+def received(records: list[Record], codec: int) -> ReceivedBatch:
+    """A producer's batch, compressed with the codec."""
+    section = records_bytes(records)
+    data = batch_bytes(
+        compress(codec, section) if codec else section,
+        len(records),
+        base_ms=records[0].timestamp_ms,
+        attributes=codec,
+    )
+    return ReceivedBatch(data, parse_batch(data, 0), section if codec else None)
+
+
 class Writer:
     """Appends numbered batches without pause until it is stopped, and keeps the outcome of each."""
 
@@ -92,8 +106,7 @@ class Writer:
             await self._slots.acquire()
             number = len(self.batches)
             self.batches.append(self._records(number))
-            data = whole_batch(self.batches[number])
-            batch = ReceivedBatch(data, parse_batch(data, 0), None)
+            batch = received(self.batches[number], self._source.choice((0, 0, LZ4)))
             self.log.append(batch, None, admit, partial(self._ended, number), followed=True)
             await asyncio.sleep(0)
         for _ in range(IN_FLIGHT):
