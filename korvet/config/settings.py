@@ -194,7 +194,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             description="Pause between a client's requests, and before Redis's reply, up to which a broker "
             "polls instead of sleeping; 0 turns polling off. It never polls on a single processor."
         ),
-    ] = 100
+    ] = 200
     native_poll_interval_ms: Annotated[
         Size,
         Meta(

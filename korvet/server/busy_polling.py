@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Events that have to follow each other closely before the loop polls: 32 requests and their responses. At a
+# Events that have to follow each other closely before the loop polls: 8 requests and their responses. At a
 # steady rate, the pause between two requests is longer than the limit, unless the loop is busy anyway.
-_CLOSE_EVENTS: Final = 64
+_CLOSE_EVENTS: Final = 16
 # Of cgroup v2: "<us of processor time> <period in us>", or "max" without a quota.
 _QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
 

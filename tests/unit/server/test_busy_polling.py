@@ -49,7 +49,7 @@ def test_the_loop_sleeps_after_a_pause_until_many_events_follow_closely_again() 
     loop.now_s += FAR_S
     loop.iterate()
     assert loop.calls == []
-    loop.events(10, CLOSE_S)
+    loop.events(5, CLOSE_S)
     assert loop.calls == []
     loop.events(MANY, CLOSE_S)
     assert len(loop.calls) == 1
