@@ -28,7 +28,8 @@ def rewrite(data_dir: Path, as_json: bool) -> None:
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        tasks = {name: progress.add_task(name, visible=False) for name in ("reading", "loading", "rewriting")}
+        names = ("reading", "loading", "rewriting")
+        tasks = {name: progress.add_task(name, total=None, visible=False) for name in names}
 
         def report(name: str, done_bytes: int, total_bytes: int | None) -> None:
             for each, task in tasks.items():

@@ -44,17 +44,19 @@ def holds_command(path: Path, name: bytes, report: Callable[[int], None]) -> boo
     """Whether a part holds a command. A part that isn't a sequence of commands counts as one that does if the
     name is in it.
 
-    Calls `report(read_bytes)` after each piece.
+    Calls `report(read_bytes)` after each piece. Raises EmbeddedServerError if the part can't be read.
     """
-    with path.open("rb") as file:
-        # Reading every command takes 16 times as long. It is needed only if a record looks like the command.
-        if not _contains_argument(file, name, report):
-            return False
-        file.seek(0)
-        try:
+    try:
+        with path.open("rb") as file:
+            # Reading every command takes 16 times as long. It is needed if a record looks like the command.
+            if not _contains_argument(file, name, report):
+                return False
+            file.seek(0)
             return any(command.upper() == name for command in _commands(file))
-        except ValueError:
-            return True
+    except ValueError:
+        return True
+    except OSError as error:
+        raise EmbeddedServerError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _contains_argument(file: BinaryIO, word: bytes, report: Callable[[int], None]) -> bool:

@@ -18,6 +18,8 @@ from korvet.embedded.probe import Probe, ProbeError
 from korvet.embedded.server import EmbeddedServer
 
 _COMMAND: Final = b"KORVET.ADD"
+# Redis's error while a rewrite runs.
+_UNDER_WAY: Final = "rewriting already in progress"
 _POLL_S: Final = 0.05
 # Longest wait for a reply. The server is busy for a moment when a rewrite begins and when it ends.
 _REPLY_TIMEOUT_S: Final = 120.0
@@ -94,7 +96,7 @@ def _rewrite(server: EmbeddedServer, report: Report) -> None:
     """Let the server rewrite its file, and wait for the end."""
     try:
         with Probe(server.socket, _REPLY_TIMEOUT_S) as probe:
-            probe.rewrite()
+            _begin(probe)
             while _is_rewriting(state := probe.info("persistence")):
                 report("rewriting", _written_bytes(server.data_dir), None)
                 time.sleep(_POLL_S)
@@ -102,6 +104,15 @@ def _rewrite(server: EmbeddedServer, report: Report) -> None:
         raise _failed(server, str(error)) from error
     if state["aof_last_bgrewrite_status"] != "ok":
         raise _failed(server, "the server could not write the new file")
+
+
+def _begin(probe: Probe) -> None:
+    """Begin a rewrite, unless the server has begun one by itself because the file has grown."""
+    try:
+        probe.rewrite()
+    except ProbeError as error:
+        if _UNDER_WAY not in str(error):
+            raise
 
 
 def _failed(server: EmbeddedServer, reason: str) -> EmbeddedServerError:

@@ -113,8 +113,8 @@ class EmbeddedServer:
             self._owner_lock.write(os.getpid())
             self._socket = folder.socket_path(self.data_dir)
             self._end_orphan()
-            self._choose_module()
             self._check_disk_space()
+            self._choose_module()
             self.launch()
             self.wait_ready()
         except BaseException:

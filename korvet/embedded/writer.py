@@ -35,7 +35,7 @@ def read_writer(folder: Path) -> Writer | None:
         return Writer(str(noted["kind"]), version, int(noted.get("module", 0)))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise EmbeddedServerError(f"{record} is damaged ({error}); delete it to use the folder") from error
 
 
@@ -74,7 +74,7 @@ def note_writer(folder: Path, server: ServerBinary, module: int) -> None:
     """
     writer = Writer(server.kind, server.version, module)
     record = folder / _RECORD
-    if record.exists() and read_writer(folder) == writer:
+    if read_writer(folder) == writer:
         return
     fields = {"kind": writer.kind, "version": version_text(writer.version)}
     text = json.dumps(fields | ({"module": module} if module else {}))

@@ -66,6 +66,11 @@ def test_every_piece_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert sum(seen) == len(PLAIN * 3)
 
 
+def test_a_part_that_is_gone_is_named(tmp_path: Path) -> None:
+    with pytest.raises(EmbeddedServerError, match=r"gone\.aof cannot be read: No such file"):
+        holds_command(tmp_path / "gone.aof", NAME, lambda read_bytes: None)
+
+
 def manifest(data_dir: Path, text: str) -> Path:
     folder = data_dir / append_only.FOLDER
     folder.mkdir(parents=True)

@@ -184,6 +184,28 @@ def large(data_dir: Path) -> dict[bytes, bytes]:
         return dumps(client)
 
 
+def test_a_rewrite_that_the_server_has_begun_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server with a large file begins a rewrite as soon as it has loaded the file."""
+    before = large(tmp_path)
+
+    def start(server: EmbeddedServer) -> str:
+        url = original(server)
+        with redis.Redis.from_url(url) as client:
+            client.bgrewriteaof()
+            assert client.info("persistence")["aof_rewrite_in_progress"]
+        return url
+
+    original = EmbeddedServer.start
+    with monkeypatch.context() as patches:
+        patches.setattr(EmbeddedServer, "start", start)
+        done = rewrite(tmp_path)
+    assert done.exit_code == 0, done.output
+    with running(tmp_path, module="off") as (_, client):
+        assert dumps(client) == before
+
+
 def serving(data_dir: Path) -> bool:
     return (data_dir / "server.sock").exists()
 
