@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import socket
 import subprocess
 import threading
@@ -104,7 +105,58 @@ def test_replicas_get_the_same_stream(new_server: NewServer) -> None:
     append_all(primary, position)
     wanted = dumps(primary, [STREAM])
     until(lambda: all(dumps(copy, [STREAM]) == wanted for copy in copies), 20, "equal streams")
-    assert primary.client.info("stats")["sync_full"] == 1
+
+
+def away(replica: Server, primary: Server) -> None:
+    """Stop a replica's process, and end its connection; `back` continues it."""
+    replica.process.send_signal(signal.SIGSTOP)
+    primary.client.client_kill_filter(_type="replica", skipme=False)
+    until(lambda: primary.client.info("replication")["connected_slaves"] == 0, 20, "the replica is away")
+
+
+def back(replica: Server, primary: Server) -> None:
+    replica.process.send_signal(signal.SIGCONT)
+    has_all(replica, primary)
+
+
+def has_all(replica: Server, primary: Server) -> None:
+    """Wait until a replica has executed all that its primary has."""
+    offset = primary.client.info("replication")["master_repl_offset"]
+
+    def there() -> bool:
+        info = replica.client.info("replication")
+        return info["master_link_status"] == "up" and info["slave_repl_offset"] >= offset
+
+    until(there, 20, "the replica has all")
+
+
+def test_a_replica_that_comes_back_without_the_module(new_server: NewServer) -> None:
+    """Batches were added while it was away: it gets all data, because it does not know the command."""
+    port = free_port()
+    primary, plain = with_stream(new_server("--port", str(port))), new_server(module=False)
+    replicate(plain, port)
+    away(plain, primary)
+    append_all(primary)
+    back(plain, primary)
+    assert dumps(plain, [STREAM]) == dumps(primary, [STREAM])
+    assert primary.client.info("stats")["sync_full"] == 2
+
+
+def test_a_replica_gets_only_the_ordinary_commands_that_it_has_missed(new_server: NewServer) -> None:
+    port = free_port()
+    primary, replica = with_stream(new_server("--port", str(port))), new_server()
+    replicate(replica, port)
+    append_all(primary)
+    has_all(replica, primary)
+    # The server notes only when a replica comes back how far KORVET.ADD goes.
+    for number in (1, 2, 3):
+        away(replica, primary)
+        primary.client.set("missed", number)
+        back(replica, primary)
+        stats = primary.client.info("stats")
+        assert (stats["sync_full"], stats["sync_partial_ok"]) == (2, number - 1)
+        assert replica.client.get("missed") == b"%d" % number
+    assert dumps(replica, [STREAM]) == dumps(primary, [STREAM])
 
 
 def test_a_replica_accepts_what_its_primary_did(new_server: NewServer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -12,18 +13,23 @@ from korvet.cli.doctor import check_modules
 from korvet.storage.keys import Keyspace
 from korvet.storage.link import module, module_verdict
 from korvet.storage.link.address import parse_url
+from korvet.storage.log.values import Appended
 from korvet.storage.store import Store
-from tests.storage.conftest import Server, server_programs
+from tests.storage.batches import produce
+from tests.storage.conftest import Server, calls_of, server_programs
 from tests.storage.proxy import proxied_store
-from tests.support.module import UNBUILT, module_built
+from tests.support.cluster import RedisCluster
+from tests.support.module import UNBUILT, module_built, require_module
 from tests.support.polling import until, until_async
 from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
+    from pathlib import Path
 
     from korvet.cli.doctor import Finding
     from korvet.storage.link.server import Server as LinkedServer
+    from korvet.storage.log.partition_log import PartitionLog
 
     NewServer = Callable[..., Server]
 
@@ -142,8 +148,7 @@ def test_a_server_without_replicas(start: NewServer, prefix: str, log: pytest.Lo
 
 
 def calls(server: Server) -> int:
-    found = server.client.info("commandstats").get("cmdstat_korvet.replicas", {})
-    return int(found.get("calls", 0))
+    return calls_of(server.client, "korvet.replicas")
 
 
 def test_a_server_without_the_module(start: NewServer, prefix: str, log: pytest.LogCaptureFixture) -> None:
@@ -376,3 +381,100 @@ def test_doctor_names_permissions_and_versions(start: NewServer, monkeypatch: py
     _, state, text = finding(server)
     assert state == "warning"
     assert "this korvet needs version 9" in text
+
+
+class Load:
+    """Appends batches to a log, one after the other, and keeps what is acknowledged."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+        self._ending = False
+        self._task = asyncio.ensure_future(self._run())
+        self.acknowledged: list[bytes] = []
+
+    async def _run(self) -> None:
+        for number in itertools.count():
+            values = [b"%d-%d" % (number, place) for place in range(20)]
+            done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            produce(self._log, [(b"key", value, 5) for value in values], done.set_result)
+            outcome = await done
+            assert isinstance(outcome, Appended), outcome
+            self.acknowledged += values
+            if self._ending:
+                return
+
+    async def go_on(self) -> None:
+        """Wait until some more batches are acknowledged."""
+        goal = len(self.acknowledged) + 400
+        await holds(lambda: self._task.done() or len(self.acknowledged) > goal, "appends go on")
+        assert not self._task.done(), self._task
+
+    async def stop(self) -> None:
+        self._ending = True
+        await self._task
+
+
+def test_a_plain_replica_attaches_under_load(
+    start: NewServer, prefix: str, log: pytest.LogCaptureFixture
+) -> None:
+    """The replica has all that was acknowledged, and appends go on without a break, by XADD."""
+    primary, plain = start(), start(module=False)
+
+    async def work(store: Store) -> None:
+        partition = store.logs.get(await store.catalogue.create("t", 1), 0)
+        await used(store)
+        load = Load(partition)
+        await load.go_on()
+        assert calls_of(primary.client, "korvet.add") > 0
+        await asyncio.to_thread(attach, plain, primary)
+        await unused(store, log, "the server module is not loaded")
+        added = calls_of(primary.client, "korvet.add")
+        await load.go_on()
+        assert calls_of(primary.client, "korvet.add") == added
+        await load.stop()
+        entries = primary.client.xlen(partition.stream)
+        await holds(lambda: plain.client.xlen(partition.stream) == entries, "the replica has all")
+        values = [fields[b"value"] for _, fields in plain.client.xrange(partition.stream)]
+        assert values[: len(load.acknowledged)] == load.acknowledged
+        stream, index, meta = partition.keys[:3]
+        assert plain.client.dump(stream) == primary.client.dump(stream)
+        assert plain.client.zrange(index, 0, -1) == primary.client.zrange(index, 0, -1)
+        assert plain.client.hgetall(meta) == primary.client.hgetall(meta)
+        detach(plain)
+        await used(store)
+        load = Load(partition)
+        await load.go_on()
+        await load.stop()
+        assert calls_of(primary.client, "korvet.add") > added
+
+    run_with_store(primary.url, prefix, work)
+
+
+def test_nodes_of_a_cluster_are_asked_one_by_one(tmp_path: Path, prefix: str) -> None:
+    """One node lacks the module. A node that joins, and a replica that takes over, are asked, too."""
+    valkey = server_programs()[0]
+    require_module(valkey)
+    cluster = RedisCluster(valkey, tmp_path, replicas=1, plain={1})
+
+    def state(store: Store) -> dict[int, bool]:
+        ports = {server.address.port: server for server in store.router.servers()}
+        return {
+            number: ports[node.port].module.replicas is not None
+            for number, node in enumerate(cluster.nodes)
+            if node.port in ports
+        }
+
+    async def work(store: Store) -> None:
+        await holds(lambda: state(store) == {0: True, 1: False, 2: True}, "two of three nodes use it")
+        stream = f"{prefix}:t:0".encode()
+        joined = await asyncio.to_thread(cluster.add_primary)
+        await asyncio.to_thread(cluster.move, stream, joined)
+        await holds(lambda: state(store).get(4) is True, "the new node uses it")
+        cluster.nodes[0].kill()
+        await holds(lambda: state(store).get(3) is True, "the new primary uses it")
+        assert state(store)[1] is False
+
+    try:
+        run_with_store(cluster.url, prefix, work)
+    finally:
+        cluster.stop()

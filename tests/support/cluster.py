@@ -19,7 +19,7 @@ from tests.support.polling import until
 from tests.support.ports import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 _FORMED_S: Final = 30
 # Silence after which the other nodes take a node for dead.
@@ -53,9 +53,11 @@ class Tls:
 
 
 class ClusterNode:
-    """One server of a cluster, without persistence."""
+    """One server of a cluster, without persistence. It has no server module if `plain`, else as
+    tests/support/module.py decides.
+    """
 
-    def __init__(self, program: str, folder: Path, tls: Tls | None = None) -> None:
+    def __init__(self, program: str, folder: Path, tls: Tls | None = None, *, plain: bool = False) -> None:
         folder.mkdir()
         self.port, self.bus_port = free_port(), free_port()
         self._command = [
@@ -65,7 +67,7 @@ class ClusterNode:
             *("--cluster-enabled", "yes", "--cluster-node-timeout", str(_NODE_TIMEOUT_MS)),
             *("--cluster-allow-replica-migration", "no", "--repl-diskless-sync-delay", "0"),
             *("--save", "", "--dir", str(folder), "--logfile", "log"),
-            *module_options(program),
+            *([] if plain else module_options(program)),
         ]
         self._environ = server_environment(identify(Path(program)), os.environ)
         self.url = f"{'redis' if tls is None else 'rediss'}://127.0.0.1:{self.port}"
@@ -106,9 +108,17 @@ class RedisCluster:
     """Primaries that share the slots evenly, and one replica each for the first primaries."""
 
     def __init__(
-        self, program: str, folder: Path, primaries: int = 3, replicas: int = 0, tls: Tls | None = None
+        self,
+        program: str,
+        folder: Path,
+        primaries: int = 3,
+        replicas: int = 0,
+        tls: Tls | None = None,
+        plain: Collection[int] = (),
     ) -> None:
+        """`plain`: numbers of the nodes that have no server module, in the order in which they start."""
         self._program = program
+        self._plain = plain
         self._folder = folder
         self._tls = tls
         self.nodes: list[ClusterNode] = []
@@ -138,7 +148,9 @@ class RedisCluster:
             node.client.config_set("cluster-node-timeout", timeout_ms)
 
     def _start(self) -> ClusterNode:
-        self.nodes.append(ClusterNode(self._program, self._folder / str(len(self.nodes)), self._tls))
+        number = len(self.nodes)
+        folder = self._folder / str(number)
+        self.nodes.append(ClusterNode(self._program, folder, self._tls, plain=number in self._plain))
         return self.nodes[-1]
 
     def _meet(self, nodes: list[ClusterNode]) -> None:

@@ -12,7 +12,9 @@
        Returns the version of the module, and the version of the replica set: it changes before a replica gets its
        first byte, and differs after each start of the server. Replicas get KORVET.ADD as it is, so the caller finds
        out whether each of them has the module, and then passes this version. In a Cluster, a node to which slots move
-       counts as a replica. */
+       counts as a replica.
+
+   A replica that comes back gets all data if it has missed a KORVET.ADD. */
 #include "server_api.h"
 
 #include <stdio.h>
@@ -448,6 +450,38 @@ static int is_argument(FilterContext *context, int place, const char *lowercase)
     return word && is_word(word, size, lowercase);
 }
 
+/* Whether KORVET.ADD was carried out since `added_until` was read. */
+static int added_since;
+/* The replication offset up to which KORVET.ADD may be in the replication stream. */
+static long long added_until = -1;
+
+static void note_added_until(void)
+{
+    ServerInfo *info;
+    int failed;
+    if (!added_since)
+        return;
+    info = Api_GetServerInfo(NULL, "replication");
+    added_until = Api_ServerInfoGetFieldSigned(info, "master_repl_offset", &failed);
+    Api_FreeServerInfo(NULL, info);
+    if (failed)
+        added_until = INT64_MAX;
+    added_since = 0;
+}
+
+/* A replica that lost its connection asks for what it has missed: PSYNC <replication ID> <offset>. Nobody knows
+   whether it has the module. So if KORVET.ADD may be in what it has missed, it gets all data: PSYNC ? -1. A third
+   argument is FAILOVER; only a server that was the primary sends it. */
+static void prevent_unknown_commands(FilterContext *context)
+{
+    long long offset;
+    if (Api_CommandFilterArgsCount(context) != 3
+        || Api_StringToLongLong(Api_CommandFilterArgGet(context, 2), &offset) != API_OK || offset > added_until)
+        return;
+    Api_CommandFilterArgReplace(context, 1, Api_CreateString(NULL, "?", 1));
+    Api_CommandFilterArgReplace(context, 2, Api_CreateString(NULL, "-1", 2));
+}
+
 /* Sees each command before the server does, also those of scripts. Besides replicas, a node to which slots move gets
    commands as they are: it asks for them by CLUSTER SYNCSLOTS (Redis 8.4; Valkey moves slots in another way if a
    module is loaded), and acknowledges them by CLUSTER SYNCSLOTS ACK. */
@@ -457,10 +491,17 @@ static void watch_replicas(FilterContext *context)
     const char *name = Api_StringPtrLen(Api_CommandFilterArgGet(context, 0), &size);
     switch (size) {
     case SIZE("sync"):
-        replicas_version += is_word(name, size, "sync");
+        if (is_word(name, size, "sync")) {
+            replicas_version++;
+            note_added_until();
+        }
         break;
     case SIZE("psync"):
-        replicas_version += is_word(name, size, "psync");
+        if (is_word(name, size, "psync")) {
+            replicas_version++;
+            note_added_until();
+            prevent_unknown_commands(context);
+        }
         break;
     case SIZE("cluster"):
         replicas_version += is_word(name, size, "cluster") && is_argument(context, 1, "syncslots")
@@ -513,6 +554,7 @@ static int append(
     Api_SignalModifiedKey(context, name);
     Api_NotifyKeyspaceEvent(context, STREAM_EVENT, "xadd", name);
     Api_ReplicateVerbatim(context);
+    added_since = 1;
     if (added < batch->count)
         return Api_ReplyWithError(context, "ERR KORVET.ADD: the stream refused a record, and those after it");
     return reply_with_id(context, position + (uint64_t)batch->count - 1);

@@ -13,6 +13,7 @@ typedef struct String String;
 typedef struct Key Key;
 typedef struct Filter Filter;
 typedef struct FilterContext FilterContext;
+typedef struct ServerInfo ServerInfo;
 typedef struct {
     uint64_t ms, sequence;
 } EntryId;
@@ -36,7 +37,12 @@ enum { STREAM_EVENT = 1 << 10 };
     F(void, SetModuleOptions, (Context *, int)) \
     F(int, CreateCommand, (Context *, const char *, Command, const char *, int, int, int)) \
     F(Filter *, RegisterCommandFilter, (Context *, FilterCall, int)) \
+    F(int, CommandFilterArgsCount, (FilterContext *)) \
     F(String *, CommandFilterArgGet, (FilterContext *, int)) \
+    F(int, CommandFilterArgReplace, (FilterContext *, int, String *)) \
+    F(ServerInfo *, GetServerInfo, (Context *, const char *)) \
+    F(long long, ServerInfoGetFieldSigned, (ServerInfo *, const char *, int *)) \
+    F(void, FreeServerInfo, (Context *, ServerInfo *)) \
     F(int, GetContextFlags, (Context *)) \
     F(void, GetRandomBytes, (unsigned char *, size_t)) \
     F(Key *, OpenKey, (Context *, String *, int)) \
