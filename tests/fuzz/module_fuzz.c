@@ -78,20 +78,25 @@ static void check_promises(const uint8_t *batch, size_t size, int caller, int st
         PROMISE(refused, "refused because of the caller or the stream");
 }
 
-/* A command of this name changes the version if it is a replica's. */
+/* A command of this name changes the version if it is a replica's. PSYNC from an offset that KORVET.ADD may follow asks
+   for all data. */
 static void check_filter(const uint8_t *bytes, size_t size)
 {
     long long before = replicas_of_module();
-    FilterContext called = {stub_CreateString(NULL, (const char *)bytes, size)};
+    FilterContext called = {{stub_CreateString(NULL, (const char *)bytes, size), string_of("id"), string_of("50")}};
     char name[8] = {0};
+    int is_psync, all_data;
     size_t i;
     for (i = 0; i < size && i < sizeof name - 1; i++)
         name[i] = (char)(bytes[i] >= 'A' && bytes[i] <= 'Z' ? bytes[i] + 32 : bytes[i]);
     filter(&called);
-    PROMISE((replicas_of_module() != before) == ((size == 4 && memcmp(name, "sync", 4) == 0)
-                || (size == 5 && memcmp(name, "psync", 5) == 0)),
+    is_psync = size == 5 && memcmp(name, "psync", 5) == 0;
+    PROMISE((replicas_of_module() != before) == (is_psync || (size == 4 && memcmp(name, "sync", 4) == 0)),
         "SYNC and PSYNC change the version");
-    stub_FreeString(NULL, called.name);
+    all_data = called.arguments[2]->size == 2 && memcmp(called.arguments[2]->bytes, "-1", 2) == 0;
+    PROMISE(all_data == (is_psync && added_until >= REPLICATION_OFFSET), "PSYNC asks for all data after KORVET.ADD");
+    for (i = 0; i < 3; i++)
+        stub_FreeString(NULL, called.arguments[i]);
 }
 
 static void run_input(const uint8_t *input, size_t size)

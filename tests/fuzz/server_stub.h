@@ -14,8 +14,11 @@ struct String {
     size_t size;
 };
 struct FilterContext {
-    String *name;
+    String *arguments[3];
 };
+
+/* How far the replication stream is. */
+#define REPLICATION_OFFSET 50
 
 /* The stream refuses entries when it has `room` new ones. */
 struct Key {
@@ -277,10 +280,44 @@ static Filter *stub_RegisterCommandFilter(Context *context, FilterCall call, int
     return (Filter *)context;
 }
 
+static int stub_CommandFilterArgsCount(FilterContext *context)
+{
+    (void)context;
+    return 3;
+}
+
 static String *stub_CommandFilterArgGet(FilterContext *context, int position)
 {
-    PROMISE(position == 0, "CommandFilterArgGet");
-    return context->name;
+    PROMISE(position >= 0 && position < 3, "CommandFilterArgGet");
+    return context->arguments[position];
+}
+
+static int stub_CommandFilterArgReplace(FilterContext *context, int position, String *argument)
+{
+    PROMISE(position >= 0 && position < 3, "CommandFilterArgReplace");
+    stub_FreeString(NULL, context->arguments[position]);
+    context->arguments[position] = argument;
+    return API_OK;
+}
+
+static ServerInfo *stub_GetServerInfo(Context *context, const char *section)
+{
+    (void)context;
+    PROMISE(strcmp(section, "replication") == 0, "GetServerInfo");
+    return stub_Alloc(1);
+}
+
+static long long stub_ServerInfoGetFieldSigned(ServerInfo *info, const char *field, int *failed)
+{
+    PROMISE(info && strcmp(field, "master_repl_offset") == 0, "ServerInfoGetFieldSigned");
+    *failed = API_OK;
+    return REPLICATION_OFFSET;
+}
+
+static void stub_FreeServerInfo(Context *context, ServerInfo *info)
+{
+    (void)context;
+    stub_Free(info);
 }
 
 static void stub_GetRandomBytes(unsigned char *bytes, size_t size)
