@@ -66,7 +66,7 @@ class ServerModule:
         self._wanted = asyncio.Event()
         if link.connected:
             self._wanted.set()
-        self._task = keep(f"server module of Redis at {link.address}", self._run)
+        self._task = keep("server module of Redis", self._run)
 
     def refused(self) -> None:
         """KORVET.ADD was refused: look again, and don't use the module until then."""
