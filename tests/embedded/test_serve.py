@@ -10,6 +10,7 @@ import pytest
 
 from korvet.cli.client import ClientError, Cluster
 from korvet.cli.topic_requests import create_topic
+from tests.embedded.folders import rewrite
 from tests.support.polling import until
 from tests.support.processes import alive, run
 from tests.support.servers import KorvetServer
@@ -64,10 +65,11 @@ def test_a_killed_store_is_restarted(server: KorvetServer) -> None:
     assert sorted(topics(server) or []) == ["after", "before"]
 
 
-def refusal(listen: str, data_dir: Path) -> str:
+def refusal(listen: str, data_dir: Path, *options: str) -> str:
     """Returns the message of another `korvet serve` that can't start."""
     environ = {key: value for key, value in os.environ.items() if not key.startswith("KORVET_")}
     command = [sys.executable, "-m", "korvet", "serve", "--listen", listen, "--data-dir", str(data_dir)]
+    command += options
     done = run(command, TIMEOUT_S, env=environ)
     said = done.stderr.decode()
     assert done.returncode == 1
@@ -78,6 +80,24 @@ def refusal(listen: str, data_dir: Path) -> str:
 def test_a_folder_or_a_port_in_use_is_refused(server: KorvetServer, tmp_path: Path) -> None:
     assert f"is in use by process {server.process.pid}" in refusal("127.0.0.1:0", server.data_dir)
     assert f"Error: cannot listen on {server.bootstrap}" in refusal(server.bootstrap, tmp_path)
+
+
+@pytest.mark.usefixtures("module")
+def test_a_folder_that_needs_the_module_is_refused_without_and_served_after_a_rewrite(
+    server: KorvetServer,
+) -> None:
+    assert "with korvet's server module" in server.tail()
+    with Cluster(server.bootstrap) as cluster:
+        create_topic(cluster, "kept", 1, {})
+    assert server.stop() == 0
+    said = refusal(server.bootstrap, server.data_dir, "--set", "embedded.module=off")
+    assert said.startswith("Error: the append-only file in")
+    assert f"`korvet rewrite --data-dir {server.data_dir}`" in said
+    assert rewrite(server.data_dir).exit_code == 0
+    server.options += ["--set", "embedded.module=off"]
+    server.restart()
+    assert topics(server) == ["kept"]
+    assert "without korvet's server module" in server.tail()
 
 
 def test_an_interrupt_ends_it_too(server: KorvetServer) -> None:

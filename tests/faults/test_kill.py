@@ -9,9 +9,11 @@ import pytest
 import redis
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from korvet.embedded import append_only
 from tests.support.admin import create_topic
 from tests.support.confluent import Read, consumer, producer, read_all, send
 from tests.support.load import LoadConsumer, LoadProducer
+from tests.support.module import choice, module_built
 from tests.support.polling import until
 from tests.support.processes import alive
 from tests.support.records import NOW_MS, Record
@@ -66,6 +68,7 @@ class Load:
 
     def __init__(self, server: KorvetServer, layout: str = "record") -> None:
         self.server = server
+        self.layout = layout
         create_topic(server.bootstrap, TOPIC, PARTITIONS, {"storage.layout": layout})
         self.plain = LoadProducer(server.bootstrap, TOPIC, "plain", idempotent=False, partition=0)
         self.once = LoadProducer(server.bootstrap, TOPIC, "once", idempotent=True, partition=1)
@@ -105,6 +108,8 @@ class Load:
             for member in self.members:
                 member.close()
         self.check_commits()
+        if self.layout == "record":
+            self.check_streams()
 
     def check_log(self, load: LoadProducer, log: list[Read], once: bool) -> None:
         at = {read.offset: read.record.value for read in log}
@@ -116,6 +121,24 @@ class Load:
             assert numbers == list(range(load.sent)), "each record once, in order"
         else:
             assert set(numbers) == set(range(load.sent))
+
+    def check_streams(self) -> None:
+        """Each stream is, byte for byte, what an XADD per entry makes, also after a replay. With the module,
+        the replayed file holds the module's command.
+        """
+        redis = self.server.redis
+        for partition in range(PARTITIONS):
+            redis.copy(f"korvet:{TOPIC}:{partition}", "found")
+            redis.xgroup_destroy("found", GROUP)
+            with redis.pipeline(transaction=False) as pipeline:
+                for entry_id, fields in self.server.raw("XRANGE", "found", "-", "+"):
+                    pipeline.execute_command("XADD", "expected", entry_id, *fields)
+                pipeline.execute()
+            assert redis.dump("found") == redis.dump("expected")
+            redis.delete("found", "expected")
+        parts = append_only.parts(self.server.data_dir)
+        held = any(append_only.holds_command(part, b"KORVET.ADD", lambda read_bytes: None) for part in parts)
+        assert held == (module_built() and choice() != "none")
 
     def check_group(self, logs: list[list[Read]]) -> None:
         """The members read everything up to the end, and nothing that is not in the log."""
