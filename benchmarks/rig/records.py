@@ -19,6 +19,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from benchmarks.rig.programs import BUILD
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 HEADER = ("trace", b"0123456789abcd")
@@ -26,6 +27,8 @@ HEADER = ("trace", b"0123456789abcd")
 LAYOUTS = ("record", "batch")
 KEY_BYTES = 16
 CORRELATION_ID = 7
+# ID and epoch of a fetch without a session.
+NO_SESSION = (0, -1)
 PRODUCE, FETCH, METADATA, OFFSET_COMMIT, FIND_COORDINATOR = 0, 1, 3, 8, 10
 _PRODUCE_TIMEOUT_MS = 30_000
 # The first sequence number: three digits, so that every reply of Redis has the same length.
@@ -114,12 +117,19 @@ def produce_requests(topic: str, partitions: int, shape: Shape, batches: int) ->
     ]
 
 
-def fetch_request(topic: str, partitions: int, wait_ms: int) -> Request:
-    """Returns a Fetch v11 of a topic's first partitions from offset 0, with a consumer's default limits."""
+def fetch_request(
+    topic: str, partitions: Sequence[int], wait_ms: int, session: tuple[int, int] = NO_SESSION
+) -> Request:
+    """Returns a Fetch v11 of a topic's partitions from offset 0, with a consumer's default limits.
+
+    `session`: its ID and epoch (KIP-227). Without partitions, nothing of it changes.
+    """
     name = topic.encode()
-    body = struct.pack(">iiiibii", -1, wait_ms, 1, 50 << 20, 0, 0, -1)
-    body += struct.pack(f">ih{len(name)}si", 1, len(name), name, partitions)
-    body += b"".join(struct.pack(">iiqqi", number, -1, 0, -1, 1 << 20) for number in range(partitions))
+    body = struct.pack(">iiiibii", -1, wait_ms, 1, 50 << 20, 0, *session)
+    body += struct.pack(">i", 1 if partitions else 0)
+    if partitions:
+        body += struct.pack(f">h{len(name)}si", len(name), name, len(partitions))
+    body += b"".join(struct.pack(">iiqqi", number, -1, 0, -1, 1 << 20) for number in partitions)
     # No forgotten topics, no rack. Response: size, correlation id, throttle time, error code.
     return Request(framed(FETCH, 11, body + b"\0" * 6, flexible=False), 1, 4 + 4 + 4)
 

@@ -93,3 +93,15 @@ def test_the_file_of_a_load_client(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path = records.write_requests("some", [Request(b"abc", 1, 2), Request(b"", 0, 0)])
     expected = struct.pack("=IIII", 2, 3, 1, 2) + b"abc" + struct.pack("=III", 0, 0, 0)
     assert path.read_bytes() == expected
+
+
+def test_a_fetch_names_its_partitions_in_order_and_its_session() -> None:
+    for partitions, session in (([2, 0], records.NO_SESSION), ([], (5, 6))):
+        request = records.fetch_request("topic", partitions, 7, session)
+        schema = kio.index.load_request_schema(records.FETCH, 11)
+        head_bytes = 4 + 8 + 2 + len("load")
+        message, used = entity_reader(schema)(memoryview(request.data), head_bytes)
+        assert head_bytes + used == len(request.data)
+        assert (message.session_id, message.session_epoch) == session
+        assert [each.partition for topic in message.topics for each in topic.partitions] == partitions
+        assert {topic.topic for topic in message.topics} == ({"topic"} if partitions else set())
