@@ -24,6 +24,7 @@ LONG_FILES = {
     "korvet/groups/membership.py": "the handlers of one state machine, which share their steps",
     "korvet/transactions/shard.py": "the handlers of one state machine, which share their steps",
     "tests/storage/test_guarded_append.py": "the cases of one way to append, on one fixture",
+    "tests/storage/test_module_use.py": "the cases of one decision, on real servers",
     "tests/unit/records/test_kernel.py": "the cases of one kernel, in each of its forms",
     "tests/unit/server/test_connection.py": "the cases of one protocol class, on one transport",
 }

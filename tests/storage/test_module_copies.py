@@ -408,3 +408,19 @@ def test_scripts_can_append(new_server: NewServer) -> None:
     last = server.client.eval(call, 1, STREAM, entry_id(CLOCK), version, BATCH)
     assert last == entry_id(CLOCK + len(RECORDS) - 1).encode()
     until(lambda: dumps(replica, [STREAM]) == dumps(server, [STREAM]), 20, "equal streams")
+
+
+def test_scripts_cannot_hide_an_append(new_server: NewServer) -> None:
+    """A script sends PSYNC, which is refused, before the server replicates what the script did."""
+    port = free_port()
+    primary, plain = with_stream(new_server("--port", str(port))), new_server(module=False)
+    replicate(plain, port)
+    away(plain, primary)
+    call = (
+        "redis.call('KORVET.ADD', KEYS[1], ARGV[1], 1, ARGV[2], ARGV[3])"
+        "redis.pcall('PSYNC', '?', '-1')"
+        "redis.call('SET', KEYS[1] .. 'x', 'y')"
+    )
+    primary.client.eval(call, 1, STREAM, entry_id(CLOCK), replicas_version(primary), BATCH)
+    back(plain, primary)
+    assert dumps(plain, [STREAM]) == dumps(primary, [STREAM])

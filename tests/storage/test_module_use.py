@@ -77,11 +77,14 @@ def port_of(server: Server) -> int:
 def attach(replica: Server, primary: Server) -> None:
     """Make a server a replica, and wait until it has all data."""
     replica.client.replicaof("127.0.0.1", port_of(primary))
-    until(lambda: in_step(replica), WAIT_S, "the replica is in step")
+    until(lambda: in_step(replica, primary), WAIT_S, "the replica is in step")
 
 
-def in_step(replica: Server) -> bool:
-    return replica.client.info("replication").get("master_link_status") == "up"
+def in_step(replica: Server, primary: Server) -> bool:
+    """Whether both sides know that the replica has all data."""
+    info = primary.client.info("replication")
+    states = {info[f"slave{number}"]["state"] for number in range(info["connected_slaves"])}
+    return replica.client.info("replication").get("master_link_status") == "up" and states == {"online"}
 
 
 def detach(replica: Server) -> None:
@@ -446,6 +449,35 @@ def test_a_plain_replica_attaches_under_load(
         await load.go_on()
         await load.stop()
         assert calls_of(primary.client, "korvet.add") > added
+
+    run_with_store(primary.url, prefix, work)
+
+
+def test_a_plain_replica_joins_the_synchronisation_of_another(
+    start: NewServer, prefix: str, log: pytest.LogCaptureFixture
+) -> None:
+    """Both get the same snapshot, and what was appended since it began, so none of that may be KORVET.ADD."""
+    primary = start("--repl-diskless-sync", "no", "--rdb-key-save-delay", "20000")
+    replica, plain = start(), start(module=False)
+    primary.client.mset({f"slow{number}": "x" for number in range(100)})
+
+    async def work(store: Store) -> None:
+        partition = store.logs.get(await store.catalogue.create("t", 1), 0)
+        await used(store)
+        load = Load(partition)
+        await load.go_on()
+        replica.client.replicaof("127.0.0.1", port_of(primary))
+        await unused(store, log, "it synchronises")
+        added = calls_of(primary.client, "korvet.add")
+        await load.go_on()
+        assert calls_of(primary.client, "korvet.add") == added
+        await asyncio.to_thread(attach, plain, primary)
+        await load.go_on()
+        await load.stop()
+        assert primary.client.info("stats")["sync_full"] == 2
+        entries = primary.client.xlen(partition.stream)
+        await holds(lambda: plain.client.xlen(partition.stream) == entries, "the replica has all")
+        assert plain.client.dump(partition.stream) == primary.client.dump(partition.stream)
 
     run_with_store(primary.url, prefix, work)
 

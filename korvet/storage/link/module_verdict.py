@@ -71,6 +71,9 @@ def decide(primary: Answer, replicas: Mapping[NodeAddress, Answer]) -> Verdict:
         problem = problem_of(answer)
         if problem is not None:
             return Verdict(Use.REPLICA, f"replica {host}:{port}: {problem.reason}")
+    # A replica that attaches now may share its snapshot and what was appended since, and may lack the module.
+    for host, port in sorted(replicas.keys() & _synchronising(primary)):
+        return Verdict(Use.REPLICA, f"replica {host}:{port}: it synchronises")
     return Verdict(Use.USED, replicas=primary.versions[1])
 
 
@@ -109,8 +112,17 @@ def is_forbidden(error: StorageError) -> bool:
 
 def replicas_of(answer: Answer) -> frozenset[NodeAddress]:
     """The addresses of a server's replicas, whatever their state; port 0 if a replica has no port."""
+    return frozenset(_states(answer))
+
+
+def _synchronising(answer: Answer) -> set[NodeAddress]:
+    """The replicas that have not received all data yet."""
+    return {replica for replica, state in _states(answer).items() if state != "online"}
+
+
+def _states(answer: Answer) -> dict[NodeAddress, str]:
     pairs = [dict(pair.split("=", 1) for pair in text.split(",") if "=" in pair) for text in _named(answer)]
-    return frozenset((pair.get("ip", ""), int(pair.get("port", "0"))) for pair in pairs)
+    return {(pair.get("ip", ""), int(pair.get("port", "0"))): pair.get("state", "") for pair in pairs}
 
 
 def _named(answer: Answer) -> list[str]:

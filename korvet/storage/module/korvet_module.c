@@ -459,7 +459,8 @@ static void note_added_until(void)
 {
     ServerInfo *info;
     int failed;
-    if (!added_since)
+    /* Inside a script the offset doesn't count yet what the script did. */
+    if (!added_since || Api_GetContextFlags(NULL) & IN_SCRIPT)
         return;
     info = Api_GetServerInfo(NULL, "replication");
     added_until = Api_ServerInfoGetFieldSigned(info, "master_repl_offset", &failed);
@@ -484,7 +485,9 @@ static void prevent_unknown_commands(FilterContext *context)
 
 /* Sees each command before the server does, also those of scripts. Besides replicas, a node to which slots move gets
    commands as they are: it asks for them by CLUSTER SYNCSLOTS (Redis 8.4; Valkey moves slots in another way if a
-   module is loaded), and acknowledges them by CLUSTER SYNCSLOTS ACK. */
+   module is loaded), and acknowledges them by CLUSTER SYNCSLOTS ACK.
+
+   The filter costs each command about 110 instructions; an INCR has 3,300. */
 static void watch_replicas(FilterContext *context)
 {
     size_t size;

@@ -23,8 +23,8 @@ typedef void (*FilterCall)(FilterContext *);
 enum { API_OK = 0, API_ERROR = 1, API_VERSION = 1 };
 /* Modes of OpenKey, results of KeyType. */
 enum { OPEN_READ = 1, OPEN_WRITE = 2, TYPE_EMPTY = 0, TYPE_STREAM = 7 };
-/* Results of GetContextFlags: the command came from the primary; the server loads its data. */
-enum { FROM_PRIMARY = 1 << 12, LOADING = 1 << 13 };
+/* Results of GetContextFlags: a script runs; the command came from the primary; the server loads its data. */
+enum { IN_SCRIPT = 1 << 0, FROM_PRIMARY = 1 << 12, LOADING = 1 << 13 };
 /* For SetModuleOptions: a key that was open for writing counts as changed only after SignalModifiedKey. */
 enum { CHANGES_ARE_SIGNALLED = 1 << 1 };
 /* The class of events of streams. */

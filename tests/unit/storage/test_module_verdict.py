@@ -35,7 +35,7 @@ def answer(
 
 
 ONE = "ip=10.0.0.2,port=6379,state=online,offset=14,lag=0"
-TWO = "ip=::1,port=6380,state=wait_bgsave,offset=0,lag=0,type=replica"
+TWO = "ip=::1,port=6380,state=online,offset=0,lag=0,type=replica"
 HERE, THERE = ("10.0.0.2", 6379), ("::1", 6380)
 
 
@@ -87,6 +87,15 @@ def test_one_replica_decides_for_all(replica: Answer, reason: str) -> None:
     verdict = decide(answer(ONE, TWO), {HERE: replica, THERE: answer(role="slave")})
     assert (verdict.use, verdict.replicas) == (Use.REPLICA, None)
     assert re.match(reason, verdict.reason)
+
+
+@pytest.mark.parametrize("state", ["wait_bgsave", "send_bulk", "bg_transfer", ""])
+def test_a_replica_that_synchronises(state: str) -> None:
+    """All replicas have the module; another one could still get the snapshot that this one waits for."""
+    replica = answer(role="slave")
+    synchronising = TWO.replace("online", state)
+    verdict = decide(answer(ONE, synchronising), {HERE: replica, THERE: replica})
+    assert verdict == Verdict(Use.REPLICA, "replica ::1:6380: it synchronises")
 
 
 def test_addresses_of_replicas_in_any_state() -> None:
