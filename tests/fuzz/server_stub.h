@@ -246,7 +246,7 @@ static int stub_ReplicateVerbatim(Context *context)
 
 static int stub_GetContextFlags(Context *context)
 {
-    return context->flags;
+    return context ? context->flags : 0;
 }
 
 static void stub_SetModuleAttribs(Context *context, const char *name, int version, int api)
