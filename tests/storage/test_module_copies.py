@@ -424,3 +424,13 @@ def test_scripts_cannot_hide_an_append(new_server: NewServer) -> None:
     primary.client.eval(call, 1, STREAM, entry_id(CLOCK), replicas_version(primary), BATCH)
     back(plain, primary)
     assert dumps(plain, [STREAM]) == dumps(primary, [STREAM])
+
+
+def test_valkey_moves_no_slots_by_replication(new_server: NewServer) -> None:
+    """A node without the module would lose appends. Slots move by CLUSTER SETSLOT and MIGRATE."""
+    options = ("--cluster-enabled", "yes", "--port", str(free_port()), "--cluster-port", str(free_port()))
+    server = new_server(*options)
+    server.client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+    move = pack_command("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", "0", "10", "NODE", "0" * 40)
+    answer = str(send(server, move, 1)[0])
+    assert "module korvet does not support atomic slot migrations" in answer or "unknown subcommand" in answer
