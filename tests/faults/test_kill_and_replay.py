@@ -194,7 +194,11 @@ class Victim:
         writers = [Writer(log, self.source) for log in logs]
         work = [asyncio.create_task(writer.run()) for writer in writers]
         await asyncio.sleep(self.source.uniform(0.01, LONGEST_LOAD_S))
-        if self.source.random() < 0.5:
+        # The server begins a rewrite by itself, too.
+        if (
+            self.source.random() < 0.5
+            and not self.server.client.info("persistence")["aof_rewrite_in_progress"]
+        ):
             self.server.client.bgrewriteaof()
             await asyncio.sleep(self.source.uniform(0, LONGEST_REWRITE_S))
         self.server.stop()
