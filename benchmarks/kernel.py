@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 BASE_MS = 1_700_000_000_000
 BATCH_BYTES = 64 * 1024
 ROUNDS = 7
-COMMAND = kernel.pack_arguments("XADD", "{korvet:orders:0}:w", "NOMKSTREAM")
+GATE = "{korvet:orders:0}:w"
+XADD = kernel.pack_arguments("XADD", GATE, "NOMKSTREAM")
+ADD = kernel.pack_arguments("KORVET.ADD", GATE)
 
 
 def batch_of(value_bytes: int, with_header: bool) -> tuple[bytes, int]:
@@ -85,7 +87,11 @@ def measure(value_bytes: int, with_header: bool) -> str:
 
     def guarded() -> object:
         header = kernel.parse_batch(data, 0)
-        return kernel.encode_commands(data, 0, header, None, True, BASE_MS << SEQUENCE_BITS, COMMAND)
+        return kernel.encode_commands(data, 0, header, None, True, BASE_MS << SEQUENCE_BITS, XADD)
+
+    def module() -> object:
+        header = kernel.parse_batch(data, 0)
+        return kernel.encode_add(data, 0, header, None, True, BASE_MS << SEQUENCE_BITS, ADD)
 
     def fetch() -> object:
         return kernel.entries_to_batches(
@@ -102,7 +108,7 @@ def measure(value_bytes: int, with_header: bool) -> str:
     def scan() -> object:
         return scanner.feed(reply, 0, len(reply))
 
-    figures = [nanoseconds(run, count) for run in (guarded, script, fetch, scan)]
+    figures = [nanoseconds(run, count) for run in (guarded, module, script, fetch, scan)]
     return f"{value_bytes:>6} B  {'yes' if with_header else 'no':>7}" + "".join(
         f"{n:>10.0f}" for n in figures
     )
@@ -111,7 +117,8 @@ def measure(value_bytes: int, with_header: bool) -> str:
 def main() -> None:
     form = "compiled" if kernel.ACCELERATED else "uncompiled"
     lines = [f"record kernel, {form}; ns per record, batches of {BATCH_BYTES // 1024} KB"]
-    lines.append(f"{'value':>8}  {'header':>7}{'guarded':>10}{'script':>10}{'fetch':>10}{'scan':>10}")
+    columns = ("guarded", "module", "script", "fetch", "scan")
+    lines.append(f"{'value':>8}  {'header':>7}" + "".join(f"{column:>10}" for column in columns))
     lines += [measure(value_bytes, header) for value_bytes in (100, 1024) for header in (False, True)]
     sys.stdout.write("\n".join(lines) + "\n")
 
