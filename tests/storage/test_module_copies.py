@@ -426,6 +426,28 @@ def test_scripts_cannot_hide_an_append(new_server: NewServer) -> None:
     assert dumps(plain, [STREAM]) == dumps(primary, [STREAM])
 
 
+def test_another_module_file_knows_what_the_one_before_added(new_server: NewServer) -> None:
+    """An upgrade without a restart."""
+    port = free_port()
+    primary = with_stream(new_server("--port", str(port), "--enable-module-command", "yes"))
+    plain = new_server(module=False)
+    replicate(plain, port)
+    away(plain, primary)
+    append_all(primary)
+    primary.client.module_unload("korvet")
+    primary.client.execute_command("MODULE", "LOAD", str(find_module()))
+    back(plain, primary)
+    assert dumps(plain, [STREAM]) == dumps(primary, [STREAM])
+
+
+def test_a_stale_replica_reports_its_module(new_server: NewServer) -> None:
+    """Its primary is away, so it refuses most commands."""
+    replica = new_server("--replica-serve-stale-data", "no")
+    replica.client.replicaof("127.0.0.1", free_port())
+    assert isinstance(send(replica, pack_command("XLEN", STREAM), 1)[0], redis.exceptions.MasterDownError)
+    assert replicas_version(replica) > 0
+
+
 def test_valkey_moves_no_slots_by_replication(new_server: NewServer) -> None:
     """A node without the module would lose appends. Slots move by CLUSTER SETSLOT and MIGRATE."""
     options = ("--cluster-enabled", "yes", "--port", str(free_port()), "--cluster-port", str(free_port()))

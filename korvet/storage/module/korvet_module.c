@@ -450,10 +450,10 @@ static int is_argument(FilterContext *context, int place, const char *lowercase)
     return word && is_word(word, size, lowercase);
 }
 
-/* Whether KORVET.ADD was carried out since `added_until` was read. */
-static int added_since;
+/* Whether KORVET.ADD was carried out since `added_until` was read; perhaps so before this module was loaded. */
+static int added_since = 1;
 /* The replication offset up to which KORVET.ADD may be in the replication stream. */
-static long long added_until = -1;
+static long long added_until;
 
 static void note_added_until(void)
 {
@@ -615,6 +615,7 @@ __attribute__((visibility("default"))) int RedisModule_OnLoad(Context *context, 
     Api_SetModuleOptions(context, CHANGES_ARE_SIGNALLED);
     Api_GetRandomBytes((unsigned char *)&random, sizeof random);
     replicas_version = (long long)(random >> 12);
+    note_added_until();
     if (Api_CreateCommand(context, "korvet.add", add_command, "write deny-oom", 1, 1, 1) != API_OK
         || Api_CreateCommand(
                context, "korvet.replicas", replicas_command, "readonly fast allow-stale allow-loading", 0, 0, 0)
