@@ -129,6 +129,8 @@ class _Produce(msgspec.Struct, eq=False):
     """
     _left: Iterator[tuple[ProduceTopic, _PartitionAppend]] = iter(())
     """The appends that have not begun."""
+    _throttle_ms: int = 0
+    """How long the client has to wait after the response."""
     _resume_client: Callable[[], None] | None = None
     """Makes the connection take requests again. None if it was not held back."""
 
@@ -271,14 +273,30 @@ class _Produce(msgspec.Struct, eq=False):
             producer = ProducerSequence(
                 header.producer_id, header.producer_epoch, header.base_sequence, header.transactional
             )
-        place.log.append(
+        waits = place.log.append(
             received,
             producer,
             partial(self._check_records, place.policy, received),
             partial(self._appended, append, place.policy),
             followed=self._context.client.pipelines,
+            is_wanted=self._is_wanted,
         )
         self._pending += 1
+        if waits:
+            self._throttle(place.log)
+
+    def _is_wanted(self) -> bool:
+        """Whether an append that waited is still due: a producer that has gone sends its batch again."""
+        return not self._context.client.closed or self._request.acks == 0
+
+    def _throttle(self, log: PartitionLog) -> int:
+        """Take no requests of a client that appends more to a log than Redis's clock has offsets for, until
+        the clock has caught up. Returns that time (ms).
+        """
+        wait_ms = log.throttle_ms
+        if wait_ms:
+            self._context.client.mute(wait_ms / 1000)
+        return wait_ms
 
     def _check_records(self, policy: TopicPolicy, received: ReceivedBatch, summary: Summary) -> None:
         check_records(policy, received, summary, self._now_ms())
@@ -324,6 +342,8 @@ class _Produce(msgspec.Struct, eq=False):
                 append.append_ms = outcome.append_ms
             if append.unpacked is not None:
                 append.release()
+            if outcome.lead_ms and append.place is not None:
+                self._throttle_ms = max(self._throttle_ms, self._throttle(append.place.log))
         self._end_one()
 
     def _end_one(self) -> None:
@@ -338,4 +358,4 @@ class _Produce(msgspec.Struct, eq=False):
                 # Without a response, only a closed connection makes the client ask for metadata again.
                 self._context.client.close(f"Produce with acks=0 failed: {failed[0].error.name}")
         else:
-            self._respond([encode_response(self._context.api_version, self._answers)])
+            self._respond([encode_response(self._context.api_version, self._answers, self._throttle_ms)])

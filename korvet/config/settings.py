@@ -184,8 +184,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     append_lead_max_ms: Annotated[
         Duration,
         Meta(
-            description="How far the offsets of a burst may run ahead of Redis's clock before the producer "
-            "is throttled. With storage.layout=batch it is a day."
+            description="How far the offsets of a burst may run ahead of Redis's clock before its producers "
+            "are slowed down to 1,024 records per ms. With storage.layout=batch it is a day."
         ),
     ] = 1_000
     busy_poll_us: Annotated[

@@ -150,6 +150,8 @@ class ThrottledSlot:
             return body
         first, *others = body
         at = at if at >= 0 else len(first) + at
+        (wait_before_ms,) = _INT32.unpack_from(first, at)
+        wait_ms = max(wait_ms, wait_before_ms)
         return [first[:at] + _INT32.pack(wait_ms) + first[at + 4 :], *others]
 
 

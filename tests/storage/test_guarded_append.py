@@ -24,7 +24,6 @@ from korvet.storage.errors import (
     OutOfMemory,
     OutOfOrderSequence,
     StorageError,
-    Throttled,
     TopicGone,
     WrongType,
 )
@@ -576,17 +575,6 @@ def test_an_older_epoch_is_fenced(bench: Bench, log: PartitionLog, values: tuple
     with pytest.raises(FencedEpoch):
         bench.run(produced(log, *values, epoch=epoch))
     assert bench.client.xlen(log.stream) == before
-
-
-def test_too_far_ahead_of_the_clock_is_throttled(bench: Bench, log: PartitionLog) -> None:
-    bench.store.resources.lead_cap_ms = -1  # even a lead of 0 is too large
-    bench.store.logs.update(log.topic)
-    outcomes = bench.run(all_outcomes(log, [(b"a", b"b"), (b"c",), (b"d", b"e")]))
-    assert all(isinstance(outcome, Throttled) for outcome in outcomes)
-    bench.store.resources.lead_cap_ms = 1000
-    bench.store.logs.update(log.topic)
-    bench.run(all_produced(log, [(b"f", b"g"), (b"h",)]))
-    assert values_of(bench.client, log.stream) == [b"first", b"f", b"g", b"h"]
 
 
 def test_both_ways_in_turns_keep_the_order(bench: Bench, log: PartitionLog) -> None:

@@ -46,6 +46,9 @@ class Client(Protocol):
         Its bytes do not count towards backpressure.
         """
 
+    def mute(self, lasts_s: float) -> None:
+        """Take no requests for that time, or for a longer one that was given before."""
+
     @property
     def unsent_bytes(self) -> int:
         """Bytes of the responses that the client has not read yet; 0 if they are few."""

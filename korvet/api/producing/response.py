@@ -23,8 +23,7 @@ _TOPIC_IDS_SINCE: Final = 13
 # Index, error code, base offset, append time and log start; versions before 5 have no log start.
 _PARTITION: Final = struct.Struct(">ihqqq")
 _BYTES_WITHOUT_START: Final = 22
-_NO_THROTTLE: Final = b"\x00\x00\x00\x00"
-_INDEX: Final = struct.Struct(">i")
+_INT32: Final = struct.Struct(">i")
 
 
 class RecordError(NamedTuple):
@@ -47,7 +46,9 @@ class PartitionAnswer(msgspec.Struct, gc=False):
     log_start: int = -1
 
 
-def encode_response(version: int, topics: Sequence[tuple[ProduceTopic, Sequence[PartitionAnswer]]]) -> bytes:
+def encode_response(
+    version: int, topics: Sequence[tuple[ProduceTopic, Sequence[PartitionAnswer]]], throttle_ms: int = 0
+) -> bytes:
     """The response body for these topics of the request and their partitions."""
     flexible, by_id = version >= _FLEXIBLE_SINCE, version >= _TOPIC_IDS_SINCE
     tags = b"\x00" if flexible else b""
@@ -63,7 +64,7 @@ def encode_response(version: int, topics: Sequence[tuple[ProduceTopic, Sequence[
             fault = no_fault if answer.message is None else _fault(version, answer)
             parts += (numbers[:size], fault)
         parts.append(tags)
-    parts += (_NO_THROTTLE, tags)
+    parts += (_INT32.pack(throttle_ms), tags)
     return b"".join(parts)
 
 
@@ -80,6 +81,6 @@ def _fault(version: int, answer: PartitionAnswer) -> bytes:
     tags = b"\x00" if flexible else b""
     parts = [length(len(answer.record_errors), flexible)]
     for index, message in answer.record_errors:
-        parts += (_INDEX.pack(index), string(message, flexible), tags)
+        parts += (_INT32.pack(index), string(message, flexible), tags)
     parts += (string(answer.message, flexible), tags)
     return b"".join(parts)

@@ -19,23 +19,34 @@ whole group of batches in, all of them or none. That costs Redis much less for s
 
 Appends of only one way are in flight at a time (routes.py). An append that has to go the other way is held
 back until they are answered, with all that follow it, so that the order stays.
+
+Offsets name 1,024 records per ms. A partition that gets more runs ahead of the clock; an append that would
+begin too far ahead (LogState.lead_cap_ms) is held back until the clock has caught up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from korvet.offsets.packing import SEQUENCE_BITS
 from korvet.storage.brokers.assignment import writer_epochs
-from korvet.storage.errors import PASSING, FencedEpoch, LinkLost, StorageError, domain_error
+from korvet.storage.errors import (
+    PASSING,
+    FencedEpoch,
+    LinkLost,
+    StorageError,
+    StorageFault,
+    Throttled,
+    domain_error,
+)
 from korvet.storage.link.calls import answer, parse_reply
 from korvet.storage.log.append_replies import Outcome, irregular_reply, read_numbers, read_outcome
 from korvet.storage.log.appends import AppendGroup, MarkerAppend, OwnAppend, ProducedAppend
 from korvet.storage.log.guarded import GuardedAppends, script_decides
+from korvet.storage.log.held_appends import LONGEST_WAIT_MS, HeldAppends
 from korvet.storage.log.layouts import layout_of
 from korvet.storage.log.read_back import READ_BACK_TIMEOUT_S, read_back
 from korvet.storage.log.routes import Guard, InFlight, Kind, Route, choose_route
@@ -73,11 +84,13 @@ class Appender:
     """Appends batches to one partition. Use it through PartitionLog."""
 
     __slots__ = (
+        "_early",
         "_epoch",
         "_gate",
         "_guarded",
         "_held",
         "_layout",
+        "_near_cap",
         "_next_rest",
         "_reading_back",
         "_resources",
@@ -97,8 +110,13 @@ class Appender:
         self._scripts = 0
         """Script appends in flight."""
         self._undone: list[_Undone] = []
-        self._held: deque[AnyAppend] = deque()
-        """Appends that wait for those in flight."""
+        self._held = HeldAppends(state, self._resume)
+        self._early: list[AnyAppend] = []
+        """Appends that a script found too far ahead of the clock, until all in flight are answered."""
+        self._near_cap = False
+        """Whether the last append's offsets were so far ahead that only one script at a time keeps the order:
+        after one that is too early, the next might not be.
+        """
         self._rest = 0
         """Appends that still go by script before the guard is tried again."""
         self._next_rest = _FIRST_REST
@@ -119,16 +137,19 @@ class Appender:
         *,
         epoch: int | None,
         followed: bool,
-    ) -> None:
+        is_wanted: Callable[[], bool],
+    ) -> bool:
         """Append a producer's batch; see PartitionLog.append."""
-        append = ProducedAppend(received, producer, self._epoch if epoch is None else epoch, followed, done)
+        epoch_text = self._epoch if epoch is None else epoch
+        append = ProducedAppend(received, producer, epoch_text, followed, done, is_wanted)
         route, position = self._route(append)
         if route is Route.WAIT:
             # Checked now as for its form, in which it is encoded later: an error then would reach no caller.
             admit(self._layout.arguments(received))
-            self._held.append(append)
+            self._hold(append)
         else:
             self._send_produced(append, route, position, admit)
+        return route is Route.WAIT
 
     def append_own(
         self,
@@ -154,6 +175,11 @@ class Appender:
         self._give_up(refusal)
 
     @property
+    def throttle_ms(self) -> int:
+        """How long the clock needs for the records appended and held, up to the permitted lead (ms)."""
+        return self._held.throttle_ms
+
+    @property
     def unconfirmed_position(self) -> int | None:
         """The position of the first record of which it is unknown whether Redis has it; None if there is
         none.
@@ -166,39 +192,51 @@ class Appender:
 
     def _route(self, append: AnyAppend, *, is_next: bool = False) -> tuple[Route, int]:
         """The route of an append, and its position for the guard. `is_next`: no earlier append waits."""
-        guarded = self._guarded
-        if not is_next and (self._held or self._undone):
+        in_flight = self._in_flight()
+        if not is_next and (self._held or self._undone or self._early):
             in_flight = InFlight.BLOCKED
-        elif self._scripts:
-            in_flight = InFlight.SCRIPTS
-        elif guarded.in_flight or guarded.gathering is not None:
-            in_flight = InFlight.GUARDED
-        else:
-            in_flight = InFlight.NOTHING
         if not isinstance(append, ProducedAppend):
             return choose_route(Kind.OWN, in_flight, Guard.OFF), -1
         if self._rest or not self._layout.guards:
             return choose_route(Kind.PRODUCED, in_flight, Guard.OFF), -1
-        position = self._next_position()
-        guard = Guard.NOT_YET if position < 0 else Guard.READY
+        guard, position = self._guard()
         return choose_route(Kind.PRODUCED, in_flight, guard), position
 
-    def _next_position(self) -> int:
-        """The position that the guard can give to the next batch; -1 if it can give none."""
+    def _in_flight(self) -> InFlight:
+        guarded = self._guarded
+        if self._scripts:
+            return InFlight.BLOCKED if self._near_cap else InFlight.SCRIPTS
+        if guarded.in_flight or guarded.gathering is not None:
+            return InFlight.GUARDED
+        return InFlight.NOTHING
+
+    def _guard(self) -> tuple[Guard, int]:
+        """Whether the guard can take the next batch, and the position of that batch."""
         state, guarded = self._state, self._guarded
         position = state.next_position
         if position < 0:
-            return -1
+            return Guard.NOT_YET, -1
         if guarded.link is not state.links.write and (guarded.in_flight or guarded.gathering is not None):
             # It would overtake an append that another server has yet to answer.
-            return -1
+            return Guard.NOT_YET, -1
         if state.bias:
-            return position
-        now_ms = state.links.clock.now_ms()
+            return Guard.READY, position
         if guarded.gathering is None:
-            position = max(position, now_ms << SEQUENCE_BITS)
-        # The script refuses a burst that is too far ahead of the clock.
-        return position if (position >> SEQUENCE_BITS) - now_ms <= state.lead_cap_ms else -1
+            position = max(position, state.links.clock.now_ms() << SEQUENCE_BITS)
+        ahead_ms = state.ahead_ms(position)
+        if ahead_ms <= 0:
+            return Guard.READY, position
+        return (Guard.EARLY if ahead_ms <= LONGEST_WAIT_MS else Guard.NOT_YET), -1
+
+    def _hold(self, append: AnyAppend) -> None:
+        """Hold an append back after all others."""
+        self._held.add(append)
+        self._await_clock()
+
+    def _await_clock(self) -> None:
+        """Continue with the held appends when the clock has caught up, unless something in flight does."""
+        if not self._undone and self._in_flight() is InFlight.NOTHING:
+            self._held.await_clock(self._state.ahead_ms(self._state.next_position))
 
     def _send_produced(
         self, append: ProducedAppend, route: Route, position: int, admit: Callable[[Summary], None]
@@ -216,7 +254,7 @@ class Appender:
     def _send_or_hold(self, append: OwnAppend | MarkerAppend) -> None:
         route, _ = self._route(append)
         if route is Route.WAIT:
-            self._held.append(append)
+            self._hold(append)
         else:
             self._send_own(append)
 
@@ -227,13 +265,20 @@ class Appender:
             self._send_mark(append)
 
     def _resume(self) -> None:
-        """Send the appends that were held back, now that those in flight are answered."""
-        while self._held and not self._undone:
-            append = self._held[0]
+        """Send the appends that were held back, now that those in flight are answered, or that the clock has
+        caught up.
+        """
+        while self._held and not (self._undone or self._early or self._held.waits_for_clock):
+            append = self._held.first
+            if isinstance(append, ProducedAppend) and not append.is_wanted():
+                self._held.take()
+                answer(append.done, StorageFault("the producer has gone"))
+                continue
             route, position = self._route(append, is_next=True)
             if route is Route.WAIT:
+                self._await_clock()
                 return
-            self._held.popleft()
+            self._held.take()
             if isinstance(append, ProducedAppend):
                 self._send_produced(append, route, position, _admitted)
             else:
@@ -243,12 +288,11 @@ class Appender:
         """End all appends that have not been sent: nothing more is sent."""
         self._drop_gathered()
         undone, self._undone = self._undone, []
-        held, self._held = self._held, deque()
         for group, is_unknown in undone:
             for append in group.appends:
                 broken = LinkLost("the connection broke before Redis answered")
                 answer(append.done, broken if is_unknown else refusal)
-        for waiting in held:
+        for waiting in self._held.take_all():
             answer(waiting.done, refusal)
 
     # Script appends.
@@ -272,14 +316,32 @@ class Appender:
             self._scripts -= 1
             try:
                 if isinstance(reply, StorageError):
-                    self._failed(append, reply)
+                    self._script_failed(append, reply)
                 else:
                     answered(reply)
             finally:
                 if self._scripts == 0:
-                    self._resume()
+                    self._scripts_ended()
 
         self._state.links.write_functions.send(payload, arrived)
+
+    def _script_failed(self, append: AnyAppend, fault: StorageError) -> None:
+        error = domain_error(fault)
+        if isinstance(error, Throttled):
+            self._near_cap = True
+            self._early.append(append)
+            self._held.await_clock(error.wait_ms)
+        else:
+            self._failed(append, fault)
+
+    def _scripts_ended(self) -> None:
+        early, self._early = self._early, []
+        self._held.put_back(early)
+        refusal = self._state.refusal
+        if refusal is not None:
+            self._give_up(refusal)
+        else:
+            self._resume()
 
     def _script_answered(
         self, append: ProducedAppend | OwnAppend, arguments: AppendArguments, reply: memoryview
@@ -350,9 +412,7 @@ class Appender:
             self._rest = self._next_rest
             self._next_rest = min(2 * self._next_rest, _LONGEST_REST)
             undone, self._undone = self._undone, []
-            self._held.extendleft(
-                append for group, _ in reversed(undone) for append in reversed(group.appends)
-            )
+            self._held.put_back([append for group, _ in undone for append in group.appends])
         self._resume()
 
     async def _read_back_unknown(self) -> None:
@@ -403,6 +463,7 @@ class Appender:
         self, append: ProducedAppend | OwnAppend, form: Form, appended: Appended, *, index_stale: bool
     ) -> None:
         state = self._state
+        self._near_cap = appended.lead_ms * 2 > state.lead_cap_ms
         batch = None
         try:
             if isinstance(append, ProducedAppend) and not appended.duplicate and state.keeps_batches:

@@ -28,6 +28,12 @@ class ProducedAppend(msgspec.Struct, eq=False):
     epoch: int | str
     followed: bool
     done: Callable[[Appended | StorageError], None]
+    is_wanted: Callable[[], bool]
+
+    @property
+    def record_count(self) -> int:
+        """The records of the batch."""
+        return self.received.header.record_count
 
 
 class OwnAppend(msgspec.Struct, eq=False):
@@ -38,6 +44,11 @@ class OwnAppend(msgspec.Struct, eq=False):
     epoch: int | str
     done: Callable[[Appended | StorageError], None]
 
+    @property
+    def record_count(self) -> int:
+        """The number of records."""
+        return self.arguments.record_count
+
 
 class MarkerAppend(msgspec.Struct, eq=False):
     """The append of a marker."""
@@ -45,6 +56,8 @@ class MarkerAppend(msgspec.Struct, eq=False):
     marker: ControlMarker
     epoch: int | str
     done: Callable[[Any], None]
+
+    record_count = 1
 
 
 AnyAppend = ProducedAppend | OwnAppend | MarkerAppend

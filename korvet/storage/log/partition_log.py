@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from korvet.storage.topic import Topic
 
 
+def _always() -> bool:
+    return True
+
+
 class PartitionLog:
     """The log of one partition. Logs.get opens it; use it from one event loop only.
 
@@ -147,24 +151,31 @@ class PartitionLog:
         *,
         epoch: int | None = None,
         followed: bool = False,
-    ) -> None:
+        is_wanted: Callable[[], bool] = _always,
+    ) -> bool:
         """Append a producer's batch, all its records or none. The order of calls is the order of appends.
+        Returns whether the append waits, for earlier ones or for the clock (see `throttle_ms`).
 
         `admit` is called once with the checked records and raises if they must not be appended; that error
         and BatchError leave this call, and nothing is appended. `epoch` is one of `acquire_epoch`; without it
         the lowest of our leader epoch applies. `followed`: more batches are about to come, which may go to
         Redis together with this one. It waits for them until the event loop's iteration ends.
 
-        `done` is called later with the result, or with Throttled, OutOfOrderSequence, InvalidProducerEpoch,
-        FencedEpoch (`epoch` is older than the partition's newest, or another broker leads it), WritesRefused,
-        WrongType, OffsetsExhausted, TopicGone, LinkLost or StorageFault. Functions korvet_guard,
-        korvet_seal, korvet_append, korvet_append_batch.
+        `is_wanted`: whether the producer still waits for the result; if not, an append that waited is given
+        up.
+
+        `done` is called later with the result, or with OutOfOrderSequence, InvalidProducerEpoch, FencedEpoch
+        (`epoch` is older than the partition's newest, or another broker leads it), WritesRefused, WrongType,
+        OffsetsExhausted, TopicGone, LinkLost or StorageFault (also after it was given up). Functions
+        korvet_guard, korvet_seal, korvet_append, korvet_append_batch; KORVET.ADD of the server module.
         """
         refusal = self.state.refusal or (None if self.state.topic.internal else self._resources.no_room)
         if refusal is not None:
             asyncio.get_running_loop().call_soon(done, refusal)
-            return
-        self._appender.append(received, producer, admit, done, epoch=epoch, followed=followed)
+            return False
+        return self._appender.append(
+            received, producer, admit, done, epoch=epoch, followed=followed, is_wanted=is_wanted
+        )
 
     def append_own(
         self,
@@ -198,6 +209,13 @@ class PartitionLog:
             asyncio.get_running_loop().call_soon(done, self.state.refusal)
             return
         self._appender.mark(marker, epoch, done)
+
+    @property
+    def throttle_ms(self) -> int:
+        """How long a producer should wait before its next append, because the offsets are ahead of Redis's
+        clock by the permitted lead (ms).
+        """
+        return self._appender.throttle_ms
 
     @property
     def unconfirmed_offset(self) -> int | None:

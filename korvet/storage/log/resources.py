@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from korvet.storage.log.tail_cache import TailBudget
 
 DEFAULT_LEAD_CAP_MS: Final = 1000
-"""How far offsets may run ahead of Redis's clock before appends are refused: a burst of a million records."""
+"""How far offsets may run ahead of Redis's clock before appends wait for it: a burst of a million records."""
 
 
 def _ignore(refusal: FencedEpoch) -> None:
@@ -48,7 +48,7 @@ class LogResources:
         readaheads: ReadAheadBudget,
         watcher: NativeWatcher,
     ) -> None:
-        """`lead_cap_ms`: how far offsets may run ahead of Redis's clock before appends are refused."""
+        """`lead_cap_ms`: how far offsets may run ahead of Redis's clock before appends wait for it."""
         self.commands = commands
         self.lead_cap_ms = lead_cap_ms
         self.tails = tails

@@ -29,7 +29,8 @@ class Guard(Enum):
     """Whether the guard can take an append."""
 
     OFF = "the layout does not allow it, or the guard rests after a refusal"
-    NOT_YET = "the log's end is unknown, or the next offset is too far ahead of the clock"
+    NOT_YET = "the log's end is unknown, or others have moved it far ahead of the clock"
+    EARLY = "the next offset is too far ahead of the clock, which will catch up soon"
     READY = "its offset can be assigned"
 
 
@@ -44,6 +45,8 @@ class Route(Enum):
 def choose_route(kind: Kind, in_flight: InFlight, guard: Guard) -> Route:
     """The route of an append."""
     produced = kind is Kind.PRODUCED
+    if produced and guard is Guard.EARLY:
+        return Route.WAIT
     if in_flight is InFlight.GUARDED or in_flight is InFlight.NOTHING:
         if produced and guard is Guard.READY:
             return Route.GUARD

@@ -133,7 +133,7 @@ class LogState:
 
     def configure(self, topic: Topic, lead_cap_ms: int) -> None:
         """Take over the topic's configuration. `lead_cap_ms`: how far offsets may run ahead of Redis's clock
-        before appends end with Throttled, on topics with storage.layout=record.
+        before appends wait for it, on topics with storage.layout=record.
         """
         self.topic = topic
         self.native = native_rule(topic.native_format)
@@ -172,6 +172,14 @@ class LogState:
         (`bounds_call`).
         """
         return self.transactions.proven_end >= self.log_end
+
+    def ahead_ms(self, position: int) -> int:
+        """How far a position is ahead of Redis's clock, beyond the permitted lead (ms); 0 or less within it.
+        Always 0 on dense topics.
+        """
+        if self.bias or position < 0:
+            return 0
+        return (position >> SEQUENCE_BITS) - self.links.clock.now_ms() - self.lead_cap_ms
 
     def check_open(self) -> None:
         """Raise the refusal if the log is closed."""

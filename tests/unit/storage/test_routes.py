@@ -6,12 +6,12 @@ import pytest
 
 from korvet.storage.log.routes import Guard, InFlight, Kind, Route, choose_route
 
-# For a guard that is off, not yet ready, and ready.
+# For a guard that is off, not yet ready, too early, and ready.
 PRODUCED = {
-    InFlight.NOTHING: (Route.SCRIPT, Route.SCRIPT, Route.GUARD),
-    InFlight.GUARDED: (Route.WAIT, Route.WAIT, Route.GUARD),
-    InFlight.SCRIPTS: (Route.SCRIPT, Route.WAIT, Route.WAIT),
-    InFlight.BLOCKED: (Route.WAIT, Route.WAIT, Route.WAIT),
+    InFlight.NOTHING: (Route.SCRIPT, Route.SCRIPT, Route.WAIT, Route.GUARD),
+    InFlight.GUARDED: (Route.WAIT, Route.WAIT, Route.WAIT, Route.GUARD),
+    InFlight.SCRIPTS: (Route.SCRIPT, Route.WAIT, Route.WAIT, Route.WAIT),
+    InFlight.BLOCKED: (Route.WAIT, Route.WAIT, Route.WAIT, Route.WAIT),
 }
 OWN = {
     InFlight.NOTHING: Route.SCRIPT,
@@ -23,7 +23,7 @@ OWN = {
 
 @pytest.mark.parametrize(("in_flight", "guard"), list(itertools.product(InFlight, Guard)))
 def test_a_produced_batch(in_flight: InFlight, guard: Guard) -> None:
-    expected = dict(zip((Guard.OFF, Guard.NOT_YET, Guard.READY), PRODUCED[in_flight], strict=True))
+    expected = dict(zip(Guard, PRODUCED[in_flight], strict=True))
     assert choose_route(Kind.PRODUCED, in_flight, guard) is expected[guard]
 
 
