@@ -15,6 +15,12 @@ TaggedFields = tuple[tuple[int, bytes], ...]
 
 # Kafka's readers refuse longer strings in every version, compact ones included.
 MAX_STRING_BYTES: Final = 0x7FFF
+# Tagged fields of one structure. Kafka's structures have up to three today; clients of later versions may
+# send unknown ones.
+MAX_TAGGED_FIELDS: Final = 48
+# Array elements and tagged fields of one request. The largest requests of real clients name each partition of
+# a large cluster once. Each element takes a microsecond, during which no other client is served.
+MAX_REQUEST_ELEMENTS: Final = 100_000
 MAX_INT32: Final = (1 << 31) - 1
 UUID_BYTES: Final = 16
 # An unsigned varint is a 32 bit number in groups of seven.

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from korvet.api.common.context import RequestContext
     from korvet.api.producing.unpacking import Unpacked
-    from korvet.protocol.produce_request import ProduceRequest, ProduceTopic
     from korvet.records.batch import BatchHeader, BytesLike
+    from korvet.records.produce_request import ProduceRequest, ProduceTopic
     from korvet.storage.log.partition_log import PartitionLog
     from korvet.storage.log.values import Summary
     from korvet.topics.configs import TopicPolicy

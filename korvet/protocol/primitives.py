@@ -7,14 +7,11 @@ from functools import lru_cache
 from typing import Final
 from uuid import UUID
 
+from korvet.offsets.wire import MAX_STRING_BYTES, MAX_TAGGED_FIELDS
+
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 _NO_UUID: Final = bytes(16)
-# Kafka's limit for a string: its length is an int16 in the older encoding.
-LONGEST_STRING_BYTES: Final = 32_767
-# Tagged fields of one structure. Kafka's structures have up to three today; clients of later versions may
-# send unknown ones.
-_MOST_TAGGED_FIELDS: Final = 48
 # Characters of a topic name that is cached: Kafka's limit of a valid name. Clients may send longer ones.
 _LONGEST_CACHED_NAME: Final = 249
 # Most lengths are small.
@@ -65,8 +62,8 @@ def skip_tagged_fields(frame: memoryview, position: int) -> int:
     if there are more than any client sends.
     """
     count, position = read_unsigned_varint(frame, position)
-    if count > _MOST_TAGGED_FIELDS:
-        raise MalformedRequest(f"a structure has {count} tagged fields, more than {_MOST_TAGGED_FIELDS}")
+    if count > MAX_TAGGED_FIELDS:
+        raise MalformedRequest(f"a structure has {count} tagged fields, more than {MAX_TAGGED_FIELDS}")
     for _ in range(count):
         _, position = read_unsigned_varint(frame, position)
         size, position = read_unsigned_varint(frame, position)
@@ -103,7 +100,7 @@ def read_string(frame: memoryview, position: int, flexible: bool) -> tuple[str |
         position += 1
         if size >= 0x7F:
             size, position = read_length(frame, position - 1, flexible)
-            if size > LONGEST_STRING_BYTES:
+            if size > MAX_STRING_BYTES:
                 raise MalformedRequest(f"a string of {size} bytes is too long")
     else:
         (size,) = _INT16.unpack_from(frame, position)
@@ -131,12 +128,13 @@ def read_uuid(frame: memoryview, position: int) -> tuple[UUID | None, int]:
     end = position + len(_NO_UUID)
     if end > len(frame):
         raise IndexError("a UUID reaches past the request")
-    return _uuid(bytes(frame[position:end])), end
+    return uuid_of(bytes(frame[position:end])), end
 
 
 # Python takes 1 us to make a UUID, and a client names the same few topics in every request.
 @lru_cache(maxsize=1024)
-def _uuid(encoded: bytes) -> UUID | None:
+def uuid_of(encoded: bytes) -> UUID | None:
+    """A UUID of its bytes. None is the UUID of zeros."""
     return None if encoded == _NO_UUID else UUID(bytes=encoded)
 
 

@@ -17,8 +17,8 @@ import typing
 from functools import cache
 from typing import Any, Final, TypeAlias
 
+from korvet.offsets.wire import MAX_REQUEST_ELEMENTS, MAX_STRING_BYTES
 from korvet.protocol.primitives import (
-    LONGEST_STRING_BYTES,
     MalformedRequest,
     read_length,
     read_unsigned_varint,
@@ -30,9 +30,6 @@ _INT32: Final = struct.Struct(">i")
 
 # The longest bytes: only the frame limits them.
 _LONGEST_BYTES: Final = 2**31 - 1
-# Array elements and tagged fields of one request. The largest requests of real clients name each partition of
-# a large cluster once. Each element takes a microsecond, during which no other client is served.
-_MOST_ELEMENTS: Final = 100_000
 
 _FIXED_BYTES: Final = {
     "bool": 1,
@@ -98,7 +95,7 @@ class _Walk:
     def count(self, elements: int) -> None:
         """Add array elements or tagged fields. Raises MalformedRequest if these are too many."""
         self.elements += elements
-        if self.elements > _MOST_ELEMENTS:
+        if self.elements > MAX_REQUEST_ELEMENTS:
             check_elements(self.elements)
 
 
@@ -231,8 +228,8 @@ def skip_tags(frame: memoryview, position: int, elements: int) -> tuple[int, int
 
 def check_elements(elements: int) -> int:
     """The number of array elements and tagged fields so far. Raises MalformedRequest if it is too large."""
-    if elements > _MOST_ELEMENTS:
-        raise MalformedRequest(f"the request has more than {_MOST_ELEMENTS} elements")
+    if elements > MAX_REQUEST_ELEMENTS:
+        raise MalformedRequest(f"the request has more than {MAX_REQUEST_ELEMENTS} elements")
     return elements
 
 
@@ -297,7 +294,7 @@ def _value_step(kafka_type: str, flexible: bool, required: str) -> tuple[_Kind, 
     if kafka_type not in _WITH_LENGTH:
         return _Kind.FIXED, _FIXED_BYTES[kafka_type]
     if kafka_type == "string":
-        value = _Value(LONGEST_STRING_BYTES, required)
+        value = _Value(MAX_STRING_BYTES, required)
         return (_Kind.COMPACT_BYTES if flexible else _Kind.STRING), value
     return (_Kind.COMPACT_BYTES if flexible else _Kind.BYTES), _Value(_LONGEST_BYTES, required)
 

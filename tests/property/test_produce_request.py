@@ -1,4 +1,4 @@
-"""The decoder of Produce requests that is written by hand agrees with the one made from the schema."""
+"""The kernel's decoder of Produce requests agrees with the one made from the schema."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from kio.static.constants import EntityType
 
 from korvet.protocol.headers import LASTING_FRAME_BYTES
 from korvet.protocol.messages import request_schema
-from korvet.protocol.primitives import MalformedRequest, unsigned_varint
-from korvet.protocol.produce_request import ProduceRequest, decode_produce
+from korvet.protocol.primitives import MalformedRequest, unsigned_varint, uuid_of
+from korvet.protocol.produce_request import decode_produce
+from korvet.records.produce_request import ProduceRequest, RequestError
 from tests.unit.protocol.instances import encode
+from tests.unit.records.forms import FORMS
 
 PRODUCE = 0
 VERSIONS = range(3, 14)
@@ -57,10 +59,17 @@ def body(version: int, request: dict[str, Any]) -> bytes:
 
 
 def by_hand(version: int, content: bytes) -> Any:
-    """What the decoder reads; None if it refuses the request."""
+    """What every form of the kernel reads; None if it refuses the request."""
+    first, *others = [form_reads(form, version, content) for form in FORMS]
+    assert others == [first] * len(others)
+    return first
+
+
+def form_reads(form: Any, version: int, content: bytes) -> Any:
+    """What one form of the kernel reads; None if it refuses the request."""
     try:
-        found = decode_produce(memoryview(b"header" + content), 6, version)
-    except MalformedRequest:
+        found = form.decode_produce(memoryview(b"header" + content), 6, version, uuid_of, False)
+    except RequestError:
         return None
     return (
         found.acks,
@@ -165,3 +174,8 @@ def test_records_are_copied_unless_their_frame_lasts(version: int, size: int) ->
     buffer[:] = b"\xff" * len(buffer)
     ((data,),) = [topic.partitions for topic in found.topics]
     assert data.records == (b"\xff" if size > LASTING_FRAME_BYTES else b"\x00") * size
+
+
+def test_a_refusal_names_the_request() -> None:
+    with pytest.raises(MalformedRequest, match="ProduceRequest: the request ends before its last field"):
+        decode_produce(memoryview(b"header"), 6, 9)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from korvet.api.common.context import RequestContext
-    from korvet.protocol.produce_request import ProduceRequest, ProduceTopic
+    from korvet.records.produce_request import ProduceRequest, ProduceTopic
     from korvet.security.authorizer import Access
     from korvet.topics.directory import Place
 

@@ -14,7 +14,7 @@ from korvet.protocol.primitives import length, string, topic_head
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from korvet.protocol.produce_request import ProduceTopic
+    from korvet.records.produce_request import ProduceTopic
 
 _LOG_START_SINCE: Final = 5
 _RECORD_ERRORS_SINCE: Final = 8

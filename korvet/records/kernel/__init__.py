@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Record batches to stream entries and back, in one pass over the bytes each way.
+"""Record batches out of Produce requests, to stream entries and back, in one pass over the bytes each time.
 
 One source in two forms: setup.py joins these modules into one unit, which Cython compiles (pure-Python mode),
 so that calls between them are inlined; uncompiled they run unchanged, slower, with the same results.
@@ -17,6 +17,7 @@ from korvet.records.kernel.batches import entries_to_batches, predict_end_offset
 from korvet.records.kernel.commands import encode_commands
 from korvet.records.kernel.header import parse_batch, place_batch, resembles_batch
 from korvet.records.kernel.octets import crc32c, crc32c_portable
+from korvet.records.kernel.produce_request import decode_produce
 from korvet.records.kernel.records import check_records, find_invalid, find_record
 from korvet.records.kernel.replies import ReplyScanner, append_reply
 from korvet.records.kernel.resp import pack_arguments, pack_command
@@ -33,6 +34,7 @@ __all__ = [
     "check_records",
     "crc32c",
     "crc32c_portable",
+    "decode_produce",
     "encode_add",
     "encode_append",
     "encode_append_records",

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Sequence
+from uuid import UUID
 
 from korvet.records.batch import (
     AppendArguments,
@@ -8,11 +9,19 @@ from korvet.records.batch import (
     Entries,
     RecordSummary,
 )
+from korvet.records.produce_request import ProduceRequest
 
 ACCELERATED: bool
 
 def crc32c(data: BytesLike) -> int: ...
 def crc32c_portable(data: BytesLike) -> int: ...
+def decode_produce(
+    frame: memoryview,
+    position: int,
+    version: int,
+    uuid_of: Callable[[bytes], UUID | None],
+    as_views: bool,
+) -> ProduceRequest: ...
 def place_batch(batch: BytesLike, base_offset: int, leader_epoch: int) -> bytes: ...
 def parse_batch(data: BytesLike, start: int) -> BatchHeader: ...
 def encode_append(
