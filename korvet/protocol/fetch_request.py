@@ -2,7 +2,7 @@
 
 Written by hand because a consumer without a fetch session names all its partitions in every request, most of
 them unchanged. A partition stays the bytes of its entry until somebody needs its fields, and equal bytes are
-the same partition at the same position. A request of 1,000 partitions is decoded in 40 us, by kio in 800 us.
+the same partition at the same position. A request of 1,000 partitions is decoded in 35 us, by kio in 195 us.
 """
 
 from __future__ import annotations
