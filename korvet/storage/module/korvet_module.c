@@ -6,7 +6,8 @@
        number; each record takes the next one. `timestamps` is 1 if each entry gets the field `ts`, else 0. `replicas`
        is the version of the replica set that the caller has checked. Returns the last entry ID.
        Errors: REFUSED if there is no such stream, if the first ID isn't above the stream's last one, or if the replica
-       set has changed; WRONGTYPE; ERR for anything malformed. An error leaves the stream as it was.
+       set has changed; WRONGTYPE; ERR for anything malformed. These leave the stream as it was. ERR, too, if the
+       stream refuses a record after the first: the records before it stay, and korvet_seal removes them.
 
    KORVET.REPLICAS
        Returns the version of the module, and the version of the replica set: it changes before a replica gets its
