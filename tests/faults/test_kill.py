@@ -23,8 +23,6 @@ from tests.support.wire import RawConnection, decode_response, header
 pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
 
 TOPIC = "load"
-BULK = "bulk"
-BULK_RECORDS = [Record(b"%d" % number, b"value", (), NOW_MS) for number in range(100)]
 GROUP = "load-group"
 PARTITIONS = 2
 HEARTBEAT = 12
@@ -72,8 +70,6 @@ class Load:
         self.server = server
         self.layout = layout
         create_topic(server.bootstrap, TOPIC, PARTITIONS, {"storage.layout": layout})
-        if layout == "record":
-            self.write_in_bulk()
         self.plain = LoadProducer(server.bootstrap, TOPIC, "plain", idempotent=False, partition=0)
         self.once = LoadProducer(server.bootstrap, TOPIC, "once", idempotent=True, partition=1)
         self.members = [LoadConsumer(server.bootstrap, TOPIC, GROUP) for _ in range(PARTITIONS)]
@@ -82,25 +78,16 @@ class Load:
             lambda: all(len(m.partitions) == 1 for m in self.members), 30, "the members share the partitions"
         )
 
-    def write_in_bulk(self) -> None:
-        """Write large batches, until the append-only file holds KORVET.ADD if the module is used."""
-        create_topic(self.server.bootstrap, BULK, 1, {})
-        client = producer(self.server.bootstrap, linger_ms=5)
-        send(client, BULK, 0, BULK_RECORDS)
-        if module_built() and choice() != "none":
-
-            def is_used() -> bool:
-                send(client, BULK, 0, BULK_RECORDS)
-                return self.file_holds_module_command()
-
-            until(is_used, 60, "the append-only file holds KORVET.ADD")
+    @property
+    def uses_module(self) -> bool:
+        return self.layout == "record" and module_built() and choice() != "none"
 
     def file_holds_module_command(self) -> bool:
         parts = append_only.parts(self.server.data_dir)
         return any(append_only.holds_command(part, b"KORVET.ADD", lambda read_bytes: None) for part in parts)
 
     def progress(self, what: str, count: int = 1_500) -> None:
-        """Wait until every client has got `count` records further."""
+        """Wait until every client has got `count` records further, by the module's command if it is used."""
         marks = [len(self.plain.acknowledged) + count, len(self.once.acknowledged) + count]
         seen = [len(member.seen.values) for member in self.members]
 
@@ -110,6 +97,9 @@ class Load:
             return done and reading
 
         until(moved, 60, f"{what}; {self.state()}")
+        if self.uses_module:
+            # Checked while records arrive: a rewrite of the file replaces the command by XADDs.
+            until(self.file_holds_module_command, 30, f"the file holds KORVET.ADD; {self.state()}")
 
     def state(self) -> str:
         return (
@@ -131,6 +121,7 @@ class Load:
         self.check_commits()
         if self.layout == "record":
             self.check_streams()
+        assert self.uses_module or not self.file_holds_module_command()
 
     def check_log(self, load: LoadProducer, log: list[Read], once: bool) -> None:
         at = {read.offset: read.record.value for read in log}
@@ -144,12 +135,10 @@ class Load:
             assert set(numbers) == set(range(load.sent))
 
     def check_streams(self) -> None:
-        """Each stream is, byte for byte, what an XADD per entry makes, also after a replay. With the module,
-        the replayed file holds the module's command, else it doesn't.
-        """
+        """Each stream is, byte for byte, what an XADD per entry makes, also after a replay."""
         redis = self.server.redis
-        for stream in (*(f"{TOPIC}:{partition}" for partition in range(PARTITIONS)), f"{BULK}:0"):
-            redis.copy(f"korvet:{stream}", "found")
+        for partition in range(PARTITIONS):
+            redis.copy(f"korvet:{TOPIC}:{partition}", "found")
             redis.xgroup_destroy("found", GROUP)
             with redis.pipeline(transaction=False) as pipeline:
                 for entry_id, fields in self.server.raw("XRANGE", "found", "-", "+"):
@@ -157,7 +146,6 @@ class Load:
                 pipeline.execute()
             assert redis.dump("found") == redis.dump("expected")
             redis.delete("found", "expected")
-        assert self.file_holds_module_command() == (module_built() and choice() != "none")
 
     def check_group(self, logs: list[list[Read]]) -> None:
         """The members read everything up to the end, and nothing that is not in the log."""
