@@ -75,7 +75,9 @@ class Run(Event, frozen=True, kw_only=True, omit_defaults=True, tag="run"):
     topology: str = ""
     topics: tuple[Topic, ...] = ()
     kept_commits: bool = True
-    """Whether acknowledged commits and ends of transactions may not be lost."""
+    """Whether acknowledged commits and ends of transactions must survive all faults."""
+    groups: tuple[str, ...] = ()
+    """Groups that read all records from the beginning and commit only what their members have polled."""
     plan: str = ""
     """The printed plan."""
 
@@ -130,14 +132,14 @@ class Truncated(Event, frozen=True, kw_only=True, omit_defaults=True, tag="trunc
 
 
 class Commit(Event, frozen=True, kw_only=True, omit_defaults=True, tag="commit"):
-    """Offsets that a member commits, outside of transactions."""
+    """Offsets that a member commits, outside of transactions. The completion repeats the offsets."""
 
     group: str
     offsets: tuple[Place, ...]
 
 
 class ReadCommit(Event, frozen=True, kw_only=True, omit_defaults=True, tag="read_commit"):
-    """Committed offsets as OffsetFetch reports them; `UNKNOWN` if there is none."""
+    """Committed offsets as OffsetFetch with require_stable reports them; `UNKNOWN` if there is none."""
 
     group: str
     offsets: tuple[Place, ...] = ()
@@ -250,7 +252,7 @@ AnyEvent = (
     | Fault
 )
 _ENCODER = msgspec.json.Encoder()
-_DECODER = msgspec.json.Decoder(AnyEvent)
+_DECODER: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 
 
 def encode(event: Event) -> bytes:

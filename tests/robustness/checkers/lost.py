@@ -1,0 +1,129 @@
+"""Records that were acknowledged or read, and are not there at the end."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from tests.robustness.checkers.facts import short
+from tests.robustness.checkers.violation import Violation
+from tests.robustness.history import UNKNOWN, ReadCommit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.robustness.checkers.facts import Facts, Partition, Read
+    from tests.robustness.history import Isolation
+
+
+def lost_writes(facts: Facts) -> Iterator[Violation]:
+    """An acknowledged record is missing: `lost write` if a reader got further, else `unseen`.
+
+    Without a final read of its partition, a record is lost if a reader got further and nobody has read it.
+    Records of transactions are the subject of `transactions.py`.
+    """
+    for sent in facts.sends.values():
+        if sent.outcome != "ok" or sent.txn is not None:
+            continue
+        survivors = facts.survivors(sent.partition)
+        read_by = facts.polled if survivors is None else survivors
+        passed = UNKNOWN < sent.offset < facts.highest.get(sent.partition, UNKNOWN)
+        if sent.value in read_by or (survivors is None and not passed):
+            continue
+        if facts.may_be_removed(sent.partition, sent.offset, sent):
+            continue
+        how = "and readers got further" if passed else "and is not read at the end"
+        yield Violation(
+            "lost write" if passed else "unseen",
+            f"{short(sent.value)} was acknowledged (acks={sent.acks}) {how}",
+            *sent.partition,
+            sent.offset,
+            sent.events,
+            is_note=not facts.is_kept(sent),
+        )
+
+
+def vanished_reads(facts: Facts) -> Iterator[Violation]:
+    """A consumer has read a record that is missing at the end, so it read above the high watermark."""
+    for value, read in facts.polled.items():
+        survivors = facts.survivors(read.partition)
+        sent = facts.sends.get(value)
+        if survivors is None or value in survivors:
+            continue
+        if facts.final(read.partition) is None and not facts.is_visible(value):
+            continue
+        if facts.may_be_removed(read.partition, read.offset, sent):
+            continue
+        yield Violation(
+            "vanished read",
+            f"{short(value)} was read by {read.process} and is missing at the end",
+            *read.partition,
+            read.offset,
+            (*(sent.events if sent else ()), read.index),
+            is_note=not facts.is_stable(read.partition[0]),
+        )
+
+
+def unfinished_reads(facts: Facts) -> Iterator[Violation]:
+    """A partition can't be read to its end after all faults have ended."""
+    for partition, index in facts.unfinished.items():
+        yield Violation("unreadable", "the final read did not complete", *partition, events=(index,))
+
+
+def unread_by_groups(facts: Facts) -> Iterator[Violation]:
+    """A group has committed an offset, and none of its members has read a record below it.
+
+    In a topic that may lose records, the commit may belong to a lost history. It does not if a member has
+    read the last record below it.
+    """
+    reads_of = _reads_of(facts)
+    for (group, partition), (committed, index) in _last_commits(facts).items():
+        reads = reads_of.get((group, partition), [])
+        if group not in facts.run.groups:
+            continue
+        isolation = reads[0].poll.isolation if reads else "read_committed"
+        read = {one.value for one in reads}
+        below = [one for one in _readable(facts, partition, isolation) if one[0] < committed]
+        is_stable = facts.is_stable(partition[0])
+        if not below or not (is_stable or max(below)[1] in read):
+            continue
+        for offset, value in below:
+            sent = facts.sends.get(value)
+            if value in read or facts.may_be_removed(partition, offset, sent):
+                continue
+            yield Violation(
+                "unread by group",
+                f"{group} has committed {committed} and no member has read {short(value)}",
+                *partition,
+                offset,
+                (*(sent.events if sent else ()), index),
+                is_note=not is_stable and not all(one.poll.validates for one in reads),
+            )
+
+
+def _last_commits(facts: Facts) -> dict[tuple[str, Partition], tuple[int, int]]:
+    """Returns the last committed offset that anybody has fetched, and the event."""
+    found = {}
+    for index, event in enumerate(facts.history):
+        if isinstance(event, ReadCommit) and event.type == "ok":
+            for place in event.offsets:
+                found[event.group, (place.topic, place.partition)] = (place.offset, index)
+    return found
+
+
+def _reads_of(facts: Facts) -> dict[tuple[str, Partition], list[Read]]:
+    found = defaultdict(list)
+    for read in facts.reads:
+        if read.poll.group is not None:
+            found[read.poll.group, read.partition].append(read)
+    return found
+
+
+def _readable(facts: Facts, partition: Partition, isolation: Isolation) -> Iterator[tuple[int, str]]:
+    """Yields the records at the end that a reader must see."""
+    for value, offset in (facts.survivors(partition) or {}).items():
+        if isolation == "read_uncommitted" or facts.is_visible(value):
+            yield offset, value
+
+
+CHECKERS = (lost_writes, vanished_reads, unfinished_reads, unread_by_groups)

@@ -1,0 +1,130 @@
+"""Transactions: what readers of committed records see, all or nothing, and dependencies between them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from tests.robustness.checkers.facts import Outcome, short
+from tests.robustness.checkers.violation import Violation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tests.robustness.checkers.facts import Facts, Sent, Transaction
+
+
+def aborted_reads(facts: Facts) -> Iterator[Violation]:
+    """A reader of committed records sees one of an aborted transaction."""
+    for read in facts.reads:
+        sent = facts.sends.get(read.value)
+        if read.poll.isolation == "read_committed" and sent and _is_aborted(facts, sent):
+            message = f"{read.process} read {short(read.value)} of aborted transaction {sent.txn}"
+            events = (*sent.events, read.index)
+            yield Violation("aborted read", message, *read.partition, read.offset, events)
+    for partition in facts.partitions:
+        for offset, value in facts.final(partition, "read_committed") or ():
+            sent = facts.sends.get(value)
+            if sent and _is_aborted(facts, sent):
+                message = f"the final read has {short(value)} of aborted transaction {sent.txn}"
+                yield Violation("aborted read", message, *partition, offset, sent.events)
+
+
+def _is_aborted(facts: Facts, sent: Sent) -> bool:
+    return facts.outcome(sent.txn) is Outcome.ABORTED
+
+
+def precommitted_reads(facts: Facts) -> Iterator[Violation]:
+    """A reader of committed records sees one before its transaction's commit was asked for."""
+    for read in facts.reads:
+        sent = facts.sends.get(read.value)
+        if read.poll.isolation != "read_committed" or sent is None or sent.txn is None:
+            continue
+        txn = facts.txns[sent.txn]
+        if txn.commit_invoked is not None and read.index < txn.commit_invoked:
+            message = f"{read.process} read {short(read.value)} before transaction {txn.name} was committed"
+            events = (*sent.events, read.index, txn.commit_invoked)
+            yield Violation("precommitted read", message, *read.partition, read.offset, events)
+
+
+def torn_transactions(facts: Facts) -> Iterator[Violation]:
+    """A part of a transaction's acknowledged records is missing at the end, or all of a committed one's.
+
+    A transaction with an unknown outcome counts as committed if anybody read one of its records as committed.
+    """
+    seen = {read.value for read in facts.reads if read.poll.isolation == "read_committed"}
+    for txn in facts.txns.values():
+        there, missing = _parts(facts, txn)
+        is_committed = txn.outcome is Outcome.COMMITTED or not seen.isdisjoint(txn.values)
+        if txn.outcome is Outcome.ABORTED or not missing or not (there or is_committed):
+            continue
+        first = missing[0]
+        yield Violation(
+            "torn transaction" if there else "lost transaction",
+            f"transaction {txn.name}: {len(there)} records at the end, {len(missing)} missing, "
+            f"the first is {short(first.value)}",
+            *first.partition,
+            first.offset,
+            (*txn.events, *first.events),
+            is_note=not facts.run.kept_commits or not all(map(facts.is_kept, missing)),
+        )
+
+
+def _parts(facts: Facts, txn: Transaction) -> tuple[list[Sent], list[Sent]]:
+    """Returns the acknowledged records that are visible at the end, and those that are not."""
+    there, missing = [], []
+    for value in txn.values:
+        sent = facts.sends[value]
+        is_known = facts.final(sent.partition, "read_committed") is not None
+        if sent.outcome != "ok" or not is_known:
+            continue
+        if value in facts.committed_at_the_end[sent.partition]:
+            there.append(sent)
+        elif not facts.may_be_removed(sent.partition, sent.offset, sent):
+            missing.append(sent)
+    return there, missing
+
+
+def cycles(facts: Facts) -> Iterator[Violation]:
+    """Transactions that have read each other's records, directly or by way of others (G1c).
+
+    Edges are from a transaction to those that read its records. The order of writes in the logs adds none,
+    because Kafka lets transactions write interleaved.
+    """
+    edges: dict[str, set[str]] = defaultdict(set)
+    events: dict[tuple[str, str], int] = {}
+    for read in facts.reads:
+        sent = facts.sends.get(read.value)
+        reader = read.poll.txn
+        if sent is None or sent.txn is None or reader is None or sent.txn == reader:
+            continue
+        if Outcome.ABORTED in (facts.outcome(sent.txn), facts.outcome(reader)):
+            continue
+        edges[sent.txn].add(reader)
+        events.setdefault((sent.txn, reader), read.index)
+    for cycle in _cycles(edges):
+        steps = list(zip(cycle, (*cycle[1:], cycle[0]), strict=True))
+        path = " read by ".join((*cycle, cycle[0]))
+        yield Violation("write-read cycle", f"transactions {path}", events=tuple(events[s] for s in steps))
+
+
+def _cycles(edges: Mapping[str, set[str]]) -> Iterator[tuple[str, ...]]:
+    """Yields one cycle for each transaction at which a depth-first search closes one."""
+    done: set[str] = set()
+    for start in list(edges):
+        path: list[str] = []
+        ahead: list[tuple[str, bool]] = [(start, False)]
+        while ahead:
+            node, leaves = ahead.pop()
+            if leaves:
+                path.pop()
+                done.add(node)
+            elif node in path:
+                yield tuple(path[path.index(node) :])
+            elif node not in done:
+                path.append(node)
+                ahead.append((node, True))
+                ahead += [(next_, False) for next_ in sorted(edges.get(node, ()))]
+
+
+CHECKERS = (aborted_reads, precommitted_reads, torn_transactions, cycles)

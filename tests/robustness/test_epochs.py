@@ -1,0 +1,68 @@
+"""Checkers of truncations and leader epochs: made-up histories to catch, and to pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.robustness.story import LOSSY, Story
+
+VALIDATES: dict[str, Any] = {"validates": True}
+
+
+def lost() -> Story:
+    """A consumer has read a record that is lost then; another record is appended after it."""
+    return Story(LOSSY).sent("old", 6).polled("c", (6, "old"), **VALIDATES).sent("new", 90, "q")
+
+
+def test_a_consumer_that_validates_is_told_of_lost_records() -> None:
+    story = lost().polled("c", (90, "new"), **VALIDATES)
+    assert story.end((90, "new")).violations() == {"untold truncation"}
+
+
+def test_a_consumer_that_was_told_may_go_on() -> None:
+    story = lost().truncated("c", 6).polled("c", (90, "new"), **VALIDATES)
+    assert story.end((90, "new")).violations() == set()
+
+
+def test_a_truncation_above_the_lost_record_does_not_count() -> None:
+    story = lost().truncated("c", 7).polled("c", (90, "new"), **VALIDATES)
+    assert story.end((90, "new")).violations() == {"untold truncation"}
+
+
+def test_consumers_that_do_not_validate_or_begin_again_need_not_be_told() -> None:
+    story = Story(LOSSY).sent("old", 6).polled("c", (6, "old")).sent("new", 90, "q").polled("c", (90, "new"))
+    assert story.end((90, "new")).violations() == set()
+    story = lost().assigned("c").polled("c", (90, "new"), **VALIDATES)
+    assert story.end((90, "new")).violations() == set()
+
+
+def test_a_consumer_that_reads_only_the_lost_history_need_not_be_told() -> None:
+    story = (
+        Story(LOSSY).sent("old", 6).sent("older", 5, "q").polled("c", (5, "older"), (6, "old"), **VALIDATES)
+    )
+    assert story.end().violations() == set()
+
+
+def epochs() -> Story:
+    """Epoch 1 has offset 5, epoch 3 has offset 9."""
+    return Story().sent("a", 5, epoch=1).sent("b", 9, epoch=3)
+
+
+LOG = ((5, "a"), (9, "b"))
+
+
+def test_an_epoch_ends_after_its_records_and_before_later_ones() -> None:
+    assert epochs().epoch_end(1, 1, 6).epoch_end(2, 1, 9).epoch_end(3, 3, 10).end(*LOG).violations() == set()
+    assert epochs().epoch_end(1, 1, 5).end(*LOG).violations() == {"wrong epoch end"}
+    assert epochs().epoch_end(1, 1, 10).end(*LOG).violations() == {"wrong epoch end"}
+    assert epochs().epoch_end(3, 3, 9).end(*LOG).violations() == {"wrong epoch end"}
+
+
+def test_records_after_the_answer_prove_nothing() -> None:
+    story = Story().sent("a", 5, epoch=1).epoch_end(1, 1, 6).sent("b", 9, epoch=1)
+    assert story.end(*LOG).violations() == set()
+
+
+def test_lost_records_prove_nothing_about_epochs() -> None:
+    story = Story(LOSSY).sent("a", 5, epoch=1).epoch_end(1, 1, 3)
+    assert story.end().violations() == set()

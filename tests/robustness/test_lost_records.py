@@ -1,0 +1,128 @@
+"""Checkers of lost records: made-up histories to catch, and to pass."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.robustness.history import ReadAll
+from tests.robustness.story import LOSSY, Story
+
+
+def test_an_acknowledged_record_below_what_others_read_is_a_lost_write() -> None:
+    story = Story().sent("a", 5).sent("b", 9).polled("c", (9, "b")).end((9, "b"))
+    assert story.violations() == {"lost write"}
+
+
+def test_an_acknowledged_record_that_nobody_reached_is_unseen() -> None:
+    assert Story().sent("a", 5).sent("b", 9).end((5, "a")).violations() == {"unseen"}
+    assert Story().sent("a", 5).end().violations() == {"unseen"}
+    assert Story().send("a").acked("a").end().violations() == {"unseen"}
+
+
+def test_without_a_final_read_a_passed_record_is_lost() -> None:
+    assert Story().sent("a", 5).sent("b", 9).polled("c", (9, "b")).violations() == {"lost write"}
+    assert Story().sent("a", 5).sent("b", 9).polled("c", (5, "a")).violations() == set()
+
+
+def test_gaps_between_offsets_are_no_loss() -> None:
+    story = Story().sent("a", 5).sent("b", 90_000).polled("c", (5, "a"), (90_000, "b"))
+    assert story.end((5, "a"), (90_000, "b")).violations() == set()
+
+
+@pytest.mark.parametrize("type_", ["fail", "info"])
+def test_records_that_were_not_acknowledged_may_be_missing(type_: str) -> None:
+    assert Story().failed("a", type_).end().violations() == set()
+    assert Story().send("a").end().violations() == set()
+
+
+def test_a_topic_that_may_lose_acks_of_the_primary_keeps_those_of_all() -> None:
+    story = Story((-1,)).sent("a", 5, acks=1).end()
+    assert (story.violations(), story.notes()) == (set(), {"unseen"})
+    assert Story((-1,)).sent("a", 5, acks=-1).end().violations() == {"unseen"}
+
+
+def test_deleted_records_and_topics_are_not_lost() -> None:
+    deleted = Story().sent("a", 5).sent("b", 9).polled("c", (5, "a")).admin("delete_records", offset=9)
+    assert deleted.end((9, "b")).violations() == set()
+    assert Story().sent("a", 5).admin("delete_records", offset=3).end().violations() == {"unseen"}
+    assert Story().sent("a", 5).admin("delete_topic").end().violations() == set()
+    unknown = Story().sent("a", 5).admin("delete_records", "info")
+    assert unknown.end().violations() == set()
+
+
+def test_compaction_removes_only_records_that_newer_ones_replace() -> None:
+    story = Story(compacted=True).sent("a", 5, key="k").sent("b", 9, key="k")
+    assert story.end((9, "b")).violations() == set()
+    story = Story(compacted=True).sent("a", 5, key="k").sent("b", 9, key="other")
+    assert story.end((9, "b")).violations() == {"lost write"}
+
+
+def test_native_entries_are_kept_like_acks_of_the_primary() -> None:
+    assert Story().native_sent("a", "5-1").end().violations() == {"unseen"}
+    assert Story((-1,)).native_sent("a", "5-1").end().violations() == set()
+    assert Story().native_sent("a", "5-1").end((5 << 10 | 1, "a")).violations() == set()
+
+
+def test_a_record_that_a_consumer_has_read_may_not_vanish() -> None:
+    story = Story((-1,)).send("a", acks=1).polled("c", (5, "a"))
+    assert story.end().violations() == {"vanished read"}
+    story = Story(LOSSY).send("a", acks=1).polled("c", (5, "a")).end()
+    assert (story.violations(), story.notes()) == (set(), {"vanished read"})
+
+
+def test_a_deleted_record_may_vanish() -> None:
+    story = Story().sent("a", 5).polled("c", (5, "a")).admin("delete_records", offset=6)
+    assert story.end().violations() == set()
+
+
+def test_an_aborted_record_stays_for_readers_of_uncommitted_ones() -> None:
+    story = Story().in_txn("x", (5, "a"), end="abort").polled("c", (5, "a"))
+    assert story.end(hidden=[(5, "a")]).violations() == set()
+
+
+def test_a_final_read_that_does_not_complete_is_reported() -> None:
+    assert Story().read_all((5, "a"), complete=False).violations() >= {"unreadable"}
+    story = Story().sent("a", 5).sent("b", 6)
+    assert story.read_all((5, "a"), complete=False).read_all((6, "b")).violations() == set()
+
+
+def test_a_final_read_that_begins_again_forgets_its_first_part() -> None:
+    story = Story().sent("a", 5).read_all((5, "a"), complete=False)
+    story.add(ReadAll, "final", "invoke", topic="t", partition=0)
+    assert story.read_all((5, "a")).violations() == set()
+
+
+def group_story(*read: tuple[int, str]) -> Story:
+    story = Story(groups=("g",)).sent("a", 5).sent("b", 9).sent("d", 12)
+    return story.polled("m", *read, group="g")
+
+
+def test_a_group_may_not_commit_past_a_record_that_no_member_has_read() -> None:
+    everything = ((5, "a"), (9, "b"), (12, "d"))
+    story = group_story((9, "b"), (12, "d")).commit(13).end(*everything).fetched(13)
+    assert story.violations() == {"unread by group"}
+    story = Story(groups=("g",)).sent("a", 5).commit(6).end((5, "a")).fetched(6)
+    assert story.violations() == {"unread by group"}
+
+
+def test_a_group_may_leave_records_above_its_commit_unread() -> None:
+    story = group_story((5, "a"), (9, "b")).commit(10).end((5, "a"), (9, "b"), (12, "d")).fetched(10)
+    assert story.violations() == set()
+
+
+def test_members_of_a_group_share_the_records() -> None:
+    story = group_story((5, "a")).assigned("n").polled("n", (9, "b"), (12, "d"), group="g").commit(13, "n")
+    assert story.end((5, "a"), (9, "b"), (12, "d")).fetched(13).violations() == set()
+
+
+def test_a_group_that_validates_may_not_skip_a_new_history() -> None:
+    story = Story(LOSSY, groups=("g",)).sent("old", 6).polled("m", (6, "old"), group="g", validates=True)
+    story.commit(7).sent("a", 6, "q").sent("b", 7, "q").assigned("n")
+    story.polled("n", (7, "b"), group="g", validates=True).commit(8, "n")
+    assert "unread by group" in story.end((6, "a"), (7, "b")).fetched(8).violations()
+
+
+def test_a_commit_of_a_lost_history_proves_nothing() -> None:
+    story = Story(LOSSY, groups=("g",)).sent("old", 6).polled("m", (6, "old"), group="g", validates=True)
+    story.commit(7).sent("a", 6, "q")
+    assert story.end((6, "a")).fetched(7).violations() == set()
