@@ -84,6 +84,7 @@ usage: ./dev COMMAND [ARGUMENT...]
   lint                       run the checks: ruff, mypy, import-linter
   bench [OPTION...]          run all benchmarks beside Redis and Kafka (--help, --quick)
   bench kernel [OPTION...]   run the benchmark of the compiled kernel
+  robustness [OPTION...]     run clients and faults by seeds, and check their histories (--help)
   run COMMAND...             run a command in the environment: ./dev run korvet serve
   clean                      remove the environment, caches and build results
   help                       show this text
@@ -101,7 +102,15 @@ class SetupError(Exception):
 def main(arguments: list[str]) -> int:
     """Run one command. Returns its exit status."""
     command, rest = (arguments[0], arguments[1:]) if arguments else ("help", [])
-    commands = {"demo": demo, "test": test, "lint": lint, "bench": bench, "run": run, "clean": clean}
+    commands = {
+        "demo": demo,
+        "test": test,
+        "lint": lint,
+        "bench": bench,
+        "robustness": robustness,
+        "run": run,
+        "clean": clean,
+    }
     if command in ("help", "-h", "--help"):
         sys.stdout.write(HELP)
         return 0
@@ -187,6 +196,12 @@ def bench(arguments: list[str]) -> int:
     name, rest = (arguments[0], arguments[1:]) if alone else ("suite", arguments)
     environ = prepare({"spark", "dev"}, java=True)
     return execute([str(PYTHON), "-m", f"benchmarks.{name}", *rest], environ)
+
+
+def robustness(arguments: list[str]) -> int:
+    """Run `./dev robustness`."""
+    command = [str(PYTHON), "-m", "tests.robustness", *arguments]
+    return execute(command, prepare({"spark", "dev"}, java=True))
 
 
 def run(arguments: list[str]) -> int:

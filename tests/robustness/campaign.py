@@ -1,0 +1,90 @@
+"""Runs many seeds, one after the other, and remembers which ones passed, so that it can be resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Final
+
+from tests.robustness import history, plan, report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from tests.robustness.checkers import Violation
+
+    Run = Callable[[plan.Plan, Path], Path]
+    """Carries out a plan with a folder for its files, and returns the history's path."""
+
+# Files on which the result of a seed depends: after a change, all seeds run again.
+SOURCES: Final = (
+    "korvet/**/*.py",
+    "korvet/**/*.lua",
+    "korvet/**/*.c",
+    "offsets/*.py",
+    "tests/robustness/*.py",
+)
+
+
+class Passed:
+    """The seeds that passed with these sources and this duration, in a file."""
+
+    def __init__(self, file: Path, sources: str, duration_ms: int) -> None:
+        self._file = file
+        self._key = f"{sources} {duration_ms}"
+        self.seeds: set[int] = set()
+        if file.exists():
+            stored = json.loads(file.read_text())
+            if stored["key"] == self._key:
+                self.seeds = set(stored["seeds"])
+
+    def add(self, seed: int) -> None:
+        """Remember a seed, in the file as well. A crash leaves the file as it was before or after."""
+        self.seeds.add(seed)
+        new = self._file.with_suffix(".new")
+        new.write_text(json.dumps({"key": self._key, "seeds": sorted(self.seeds)}))
+        new.replace(self._file)
+
+
+def sources(root: Path) -> str:
+    """Returns a hash of the files on which results depend."""
+    digest = hashlib.sha256()
+    for pattern in SOURCES:
+        for path in sorted(root.glob(pattern)):
+            digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def check_file(path: Path, folder: Path) -> tuple[str, list[Violation]]:
+    """Check a history and write `report.html` into a folder. Returns the report as text, and what was found.
+
+    Raises HistoryError.
+    """
+    facts, violations = report.checked(history.load(path))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "report.html").write_text(report.as_html(facts, violations))
+    return report.as_text(facts, violations), violations
+
+
+def run_seeds(
+    seeds: Iterable[int], duration_ms: int, run: Run, folder: Path, passed: Passed, say: Callable[[str], None]
+) -> list[int]:
+    """Run all seeds that have not passed. Returns those with violations, whose histories stay in `folder`."""
+    failed = []
+    for seed in seeds:
+        if seed in passed.seeds:
+            continue
+        made = plan.make(seed, duration_ms)
+        say(plan.describe(made))
+        mine = folder / f"seed-{seed}"
+        mine.mkdir(parents=True, exist_ok=True)
+        path = run(made, mine)
+        text, violations = check_file(path, mine)
+        say(text)
+        if any(not violation.is_note for violation in violations):
+            failed.append(seed)
+        else:
+            passed.add(seed)
+            path.unlink()
+    return failed

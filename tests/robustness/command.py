@@ -1,0 +1,67 @@
+"""The command line of `./dev robustness`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tests.robustness import plan
+from tests.robustness.campaign import Passed, check_file, run_seeds, sources
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.robustness.campaign import Run
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+FOLDER: Final = ROOT / "build" / "robustness"
+MS_PER_MINUTE: Final = 60_000
+
+
+def main(arguments: Sequence[str], run: Run | None = None, folder: Path = FOLDER) -> int:
+    """Check histories, print plans, or run seeds with `run`. Returns 1 if there are violations."""
+    chosen = _parser(can_run=run is not None).parse_args(arguments)
+    if chosen.check:
+        return _check(chosen.check, folder)
+    seeds = range(chosen.first, chosen.first + chosen.seeds)
+    duration_ms = int(chosen.minutes * MS_PER_MINUTE)
+    if chosen.plan_only or run is None:
+        for seed in seeds:
+            _say(plan.describe(plan.make(seed, duration_ms)))
+        return 0
+    folder.mkdir(parents=True, exist_ok=True)
+    passed = Passed(folder / "passed.json", sources(ROOT), duration_ms)
+    failed = run_seeds(seeds, duration_ms, run, folder, passed, _say)
+    if failed:
+        _say(f"violations with seeds {', '.join(map(str, failed))}; histories and reports are in {folder}")
+    return int(bool(failed))
+
+
+def _parser(*, can_run: bool) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "./dev robustness", description="Faults, clients, and checked histories."
+    )
+    what = parser.add_mutually_exclusive_group(required=not can_run)
+    what.add_argument("--plan-only", action="store_true", help="print the plans of the seeds")
+    what.add_argument("--check", type=Path, nargs="+", metavar="FILE", help="check histories again")
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="number of seeds (1)")
+    parser.add_argument("--first", type=int, default=1, metavar="SEED", help="first seed (1)")
+    parser.add_argument("--minutes", type=float, default=1.0, metavar="M", help="duration of each run (1)")
+    return parser
+
+
+def _check(paths: Sequence[Path], folder: Path) -> int:
+    has_violations = False
+    for path in paths:
+        mine = folder / "checked" / path.stem
+        text, violations = check_file(path, mine)
+        _say(f"{text}{mine / 'report.html'}")
+        has_violations |= any(not violation.is_note for violation in violations)
+    return int(has_violations)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
