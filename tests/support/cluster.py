@@ -43,12 +43,20 @@ class Tls:
     authority: Path
     certificate: Path
 
-    def options(self, port: int) -> list[str]:
-        """The server's options; clients need no certificate."""
+    def options(self, port: int, *, cluster: bool = True) -> list[str]:
+        """The server's options; clients need no certificate. `cluster`: for a node of a cluster."""
+        words = [word for line in self.lines(port) for word in f"--{line}".split()]
+        return ["--port", "0", *words, *(("--tls-cluster", "yes") if cluster else ())]
+
+    def lines(self, port: int) -> list[str]:
+        """The lines of a configuration file, besides `port 0`."""
         return [
-            *("--port", "0", "--tls-port", str(port), "--tls-cluster", "yes", "--tls-replication", "yes"),
-            *("--tls-cert-file", str(self.certificate), "--tls-key-file", str(self.certificate)),
-            *("--tls-ca-cert-file", str(self.authority), "--tls-auth-clients", "no"),
+            f"tls-port {port}",
+            "tls-replication yes",
+            f"tls-cert-file {self.certificate}",
+            f"tls-key-file {self.certificate}",
+            f"tls-ca-cert-file {self.authority}",
+            "tls-auth-clients no",
         ]
 
 
