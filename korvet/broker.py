@@ -35,12 +35,14 @@ from korvet.storage.brokers.mailbox import Mailbox
 from korvet.storage.errors import NoRoom, StorageError, StorageFault, StoreError
 from korvet.storage.keys import Keyspace
 from korvet.storage.link.eviction import EvictionWatch
+from korvet.storage.outlook_log import log_outlooks
 from korvet.storage.shared_configs import SharedConfigs
 from korvet.storage.store import Store
 from korvet.supervisor import keep, once
 from korvet.topics.compaction import LogCleaner
 from korvet.topics.configs import config_problem
 from korvet.topics.directory import TopicDirectory
+from korvet.topics.levels import setup_of
 from korvet.topics.retention import keep_retention
 from korvet.transactions.config import TransactionConfig
 
@@ -96,7 +98,7 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
         parts = _assemble(config, listener, store, security, groups)
         tasks = _server_tasks(parts, redis_url)
         try:
-            await _run(parts, partial(ready, *next(iter(endpoints.values()))))
+            await _run(parts, partial(_ready, parts, redis_url, ready, next(iter(endpoints.values()))))
         finally:
             await _end(tasks)
             await parts.transactions.close()
@@ -194,6 +196,15 @@ async def _run(parts: _Parts, ready: Callable[[], None]) -> None:
         services.password_checks.close()
         services.unpacking.close()
         await changes.close()
+
+
+def _ready(parts: _Parts, redis_url: str, ready: Callable[[str, int], None], endpoint: Address) -> None:
+    ready(*endpoint)
+    # One broker is enough: the others would log the same.
+    if parts.member.is_controller:
+        embedded = _embedded_disk(parts.config, redis_url) is not None
+        setup = setup_of(parts.topics.listed(), redis_url, embedded=embedded)
+        once("outlooks", log_outlooks(parts.store.router, setup))
 
 
 def _services(parts: _Parts) -> Services:

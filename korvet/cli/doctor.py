@@ -5,7 +5,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
 import msgspec
@@ -25,12 +25,20 @@ from korvet.offsets.packing import AddressError, offset_of
 from korvet.spark.report.times import clock, duration
 from korvet.storage.brokers.lease import parse_entry
 from korvet.storage.catalogue import parse_topic, without_bad_configs
+from korvet.storage.durability import (
+    Loss,
+    Setup,
+    describe_replicas,
+    merged,
+    outlooks,
+    short_of_replicas,
+)
 from korvet.storage.errors import StorageError
 from korvet.storage.fields import counter_of, read_fields, shown
 from korvet.storage.identity import FORMAT_VERSION
 from korvet.storage.keys import Keyspace
+from korvet.storage.link import server_facts
 from korvet.storage.link.address import RedisAddress, parse_url
-from korvet.storage.link.eviction import may_evict_ours
 from korvet.storage.link.module import look
 from korvet.storage.link.module_verdict import Use, Verdict
 from korvet.storage.link.redis_link import RedisLink
@@ -40,6 +48,10 @@ from korvet.storage.log.transactions import parse_open, parse_producer
 from korvet.storage.shared_configs import parse_acl, parse_group_config, parse_quota, parse_user
 from korvet.storage.topic import Topic
 from korvet.topics.configs import config_problem
+from korvet.topics.levels import setup_of
+
+if TYPE_CHECKING:
+    from korvet.storage.link.server_facts import ServerFacts
 
 # Name of the function library that brokers load.
 LIBRARY = "korvet"
@@ -78,10 +90,12 @@ def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> Non
     with contextlib.ExitStack() as stack:
         servers = {place: stack.enter_context(client) for place, client in find_servers(address).items()}
         clients = [*servers.values()]
+        addresses = addresses_of(address, servers)
         findings = [
             *([] if url else check_folder(data_dir)),
             *check_servers(servers),
-            *check_modules(addresses_of(address, servers)),
+            *check_durability(addresses, setup_of(_topics(clients, keyspace), address, embedded=not url)),
+            *check_modules(addresses),
             *check_shared(clients, keyspace),
             *check_entries(clients, keyspace),
             *check_transactions(clients, keyspace, time.time_ns() // 1_000_000),
@@ -171,11 +185,8 @@ def _cluster(client: "redis.Redis", primaries: int) -> Finding:
 
 
 def check_server(client: "redis.Redis") -> Iterator[Finding]:
-    """Check a server's version, persistence, eviction policy, memory, and function library."""
-    info: dict[str, Any] = client.info()
-    yield _version(info)
-    yield _persistence(client, info)
-    yield _eviction(info)
+    """Check a server's version and function library."""
+    yield _version(client.info())
     libraries = client.function_list(LIBRARY)
     loaded = "loaded" if libraries else "not loaded; a broker loads it when it starts"
     yield Finding("Function library", _OK if libraries else _WARNING, loaded)
@@ -185,6 +196,63 @@ def addresses_of(url: str, servers: Collection[NodeAddress]) -> list[RedisAddres
     """Returns the addresses of the servers that `find_servers` found by a URL."""
     first, *_ = parse_url(url)
     return [first] if len(servers) == 1 else [_at(first, place) for place in servers]
+
+
+def check_durability(addresses: Sequence[RedisAddress], setup: Setup) -> Iterator[Finding]:
+    """Report what each kind of failure can lose, and whether topics have the replicas that they ask for."""
+    facts: dict[str, ServerFacts] = {}
+    for place, found in asyncio.run(_facts_at(addresses)).items():
+        if isinstance(found, StorageError):
+            yield Finding(f"durability, {place}", _WARNING, str(found))
+        else:
+            facts[place] = found
+    for place, server in facts.items():
+        subject = f"replicas, {place}" if len(addresses) > 1 else "replicas"
+        text, short = describe_replicas(server), short_of_replicas(server, setup.levels)
+        if short:
+            topics = sum(setup.levels.values())
+            text += f"; {short} of {topics} topics refuse records with acks=all (min.insync.replicas)"
+        late = not all(replica.online for replica in server.replicas)
+        yield Finding(subject, _FAULT if short else _WARNING if late else _OK, text)
+    outlooks_of = {place: outlooks(server, setup) for place, server in facts.items()}
+    for outlook, places in merged(outlooks_of):
+        subject = ", ".join((f"if {outlook.failure.value}", *places))
+        state = _OK if outlook.loss is Loss.NOTHING else _WARNING
+        yield Finding(subject, _FAULT if outlook.is_fault else state, str(outlook))
+
+
+async def _facts_at(addresses: Sequence[RedisAddress]) -> "dict[str, ServerFacts | StorageError]":
+    found = await asyncio.gather(*map(_facts, addresses))
+    return dict(zip(map(str, addresses), found, strict=True))
+
+
+async def _facts(address: RedisAddress) -> "ServerFacts | StorageError":
+    """The facts of a server, or why it does not report them."""
+    try:
+        link = await RedisLink.connect(address, "korvet-doctor")
+        try:
+            return await server_facts.ask(link)
+        finally:
+            await link.close()
+    except StorageError as error:
+        return error
+
+
+def _topics(servers: "Sequence[redis.Redis]", keyspace: str) -> list[Topic]:
+    """The topics whose fields in the catalogue are readable."""
+    keys = _keys(keyspace)
+    fields: dict[bytes, bytes] = {}
+    for client in servers:
+        for key in client.scan_iter(match=f"{{{keyspace}}}:topics", count=_PAGE, _type="hash"):
+            fields |= {} if key != keys.topics else cast("dict[bytes, bytes]", client.hgetall(key))
+    return read_fields(fields.items(), parse_topic)[0]
+
+
+def _keys(keyspace: str) -> Keyspace:
+    try:
+        return Keyspace(keyspace)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
 
 
 def check_modules(addresses: Sequence[RedisAddress]) -> Iterator[Finding]:
@@ -225,7 +293,7 @@ def _advice(verdict: Verdict) -> str:
     return "; load the same module into every replica, or detach the replica"
 
 
-def _version(info: dict[str, Any]) -> Finding:
+def _version(info: Any) -> Finding:
     kind = "Valkey" if "valkey_version" in info else "Redis"
     version = tuple(int(part) for part in str(info.get("valkey_version", info["redis_version"])).split("."))
     fit = version >= OLDEST_VERSION
@@ -235,48 +303,9 @@ def _version(info: dict[str, Any]) -> Finding:
     return Finding("version", _OK if fit else _FAULT, text)
 
 
-def _persistence(client: "redis.Redis", info: dict[str, Any]) -> Finding:
-    if info.get("loading"):
-        return Finding("persistence", _WARNING, "the server is loading its files")
-    if info.get("aof_enabled"):
-        if info.get("aof_last_write_status") != "ok":
-            return Finding("persistence", _FAULT, "the last write to the append-only file failed")
-        flushed = client.config_get("appendfsync").get("appendfsync", "?")
-        if flushed == "always":
-            return Finding("persistence", _OK, "append-only file, flushed on every write")
-        return Finding(
-            "persistence", _WARNING, f"append-only file, flushed {flushed}: a crash may lose records"
-        )
-    if info.get("rdb_last_save_time") and client.config_get("save").get("save"):
-        return Finding(
-            "persistence", _WARNING, "snapshots only: a crash loses everything after the last snapshot"
-        )
-    return Finding("persistence", _FAULT, "none: a restart of the server loses everything (appendonly yes)")
-
-
-def _eviction(info: dict[str, Any]) -> Finding:
-    policy = str(info.get("maxmemory_policy", "?"))
-    evicted = int(info.get("evicted_keys", 0))
-    # Volatile policies evict only keys with an expiry; korvet's keys have none.
-    if evicted and not policy.startswith("volatile-"):
-        text = f"{policy}; {evicted} keys evicted since the server started: records and commits may be lost"
-        return Finding("eviction", _FAULT, text)
-    if policy == "noeviction":
-        return Finding("eviction", _OK, policy)
-    limit = int(info.get("maxmemory", 0))
-    if may_evict_ours(policy) and limit:
-        return Finding(
-            "eviction", _FAULT, f"{policy}: the server may drop topics (maxmemory-policy noeviction)"
-        )
-    return Finding("eviction", _WARNING, f"{policy}; noeviction is the safe one")
-
-
 def check_shared(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[Finding]:
     """Check the hashes that brokers share: the cluster ID, and unreadable fields that brokers skip."""
-    try:
-        keys = Keyspace(keyspace)
-    except ValueError as error:
-        raise click.ClickException(str(error)) from error
+    keys = _keys(keyspace)
     holders = {
         key: client
         for client in servers

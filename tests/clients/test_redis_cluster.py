@@ -149,7 +149,7 @@ def test_commands_that_look_into_redis(
     )
     text = done.stdout.decode()
     assert "3 primaries, 16384 of 16384 slots served" in text
-    assert all(f"persistence, 127.0.0.1:{node.port}" in text for node in redis_cluster.nodes[:3])
+    assert all(f"replicas, 127.0.0.1:{node.port}" in text for node in redis_cluster.nodes[:3])
     # The clients of __consumer_offsets count too.
     assert re.search(r"entries .*[0-9]+ in [0-9]+ streams, all with an offset", text)
     assert done.returncode == 1, "without persistence"

@@ -1,0 +1,326 @@
+"""What a failure can lose, one sentence for each kind, from the facts of a server and the levels of topics.
+
+No I/O.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from korvet.storage.link.server_facts import ServerFacts
+
+# With everysec, a flush may be in progress for this long before the server writes its file again.
+_EVERYSEC_S: Final = 2
+# Linux writes data to the disk after this time by default (vm.dirty_expire_centisecs).
+_UNFLUSHED_S: Final = 30
+_ALWAYS: Final = "always"
+_EVERYSEC: Final = "everysec"
+_NOTHING: Final = "nothing is lost"
+_UNKNOWN: Final = "unknown: the Redis user may not run CONFIG GET"
+_ALLOW_CONFIG: Final = "give the user the ACL rule +config|get"
+
+
+class Level(NamedTuple):
+    """What a topic asks for before a record with acks=all is acknowledged."""
+
+    replicas: int
+    """The number of replicas, beyond the primary, that must have the record."""
+    fsync: bool
+    """Whether the record must be flushed to the disk."""
+
+
+class Failure(enum.Enum):
+    """A kind of failure, in words that follow "if"."""
+
+    BROKER = "a broker process dies"
+    REDIS = "the Redis process dies and restarts"
+    POWER = "the machine of Redis loses power"
+    DISK_FULL = "the disk of Redis is full"
+    MEMORY_FULL = "the memory of Redis is full"
+    REPLICA = "a replica is lost"
+    PLANNED = "a replica takes over as planned"
+    PRIMARY = "the primary is lost for good"
+    SPLIT = "the network splits and a replica takes over"
+    DELETED = "somebody deletes the keys (FLUSHALL)"
+
+
+class Loss(enum.Enum):
+    """How much of the acknowledged writes a failure can lose."""
+
+    NOTHING = enum.auto()
+    SOME = enum.auto()
+    EVERYTHING = enum.auto()
+    UNKNOWN = enum.auto()
+
+
+class Outlook(msgspec.Struct, frozen=True):
+    """What one kind of failure can lose."""
+
+    failure: Failure
+    loss: Loss
+    text: str
+    advice: str = ""
+    """What to change; empty if nothing can be lost, or nothing helps."""
+    is_fault: bool = False
+    """Whether the server is unfit to hold data until that is changed."""
+
+    def __str__(self) -> str:
+        return f"{self.text}; {self.advice}" if self.advice else self.text
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """What a server does not report itself."""
+
+    levels: Mapping[Level, int]
+    """The number of topics of each level, with internal topics."""
+    embedded: bool = False
+    """Whether `korvet serve` runs the server."""
+    sentinel: bool = False
+    """Whether Sentinel promotes replicas."""
+
+
+def outlooks(server: ServerFacts, setup: Setup) -> tuple[Outlook, ...]:
+    """What each kind of failure of one server can lose. Failures that need a replica are left out if there is
+    none.
+    """
+    restart = _restart(server, setup)
+    found = [
+        _broker(restart, setup),
+        restart,
+        _power(server, setup, restart),
+        _disk_full(server, setup),
+        _memory_full(server, restart),
+    ]
+    if server.replicas:
+        found += [_replica(server, setup), _planned(server, setup), _primary(server, setup)]
+        found.append(_split(server, setup))
+    else:
+        found.append(_only_primary())
+    text = "everything since the last backup is lost, on replicas too; brokers stop within a second"
+    found.append(Outlook(Failure.DELETED, Loss.EVERYTHING, text, "make backups"))
+    return tuple(found)
+
+
+def merged(found: Mapping[str, Sequence[Outlook]]) -> list[tuple[Outlook, tuple[str, ...]]]:
+    """The outlooks of several servers by kind of failure, each with the names of its servers. There are no
+    names if the outlook is that of all servers.
+    """
+    servers: dict[Outlook, list[str]] = {}
+    for name, ours in found.items():
+        for outlook in ours:
+            servers.setdefault(outlook, []).append(name)
+    order = list(Failure)
+    return [
+        (outlook, () if len(names) == len(found) else tuple(names))
+        for outlook, names in sorted(servers.items(), key=lambda item: order.index(item[0].failure))
+    ]
+
+
+def describe_replicas(server: ServerFacts) -> str:
+    """How many replicas there are, and how far the last one is behind."""
+    online = [replica for replica in server.replicas if replica.online]
+    if not server.replicas:
+        return "none"
+    text = f"{len(online)} of {len(server.replicas)} online"
+    if online:
+        behind = max(max(server.offset - replica.offset, 0) for replica in online)
+        lag_s = max(replica.lag_s for replica in online)
+        text += f", at most {behind} bytes behind, the last answer {lag_s} s ago"
+    return text
+
+
+def short_of_replicas(server: ServerFacts, levels: Mapping[Level, int]) -> int:
+    """The number of topics that refuse records with acks=all now, because they ask for more replicas than
+    are online.
+    """
+    online = sum(replica.online for replica in server.replicas)
+    return _count(levels, lambda level: level.replicas > online)
+
+
+def _broker(restart: Outlook, setup: Setup) -> Outlook:
+    if not setup.embedded:
+        return Outlook(Failure.BROKER, Loss.NOTHING, f"{_NOTHING}: Redis holds the data")
+    if restart.loss is Loss.NOTHING:
+        return Outlook(Failure.BROKER, Loss.NOTHING, f"{_NOTHING}: the embedded server keeps its files")
+    text = f"the embedded server may exit with it, and then {restart.text}"
+    return Outlook(Failure.BROKER, restart.loss, text, restart.advice)
+
+
+def _restart(server: ServerFacts, setup: Setup) -> Outlook:
+    failure = Failure.REDIS
+    if server.append_only and server.append_only_fails:
+        text = (
+            "everything since the last write to the append-only file is lost, because the last write failed"
+        )
+        return Outlook(failure, Loss.SOME, text, "repair the server's disk", is_fault=True)
+    if not server.append_only:
+        return _without_file(server, failure)
+    if server.appendfsync is None:
+        return Outlook(failure, Loss.UNKNOWN, _UNKNOWN, _ALLOW_CONFIG)
+    if server.appendfsync != _EVERYSEC:
+        # With "no", the server writes the file before it replies, too: only the system has not flushed it.
+        return Outlook(failure, Loss.NOTHING, f"{_NOTHING}: it writes its append-only file before it replies")
+    lost = f"up to {_EVERYSEC_S} s of writes are lost if a flush was in progress (appendfsync everysec)"
+    return _unless_kept(failure, lost, "set appendfsync always, or acks.all.fsync", setup, _flushed)
+
+
+def _without_file(server: ServerFacts, failure: Failure) -> Outlook:
+    """The outlook of a server without an append-only file."""
+    advice = "set appendonly yes"
+    if server.save is None:
+        return Outlook(failure, Loss.UNKNOWN, _UNKNOWN, _ALLOW_CONFIG)
+    if server.save:
+        text = f"everything since the last snapshot is lost, now {server.unsaved_changes} changes"
+        return Outlook(failure, Loss.SOME, text, advice)
+    text = "everything is lost, because the server keeps no files"
+    if server.replicas:
+        text += "; the replicas then copy the empty server, unless one was promoted before"
+    return Outlook(failure, Loss.EVERYTHING, text, advice, is_fault=True)
+
+
+def _power(server: ServerFacts, setup: Setup, restart: Outlook) -> Outlook:
+    failure = Failure.POWER
+    if not server.append_only or server.append_only_fails or server.appendfsync is None:
+        return msgspec.structs.replace(restart, failure=failure, is_fault=False)
+    advice = "set appendfsync always, or acks.all.fsync"
+    if server.appendfsync == _EVERYSEC:
+        lost = f"up to {_EVERYSEC_S} s of writes are lost (appendfsync everysec)"
+    elif server.appendfsync != _ALWAYS:
+        lost = f"up to about {_UNFLUSHED_S} s of writes are lost (appendfsync {server.appendfsync})"
+    elif server.no_appendfsync_on_rewrite:
+        lost = "the writes during a rewrite of the append-only file are lost (no-appendfsync-on-rewrite yes)"
+        advice = "set no-appendfsync-on-rewrite no, or acks.all.fsync"
+    else:
+        text = f"{_NOTHING}: each write is flushed before the reply, if the disk keeps what it has confirmed"
+        return Outlook(failure, Loss.NOTHING, text)
+    return _unless_kept(failure, lost, advice, setup, _flushed)
+
+
+def _disk_full(server: ServerFacts, setup: Setup) -> Outlook:
+    failure = Failure.DISK_FULL
+    if setup.embedded:
+        return Outlook(failure, Loss.NOTHING, f"{_NOTHING}: writes are refused before (disk.reserve.bytes)")
+    if server.append_only and server.appendfsync == _ALWAYS:
+        text = f"{_NOTHING}: the server exits, and can start again when the disk has room"
+        return Outlook(failure, Loss.NOTHING, text)
+    if server.append_only:
+        lost = "the last writes are lost if the server exits before the disk has room; then it refuses writes"
+        return _unless_kept(failure, lost, "set appendfsync always, or acks.all.fsync", setup, _flushed)
+    if server.save is None:
+        return Outlook(failure, Loss.UNKNOWN, _UNKNOWN, _ALLOW_CONFIG)
+    if not server.save:
+        return Outlook(failure, Loss.NOTHING, f"{_NOTHING}: the server keeps no files")
+    refuses = server.stop_writes_on_bgsave_error
+    then = "refuses writes" if refuses else "does not refuse writes (stop-writes-on-bgsave-error no)"
+    text = f"snapshots fail, and the server {then}; if it exits, everything since the last one is lost"
+    return Outlook(failure, Loss.SOME, text, "set appendonly yes")
+
+
+def _memory_full(server: ServerFacts, restart: Outlook) -> Outlook:
+    failure, policy, advice = Failure.MEMORY_FULL, server.maxmemory_policy, "set maxmemory-policy noeviction"
+    # Volatile policies evict only keys with an expiry; ours have none.
+    if server.evicted_keys and not policy.startswith("volatile-"):
+        text = f"{server.evicted_keys} keys evicted since the server started ({policy})"
+        return Outlook(failure, Loss.EVERYTHING, f"{text}: records and commits may be lost", advice, True)
+    if server.evicts_ours:
+        when = "" if server.maxmemory else " as soon as maxmemory is set"
+        text = f"the server deletes topics, groups and commits{when} (maxmemory-policy {policy})"
+        return Outlook(failure, Loss.EVERYTHING, text, advice, is_fault=bool(server.maxmemory))
+    if server.maxmemory:
+        return Outlook(failure, Loss.NOTHING, f"{_NOTHING}: the server refuses writes ({policy})")
+    if restart.loss is Loss.NOTHING:
+        text = f"{_NOTHING}, but the system may kill the server, because it has no maxmemory"
+        return Outlook(failure, Loss.NOTHING, text)
+    text = f"the system may kill the server, because it has no maxmemory, and then {restart.text}"
+    return Outlook(failure, restart.loss, text, "set maxmemory")
+
+
+def _replica(server: ServerFacts, setup: Setup) -> Outlook:
+    left = sum(replica.online for replica in server.replicas) - 1
+    stopped, topics = _count(setup.levels, lambda level: level.replicas > left), sum(setup.levels.values())
+    if server.min_replicas_to_write is not None and server.min_replicas_to_write > max(left, 0):
+        text = f"{_NOTHING}, but the server refuses all writes (min-replicas-to-write)"
+    elif stopped:
+        text = f"{_NOTHING}, but {stopped} of {topics} topics refuse records with acks=all"
+    else:
+        text = f"{_NOTHING}, and writes go on"
+    return Outlook(Failure.REPLICA, Loss.NOTHING, text)
+
+
+def _only_primary() -> Outlook:
+    text = "everything since the last backup is lost, because there is no replica"
+    return Outlook(Failure.PRIMARY, Loss.EVERYTHING, text, "attach a replica that can be promoted")
+
+
+def _primary(server: ServerFacts, setup: Setup) -> Outlook:
+    lost = "what the replica that takes over has not received is lost"
+    if not server.cluster and not setup.sentinel:
+        lost += " (Sentinel does not watch this URL: promote the replica with the largest offset)"
+    elif server.cluster and server.replica_validity_s is not None:
+        lost += f", up to {server.replica_validity_s:.0f} s of writes (cluster-replica-validity-factor)"
+    elif server.cluster:
+        lost += ", however old its data are (cluster-replica-validity-factor 0)"
+    return _unless_kept(Failure.PRIMARY, lost, _more_copies(server), setup, _on_all_replicas(server))
+
+
+def _planned(server: ServerFacts, setup: Setup) -> Outlook:
+    if not setup.sentinel:
+        command = "CLUSTER FAILOVER" if server.cluster else "FAILOVER"
+        text = f"{_NOTHING}: {command} waits until the replica has everything"
+        return Outlook(Failure.PLANNED, Loss.NOTHING, text)
+    lost = "what the replica has not received is lost, because SENTINEL FAILOVER does not wait for it"
+    return _unless_kept(Failure.PLANNED, lost, _more_copies(server), setup, _on_all_replicas(server))
+
+
+def _split(server: ServerFacts, setup: Setup) -> Outlook:
+    needed, count = server.min_replicas_to_write or 0, len(server.replicas)
+    advice = _more_copies(server)
+    if server.cluster and server.node_timeout_s is not None:
+        lasts = f"for about {server.node_timeout_s:.0f} s (cluster-node-timeout)"
+    elif needed >= count:
+        lasts = f"for up to {server.min_replicas_max_lag_s} s (min-replicas-max-lag)"
+    else:
+        lasts = "for as long as clients reach it"
+        if not server.cluster:
+            advice += f", and min-replicas-to-write {count} on all servers"
+    lost = f"what the old primary acknowledges {lasts} is lost"
+    return _unless_kept(Failure.SPLIT, lost, advice, setup, _on_all_replicas(server))
+
+
+def _more_copies(server: ServerFacts) -> str:
+    return f"set min.insync.replicas {len(server.replicas) + 1} (acks=all then stops while a replica is lost)"
+
+
+def _on_all_replicas(server: ServerFacts) -> Callable[[Level], bool]:
+    """Whichever replica takes over has what was acknowledged."""
+    return lambda level: level.replicas >= len(server.replicas)
+
+
+def _flushed(level: Level) -> bool:
+    return level.fsync
+
+
+def _unless_kept(
+    failure: Failure, lost: str, advice: str, setup: Setup, keeps: Callable[[Level], bool]
+) -> Outlook:
+    """The outlook of a failure that loses something, except records with acks=all in topics whose level
+    keeps them.
+    """
+    kept, topics = _count(setup.levels, keeps), sum(setup.levels.values())
+    if not kept:
+        return Outlook(failure, Loss.SOME, lost, advice)
+    if kept == topics:
+        text = f"nothing that was acknowledged with acks=all is lost; with acks=1, {lost}"
+        return Outlook(failure, Loss.NOTHING, text)
+    text = f"nothing that was acknowledged with acks=all to {kept} of {topics} topics is lost; else {lost}"
+    return Outlook(failure, Loss.SOME, text, advice)
+
+
+def _count(levels: Mapping[Level, int], condition: Callable[[Level], bool]) -> int:
+    return sum(count for level, count in levels.items() if condition(level))

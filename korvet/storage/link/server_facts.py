@@ -1,0 +1,134 @@
+"""What a server reports about its persistence, memory, and replicas (INFO, CONFIG GET)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from korvet.storage.errors import LinkLost, StorageError
+from korvet.storage.link.eviction import may_evict_ours
+from korvet.storage.link.info import parse_info
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from korvet.storage.link.redis_link import RedisLink
+
+_REPLICA: Final = re.compile(r"slave\d+")
+_CONFIGS: Final = (
+    "appendfsync",
+    "no-appendfsync-on-rewrite",
+    "save",
+    "stop-writes-on-bgsave-error",
+    "min-replicas-to-write",
+    "min-replicas-max-lag",
+    "cluster-node-timeout",
+    "cluster-replica-validity-factor",
+    "repl-ping-replica-period",
+)
+
+
+class ReplicaFacts(msgspec.Struct, frozen=True):
+    """A replica as its primary reports it."""
+
+    online: bool
+    """Whether it has received all data; else it synchronises."""
+    offset: int
+    """The replication offset that it has confirmed."""
+    lag_s: int
+    """Time since its last confirmation."""
+
+
+class ServerFacts(msgspec.Struct, frozen=True):
+    """A server's facts. A config is None if the user may not read configs."""
+
+    append_only: bool
+    append_only_fails: bool
+    """Whether the last write to the append-only file failed."""
+    appendfsync: str | None
+    no_appendfsync_on_rewrite: bool
+    save: str | None
+    """The schedule of snapshots; empty if there are none."""
+    unsaved_changes: int
+    """Changes since the last snapshot."""
+    stop_writes_on_bgsave_error: bool
+    maxmemory: int
+    maxmemory_policy: str
+    evicted_keys: int
+    offset: int
+    """The server's replication offset."""
+    replicas: tuple[ReplicaFacts, ...]
+    min_replicas_to_write: int | None
+    min_replicas_max_lag_s: int | None
+    cluster: bool
+    node_timeout_s: float | None
+    replica_validity_s: float | None
+    """How long a replica may have been cut off and still take over in a cluster; None without limit."""
+
+    @property
+    def evicts_ours(self) -> bool:
+        """Whether the server may evict our keys."""
+        return may_evict_ours(self.maxmemory_policy)
+
+
+async def ask(link: RedisLink) -> ServerFacts:
+    """Ask a server for its facts. Raises LinkLost, and StorageError if the server refuses INFO."""
+    info = parse_info(await link.call("INFO"))
+    try:
+        flat = await link.call("CONFIG", "GET", *_CONFIGS)
+    except LinkLost:
+        raise
+    except StorageError:
+        # Users are often not allowed to read configs: the facts then say what is unknown.
+        flat = []
+    configs = dict(zip(flat[::2], flat[1::2], strict=True))
+    return facts_of(info, {name.decode(): value.decode() for name, value in configs.items()})
+
+
+def facts_of(info: Mapping[str, str], configs: Mapping[str, str]) -> ServerFacts:
+    """The facts from the fields of INFO, and from configs, which may be empty."""
+    cluster = info.get("cluster_enabled") == "1"
+    timeout_s = _number(configs, "cluster-node-timeout", 1000) if cluster else None
+    factor = _number(configs, "cluster-replica-validity-factor")
+    ping_s = _number(configs, "repl-ping-replica-period") or 0
+    return ServerFacts(
+        append_only=info.get("aof_enabled") == "1",
+        append_only_fails=info.get("aof_last_write_status", "ok") != "ok",
+        appendfsync=configs.get("appendfsync"),
+        no_appendfsync_on_rewrite=configs.get("no-appendfsync-on-rewrite") == "yes",
+        save=configs.get("save"),
+        unsaved_changes=int(info.get("rdb_changes_since_last_save", "0")),
+        stop_writes_on_bgsave_error=configs.get("stop-writes-on-bgsave-error", "yes") == "yes",
+        maxmemory=int(info.get("maxmemory", "0")),
+        maxmemory_policy=info.get("maxmemory_policy", "noeviction"),
+        evicted_keys=int(info.get("evicted_keys", "0")),
+        offset=int(info.get("master_repl_offset", "0")),
+        replicas=tuple(_replica(text) for name, text in info.items() if _REPLICA.fullmatch(name)),
+        min_replicas_to_write=_whole(configs, "min-replicas-to-write"),
+        min_replicas_max_lag_s=_whole(configs, "min-replicas-max-lag"),
+        cluster=cluster,
+        node_timeout_s=timeout_s,
+        replica_validity_s=timeout_s * factor + ping_s if timeout_s and factor else None,
+    )
+
+
+def _replica(text: str) -> ReplicaFacts:
+    """A replica as INFO replication describes it: ip=...,port=...,state=online,offset=...,lag=..."""
+    fields = dict(pair.split("=", 1) for pair in text.split(",") if "=" in pair)
+    return ReplicaFacts(
+        online=fields.get("state") == "online",
+        offset=int(fields.get("offset", "0")),
+        lag_s=int(fields.get("lag", "0")),
+    )
+
+
+def _number(configs: Mapping[str, str], name: str, divisor: int = 1) -> float | None:
+    value = configs.get(name)
+    return None if value is None else int(value) / divisor
+
+
+def _whole(configs: Mapping[str, str], name: str) -> int | None:
+    value = configs.get(name)
+    return None if value is None else int(value)

@@ -1,0 +1,116 @@
+"""What failures can lose, as `korvet doctor` and the log report it for real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from korvet.cli.doctor import check_durability
+from korvet.storage.durability import Level, Setup
+from korvet.storage.link.address import parse_url
+from korvet.storage.link.opening import connect
+from korvet.storage.outlook_log import log_outlooks
+from tests.support.polling import until
+from tests.support.ports import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+    from tests.storage.conftest import Server
+
+WAIT_S = 20
+ALONE, TWO = Level(0, False), Level(1, False)
+
+
+def findings(server: Server, *levels: Level, url: str = "") -> dict[str, tuple[str, str]]:
+    setup = Setup({level: levels.count(level) for level in levels})
+    return {each.subject: each[1:] for each in check_durability(parse_url(url or server.url), setup)}
+
+
+def pair(new_server: Callable[..., Server]) -> Server:
+    """A primary with a replica that is online."""
+    port = free_port()
+    primary = new_server("--port", str(port), "--bind", "127.0.0.1", "--repl-diskless-sync-delay", "0")
+    new_server("--replicaof", "127.0.0.1", str(port))
+    until(lambda: "online" in states(primary), WAIT_S, "the replica is online")
+    return primary
+
+
+def states(server: Server) -> list[str]:
+    info: dict[str, Any] = server.client.info("replication")
+    return [value["state"] for name, value in info.items() if name.startswith("slave") and name[5:].isdigit()]
+
+
+def test_the_doctor_reports_a_pair(new_server: Callable[..., Server]) -> None:
+    alone = new_server()
+    assert findings(alone, ALONE)["replicas"] == ("ok", "none")
+    assert findings(alone, TWO)["replicas"][0] == "fault", "topics cannot be written"
+    primary = pair(new_server)
+    found = findings(primary, TWO, TWO)
+    state, text = found["replicas"]
+    assert state == "ok"
+    assert text.startswith("1 of 1 online, at most ")
+    assert found["if the Redis process dies and restarts"] == (
+        "fault",
+        "everything is lost, because the server keeps no files; the replicas then copy the empty server, "
+        "unless one was promoted before; set appendonly yes",
+    )
+    assert found["if the primary is lost for good"][0] == "ok"
+    assert found["if a replica is lost"][1].endswith("but 2 of 2 topics refuse records with acks=all")
+    assert "set min.insync.replicas 2" in findings(primary, ALONE)["if the primary is lost for good"][1]
+
+
+def test_settings_of_the_server_change_what_can_be_lost(new_server: Callable[..., Server]) -> None:
+    server = new_server()
+    assert findings(server)["if the machine of Redis loses power"][0] == "warning"
+    server.client.config_set("appendonly", "yes")
+    for flush, state in (("everysec", "warning"), ("always", "ok"), ("no", "warning")):
+        server.client.config_set("appendfsync", flush)
+        assert findings(server)["if the machine of Redis loses power"][0] == state, flush
+    server.client.config_set("appendfsync", "always")
+    assert all(found[0] != "fault" for found in findings(server).values())
+
+
+def test_a_user_who_may_not_read_configs(new_server: Callable[..., Server]) -> None:
+    server = new_server()
+    rules = "on >secret ~* +@all -@dangerous +info"
+    server.client.execute_command("ACL", "SETUSER", "broker", *rules.split())
+    url = f"{server.url}?username=broker&password=secret"
+    state, text = findings(server, url=url)["if the Redis process dies and restarts"]
+    assert state == "warning"
+    assert text == "unknown: the Redis user may not run CONFIG GET; give the user the ACL rule +config|get"
+    server.client.execute_command("ACL", "SETUSER", "broker", "+config|get")
+    assert findings(server, url=url)["if the Redis process dies and restarts"][0] == "fault"
+
+
+def test_a_server_that_does_not_answer() -> None:
+    (found,) = check_durability(parse_url("redis://127.0.0.1:1"), Setup({}))
+    assert (found.subject, found.state) == ("durability, 127.0.0.1:1", "warning")
+
+
+def test_the_log_has_a_line_for_each_failure_that_loses_something(
+    new_server: Callable[..., Server], caplog: pytest.LogCaptureFixture
+) -> None:
+    primary = pair(new_server)
+
+    async def run() -> None:
+        router = await connect(primary.url)
+        try:
+            await log_outlooks(router, Setup({TWO: 1}))
+        finally:
+            await router.close()
+
+    with caplog.at_level(logging.INFO, "korvet.storage.outlook_log"):
+        asyncio.run(run())
+    lines = [(each.levelname, each.getMessage()) for each in caplog.records if "outlook" in each.name]
+    assert "replicas: 1 of 1 online" in lines[0][1]
+    level, kept = lines[1]
+    assert level == "INFO"
+    assert kept.startswith("nothing that was acknowledged with acks=all is lost if a broker process dies; ")
+    assert "the primary is lost for good" in kept
+    lost = [(level, text.partition(":")[0]) for level, text in lines[2:]]
+    assert ("WARNING", "if the Redis process dies and restarts") in lost
+    assert ("INFO", "if somebody deletes the keys (FLUSHALL)") in lost

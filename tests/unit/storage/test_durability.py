@@ -1,0 +1,253 @@
+"""What failures can lose: one sentence for each kind, from facts of servers and levels of topics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from korvet.storage.durability import (
+    Failure,
+    Level,
+    Loss,
+    Outlook,
+    Setup,
+    describe_replicas,
+    merged,
+    outlooks,
+    short_of_replicas,
+)
+from korvet.storage.link.server_facts import ReplicaFacts, ServerFacts, facts_of
+
+NOTHING, SOME, EVERYTHING, UNKNOWN = Loss.NOTHING, Loss.SOME, Loss.EVERYTHING, Loss.UNKNOWN
+ALONE, TWO, FLUSHED = Level(0, False), Level(1, False), Level(0, True)
+
+SAFE = facts_of(
+    {
+        "aof_enabled": "1",
+        "aof_last_write_status": "ok",
+        "maxmemory": "1000",
+        "maxmemory_policy": "noeviction",
+    },
+    {
+        "appendfsync": "always",
+        "no-appendfsync-on-rewrite": "no",
+        "save": "",
+        "min-replicas-to-write": "0",
+        "min-replicas-max-lag": "10",
+    },
+)
+NEAR = ReplicaFacts(online=True, offset=900, lag_s=1)
+PAIR = msgspec.structs.replace(SAFE, offset=1000, replicas=(NEAR,))
+CLUSTER = msgspec.structs.replace(PAIR, cluster=True, node_timeout_s=15.0, replica_validity_s=160.0)
+
+
+def but(facts: ServerFacts, **changes: Any) -> ServerFacts:
+    return msgspec.structs.replace(facts, **changes)
+
+
+def setup(*levels: Level, **more: bool) -> Setup:
+    return Setup({level: levels.count(level) for level in levels}, **more)
+
+
+def outlook(failure: Failure, facts: ServerFacts, of: Setup) -> Outlook:
+    (found,) = [found for found in outlooks(facts, of) if found.failure is failure]
+    return found
+
+
+def test_a_server_that_flushes_each_write_loses_only_what_nothing_else_holds() -> None:
+    found = {each.failure: each.loss for each in outlooks(SAFE, setup(ALONE))}
+    assert found == {
+        Failure.BROKER: NOTHING,
+        Failure.REDIS: NOTHING,
+        Failure.POWER: NOTHING,
+        Failure.DISK_FULL: NOTHING,
+        Failure.MEMORY_FULL: NOTHING,
+        Failure.PRIMARY: EVERYTHING,
+        Failure.DELETED: EVERYTHING,
+    }
+
+
+def test_every_kind_of_failure_has_one_sentence_if_there_are_replicas() -> None:
+    for facts in (PAIR, CLUSTER):
+        assert [each.failure for each in outlooks(facts, setup(TWO))] == list(Failure)
+
+
+def test_nothing_is_to_change_if_nothing_can_be_lost() -> None:
+    for facts in (SAFE, PAIR, CLUSTER, but(SAFE, append_only=False, save="")):
+        for each in outlooks(facts, setup(ALONE, TWO)):
+            assert not (each.advice and each.loss is NOTHING), each
+
+
+@pytest.mark.parametrize(
+    ("changes", "restart", "power", "disk"),
+    [
+        ({"appendfsync": "everysec"}, SOME, SOME, SOME),
+        ({"appendfsync": "no"}, NOTHING, SOME, SOME),
+        ({"no_appendfsync_on_rewrite": True}, NOTHING, SOME, NOTHING),
+        ({"append_only": False, "save": "3600 1"}, SOME, SOME, SOME),
+        ({"append_only": False}, EVERYTHING, EVERYTHING, NOTHING),
+        ({"append_only_fails": True}, SOME, SOME, NOTHING),
+        ({"appendfsync": None}, UNKNOWN, UNKNOWN, SOME),
+        ({"append_only": False, "save": None}, UNKNOWN, UNKNOWN, UNKNOWN),
+    ],
+)
+def test_persistence(changes: dict[str, Any], restart: Loss, power: Loss, disk: Loss) -> None:
+    facts, of = but(SAFE, **changes), setup(ALONE)
+    found = [outlook(each, facts, of).loss for each in (Failure.REDIS, Failure.POWER, Failure.DISK_FULL)]
+    assert found == [restart, power, disk]
+
+
+def test_a_server_without_files_is_unfit() -> None:
+    facts = but(PAIR, append_only=False)
+    found = outlook(Failure.REDIS, facts, setup(TWO))
+    assert found.is_fault
+    assert "the replicas then copy the empty server" in found.text, "their copies don't help"
+    assert not outlook(Failure.REDIS, but(facts, save="60 1"), setup(TWO)).is_fault
+
+
+@pytest.mark.parametrize("failure", [Failure.REDIS, Failure.POWER, Failure.DISK_FULL])
+def test_topics_that_ask_for_a_flush_keep_records_in_spite_of_everysec(failure: Failure) -> None:
+    facts = but(SAFE, appendfsync="everysec")
+    assert outlook(failure, facts, setup(FLUSHED)).loss is NOTHING
+    found = outlook(failure, facts, setup(FLUSHED, ALONE, FLUSHED))
+    assert found.loss is SOME
+    assert "acks=all to 2 of 3 topics" in found.text
+
+
+@pytest.mark.parametrize(
+    ("maxmemory", "policy", "evicted", "loss", "fault"),
+    [
+        (1000, "noeviction", 0, NOTHING, False),
+        (1000, "volatile-lru", 7, NOTHING, False),
+        (1000, "allkeys-lru", 0, EVERYTHING, True),
+        (1000, "allkeys-lru", 7, EVERYTHING, True),
+        (0, "allkeys-lru", 0, EVERYTHING, False),
+        (0, "noeviction", 0, NOTHING, False),
+        (0, "noeviction", 7, EVERYTHING, True),
+    ],
+)
+def test_memory(maxmemory: int, policy: str, evicted: int, loss: Loss, fault: bool) -> None:
+    facts = but(SAFE, maxmemory=maxmemory, maxmemory_policy=policy, evicted_keys=evicted)
+    found = outlook(Failure.MEMORY_FULL, facts, setup(ALONE))
+    assert (found.loss, found.is_fault) == (loss, fault)
+
+
+def test_a_server_without_maxmemory_may_be_killed() -> None:
+    facts = but(SAFE, maxmemory=0, append_only=False)
+    assert outlook(Failure.MEMORY_FULL, facts, setup(ALONE)).loss is EVERYTHING
+
+
+def test_an_embedded_server_exits_with_its_broker() -> None:
+    facts = but(SAFE, appendfsync="everysec")
+    assert outlook(Failure.BROKER, facts, setup(ALONE)).loss is NOTHING
+    assert outlook(Failure.BROKER, facts, setup(ALONE, embedded=True)).loss is SOME
+    assert outlook(Failure.BROKER, SAFE, setup(ALONE, embedded=True)).loss is NOTHING
+
+
+@pytest.mark.parametrize("facts", [PAIR, CLUSTER])
+@pytest.mark.parametrize("failure", [Failure.PRIMARY, Failure.SPLIT])
+def test_a_lost_primary(facts: ServerFacts, failure: Failure) -> None:
+    found = outlook(failure, facts, setup(ALONE))
+    assert found.loss is SOME
+    assert "min.insync.replicas 2" in found.advice
+    assert outlook(failure, facts, setup(TWO)).loss is NOTHING
+    assert outlook(failure, facts, setup(TWO, ALONE)).loss is SOME
+    both = but(facts, replicas=(NEAR, NEAR))
+    assert outlook(failure, both, setup(TWO)).loss is SOME, "the other replica may take over"
+    assert outlook(failure, both, setup(Level(2, False))).loss is NOTHING
+
+
+def test_only_sentinel_does_not_wait_in_a_planned_failover() -> None:
+    assert outlook(Failure.PLANNED, PAIR, setup(ALONE)).loss is NOTHING
+    assert outlook(Failure.PLANNED, CLUSTER, setup(ALONE)).loss is NOTHING
+    assert outlook(Failure.PLANNED, PAIR, setup(ALONE, sentinel=True)).loss is SOME
+    assert outlook(Failure.PLANNED, PAIR, setup(TWO, sentinel=True)).loss is NOTHING
+
+
+def test_how_long_a_cut_off_primary_goes_on() -> None:
+    of = setup(ALONE)
+    assert "for as long as clients reach it" in outlook(Failure.SPLIT, PAIR, of).text
+    assert "min-replicas-to-write 1" in outlook(Failure.SPLIT, PAIR, of).advice
+    bounded = but(PAIR, min_replicas_to_write=1)
+    assert "for up to 10 s (min-replicas-max-lag)" in outlook(Failure.SPLIT, bounded, of).text
+    both = but(bounded, replicas=(NEAR, NEAR))
+    cut_off_with_a_replica = outlook(Failure.SPLIT, both, of)
+    assert "for as long as clients reach it" in cut_off_with_a_replica.text
+    assert "about 15 s (cluster-node-timeout)" in outlook(Failure.SPLIT, CLUSTER, of).text
+
+
+def test_how_old_a_replica_may_be_in_a_cluster() -> None:
+    assert "up to 160 s of writes" in outlook(Failure.PRIMARY, CLUSTER, setup(ALONE)).text
+    found = outlook(Failure.PRIMARY, but(CLUSTER, replica_validity_s=None), setup(ALONE))
+    assert "however old its data are" in found.text
+
+
+@pytest.mark.parametrize(
+    ("facts", "levels", "text"),
+    [
+        (PAIR, [ALONE], "writes go on"),
+        (PAIR, [ALONE, TWO], "1 of 2 topics refuse"),
+        (but(PAIR, replicas=(NEAR, NEAR)), [TWO], "writes go on"),
+        (but(PAIR, min_replicas_to_write=1), [ALONE], "refuses all writes"),
+    ],
+)
+def test_a_lost_replica(facts: ServerFacts, levels: list[Level], text: str) -> None:
+    found = outlook(Failure.REPLICA, facts, setup(*levels))
+    assert text in found.text
+    assert found.loss is NOTHING
+
+
+def test_replicas_now() -> None:
+    assert describe_replicas(SAFE) == "none"
+    copying = ReplicaFacts(online=False, offset=0, lag_s=0)
+    facts = but(PAIR, replicas=(NEAR, copying, but_replica(offset=400, lag_s=7)))
+    assert describe_replicas(facts) == "2 of 3 online, at most 600 bytes behind, the last answer 7 s ago"
+    assert short_of_replicas(PAIR, {ALONE: 3, TWO: 2, Level(2, True): 1}) == 1
+    assert short_of_replicas(but(PAIR, replicas=(copying,)), {ALONE: 3, TWO: 2}) == 2
+
+
+def but_replica(**changes: Any) -> ReplicaFacts:
+    return msgspec.structs.replace(NEAR, **changes)
+
+
+def test_servers_with_the_same_outlook_are_named_once() -> None:
+    of = setup(ALONE)
+    found = merged(
+        {
+            "a:1": outlooks(SAFE, of),
+            "b:1": outlooks(but(SAFE, appendfsync="everysec"), of),
+            "c:1": outlooks(SAFE, of),
+        }
+    )
+    names = [places for each, places in found if each.failure is Failure.REDIS]
+    assert sorted(names) == [("a:1", "c:1"), ("b:1",)]
+    assert [places for each, places in found if each.failure is Failure.DELETED] == [()]
+    order = [list(Failure).index(each.failure) for each, _ in found]
+    assert order == sorted(order)
+
+
+def test_facts_of_a_primary_in_a_cluster() -> None:
+    facts = facts_of(
+        {
+            "cluster_enabled": "1",
+            "master_repl_offset": "77",
+            "slave0": "ip=10.0.0.1,port=6379,state=online,offset=70,lag=1,type=replica",
+            "slave1": "ip=10.0.0.2,port=6379,state=wait_bgsave,offset=0,lag=0",
+            "slave_repl_offset": "1",
+        },
+        {
+            "cluster-node-timeout": "15000",
+            "cluster-replica-validity-factor": "10",
+            "repl-ping-replica-period": "10",
+        },
+    )
+    assert facts.replicas == (ReplicaFacts(True, 70, 1), ReplicaFacts(False, 0, 0))
+    assert (facts.offset, facts.node_timeout_s, facts.replica_validity_s) == (77, 15.0, 160.0)
+
+
+def test_facts_without_configs_are_unknown() -> None:
+    facts = facts_of({"aof_enabled": "1"}, {})
+    assert facts.append_only
+    assert facts.appendfsync is facts.save is facts.min_replicas_to_write is None
