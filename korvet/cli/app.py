@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from korvet.backup.errors import BackupError
 from korvet.cli.client import ClientError
 from korvet.config.errors import ConfigError
 from korvet.embedded import EmbeddedServerError
@@ -38,6 +39,8 @@ _BUILTIN = {
     ),
     "offsets": _Builtin("korvet.cli.offsets", "offsets", "Read the records of __consumer_offsets."),
     "doctor": _Builtin("korvet.cli.doctor", "doctor", "Check the Redis or Valkey that holds the data."),
+    "backup": _Builtin("korvet.cli.backup", "backup", "Back up everything that a server holds."),
+    "restore": _Builtin("korvet.cli.restore", "restore", "Restore a backup, or check one."),
     "repair": _Builtin("korvet.cli.repair", "repair", "Repair a damaged data folder of the embedded server."),
     "module": _Builtin(
         "korvet.cli.module", "module", "Show the path of the server module, for `loadmodule`."
@@ -56,7 +59,7 @@ _SUMMARIES = {
 }
 # Modules that only an extra installs, with the name of the extra.
 _EXTRA_OF = dict.fromkeys(("pyspark", "py4j", "pandas", "pyarrow", "numpy"), "spark")
-_USER_ERRORS = (ConfigError, EmbeddedServerError, ClientError, StoreError)
+_USER_ERRORS = (BackupError, ConfigError, EmbeddedServerError, ClientError, StoreError)
 
 
 class KorvetGroup(click.Group):

@@ -1,10 +1,12 @@
 """Prints tables for people and JSON for programs."""
 
+import contextlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import click
 from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -27,6 +29,26 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, header: b
         console.print(shown)
     for line in capture.get().splitlines():
         click.echo(line.rstrip())
+
+
+@contextlib.contextmanager
+def bytes_progress(*names: str) -> Iterator[Callable[[str, int, int | None], None]]:
+    """Yields a function that shows the progress of one of the named steps: name, bytes done, bytes in all
+    (None: unknown).
+
+    Progress goes to standard error, and only to people: a program may read the result.
+    """
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        tasks = {name: progress.add_task(name, total=None, visible=False) for name in names}
+
+        def report(name: str, done_bytes: int, total_bytes: int | None) -> None:
+            for each, task in tasks.items():
+                progress.update(task, visible=each == name)
+            progress.update(tasks[name], completed=done_bytes, total=total_bytes)
+
+        yield report
 
 
 def print_json(document: object) -> None:

@@ -3,11 +3,9 @@
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from korvet.cli.options import json_option
-from korvet.cli.output import print_json
+from korvet.cli.output import bytes_progress, print_json
 from korvet.cli.redis_address import data_dir_option
 from korvet.embedded.rewrite import make_plain
 
@@ -24,18 +22,7 @@ def rewrite(data_dir: Path, as_json: bool) -> None:
     The command needs the module, and as much free space as the data take. If it is interrupted, the folder is
     as before.
     """
-    # Progress goes to standard error, and only to people: a program may read the result.
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        names = ("reading", "loading", "rewriting")
-        tasks = {name: progress.add_task(name, total=None, visible=False) for name in names}
-
-        def report(name: str, done_bytes: int, total_bytes: int | None) -> None:
-            for each, task in tasks.items():
-                progress.update(task, visible=each == name)
-            progress.update(tasks[name], completed=done_bytes, total=total_bytes)
-
+    with bytes_progress("reading", "loading", "rewriting") as report:
         done = make_plain(data_dir, report)
     if as_json:
         print_json(done._asdict())

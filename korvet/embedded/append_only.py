@@ -52,9 +52,22 @@ def holds_command(path: Path, name: bytes, report: Callable[[int], None]) -> boo
             if not _contains_argument(file, name, report):
                 return False
             file.seek(0)
-            return any(command.upper() == name for command in _commands(file))
+            return any(first.upper() == name for first, *_ in _commands(file))
     except ValueError:
         return True
+    except OSError as error:
+        raise EmbeddedServerError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def commands(path: Path) -> Iterator[tuple[bytes, ...]]:
+    """Yields each command of a part, with its arguments. Raises EmbeddedServerError if the part isn't a
+    sequence of commands or can't be read.
+    """
+    try:
+        with path.open("rb") as file:
+            yield from _commands(file)
+    except ValueError as error:
+        raise EmbeddedServerError(f"{path} is damaged: {error}") from error
     except OSError as error:
         raise EmbeddedServerError(f"{path} cannot be read: {error.strerror}") from error
 
@@ -71,13 +84,15 @@ def _contains_argument(file: BinaryIO, word: bytes, report: Callable[[int], None
     return False
 
 
-def _commands(file: BinaryIO) -> Iterator[bytes]:
-    """Yields the name of each command. Raises ValueError at the first byte that is no command."""
+def _commands(file: BinaryIO) -> Iterator[tuple[bytes, ...]]:
+    """Yields the words of each command. Raises ValueError at the first byte that is no command."""
     while line := file.readline():
         if line.startswith(b"#"):  # a comment, for example a timestamp
             continue
-        first, *_ = [_argument(file) for _ in range(_number(line, b"*"))]
-        yield first
+        words = tuple([_argument(file) for _ in range(_number(line, b"*"))])
+        if not words:
+            raise ValueError("a command has no name")
+        yield words
 
 
 def _argument(file: BinaryIO) -> bytes:

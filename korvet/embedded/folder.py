@@ -11,12 +11,14 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import socket
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from korvet.embedded import append_only
 from korvet.embedded.errors import EmbeddedServerError
 from korvet.embedded.privacy import SOCKET_NAME, make_private, open_private
 
@@ -24,6 +26,8 @@ from korvet.embedded.privacy import SOCKET_NAME, make_private, open_private
 LONGEST_SOCKET_PATH = 103
 OWNER_LOCK = "korvet.lock"
 SERVER_LOCK = "server.lock"
+RESTORING = "restoring"
+"""The folder in which a restore prepares the data. It is gone when the restore is complete."""
 
 
 class FolderLock:
@@ -90,6 +94,21 @@ def open_folder(folder: Path) -> None:
     make_private(folder)
     if any(ord(char) < 32 for char in str(folder)):
         raise EmbeddedServerError(f"the data folder {str(folder)!r} has control characters in its name")
+
+
+def check_restored(folder: Path) -> None:
+    """Refuse a folder whose restore has not finished. Requires the owner's lock. Raises
+    EmbeddedServerError.
+    """
+    if not (folder / RESTORING).exists():
+        return
+    if not append_only.has_data(folder):
+        raise EmbeddedServerError(
+            f"a restore into {folder} has not finished: run `korvet restore` again, or delete "
+            f"{folder / RESTORING} to begin without data"
+        )
+    # The restore was interrupted after its last step.
+    shutil.rmtree(folder / RESTORING, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -55,7 +55,7 @@ def make_plain(data_dir: Path, report: Report) -> Rewritten:
     except OSError as error:
         raise EmbeddedServerError(f"no server can be started on {data_dir}: {error}") from error
     try:
-        _rewrite(server, report)
+        rewrite_file(server, report)
     finally:
         server.stop()
     if not _note_if_plain(data_dir, report):
@@ -92,8 +92,8 @@ def _holds_command(data_dir: Path, report: Report) -> bool:
     return any(append_only.holds_command(path, _COMMAND, add) for path in append_only.parts(data_dir))
 
 
-def _rewrite(server: EmbeddedServer, report: Report) -> None:
-    """Let the server rewrite its file, and wait for the end."""
+def rewrite_file(server: EmbeddedServer, report: Report) -> None:
+    """Let the server rewrite its file as plain commands, and wait for the end. Raises EmbeddedServerError."""
     try:
         with Probe(server.socket, _REPLY_TIMEOUT_S) as probe:
             _begin(probe)

@@ -111,6 +111,7 @@ class EmbeddedServer:
             raise EmbeddedServerError(f"the data folder {self.data_dir} is in use by {holder}")
         try:
             self._owner_lock.write(os.getpid())
+            folder.check_restored(self.data_dir)
             self._socket = folder.socket_path(self.data_dir)
             self._end_orphan()
             self._check_disk_space()
@@ -294,6 +295,9 @@ class EmbeddedServer:
             "dir": str(self.data_dir),
             "logfile": "",  # standard output, which is server.log
             "save": "",
+            # A snapshot for a backup begins at once, and goes to the connection without a file.
+            "repl-diskless-sync": "yes",
+            "repl-diskless-sync-delay": "0",
             "appendonly": "yes",
             "appendfsync": self._appendfsync,
             "aof-use-rdb-preamble": "no",

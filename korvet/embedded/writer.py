@@ -84,6 +84,11 @@ def note_writer(folder: Path, server: ServerBinary, module: int) -> None:
         raise EmbeddedServerError(f"{record} cannot be written: {error.strerror}") from error
 
 
+def forget_writer(folder: Path) -> None:
+    """Delete the record, so that a server of another kind may use the folder."""
+    (folder / _RECORD).unlink(missing_ok=True)
+
+
 def _write_durably(path: Path, text: str) -> None:
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False) as file:
         try:

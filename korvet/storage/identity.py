@@ -27,6 +27,7 @@ async def open_keyspace(commands: Commands) -> str:
     this release used it first. Numbers that must not repeat count the seconds since then.
     """
     cluster, prefix = commands.keyspace.cluster, commands.keyspace.prefix
+    await _check_restored(commands)
     await _check_not_orphaned(commands)
     fresh = uuid_text(random_uuid().bytes)
     seconds, micros = await commands.links(cluster).write.call("TIME")
@@ -53,6 +54,14 @@ async def open_keyspace(commands: Commands) -> str:
     if not _CLUSTER_ID.fullmatch(cluster_id):
         raise StoreError(f"the cluster id of keyspace {prefix!r} is damaged: {shown(cluster_id)}")
     return str(cluster_id.decode())
+
+
+async def _check_restored(commands: Commands) -> None:
+    """Refuse a keyspace whose restore has not finished."""
+    if await commands.call("EXISTS", commands.keyspace.restoring):
+        raise StoreError(
+            f"a restore of keyspace {commands.keyspace.prefix!r} has not finished: run `korvet restore` again"
+        )
 
 
 async def _check_not_orphaned(commands: Commands) -> None:

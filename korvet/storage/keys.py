@@ -29,7 +29,17 @@ class Keyspace:
     space.
     """
 
-    __slots__ = ("acls", "brokers", "cluster", "group_configs", "prefix", "quotas", "topics", "users")
+    __slots__ = (
+        "acls",
+        "brokers",
+        "cluster",
+        "group_configs",
+        "prefix",
+        "quotas",
+        "restoring",
+        "topics",
+        "users",
+    )
 
     def __init__(self, prefix: str = DEFAULT_PREFIX) -> None:
         if not _PREFIX.fullmatch(prefix):
@@ -49,6 +59,9 @@ class Keyspace:
         """Hash: entity and key as JSON -> client quota."""
         self.group_configs = self._shared("group.configs")
         """Hash: group and name of a config as JSON -> the value that the group has set."""
+
+        self.restoring = self._shared("restoring")
+        """String: checksum of the backup that is being restored; gone when the restore is complete."""
 
     def stream(self, topic: str, partition: int) -> bytes:
         """The log itself. Its plain name is easy to use for Redis applications."""

@@ -1,0 +1,140 @@
+"""Makes a backup: receives a snapshot of a server, as a replica does, and describes it.
+
+The snapshot is of one moment, and holds every write that was answered before the backup began. Brokers and
+clients go on meanwhile.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from korvet.backup import files
+from korvet.backup.connection import Connection
+from korvet.backup.errors import BackupError
+from korvet.backup.files import Report
+from korvet.backup.manifest import MANIFEST, SNAPSHOT, Manifest, encode
+from korvet.embedded import EmbeddedServer, append_only, socket_of
+from korvet.embedded.module import AUTO, OFF
+from korvet.embedded.writer import read_writer
+from korvet.storage.fields import counter_of, shown
+from korvet.storage.identity import FORMAT_VERSION
+from korvet.storage.keys import Keyspace
+from korvet.storage.link.address import parse_url
+
+# The first bytes of a snapshot.
+_SIGNS: Final = (b"REDIS", b"VALKEY")
+
+
+def back_up_server(url: str, keyspace: Keyspace, target: Path, report: Report) -> Manifest:
+    """Back up a server that runs. Raises BackupError and StoreError."""
+    with _primary(url) as connection, files.new_folder(target.absolute()) as folder:
+        created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        server = connection.info("server")
+        kind = "valkey" if "valkey_version" in server else "redis"
+        cluster_id, topics = _identity(connection, keyspace)
+        history, offset = connection.begin_snapshot()
+        pieces = _checked(connection.snapshot())
+        size, checksum = files.write(folder / SNAPSHOT, pieces, lambda done: report("receiving", done, None))
+        manifest = Manifest(
+            korvet=version("korvet"),
+            created=created,
+            server=f"{kind} {server[f'{kind}_version']}",
+            history=history,
+            offset=offset,
+            keyspace=keyspace.prefix,
+            cluster_id=cluster_id,
+            format=FORMAT_VERSION,
+            database=connection.address.database,
+            topics=topics,
+            bytes=size,
+            sha256=checksum,
+        )
+        files.write(folder / MANIFEST, [encode(manifest)], lambda done: None)
+    return manifest
+
+
+def back_up_folder(data_dir: Path, keyspace: Keyspace, target: Path, report: Report) -> Manifest:
+    """Back up the data folder of an embedded server, whether or not `korvet serve` runs on it.
+
+    Call it on the main thread. Raises BackupError and EmbeddedServerError.
+    """
+    data_dir = data_dir.absolute()
+    if not append_only.has_data(data_dir):
+        raise BackupError(f"{data_dir} contains no data of an embedded server")
+    with _running(data_dir, report) as url:
+        return back_up_server(url, keyspace, target, report)
+
+
+@contextlib.contextmanager
+def _running(data_dir: Path, report: Report) -> Iterator[str]:
+    """Yields the URL of the server on a folder, which is started if none runs."""
+    socket = socket_of(data_dir)
+    if socket is not None and _answers(f"unix://{socket}"):
+        yield f"unix://{socket}"
+        return
+    noted = read_writer(data_dir)
+    # A folder that needs no module does not get one by its backup.
+    module = AUTO if noted is not None and noted.module else OFF
+    server = EmbeddedServer(
+        data_dir, module=module, on_loading=lambda done, total: report("loading", done, total)
+    )
+    try:
+        yield server.start()
+    finally:
+        server.stop()
+
+
+def _answers(url: str) -> bool:
+    try:
+        with Connection(parse_url(url)[0]) as connection:
+            connection.call("PING")
+    except BackupError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _primary(url: str) -> Iterator[Connection]:
+    """Yields a connection to one server, which is no replica and no node of a cluster."""
+    address, *others = parse_url(url)
+    with Connection(address) as connection:
+        if others or connection.info("cluster").get("cluster_enabled") == "1":
+            raise BackupError(
+                "the servers of a Redis Cluster can't be copied at one moment, so a backup of them would not "
+                "fit together: back up each server with the tools of your Redis while all brokers are stopped"
+            )
+        if connection.info("replication").get("role") != "master":
+            raise BackupError(
+                f"the server at {address} is a replica, which may lack records that were acknowledged: "
+                "name its primary"
+            )
+        yield connection
+
+
+def _identity(connection: Connection, keyspace: Keyspace) -> tuple[str, int]:
+    """The cluster id of a keyspace and the number of its topics. Raises BackupError if there is none."""
+    cluster_id, found = connection.call("HMGET", keyspace.cluster, "id", "format")
+    if cluster_id is None:
+        raise BackupError(f"there is no keyspace {keyspace.prefix!r} on the server at {connection.address}")
+    if counter_of(found) != FORMAT_VERSION:
+        raise BackupError(
+            f"the keyspace {keyspace.prefix!r} has format {shown(found or b'')}; this korvet works with "
+            f"format {FORMAT_VERSION} only"
+        )
+    return cluster_id.decode(errors="replace"), connection.call("HLEN", keyspace.topics)
+
+
+def _checked(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The pieces of a snapshot; raises BackupError if it does not begin as one."""
+    head = b""
+    for piece in pieces:
+        if len(head) < 6:
+            head += piece[:6]
+            if len(head) >= 6 and not head.startswith(_SIGNS):
+                raise BackupError(f"the server has sent {head!r}..., which is no snapshot")
+        yield piece
+    if len(head) < 6:
+        raise BackupError("the server has sent an empty snapshot")

@@ -1,0 +1,137 @@
+"""Sends a staged backup to a server: the commands in order, those that make the keyspaces usable last."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from korvet.backup.connection import Connection, ServerError
+from korvet.backup.errors import BackupError
+from korvet.backup.files import Report
+from korvet.backup.manifest import Manifest
+from korvet.backup.numbers import Found, databases
+from korvet.backup.staging import Staged
+from korvet.embedded import append_only
+
+# Limits of one group of commands: enough to keep the server busy, little enough that the replies fit in the
+# buffers of the connection.
+_GROUP_COMMANDS: Final = 512
+_GROUP_BYTES: Final = 1 << 20
+_LIBRARY_EXISTS: Final = "already exists"
+
+Command = tuple[bytes, ...]
+
+
+def load(parts: list[Path], staged: Staged, manifest: Manifest, target: Connection, report: Report) -> None:
+    """Send the commands of an append-only file to an empty server.
+
+    A mark in each keyspace makes brokers refuse it meanwhile, and makes a repetition possible. The hash with
+    the cluster id comes last, in one transaction with the removal of the mark. Raises BackupError.
+    """
+    repeated = _begin(staged, manifest, target)
+    late = {(each.database, each.keyspace.cluster) for each in staged.keyspaces}
+    withheld: list[tuple[int, Command]] = []
+    total = sum(path.stat().st_size for path in parts)
+    database, done, key = 0, 0, b""
+    sender = _Sender(target)
+    for command in _commands(parts):
+        done += sum(map(len, command))
+        name = command[0].upper()
+        if name == b"SELECT":
+            database = int(command[1])
+        if len(command) > 1 and (database, command[1]) in late:
+            withheld.append((database, command))
+        elif name == b"FUNCTION":
+            sender.flush()
+            _load_functions(target, command)
+        else:
+            # All commands of a key follow each other.
+            if repeated and name != b"SELECT" and key != (key := _key(name, command)):
+                sender.send((b"UNLINK", key))
+            sender.send(command)
+            report("restoring", min(done, total), total)
+    sender.flush()
+    _finish(staged.keyspaces, withheld, target)
+
+
+def _begin(staged: Staged, manifest: Manifest, target: Connection) -> bool:
+    """Mark the keyspaces; refuse a server that holds other data. Returns whether the server holds an
+    unfinished restore of this backup.
+    """
+    held = databases(target)
+    marked = [each for each in staged.keyspaces if _mark(each, target) is not None]
+    if not marked and held:
+        raise BackupError(
+            f"the server at {target.address} holds {sum(held.values())} keys, and a backup is restored into "
+            "an empty server only: use another server, or delete everything there (FLUSHALL)"
+        )
+    if any(_mark(each, target) != manifest.sha256.encode() for each in marked):
+        raise BackupError(
+            f"the server at {target.address} holds an unfinished restore of another backup: repeat that "
+            "restore, or delete everything there (FLUSHALL)"
+        )
+    for each in staged.keyspaces:
+        target.call("SELECT", each.database)
+        target.call("SET", each.keyspace.restoring, manifest.sha256)
+    return bool(marked)
+
+
+def _mark(found: Found, target: Connection) -> Any:
+    target.call("SELECT", found.database)
+    return target.call("GET", found.keyspace.restoring)
+
+
+def _key(name: bytes, command: Command) -> bytes:
+    return command[2] if name == b"XGROUP" else command[1]
+
+
+def _load_functions(target: Connection, command: Command) -> None:
+    """Load a library of an application, unless the application has loaded it already."""
+    try:
+        target.call(*command)
+    except ServerError as error:
+        if _LIBRARY_EXISTS not in str(error):
+            raise
+
+
+def _finish(keyspaces: Iterable[Found], withheld: list[tuple[int, Command]], target: Connection) -> None:
+    for each in keyspaces:
+        target.call("SELECT", each.database)
+        own = [command for database, command in withheld if database == each.database]
+        mine = [command for command in own if command[1] == each.keyspace.cluster]
+        replies = target.pipeline([("MULTI",), *mine, ("DEL", each.keyspace.restoring), ("EXEC",)])
+        for reply in (*replies, *(replies[-1] if isinstance(replies[-1], list) else ())):
+            if isinstance(reply, ServerError):
+                raise reply
+
+
+class _Sender:
+    """Sends commands in groups, and checks every reply."""
+
+    def __init__(self, target: Connection) -> None:
+        self._target = target
+        self._group: list[Command] = []
+        self._bytes = 0
+
+    def send(self, command: Command) -> None:
+        self._group.append(command)
+        self._bytes += sum(map(len, command))
+        if len(self._group) >= _GROUP_COMMANDS or self._bytes >= _GROUP_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Raises BackupError if a command has failed."""
+        group, self._group, self._bytes = self._group, [], 0
+        if not group:
+            return
+        for command, reply in zip(group, self._target.pipeline(group), strict=True):
+            if isinstance(reply, ServerError):
+                shown = b" ".join(command[:2])
+                raise BackupError(
+                    f"the server at {self._target.address} refuses {shown[:200].decode(errors='replace')!r}: "
+                    f"{reply}. The restore is not finished: run it again"
+                )
+
+
+def _commands(parts: list[Path]) -> Iterator[Command]:
+    for path in parts:
+        yield from append_only.commands(path)

@@ -1,0 +1,93 @@
+"""Numbers that a restored keyspace must not give out again, because clients may have seen them after the
+backup.
+"""
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from korvet.backup.connection import Connection
+from korvet.storage.fields import counter_of, pairs_of
+from korvet.storage.identity import FORMAT_VERSION
+from korvet.storage.keys import Keyspace
+
+_CLUSTER_KEY: Final = re.compile(rb"\{([^{}\s]{1,100})\}:cluster")
+# Versions of the assignment count the brokers that joined or left: a keyspace has had fewer than one for each
+# second of its life and these.
+_EARLY_VERSIONS: Final = 1024
+# Versions that a keyspace ahead of its seconds may have got since the backup.
+_LATE_VERSIONS: Final = 64
+# Producer IDs of each millisecond: see korvet_take_producer_ids.
+_IDS_PER_MS: Final = 1024
+_PAGE: Final = 1000
+
+
+class Found(NamedTuple):
+    """A keyspace on a server."""
+
+    database: int
+    keyspace: Keyspace
+
+
+def find_keyspaces(connection: Connection) -> list[Found]:
+    """All keyspaces of a server that this korvet can use, of every prefix, in all databases."""
+    found = []
+    for database in databases(connection):
+        connection.call("SELECT", database)
+        for key in _scan(connection, "{*}:cluster"):
+            match = _CLUSTER_KEY.fullmatch(key)
+            if match is not None and connection.call("HGET", key, "format") == b"%d" % FORMAT_VERSION:
+                found.append(Found(database, Keyspace(match[1].decode())))
+    return sorted(found, key=lambda each: (each.database, each.keyspace.prefix))
+
+
+def databases(connection: Connection) -> dict[int, int]:
+    """The databases of a server that hold keys, with the number of their keys. Redis command INFO."""
+    fields = connection.info("keyspace").items()
+    return {int(name[2:]): int(value.split(",")[0].partition("=")[2]) for name, value in fields}
+
+
+def raise_numbers(connection: Connection, found: Found) -> None:
+    """Raise the numbers of a restored keyspace, and end the leases of the brokers of that time."""
+    keys = found.keyspace
+    connection.call("SELECT", found.database)
+    cluster = dict(pairs_of(connection.call("HGETALL", keys.cluster)))
+    pairs = [part for pair in raised(cluster, time.time_ns() // 1_000_000).items() for part in pair]
+    connection.call("HSET", keys.cluster, *pairs)
+    connection.call("DEL", keys.brokers)
+
+
+def raised(cluster: Mapping[bytes, bytes], now_ms: int) -> dict[str, int]:
+    """The new values of the counters in the hash of the cluster.
+
+    All are higher than any value that the keyspace can have had up to now, also after the backup: the next
+    broker that joins takes a higher leader epoch for every partition, and every broker reads the catalogue
+    and the users again.
+    """
+    seconds = max(now_ms - counter_of(cluster.get(b"created_ms")), 0) // 1000
+    if b"created_ms" not in cluster:
+        seconds = 0
+    return {
+        "assignment": max(_stored(cluster, "assignment") + _LATE_VERSIONS, seconds + _EARLY_VERSIONS),
+        "next_producer_id": max(_stored(cluster, "next_producer_id"), now_ms * _IDS_PER_MS),
+        # Counters of changes: no broker can have made one change per millisecond.
+        "catalogue": max(_stored(cluster, "catalogue") + 1, now_ms),
+        "security": max(_stored(cluster, "security") + 1, now_ms),
+    }
+
+
+def _stored(cluster: Mapping[bytes, bytes], name: str) -> int:
+    return counter_of(cluster.get(name.encode()))
+
+
+def _scan(connection: Connection, pattern: str) -> Iterator[bytes]:
+    cursor: bytes | int = 0
+    seen: set[bytes] = set()
+    while True:
+        cursor, keys = connection.call("SCAN", cursor, "MATCH", pattern, "COUNT", _PAGE, "TYPE", "hash")
+        # SCAN may return a key twice.
+        yield from set(keys) - seen
+        seen.update(keys)
+        if cursor == b"0":
+            return

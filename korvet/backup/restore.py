@@ -1,0 +1,104 @@
+"""Restores a backup into an empty data folder or an empty server.
+
+Nothing is written to the target before the backup is verified, and the target becomes usable by one last
+step. Until then brokers refuse it, and the same restore may begin again.
+"""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from korvet.backup import files
+from korvet.backup.connection import Connection
+from korvet.backup.errors import BackupError
+from korvet.backup.files import Report
+from korvet.backup.loading import load
+from korvet.backup.manifest import Manifest, read
+from korvet.backup.staging import Staged, stage
+from korvet.embedded import append_only, find_server, folder
+from korvet.embedded.writer import note_writer
+from korvet.storage.identity import FORMAT_VERSION
+from korvet.storage.link.address import parse_url
+
+
+def check(backup: Path, scratch: Path | None, report: Report) -> Manifest:
+    """Verify a backup as a restore does, and write nothing but temporary files.
+
+    Call it on the main thread. Raises BackupError and EmbeddedServerError.
+    """
+    manifest = _read(backup)
+    with _scratch(scratch) as name:
+        stage(backup, manifest, Path(name), report)
+    return manifest
+
+
+def restore_folder(backup: Path, data_dir: Path, report: Report) -> Manifest:
+    """Restore a backup into a data folder that does not exist or holds no data.
+
+    Call it on the main thread. Raises BackupError and EmbeddedServerError; the folder then has no data.
+    """
+    manifest, data_dir = _read(backup), data_dir.absolute()
+    folder.open_folder(data_dir)
+    with folder.locked(data_dir):
+        target, staging = data_dir / append_only.FOLDER, data_dir / folder.RESTORING
+        if target.exists():
+            raise BackupError(
+                f"{data_dir} contains data already: name another folder, or move {target} away first"
+            )
+        try:
+            if staging.exists():
+                shutil.rmtree(staging)
+            staging.mkdir(mode=0o700)
+            files.sync_folder(data_dir)
+            stage(backup, manifest, staging, report)
+            note_writer(data_dir, find_server(), module=0)
+            files.sync_tree(staging)
+            (staging / append_only.FOLDER).rename(target)
+            files.sync_folder(data_dir)
+        except OSError as error:
+            raise BackupError(f"{data_dir} cannot be written: {error}") from error
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+    return manifest
+
+
+def restore_server(backup: Path, url: str, scratch: Path | None, report: Report) -> Manifest:
+    """Restore a backup into a server that holds no keys, or an unfinished restore of the same backup.
+
+    Call it on the main thread. Raises BackupError, StoreError and EmbeddedServerError. After a failure the
+    server may hold a part of the data; brokers refuse it until the restore is repeated.
+    """
+    manifest = _read(backup)
+    address, *others = parse_url(url)
+    with Connection(address) as target:
+        _check_target(target, cluster=bool(others))
+        with _scratch(scratch) as name:
+            staged: Staged = stage(backup, manifest, Path(name), report)
+            load(append_only.parts(Path(name)), staged, manifest, target, report)
+    return manifest
+
+
+def _read(backup: Path) -> Manifest:
+    manifest = read(backup)
+    if manifest.format != FORMAT_VERSION:
+        raise BackupError(
+            f"{backup} has a keyspace of format {manifest.format}; this korvet works with format "
+            f"{FORMAT_VERSION} only"
+        )
+    return manifest
+
+
+def _scratch(parent: Path | None) -> tempfile.TemporaryDirectory[str]:
+    try:
+        return tempfile.TemporaryDirectory(prefix="korvet-restore-", dir=parent)
+    except OSError as error:
+        raise BackupError(f"no temporary folder can be created: {error}") from error
+
+
+def _check_target(target: Connection, *, cluster: bool) -> None:
+    if cluster or target.info("cluster").get("cluster_enabled") == "1":
+        raise BackupError(
+            "a backup can't be restored into a Redis Cluster: name a server without cluster mode"
+        )
+    if target.info("replication").get("role") != "master":
+        raise BackupError(f"the server at {target.address} is a replica: name its primary")

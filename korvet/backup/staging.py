@@ -1,0 +1,110 @@
+"""Turns a backup into an append-only file of plain commands, which a server of any kind and version loads.
+
+A server loads the snapshot, the numbers that must not repeat are raised, and the server writes its data as
+commands.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from korvet.backup import files
+from korvet.backup.connection import Connection, ServerError
+from korvet.backup.errors import BackupError
+from korvet.backup.files import Report
+from korvet.backup.manifest import SNAPSHOT, Manifest
+from korvet.backup.numbers import Found, databases, find_keyspaces, raise_numbers
+from korvet.embedded import EmbeddedServer, EmbeddedServerError, append_only, installed_servers
+from korvet.embedded.binary import OLDEST_VERSION
+from korvet.embedded.module import OFF
+from korvet.embedded.rewrite import rewrite_file
+from korvet.embedded.writer import forget_writer
+from korvet.storage.link.address import parse_url
+from korvet.storage.link.library import LIBRARY_NAME
+
+_BASE: Final = "appendonly.aof.1.base.rdb"
+_NO_LIBRARY: Final = "Library not found"
+
+
+class Staged(NamedTuple):
+    """What a staged backup holds."""
+
+    keyspaces: list[Found]
+    keys: dict[int, int]
+    """Number of keys by database."""
+
+
+def stage(backup: Path, manifest: Manifest, folder: Path, report: Report) -> Staged:
+    """Fill an empty folder with the append-only file. Its parts are in `append_only.parts(folder)`.
+
+    Call it on the main thread. Raises BackupError and EmbeddedServerError: the snapshot is damaged, no
+    installed server can load it, the keyspace has another format, or the disk is full.
+    """
+    _copy(backup, manifest, folder, report)
+    with _loaded(folder, report) as server, Connection(parse_url(server.url)[0]) as connection:
+        found = find_keyspaces(connection)
+        if manifest.keyspace not in {each.keyspace.prefix for each in found}:
+            raise BackupError(f"{backup} does not hold the keyspace {manifest.keyspace!r} of its manifest")
+        for each in found:
+            raise_numbers(connection, each)
+        _forget_library(connection)
+        staged = Staged(found, databases(connection))
+        rewrite_file(server, report)
+    return staged
+
+
+def _copy(backup: Path, manifest: Manifest, folder: Path, report: Report) -> None:
+    """Make the snapshot the base of an append-only file, and compare the checksum of what is copied."""
+    parts = folder / append_only.FOLDER
+    parts.mkdir(mode=0o700)
+    size, checksum = files.write(
+        parts / _BASE,
+        files.read(backup / SNAPSHOT),
+        lambda done: report("reading", done, manifest.bytes),
+    )
+    if (size, checksum) != (manifest.bytes, manifest.sha256):
+        raise BackupError(f"{backup} is damaged: the checksum of {SNAPSHOT} is not the one of its manifest")
+    files.write(parts / append_only.MANIFEST, [f"file {_BASE} seq 1 type b\n".encode()], lambda done: None)
+
+
+@contextlib.contextmanager
+def _loaded(folder: Path, report: Report) -> Iterator[EmbeddedServer]:
+    """Yields a server that has loaded the folder: the first installed one that can."""
+    reasons = []
+    for binary in installed_servers():
+        if binary.version < OLDEST_VERSION:
+            continue
+        server = EmbeddedServer(
+            folder,
+            binary=binary,
+            module=OFF,
+            appendfsync="everysec",
+            on_loading=lambda done, total: report("loading", done, total),
+        )
+        try:
+            server.start()
+        except OSError as error:
+            raise BackupError(f"no server can be started on {folder}: {error}") from error
+        except EmbeddedServerError:
+            reasons.append(f"{binary} does not load it{server.log_tail()}")
+            # The next one may be of another kind.
+            forget_writer(folder)
+            continue
+        try:
+            yield server
+        finally:
+            server.stop()
+        return
+    raise BackupError(
+        "no installed server can load the backup: " + "\n".join(reasons or ["none is installed"])
+    )
+
+
+def _forget_library(connection: Connection) -> None:
+    """Delete korvet's Function library: a broker loads the one of its own release."""
+    try:
+        connection.call("FUNCTION", "DELETE", LIBRARY_NAME)
+    except ServerError as error:
+        if _NO_LIBRARY not in str(error):
+            raise

@@ -1,0 +1,167 @@
+"""Backups while brokers serve clients, and what clients see of a restored keyspace."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from tests.api.asking import connect, newest
+from tests.api.batches import batch
+from tests.api.test_offset_for_leader_epoch import asked, leader_epoch
+from tests.api.test_produce import put
+from tests.backup.contents import success
+from tests.faults.test_lost_data import new_producer_id
+from tests.support.admin import create_topic
+from tests.support.confluent import consumer, producer, read_all, send, take
+from tests.support.load import LoadProducer
+from tests.support.polling import until
+from tests.support.records import NOW_MS, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.support.servers import KorvetServer
+
+pytestmark = [pytest.mark.faults, pytest.mark.clients]
+
+TOPIC = "orders"
+ASSIGNMENTS = ("clock", "dense")
+
+
+def records(first: int, count: int) -> list[Record]:
+    return [Record(b"k%d" % n, b"v%d" % n, (), NOW_MS + n) for n in range(first, first + count)]
+
+
+def restore(server: KorvetServer, backup: Path) -> None:
+    """Replace the data of a server that has its own folder by a backup, and start it."""
+    server.stop()
+    shutil.rmtree(server.data_dir / "appendonlydir")
+    success("restore", backup, "--data-dir", server.data_dir)
+    server.restart()
+
+
+def test_a_backup_under_load_holds_all_that_was_acknowledged(
+    own_korvet: Callable[..., KorvetServer], tmp_path: Path
+) -> None:
+    server = own_korvet()
+    create_topic(server.bootstrap, TOPIC, 1)
+    load = LoadProducer(server.bootstrap, TOPIC, "load", idempotent=True)
+    until(lambda: len(load.acknowledged) > 5000, 30, "records are acknowledged")
+    before = dict(load.acknowledged)
+    success("backup", tmp_path / "backup", "--data-dir", server.data_dir)
+    during = len(load.acknowledged)
+    until(lambda: len(load.acknowledged) > during + 1000, 30, "the load goes on")
+    load.finish()
+    assert not load.failed
+    after = max(load.acknowledged.values())
+    restore(server, tmp_path / "backup")
+    found = {each.offset: each.record.value for each in read_all(server.bootstrap, TOPIC)}
+    assert {offset: load.value(number) for number, offset in before.items()}.items() <= found.items()
+    # All of one moment: what the producer sent first, without gaps.
+    assert sorted(found.values()) == sorted(load.value(number) for number in range(len(found)))
+    (offset,) = send(producer(server.bootstrap), TOPIC, 0, records(0, 1))
+    assert offset > after
+
+
+@pytest.mark.parametrize("assignment", ASSIGNMENTS)
+def test_numbers_that_clients_have_seen_are_not_given_out_again(
+    own_korvet: Callable[..., KorvetServer], tmp_path: Path, assignment: str
+) -> None:
+    server = own_korvet()
+    create_topic(server.bootstrap, TOPIC, 1, {"offset.assignment": assignment})
+    first = put_some(server, 2)
+    success("backup", tmp_path / "backup", "--data-dir", server.data_dir)
+    epochs, ids = set(), {new_producer_id(server)}
+    for _ in range(3):
+        server.stop()
+        server.restart()
+        epochs.add(epoch_of(server))
+        ids.add(new_producer_id(server))
+        seen = put_some(server, 2)
+    for _ in range(2):
+        restore(server, tmp_path / "backup")
+        assert epoch_of(server) > max(epochs)
+        assert new_producer_id(server) > max(ids)
+        client = connect(server)
+        with client.raw:
+            # Epochs that this log never had ended at the restored log end.
+            for epoch in epochs:
+                code, _, end = asked(client, TOPIC, epoch, current=epoch_of(server))
+                assert code == 0
+                if assignment == "dense":
+                    assert end == first + 2
+        epochs.add(epoch_of(server))
+        ids.add(new_producer_id(server))
+        again = put_some(server, 2)
+        assert again == first + 2 if assignment == "dense" else again > seen + 1
+        seen = max(seen, again)
+
+
+def put_some(server: KorvetServer, count: int) -> int:
+    client = connect(server)
+    with client.raw:
+        return int(put(client, TOPIC, batch([(b"k", b"v")] * count)).base_offset)
+
+
+def epoch_of(server: KorvetServer) -> int:
+    client = connect(server)
+    with client.raw:
+        return int(leader_epoch(client, TOPIC))
+
+
+@pytest.mark.parametrize("assignment", ASSIGNMENTS)
+def test_a_consumer_ahead_of_the_backup_misses_no_new_record(
+    own_korvet: Callable[..., KorvetServer], tmp_path: Path, assignment: str
+) -> None:
+    """The consumer goes on through the restore, and its group's offsets are those of the backup."""
+    server = own_korvet()
+    create_topic(server.bootstrap, TOPIC, 1, {"offset.assignment": assignment})
+    send(producer(server.bootstrap), TOPIC, 0, records(0, 5))
+    reader = consumer(server.bootstrap, "readers", auto_offset_reset="earliest", enable_auto_commit=False)
+    reader.assign([TopicPartition(TOPIC, 0, 0)])
+    assert [each.record for each in take(reader, 5)] == records(0, 5)
+    reader.commit(asynchronous=False)
+    success("backup", tmp_path / "backup", "--data-dir", server.data_dir)
+    send(producer(server.bootstrap), TOPIC, 0, records(5, 5))
+    assert [each.record for each in take(reader, 5)] == records(5, 5)
+    reader.commit(asynchronous=False)
+    restore(server, tmp_path / "backup")
+    send(producer(server.bootstrap), TOPIC, 0, records(10, 10))
+    assert [each.record for each in take(reader, 10)] == records(10, 10)
+    reader.close()
+    second = consumer(server.bootstrap, "readers", auto_offset_reset="earliest", enable_auto_commit=False)
+    second.subscribe([TOPIC])
+    assert [each.record for each in take(second, 10)] == records(10, 10)
+    second.close()
+
+
+def test_brokers_wait_for_a_server_that_is_restored(
+    own_korvet: Callable[..., KorvetServer], start: Callable[..., object], tmp_path: Path
+) -> None:
+    """Redis loses everything, and is restored while the broker and its clients run."""
+    redis = start(kind="redis")
+    server = own_korvet(redis_url=redis.url)
+    create_topic(server.bootstrap, TOPIC, 1)
+    client = producer(server.bootstrap)
+    offsets = send(client, TOPIC, 0, records(0, 5))
+    success("backup", tmp_path / "backup", "--redis", redis.url)
+    offsets += send(client, TOPIC, 0, records(5, 5))
+    create_topic(server.bootstrap, "later", 1)
+    epoch = epoch_of(server)
+    redis.client.flushall()
+    until(lambda: "does not hold the keyspace" in server.tail(100_000), 20, "the broker has noticed it")
+    redis.client.flushall()
+    success("restore", tmp_path / "backup", "--redis", redis.url)
+    found = send(producer(server.bootstrap), TOPIC, 0, records(10, 5))
+    assert min(found) > max(offsets)
+    assert epoch_of(server) > epoch
+    assert [each.record for each in read_all(server.bootstrap, TOPIC)] == [*records(0, 5), *records(10, 5)]
+    asking = connect(server)
+    with asking.raw:
+        listed = asking("Metadata", newest("Metadata"), topics=None).topics
+    assert {each.name for each in listed} == {TOPIC, "__consumer_offsets"} - {"later"}
+    assert server.process.running
