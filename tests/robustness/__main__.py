@@ -3,5 +3,6 @@
 import sys
 
 from tests.robustness.command import main
+from tests.robustness.run import run
 
-sys.exit(main(sys.argv[1:]))
+sys.exit(main(sys.argv[1:], run))

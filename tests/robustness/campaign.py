@@ -23,7 +23,7 @@ SOURCES: Final = (
     "korvet/**/*.lua",
     "korvet/**/*.c",
     "offsets/*.py",
-    "tests/robustness/*.py",
+    "tests/robustness/**/*.py",
 )
 
 

@@ -43,6 +43,17 @@ def test_a_consumer_that_reads_only_the_lost_history_need_not_be_told() -> None:
     assert story.end().violations() == set()
 
 
+def test_a_truncation_is_told_only_if_something_was_lost() -> None:
+    story = Story().sent("a", 5).polled("c", (5, "a"), **VALIDATES).truncated("c", 6)
+    assert story.end((5, "a")).violations() == {"needless truncation"}
+
+
+def test_a_truncation_of_what_was_lost_or_deleted_is_not_needless() -> None:
+    assert lost().truncated("c", 7).end((90, "new")).violations() == set()
+    deleted = Story().sent("a", 5).polled("c", (5, "a"), **VALIDATES).admin("delete_records", offset=6)
+    assert deleted.truncated("c", 6).end().violations() == set()
+
+
 def epochs() -> Story:
     """Epoch 1 has offset 5, epoch 3 has offset 9."""
     return Story().sent("a", 5, epoch=1).sent("b", 9, epoch=3)

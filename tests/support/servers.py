@@ -9,7 +9,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import redis
 
@@ -18,6 +18,9 @@ from tests.support.module import choice
 from tests.support.polling import until
 from tests.support.ports import accepts, free_port
 from tests.support.processes import Child, alive
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 START_TIMEOUT_S = 40.0
 KAFKA_VARIABLE = "KORVET_TEST_KAFKA"
@@ -51,7 +54,14 @@ class KorvetServer:
     The port and the folder stay the same across a restart, so that clients find the server again.
     """
 
-    def __init__(self, *options: str, advertise: str | None = None, redis_url: str | None = None) -> None:
+    def __init__(
+        self,
+        *options: str,
+        advertise: str | None = None,
+        redis_url: str | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self._environ = environ or {}
         self.data_dir = Path(tempfile.mkdtemp(prefix="korvet-test-"))
         self.log = self.data_dir.with_suffix(".log")
         self.host = "127.0.0.1"
@@ -77,6 +87,7 @@ class KorvetServer:
     def spawn(self) -> None:
         """Start the process; `wait_ready` waits for it."""
         env = {key: value for key, value in os.environ.items() if not key.startswith("KORVET_")}
+        env |= self._environ
         command = [*_bound_to_us(), sys.executable, "-m", "korvet", "serve", "--listen", self.bootstrap]
         command += ["--set", "embedded.module=off"] if choice() == "none" else []
         self._child = Child([*command, "--data-dir", str(self.data_dir), *self.options], self.log, env)

@@ -86,4 +86,27 @@ def epoch_ends(facts: Facts) -> Iterator[Violation]:
                     yield Violation("wrong epoch end", message, *partition, offset, (done, index))
 
 
-CHECKERS = (untold_truncations, epoch_ends)
+def needless_truncations(facts: Facts) -> Iterator[Violation]:
+    """A consumer is told of a truncation, although the last record that it read is still in the log."""
+    for process, stream in facts.streams.items():
+        last: dict[Partition, tuple[Record, int]] = {}
+        for index, event in stream:
+            match event:
+                case Assign():
+                    last.clear()
+                case Poll():
+                    last.update(((r.topic, r.partition), (r, index)) for r in event.records)
+                case Truncated(topic=topic, partition=number) if (topic, number) in last:
+                    record, before = last.pop((topic, number))
+                    if _is_there(facts, record):
+                        message = (
+                            f"{process} was told of a truncation, but {short(record.value)} is still there"
+                        )
+                        yield Violation(
+                            "needless truncation", message, topic, number, record.offset, (before, index)
+                        )
+                case _:
+                    pass
+
+
+CHECKERS = (untold_truncations, needless_truncations, epoch_ends)

@@ -1,0 +1,184 @@
+"""Members of groups, by librdkafka: they read, commit, and some of them copy what they read."""
+
+from __future__ import annotations
+
+import logging
+import re
+import syslog
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from tests.robustness.clients import _record
+from tests.robustness.dice import Dice
+from tests.robustness.history import Assign, Commit, Place, Poll, Truncated
+from tests.robustness.load.worker import LIBRDKAFKA, Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.robustness.clients import Recorder
+    from tests.robustness.plan import GroupPlan
+
+POLL_S: Final = 0.1
+POLL_RECORDS: Final = 500
+SESSION_TIMEOUT_MS: Final = 6_000
+HEARTBEAT_MS: Final = 500
+MS_PER_S: Final = 1_000
+# librdkafka reports only by this warning that it leaves a position which is not in the log.
+RESET: Final = re.compile(r"(?P<topic>\S+) \[(?P<partition>\d+)\]: offset reset \(at ")
+
+
+class Member:
+    """A member from its start to its end: one process of the history."""
+
+    def __init__(
+        self, recorder: Recorder, bootstrap: str, process: str, plan: GroupPlan, strategy: str
+    ) -> None:
+        self._record = recorder
+        self._process = process
+        self._plan = plan
+        self._positions: dict[tuple[str, int], int] = {}
+        self._assigned: set[tuple[str, int]] = set()
+        config: dict[str, Any] = {
+            "bootstrap.servers": bootstrap,
+            "group.id": plan.name,
+            "group.protocol": plan.protocol,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "isolation.level": plan.isolation,
+            "fetch.wait.max.ms": 100,
+            **LIBRDKAFKA,
+            "log_level": syslog.LOG_WARNING,
+        }
+        if plan.protocol == "classic":
+            config |= {
+                "session.timeout.ms": SESSION_TIMEOUT_MS,
+                "heartbeat.interval.ms": HEARTBEAT_MS,
+                "partition.assignment.strategy": strategy,
+            }
+        self.client = Consumer(config, logger=_logger(process, self._on_reset))
+        self.client.subscribe(
+            list(plan.topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
+        )
+
+    def _on_assign(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        mine = {(each.topic, each.partition) for each in partitions}
+        for partition in mine:
+            self._positions.pop(partition, None)
+        self._assigned |= mine
+        self._note_assignment("rebalance")
+
+    def _on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        for each in partitions:
+            self._positions.pop((each.topic, each.partition), None)
+            self._assigned.discard((each.topic, each.partition))
+        self._note_assignment("rebalance")
+
+    def _note_assignment(self, why: str) -> None:
+        places = tuple(Place(*partition) for partition in sorted(self._assigned))
+        self._record.add(Assign, self._process, "info", places=places, why=why, group=self._plan.name)
+
+    def poll(self) -> None:
+        """Read what arrives within a moment."""
+        messages = self.client.consume(POLL_RECORDS, POLL_S)
+        records = tuple(_record(message) for message in messages if message.error() is None)
+        if records:
+            for record in records:
+                self._positions[record.topic, record.partition] = record.offset + 1
+            fields = {"isolation": self._plan.isolation, "group": self._plan.name, "validates": True}
+            self._record.add(Poll, self._process, "ok", records=records, **fields)
+
+    def _on_reset(self, topic: str, partition: int) -> None:
+        """The client goes back to the beginning of a partition, because its position is not in the log."""
+        position = self._positions.pop((topic, partition), None)
+        if position is not None:
+            where = {"topic": topic, "partition": partition, "offset": position}
+            self._record.add(Truncated, self._process, "info", **where)
+            self._note_assignment("seek")
+
+    def places(self) -> tuple[Place, ...]:
+        """Returns the positions after the records that were read."""
+        return tuple(Place(*partition, offset) for partition, offset in sorted(self._positions.items()))
+
+    def commit(self) -> None:
+        """Commit the positions."""
+        places = self.places()
+        if not places:
+            return
+        fields = {"group": self._plan.name, "offsets": places}
+        self._record.add(Commit, self._process, "invoke", **fields)
+        try:
+            answered = self.client.commit(offsets=as_partitions(places), asynchronous=False)
+        except KafkaException as error:
+            self._record.add(Commit, self._process, "info", **fields, error=str(error))
+            return
+        failed = next((each.error for each in answered or () if each.error is not None), None)
+        if failed is None:
+            self._record.add(Commit, self._process, "ok", **fields)
+        else:
+            self._record.add(Commit, self._process, "info", **fields, error=str(failed))
+
+    def close(self) -> None:
+        """Leave the group."""
+        self.client.close()
+
+
+class _Resets(logging.Handler):
+    """Calls a function for each warning of a reset, on the thread that polls."""
+
+    def __init__(self, report: Callable[[str, int], None]) -> None:
+        super().__init__()
+        self._report = report
+
+    def emit(self, record: logging.LogRecord) -> None:
+        found = RESET.search(record.getMessage())
+        if found is not None:
+            self._report(found["topic"], int(found["partition"]))
+
+
+def _logger(name: str, report: Callable[[str, int], None]) -> logging.Logger:
+    logger = logging.Logger(name)
+    logger.addHandler(_Resets(report))
+    return logger
+
+
+def as_partitions(places: tuple[Place, ...]) -> list[TopicPartition]:
+    """Returns places as the client names them."""
+    return [TopicPartition(place.topic, place.partition, place.offset) for place in places]
+
+
+class MemberWorker(Worker):
+    """Reads and commits at intervals, and leaves and joins at others."""
+
+    def __init__(self, recorder: Recorder, bootstrap: str, plan: GroupPlan, number: int, seed: int) -> None:
+        super().__init__(f"{plan.name}/{number}")
+        self._recorder, self._bootstrap, self._plan = recorder, bootstrap, plan
+        # All members of a group must offer the same strategies.
+        self._strategy = Dice(seed, plan.name).one_of(("range", "roundrobin", "cooperative-sticky"))
+        # Members leave at different times.
+        self._first_life_s = number * plan.restart_interval_ms / plan.members / MS_PER_S
+
+    def work(self) -> None:
+        life_s, number = self._first_life_s, 0
+        while not self.closing.is_set():
+            number += 1
+            member = Member(
+                self._recorder, self._bootstrap, f"{self.name}.{number}", self._plan, self._strategy
+            )
+            try:
+                self._use(member, time.monotonic() + life_s if life_s else float("inf"))
+            finally:
+                member.close()
+            life_s = self._plan.restart_interval_ms / MS_PER_S
+
+    def _use(self, member: Member, end: float) -> None:
+        interval_s = self._plan.commit_interval_ms / MS_PER_S
+        due = time.monotonic() + interval_s
+        while not self.closing.is_set() and time.monotonic() < end:
+            member.poll()
+            if time.monotonic() >= due:
+                member.commit()
+                due = time.monotonic() + interval_s
+        member.commit()

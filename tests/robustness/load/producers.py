@@ -1,0 +1,205 @@
+"""Producers of librdkafka: plain, idempotent and transactional ones."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from tests.robustness.dice import Dice
+from tests.robustness.history import UNKNOWN, Send, Txn
+from tests.robustness.load.worker import LIBRDKAFKA, REQUEST_TIMEOUT_S, Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tests.robustness.clients import Recorder
+    from tests.robustness.plan import ProducerPlan
+
+# Limits records without an answer, so that a producer ends soon after a fault.
+IN_FLIGHT: Final = 500
+KEYS: Final = 20
+PAUSE_S: Final = 0.02
+RECORDS_OF_TRANSACTION: Final = (1, 20)
+TRANSACTION_TIMEOUT_MS: Final = 8_000
+# Limits the repetitions of a step of a transaction.
+STEP_TIMEOUT_S: Final = 20.0
+
+
+class Abandoned(Exception):
+    """The producer can't be used any more: its successor takes over."""
+
+
+class Session:
+    """A producer from its start to its end: one process of the history."""
+
+    def __init__(self, recorder: Recorder, bootstrap: str, process: str, plan: ProducerPlan) -> None:
+        self._record = recorder
+        self._process = process
+        self._plan = plan
+        self._serial = 0
+        self._txn: str | None = None
+        self.outstanding = 0
+        self.failed = 0
+        config: dict[str, Any] = {
+            "bootstrap.servers": bootstrap,
+            "acks": plan.acks,
+            "enable.idempotence": plan.kind != "plain",
+            "linger.ms": plan.linger_ms,
+            "message.timeout.ms": int(REQUEST_TIMEOUT_S * 1000),
+            "retry.backoff.ms": 50,
+            "retry.backoff.max.ms": 500,
+            **LIBRDKAFKA,
+        }
+        if plan.kind == "transactional":
+            config |= {"transactional.id": plan.name, "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}
+        self.client = Producer(config)
+        if plan.kind == "transactional":
+            _repeated(self.client.init_transactions)
+
+    def send(self, topic: str, partition: int, key: str) -> None:
+        """Send a record with a new value. Raises Abandoned."""
+        self._serial += 1
+        value = f"{self._process}-{self._serial}"
+        fields = {
+            "topic": topic,
+            "partition": partition,
+            "value": value,
+            "key": key,
+            "acks": self._plan.acks,
+            "idempotent": self._plan.kind != "plain",
+            "txn": self._txn,
+        }
+        self._record.add(Send, self._process, "invoke", **fields)
+        try:
+            self.client.produce(
+                topic, value, key, partition=partition, on_delivery=lambda e, m: self._done(fields, e, m)
+            )
+        except (KafkaException, BufferError) as error:
+            self._record.add(Send, self._process, "fail", **fields, error=str(error))
+            raise Abandoned from error
+        self.outstanding += 1
+
+    def _done(self, fields: dict[str, Any], error: KafkaError | None, message: Message) -> None:
+        self.outstanding -= 1
+        if error is None:
+            offset = message.offset()
+            known = UNKNOWN if offset is None else max(offset, UNKNOWN)
+            self._record.add(Send, self._process, "ok", **fields, offset=known)
+            return
+        self.failed += 1
+        self._record.add(Send, self._process, "info", **fields, error=error.name())
+
+    def flush(self) -> None:
+        """Wait until all records are answered or have timed out. Raises Abandoned."""
+        deadline = time.monotonic() + 2 * REQUEST_TIMEOUT_S
+        while self.outstanding and time.monotonic() < deadline:
+            self.client.flush(0.5)
+        if self.outstanding:
+            raise Abandoned
+
+    def transaction(self, fill: Callable[[], None], end: str) -> None:
+        """Begin a transaction, fill it, and end it by `end`, or by an abort if a record failed.
+
+        Raises Abandoned.
+        """
+        self._serial += 1
+        self._txn, self.failed = f"{self._process}/{self._serial}", 0
+        try:
+            self._step("begin", "invoke")
+            self.client.begin_transaction()
+            self._step("begin", "ok")
+            fill()
+            self.flush()
+            self.end("abort" if self.failed else end)
+        except KafkaException as error:
+            raise Abandoned from error
+        finally:
+            self._txn = None
+
+    def end(self, action: str, **fields: Any) -> None:
+        """Commit or abort the transaction. Raises KafkaException."""
+        self._step(action, "invoke", **fields)
+        try:
+            _repeated(self.client.commit_transaction if action == "commit" else self.client.abort_transaction)
+        except KafkaException as error:
+            self._step(action, "info", error=str(error), **fields)
+            if action == "abort" or not error.args[0].txn_requires_abort():
+                raise
+            self.end("abort")
+        else:
+            self._step(action, "ok", **fields)
+
+    def _step(self, action: str, type_: str, **fields: Any) -> None:
+        where = {"txn": self._txn, "transactional_id": self._plan.name, "action": action}
+        self._record.add(Txn, self._process, type_, **where, **fields)
+
+    def close(self) -> None:
+        """Give up what has no answer."""
+        self.client.purge()
+        self.client.flush(1)
+
+
+def _repeated(step: Callable[[float], Any]) -> None:
+    """Repeat a step of a transaction while it fails for a passing reason. Raises KafkaException."""
+    deadline = time.monotonic() + STEP_TIMEOUT_S
+    while True:
+        try:
+            step(REQUEST_TIMEOUT_S)
+        except KafkaException as error:
+            if not error.args[0].retriable() or time.monotonic() > deadline:
+                raise
+            time.sleep(PAUSE_S)
+        else:
+            return
+
+
+class ProducerWorker(Worker):
+    """Produces at a rate to all partitions, with a new session after an error that ends one."""
+
+    def __init__(
+        self, recorder: Recorder, bootstrap: str, plan: ProducerPlan, partitions: Mapping[str, int], seed: int
+    ) -> None:
+        super().__init__(plan.name)
+        self._recorder, self._bootstrap, self._plan = recorder, bootstrap, plan
+        self._partitions = partitions
+        self._dice = Dice(seed, plan.name)
+        self._next = time.monotonic()
+
+    def work(self) -> None:
+        number = 0
+        while not self.closing.is_set():
+            number += 1
+            try:
+                session = Session(self._recorder, self._bootstrap, f"{self.name}.{number}", self._plan)
+            except KafkaException:
+                # The coordinator is away for longer than the producer waits.
+                continue
+            try:
+                self._use(session)
+            except Abandoned:
+                continue
+            finally:
+                session.close()
+
+    def _use(self, session: Session) -> None:
+        while not self.closing.is_set():
+            if self._plan.kind == "transactional":
+                count = self._dice.between(*RECORDS_OF_TRANSACTION)
+                end = "abort" if self._dice.below(100) < self._plan.abort_percent else "commit"
+                session.transaction(lambda count=count: self._send(session, count), end)  # type: ignore[misc]
+            else:
+                self._send(session, 1)
+        session.flush()
+
+    def _send(self, session: Session, count: int) -> None:
+        """Send records at the planned rate."""
+        for _ in range(count):
+            self._next = max(self._next + 1 / self._plan.rate_per_s, time.monotonic() - 1)
+            while (left_s := self._next - time.monotonic()) > 0 or session.outstanding >= IN_FLIGHT:
+                session.client.poll(max(min(left_s, PAUSE_S), 0.001))
+            topic = self._dice.one_of(self._plan.topics)
+            partition = self._dice.below(self._partitions[topic])
+            session.send(topic, partition, f"key-{self._dice.below(KEYS)}")
+        session.client.poll(0)

@@ -1,0 +1,141 @@
+"""Carries out a plan: servers, clients, faults at their times, and the last reads."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import shutil
+import time
+from typing import TYPE_CHECKING, Final
+
+from tests.robustness import plan as plans
+from tests.robustness.clients import Recorder
+from tests.robustness.history import Fault, Run, Topic, Writer
+from tests.robustness.load.administrator import Administrator, create_topics
+from tests.robustness.load.final import FinalReader
+from tests.robustness.load.members import MemberWorker
+from tests.robustness.load.natives import NativeReader, NativeWriter
+from tests.robustness.load.producers import ProducerWorker
+from tests.robustness.site.faults import FAULTS
+from tests.robustness.site.site import Site
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.robustness.load.worker import Worker
+    from tests.robustness.plan import FaultPlan, Plan
+
+TICK_S: Final = 0.1
+
+
+def run(plan: Plan, folder: Path) -> Path:
+    """Carry out a plan. Returns the path of its history; logs stay beside it."""
+    path = folder / "history.jsonl"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    site = Site(plan, folder)
+    with Writer(path) as writer:
+        recorder = Recorder(writer)
+        try:
+            site.start()
+            _announce(plan, recorder)
+            create_topics(site.bootstrap, plan.topics)
+            workers = list(_workers(plan, site, recorder))
+            for worker in workers:
+                worker.start()
+            Director(plan, site, recorder).direct()
+            for worker in workers:
+                worker.closing.set()
+            for worker in workers:
+                worker.close()
+            site.topology.settle()
+            final = FinalReader(recorder, site.bootstrap, site.topology)
+            final.read(plan.topics, [group.name for group in plan.groups])
+        finally:
+            site.stop()
+    return path
+
+
+def _announce(plan: Plan, recorder: Recorder) -> None:
+    """Write the first event, with what the checkers must know."""
+    topics = tuple(
+        Topic(
+            name=topic.name,
+            partitions=topic.partitions,
+            offsets=topic.offsets,
+            kept_acks=plan.kept_acks(topic),
+            compacted=topic.compacted,
+        )
+        for topic in plan.topics
+    )
+    recorder.add(
+        Run,
+        "runner",
+        "info",
+        seed=plan.seed,
+        topology=plan.topology,
+        topics=topics,
+        groups=tuple(group.name for group in plan.groups),
+        plan=plans.describe(plan),
+    )
+
+
+def _workers(plan: Plan, site: Site, recorder: Recorder) -> Iterator[Worker]:
+    """Yields all clients."""
+    partitions = {topic.name: topic.partitions for topic in plan.topics}
+    for producer in plan.producers:
+        yield ProducerWorker(recorder, site.bootstrap, producer, partitions, plan.seed)
+    for group in plan.groups:
+        for number in range(1, group.members + 1):
+            yield MemberWorker(recorder, site.bootstrap, group, number, plan.seed)
+    for native in plan.natives:
+        if native.writes_per_s:
+            yield NativeWriter(recorder, site.topology, native, partitions[native.topic], plan.seed)
+        for partition in range(partitions[native.topic]):
+            yield NativeReader(recorder, site.topology, native, partition)
+    yield Administrator(recorder, site.bootstrap, plan.admins)
+
+
+class Director:
+    """Begins and ends the faults at their times, and records both."""
+
+    def __init__(self, plan: Plan, site: Site, recorder: Recorder) -> None:
+        self._plan, self._site, self._record = plan, site, recorder
+
+    def direct(self) -> None:
+        """Take all steps. Returns when all faults have ended and all brokers serve."""
+        began = time.monotonic()
+        order = itertools.count()
+        steps = [(fault.at_ms, next(order), fault, self._happen(fault)) for fault in self._plan.faults]
+        heapq.heapify(steps)
+        while steps:
+            at_ms, _, fault, happening = heapq.heappop(steps)
+            self._wait(began + at_ms / 1000)
+            if next(happening, self) is not self:
+                heapq.heappush(steps, (fault.end_ms, next(order), fault, happening))
+        self._wait(began + self._plan.duration_ms / 1000)
+        self._site.wait_for_brokers()
+
+    def _wait(self, until: float) -> None:
+        """Wait for a time. Brokers that end by themselves meanwhile start again."""
+        while True:
+            for name in self._site.revive():
+                self._note("exit", name, "begin", "the broker ended by itself")
+                self._note("exit", name, "end")
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                return
+            time.sleep(min(left_s, TICK_S))
+
+    def _happen(self, fault: FaultPlan) -> Iterator[None]:
+        """One fault: begins, yields, and ends."""
+        happening = FAULTS[fault.kind](self._site, fault)
+        self._note(fault.kind, fault.target, "begin", f"strength {fault.strength}" if fault.strength else "")
+        next(happening)
+        yield
+        next(happening, None)
+        self._note(fault.kind, fault.target, "end")
+
+    def _note(self, kind: str, target: str, phase: str, detail: str = "") -> None:
+        self._record.add(Fault, "runner", "info", kind=kind, target=target, phase=phase, detail=detail)
