@@ -85,6 +85,7 @@ usage: ./dev COMMAND [ARGUMENT...]
   bench [OPTION...]          run all benchmarks beside Redis and Kafka (--help, --quick)
   bench kernel [OPTION...]   run the benchmark of the compiled kernel
   robustness [OPTION...]     run clients and faults by seeds, and check their histories (--help)
+  simulate [OPTION...]       the same on simulated servers and clocks, thousands of seeds (--help)
   run COMMAND...             run a command in the environment: ./dev run korvet serve
   clean                      remove the environment, caches and build results
   help                       show this text
@@ -108,6 +109,7 @@ def main(arguments: list[str]) -> int:
         "lint": lint,
         "bench": bench,
         "robustness": robustness,
+        "simulate": simulate,
         "run": run,
         "clean": clean,
     }
@@ -202,6 +204,11 @@ def robustness(arguments: list[str]) -> int:
     """Run `./dev robustness`."""
     command = [str(PYTHON), "-m", "tests.robustness", *arguments]
     return execute(command, prepare({"spark", "dev"}, java=True))
+
+
+def simulate(arguments: list[str]) -> int:
+    """Run `./dev simulate`."""
+    return execute([str(PYTHON), "-m", "tests.simulation", *arguments], prepare({"dev"}, java=False))
 
 
 def run(arguments: list[str]) -> int:

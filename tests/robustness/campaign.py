@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from tests.robustness import history, plan, report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from tests.robustness.checkers import Violation
@@ -47,10 +47,10 @@ class Passed:
         new.replace(self._file)
 
 
-def sources(root: Path) -> str:
+def sources(root: Path, patterns: Sequence[str] = SOURCES) -> str:
     """Returns a hash of the files on which results depend."""
     digest = hashlib.sha256()
-    for pattern in SOURCES:
+    for pattern in patterns:
         for path in sorted(root.glob(pattern)):
             digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]

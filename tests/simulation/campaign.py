@@ -1,0 +1,101 @@
+"""Runs many seeds in several processes, and remembers which have passed, so that it can be resumed."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import time
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from typing import TYPE_CHECKING, Final
+
+from tests.robustness.campaign import SOURCES, sources
+from tests.simulation import worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+    from pathlib import Path
+
+# Seeds that one process runs before it reports.
+CHUNK: Final = 50
+# Failures after which a campaign ends: more of them have the same causes.
+MOST_FAILURES: Final = 20
+_REPORT_S: Final = 10.0
+_SOURCES: Final = (*SOURCES, "tests/robustness/checkers/*.py", "tests/simulation/**/*.py")
+
+
+class Passed:
+    """The chunks of seeds that passed with these sources, in a file."""
+
+    def __init__(self, file: Path, root: Path) -> None:
+        self._file = file
+        self._key = sources(root, _SOURCES)
+        self._chunks: set[int] = set()
+        if file.exists():
+            stored = json.loads(file.read_text())
+            if stored["key"] == self._key:
+                self._chunks = set(stored["chunks"])
+
+    def __contains__(self, chunk: int) -> bool:
+        return chunk in self._chunks
+
+    def add(self, chunk: int) -> None:
+        """Remember a chunk, in the file as well. A crash leaves the file as it was before or after."""
+        self._chunks.add(chunk)
+        new = self._file.with_suffix(".new")
+        new.write_text(json.dumps({"key": self._key, "chunks": sorted(self._chunks)}))
+        new.replace(self._file)
+
+
+def run(
+    seeds: range,
+    folder: Path,
+    passed: Passed | None,
+    say: Callable[[str], None],
+    processes: int | None = None,
+) -> list[worker.Result]:
+    """Run all seeds, except chunks that have passed. Returns the failed ones."""
+    chunks = [
+        seeds[at : at + CHUNK]
+        for at in range(0, len(seeds), CHUNK)
+        if passed is None or len(seeds[at : at + CHUNK]) < CHUNK or seeds[at] // CHUNK not in passed
+    ]
+    failed: list[worker.Result] = []
+    count, began_s = 0, time.monotonic()
+    said_s = began_s
+    for chunk, results in _results(chunks, folder, processes or os.cpu_count() or 1):
+        bad = [result for result in results if result.failure]
+        failed += bad
+        count += len(results)
+        for result in bad:
+            say(f"seed {result.seed}:\n{result.failure}")
+        if passed is not None and not bad and len(chunk) == CHUNK:
+            passed.add(chunk[0] // CHUNK)
+        now_s = time.monotonic()
+        if now_s - said_s >= _REPORT_S:
+            said_s = now_s
+            say(f"{count} seeds, {count / (now_s - began_s) * 60:.0f} per minute, {len(failed)} failed")
+        if len(failed) >= MOST_FAILURES:
+            break
+    return failed
+
+
+def _results(
+    chunks: list[range], folder: Path, processes: int
+) -> Iterator[tuple[range, list[worker.Result]]]:
+    """Yields each chunk with its results, as they come."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=spawn, initializer=worker.prepare) as pool:
+        running: dict[Future[list[worker.Result]], range] = {}
+        ahead = iter(chunks)
+        try:
+            while True:
+                while len(running) < processes + 1 and (chunk := next(ahead, None)) is not None:
+                    running[pool.submit(worker.run_some, chunk, folder)] = chunk
+                if not running:
+                    return
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    yield running.pop(future), future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)

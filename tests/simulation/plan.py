@@ -1,0 +1,140 @@
+"""Plans of simulated runs: short versions of those of robustness runs, for servers that can be simulated."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from tests.robustness.dice import Dice
+from tests.robustness.plan import (
+    COPIES,
+    FAULT_KINDS,
+    FaultPlan,
+    GroupPlan,
+    NativePlan,
+    Plan,
+    ProducerPlan,
+    TopicPlan,
+    TopologyName,
+)
+
+TOPOLOGIES: Final[tuple[TopologyName, ...]] = ("alone",)
+DURATION_MS: Final = (1_000, 4_000)
+# The first fault begins when topics exist and clients have connected.
+FIRST_FAULT_MS: Final = 300
+PAUSE_MS: Final = (50, 1_500)
+# A longer fault shows nothing new: leases, sessions and timeouts are shorter in simulated runs.
+LONGEST_FAULT_MS: Final = 3_000
+NOT_SIMULATED: Final = frozenset({"disk_full"})
+KINDS: Final = tuple(
+    kind for kind in FAULT_KINDS if kind.name not in NOT_SIMULATED for _ in range(kind.weight)
+)
+
+
+def make(seed: int) -> Plan:
+    """Returns the plan of a seed."""
+    dice = Dice(seed, "simulated setting")
+    topology = dice.one_of(TOPOLOGIES)
+    brokers = dice.one_of((1, 2, 2, 3))
+    topics = _topics(dice, topology)
+    duration_ms = dice.between(*DURATION_MS)
+    return Plan(
+        seed=seed,
+        duration_ms=duration_ms,
+        topology=topology,
+        brokers=brokers,
+        replica_lag_ms=0 if topology == "alone" else dice.one_of((0, 0, 20, 100, 1_500)),
+        topics=topics,
+        producers=_producers(dice, topics),
+        groups=_groups(dice, topics),
+        natives=_natives(dice, topics),
+        admins=(),
+        faults=_faults(Dice(seed, "simulated faults"), topology, brokers, duration_ms),
+    )
+
+
+def _topics(dice: Dice, topology: TopologyName) -> tuple[TopicPlan, ...]:
+    copies = COPIES[topology]
+    topics = [TopicPlan("kept", dice.between(1, 2), dice.one_of(("clock", "dense")), copies)]
+    if dice.chance(0.4):
+        layout: Literal["record", "batch"] = "batch" if dice.chance(0.3) else "record"
+        level = dice.between(1, copies)
+        topics.append(TopicPlan("other", 1, dice.one_of(("clock", "dense")), level, layout))
+    return tuple(topics)
+
+
+def _producers(dice: Dice, topics: tuple[TopicPlan, ...]) -> tuple[ProducerPlan, ...]:
+    names = tuple(topic.name for topic in topics)
+    producers = []
+    for number in range(dice.between(1, 3)):
+        kind: Literal["plain", "idempotent", "transactional"]
+        kind = dice.one_of(("plain", "idempotent", "idempotent", "transactional", "transactional"))
+        producers.append(
+            ProducerPlan(
+                name=f"producer-{number}",
+                client="simulated",
+                kind=kind,
+                topics=names,
+                acks=dice.one_of((1, -1)) if kind == "plain" else -1,
+                rate_per_s=dice.one_of((3, 10)),
+                linger_ms=0,
+                abort_percent=dice.one_of((0, 10, 50)) if kind == "transactional" else 0,
+            )
+        )
+    return tuple(producers)
+
+
+def _groups(dice: Dice, topics: tuple[TopicPlan, ...]) -> tuple[GroupPlan, ...]:
+    if dice.chance(0.25):
+        return ()
+    return (
+        GroupPlan(
+            name="group-0",
+            client="simulated",
+            protocol=dice.one_of(("classic", "consumer")),
+            members=dice.between(1, 2),
+            topics=tuple(topic.name for topic in topics),
+            isolation=dice.one_of(("read_committed", "read_uncommitted")),
+            commit_interval_ms=dice.one_of((100, 500)),
+            restart_interval_ms=dice.one_of((0, 0, 1_000)),
+        ),
+    )
+
+
+def _natives(dice: Dice, topics: tuple[TopicPlan, ...]) -> tuple[NativePlan, ...]:
+    topics = tuple(topic for topic in topics if topic.is_native)
+    if not topics or dice.chance(0.6):
+        return ()
+    return (NativePlan("native", dice.one_of(topics).name, dice.one_of((0, 3)), None),)
+
+
+def _faults(dice: Dice, topology: TopologyName, brokers: int, duration_ms: int) -> tuple[FaultPlan, ...]:
+    kinds = [kind for kind in KINDS if topology in kind.topologies]
+    faults: list[FaultPlan] = []
+    at_ms = FIRST_FAULT_MS + dice.between(0, 1_000)
+    while at_ms < duration_ms:
+        kind = dice.one_of(kinds)
+        target, number = dice.one_of(kind.targets), dice.between(1, brokers)
+        first, last = kind.duration_ms
+        fault = FaultPlan(
+            at_ms=at_ms,
+            kind=kind.name,
+            target=f"{target}-{number}" if target in ("broker", "link") else target,
+            duration_ms=min(dice.between(first, last), LONGEST_FAULT_MS),
+            strength=_strength(dice, kind.name),
+        )
+        faults.append(fault)
+        overlaps = dice.chance(0.2) and target in ("broker", "link", "clients")
+        at_ms += (fault.duration_ms // 2 if overlaps else fault.duration_ms) + dice.between(*PAUSE_MS)
+    return tuple(faults)
+
+
+def _strength(dice: Dice, kind: str) -> int:
+    match kind:
+        case "delay":
+            return dice.one_of((5, 50, 400))
+        case "clock":
+            return dice.one_of((-3_600, -5, 5, 3_600))
+        case "replica_late":
+            return dice.one_of((100, 1_500))
+        case _:
+            return 0

@@ -1,0 +1,73 @@
+"""The Redis servers of a run: which of them is the primary, and what happens when they fail."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from tests.simulation.redis.server import RedisServer
+from tests.simulation.transport import Closing
+
+if TYPE_CHECKING:
+    from tests.simulation.network import Network
+
+ALIAS: Final = "redis"
+"""The host name that brokers and Redis clients use; it leads to the primary."""
+_POLL_S: Final = 0.01
+
+
+class Servers:
+    """One server, or a primary and its replica."""
+
+    def __init__(self, network: Network, copies: int) -> None:
+        self.network = network
+        names = [f"redis-{number}" for number in range(1, copies + 1)]
+        self._servers = [RedisServer(network.loop, network, network.process(name)) for name in names]
+        self.primary = self._servers[0]
+        for server in self._servers:
+            server.start()
+            if server is not self.primary:
+                server.replication.follow(self.primary)
+        network.redirect(ALIAS, self.primary.process.name)
+
+    @property
+    def replica(self) -> RedisServer:
+        """The server that is not the primary."""
+        return next(server for server in self._servers if server is not self.primary)
+
+    @property
+    def names(self) -> list[str]:
+        """The hosts of all servers."""
+        return [server.process.name for server in self._servers]
+
+    def kill(self, server: RedisServer) -> None:
+        """End a server's process."""
+        self.network.kill(server.process)
+        server.sessions.clear()
+
+    def restart(self, server: RedisServer) -> None:
+        """Start a server that was killed, with all that it had written to its file."""
+        server.process = self.network.process(server.process.name)
+        server.replication.restart(server.replication.offset)
+        server.start()
+
+    def promote(self) -> None:
+        """Make the replica the primary: from now on the alias leads to it."""
+        self.primary = self.replica
+        self.primary.replication.promote()
+        self.network.redirect(ALIAS, self.primary.process.name)
+
+    def demote(self, server: RedisServer) -> None:
+        """Make a former primary a replica; what only it has is lost."""
+        server.disconnect(Closing.RESET)
+        server.replication.follow(self.primary)
+
+    async def switch_over(self) -> None:
+        """Make the replica the primary after it has all data (the command FAILOVER)."""
+        old = self.primary
+        old.is_handing_over = True
+        while self.replica.replication.offset < old.replication.offset:  # noqa: ASYNC110
+            await asyncio.sleep(_POLL_S)
+        old.is_handing_over = False
+        self.promote()
+        self.demote(old)

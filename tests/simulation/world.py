@@ -1,0 +1,240 @@
+"""One run: servers, brokers, clients and faults of a plan on one virtual clock, and the history of it all."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import traceback
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from kio.schema.create_topics.v7.request import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kio.schema.errors import ErrorCode
+
+from tests.robustness import history
+from tests.robustness.checkers import check
+from tests.robustness.dice import Dice
+from tests.robustness.history import Run, Topic
+from tests.robustness.plan import COPIES, describe
+from tests.simulation import brokers, virtual_time
+from tests.simulation.clients.client import RETRIABLE, Client, History, UnexpectedError
+from tests.simulation.clients.final import FinalReader
+from tests.simulation.clients.groups import ClassicMember, Member, ModernMember
+from tests.simulation.clients.native import NativeClient
+from tests.simulation.clients.producer import Producer
+from tests.simulation.clients.transactional import TransactionalProducer
+from tests.simulation.clients.wire import Disconnected
+from tests.simulation.faults import Faults
+from tests.simulation.loop import SimulatedLoop
+from tests.simulation.network import Network
+from tests.simulation.servers import ALIAS, Servers
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from tests.robustness.checkers import Violation
+    from tests.robustness.history import Event
+    from tests.robustness.plan import GroupPlan, Plan, ProducerPlan, TopicPlan
+    from tests.simulation.process import Process
+
+# Virtual time after the last fault in which brokers must serve everything again.
+RECOVERY_S: Final = 30.0
+# Virtual time in which brokers start.
+_START_S: Final = 20.0
+# Clients go on after the last fault for this time.
+_CALM_S: Final = 0.5
+
+
+class Outcome(NamedTuple):
+    """What a run has shown."""
+
+    events: list[Event]
+    violations: list[Violation]
+    """Violations and notes."""
+    problems: list[str]
+    """Errors of clients and brokers that nobody expects, with their tracebacks."""
+    trace: str
+    """A hash of all events and of the order in which callbacks ran."""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether no rule was broken."""
+        return not self.problems and all(violation.is_note for violation in self.violations)
+
+
+def run(plan: Plan) -> Outcome:
+    """Simulate a plan, and check its history."""
+    loop = SimulatedLoop()
+    virtual_time.begin(loop, plan.seed)
+    asyncio.set_event_loop(loop)
+    try:
+        world = World(loop, plan)
+        loop.run_until_complete(world.runner.run(world.main()))
+        events = world.history.events
+        problems = [*world.problems, *map(_text, loop.failures)]
+    finally:
+        virtual_time.end()
+        asyncio.set_event_loop(None)
+    digest = hashlib.sha256(b"".join(map(history.encode, events)))
+    digest.update(b"%d %r" % (loop.callbacks, loop.time()))
+    return Outcome(events, check(events), problems, digest.hexdigest())
+
+
+def _text(context: dict[str, Any]) -> str:
+    error = context["exception"]
+    return context["message"] + "\n" + "".join(traceback.format_exception(error))
+
+
+class World:
+    """All processes of a run."""
+
+    def __init__(self, loop: SimulatedLoop, plan: Plan) -> None:
+        self.loop = loop
+        self.plan = plan
+        self.history = History()
+        self.problems: list[str] = []
+        self.network = Network(loop, random.Random(plan.seed))
+        self.servers = Servers(self.network, COPIES[plan.topology])
+        self.brokers: dict[int, Process] = {}
+        self.clients: list[str] = []
+        self.runner = self.network.process("runner")
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    @property
+    def broker_names(self) -> list[str]:
+        """The hosts of the planned brokers."""
+        return [f"broker-{number}" for number in range(1, self.plan.brokers + 1)]
+
+    def note(self, event: type[Event], type_: str, /, **fields: Any) -> None:
+        """Write an event of the runner to the history."""
+        self.history.add(self.runner, event, type_, **fields)
+
+    def start_broker(self, number: int) -> None:
+        """Start a broker."""
+        process = self.brokers[number] = self.network.process(f"broker-{number}")
+        brokers.start(process, number, {})
+
+    async def main(self) -> None:
+        """The whole run."""
+        plan = self.plan
+        topics = tuple(
+            Topic(
+                name=each.name,
+                partitions=each.partitions,
+                offsets=each.offsets,
+                kept_acks=plan.kept_acks(each),
+            )
+            for each in plan.topics
+        )
+        kept_commits = not plan.may_lose or plan.topology == "pair"
+        groups = tuple(group.name for group in plan.groups)
+        fields: dict[str, Any] = {"topics": topics, "kept_commits": kept_commits, "groups": groups}
+        self.note(Run, "info", seed=plan.seed, topology=plan.topology, plan=describe(plan), **fields)
+        for number in range(1, plan.brokers + 1):
+            self.start_broker(number)
+        for topic in plan.topics:
+            await self._create(topic)
+        names = self.servers.names
+        if len(names) > 1:
+            self.network.slow_down(names[0], names[1], plan.replica_lag_ms / 1000)
+        await self._work()
+        await self._read_everything()
+
+    def _client(self, name: str) -> Client:
+        self.clients.append(name)
+        process = self.network.process(name)
+        return Client(process, self.broker_names, self.history, Dice(self.plan.seed, name))
+
+    def _run(self, client: Client, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return client.process.run(self._guarded(client.name, work), client.name)
+
+    async def _guarded(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - the run goes on, and the problem is reported
+            self.problems.append(f"{name}: " + "".join(traceback.format_exception(error)))
+
+    async def _create(self, topic: TopicPlan) -> None:
+        client = self._client(f"creator-{topic.name}")
+        await self._run(client, self._create_topic(client, topic))
+
+    async def _create_topic(self, client: Client, topic: TopicPlan) -> None:
+        configs = {"offset.assignment": topic.offsets, "storage.layout": topic.layout}
+        if topic.min_insync_replicas > 1:
+            configs["min.insync.replicas"] = str(topic.min_insync_replicas)
+        request = CreateTopicsRequest(
+            topics=(
+                CreatableTopic(
+                    name=topic.name,  # type: ignore[arg-type]
+                    num_partitions=topic.partitions,  # type: ignore[arg-type]
+                    replication_factor=-1,  # type: ignore[arg-type]
+                    assignments=(),
+                    configs=tuple(CreatableTopicConfig(name=n, value=v) for n, v in configs.items()),
+                ),
+            )
+        )
+        deadline_s = client.time() + _START_S
+        while client.time() < deadline_s:
+            try:
+                answer = (await client.ask_anyone(request)).topics[0]
+            except Disconnected:
+                await client.pause()
+                continue
+            if answer.error_code in (ErrorCode.none, ErrorCode.topic_already_exists):
+                return
+            if answer.error_code not in RETRIABLE:
+                raise UnexpectedError(f"CreateTopics: {answer.error_code.name}: {answer.error_message}")
+            await client.pause()
+        raise UnexpectedError(f"topic {topic.name} cannot be created")
+
+    async def _work(self) -> None:
+        """Clients work while faults happen."""
+        faults = Faults(self)
+        last_ms = max((fault.end_ms for fault in self.plan.faults), default=0)
+        until_s = self.loop.time() + max(self.plan.duration_ms, last_ms) / 1000 + _CALM_S
+        tasks = [self.runner.run(self._guarded("fault", faults.run(fault))) for fault in self.plan.faults]
+        tasks += [self._start_producer(producer, until_s) for producer in self.plan.producers]
+        for group in self.plan.groups:
+            tasks += [self._start_member(group, number, until_s) for number in range(group.members)]
+        for native in self.plan.natives:
+            client = self._client(native.name)
+            tasks.append(self._run(client, NativeClient(client, native, ALIAS).run(until_s)))
+        await asyncio.gather(*tasks)
+
+    @property
+    def _partitions(self) -> dict[str, int]:
+        return {topic.name: topic.partitions for topic in self.plan.topics}
+
+    def _start_producer(self, plan: ProducerPlan, until_s: float) -> asyncio.Task[None]:
+        client = self._client(plan.name)
+        kind = TransactionalProducer if plan.kind == "transactional" else Producer
+        return self._run(client, kind(client, plan, self._partitions).run(until_s))
+
+    def _start_member(self, plan: GroupPlan, number: int, until_s: float) -> asyncio.Task[None]:
+        name = f"{plan.name}-member-{number}"
+        return self.runner.run(self._members(name, plan, until_s, restarts=number > 0))
+
+    async def _members(self, name: str, plan: GroupPlan, until_s: float, *, restarts: bool) -> None:
+        """One member after the other, each a new process; every second one leaves without a word."""
+        generation = 0
+        while self.loop.time() < until_s:
+            client = self._client(f"{name}-{generation}")
+            kind = ClassicMember if plan.protocol == "classic" else ModernMember
+            member: Member = kind(client, plan, self._partitions)
+            end_s = until_s
+            if restarts and plan.restart_interval_ms:
+                end_s = min(until_s, self.loop.time() + plan.restart_interval_ms / 1000)
+            await self._run(client, member.run(end_s, leaves=generation % 2 == 0))
+            generation += 1
+
+    async def _read_everything(self) -> None:
+        client = self._client("final")
+        await self._run(client, self._final_reads(client))
+
+    async def _final_reads(self, client: Client) -> None:
+        reader = FinalReader(client, client.time() + RECOVERY_S)
+        for topic in self.plan.topics:
+            await reader.read_topic(topic, ALIAS)
+        for group in self.plan.groups:
+            topics = [topic for topic in self.plan.topics if topic.name in group.topics]
+            await reader.read_group(group.name, topics, ALIAS)
