@@ -38,10 +38,11 @@ from korvet.storage.fields import counter_of, read_fields, shown
 from korvet.storage.identity import FORMAT_VERSION
 from korvet.storage.keys import Keyspace
 from korvet.storage.link import server_facts
-from korvet.storage.link.address import RedisAddress, parse_url
+from korvet.storage.link.address import RedisAddress
 from korvet.storage.link.module import look
 from korvet.storage.link.module_verdict import Use, Verdict
 from korvet.storage.link.redis_link import RedisLink
+from korvet.storage.link.sentinel import servers_of
 from korvet.storage.link.slots import SLOTS, NodeAddress, parse_slots
 from korvet.storage.log.entries import is_damaged, record_count
 from korvet.storage.log.transactions import parse_open, parse_producer
@@ -88,9 +89,10 @@ def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> Non
     if address is None:
         raise click.ClickException(f"no embedded server runs on {data_dir}; name a server with --redis URL")
     with contextlib.ExitStack() as stack:
-        servers = {place: stack.enter_context(client) for place, client in find_servers(address).items()}
+        named = asyncio.run(servers_of(address))
+        servers = {place: stack.enter_context(client) for place, client in find_servers(named).items()}
         clients = [*servers.values()]
-        addresses = addresses_of(address, servers)
+        addresses = addresses_of(named[0], servers)
         findings = [
             *([] if url else check_folder(data_dir)),
             *check_servers(servers),
@@ -110,12 +112,11 @@ def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> Non
         raise SystemExit(1)
 
 
-def find_servers(url: str) -> "dict[NodeAddress, redis.Redis]":
-    """Returns a client of the server, or of each primary of a cluster.
+def find_servers(addresses: Sequence[RedisAddress]) -> "dict[NodeAddress, redis.Redis]":
+    """Returns a client of the server, or of each primary of a cluster with these nodes.
 
-    Raises StoreError, redis.RedisError.
+    Raises redis.RedisError.
     """
-    addresses = parse_url(url)
     reason: redis.RedisError | None = None
     for address in addresses:
         first = _client(address)
@@ -192,9 +193,8 @@ def check_server(client: "redis.Redis") -> Iterator[Finding]:
     yield Finding("Function library", _OK if libraries else _WARNING, loaded)
 
 
-def addresses_of(url: str, servers: Collection[NodeAddress]) -> list[RedisAddress]:
-    """Returns the addresses of the servers that `find_servers` found by a URL."""
-    first, *_ = parse_url(url)
+def addresses_of(first: RedisAddress, servers: Collection[NodeAddress]) -> list[RedisAddress]:
+    """Returns the addresses of the servers that `find_servers` found, with the credentials of `first`."""
     return [first] if len(servers) == 1 else [_at(first, place) for place in servers]
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 # What is before the password of a URL's user, and of its query, and that.
 _USERS_PASSWORD = re.compile(r"(://[^:/?#]*:).*@")
-_QUERYS_PASSWORD = re.compile(r"([?&]password=)[^&#]*")
+_QUERYS_PASSWORD = re.compile(r"([?&](?:sentinel_)?password=)[^&#]*")
 
 
 class Address(NamedTuple):

@@ -15,7 +15,7 @@ from korvet.security.principals import PrincipalMapper
 
 # Braces delimit Redis Cluster hash tags, a colon delimits the parts of our keys.
 _KEYSPACE = re.compile(r"[A-Za-z0-9._-]+\Z")
-_REDIS_SCHEMES = ("redis", "rediss", "unix")
+_REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
 # What assigns partitions in consumer groups.
 _ASSIGNORS = ("uniform", "range")
 # Kafka's name of the authorizer whose rules ours follows.
@@ -119,5 +119,5 @@ def _check_url(url: str, origin: str) -> None:
     scheme = url.strip().partition(":")[0].lower()
     if scheme not in _REDIS_SCHEMES:
         raise ConfigError(
-            f"{origin}: expected a URL starting with redis://, rediss:// or unix://, got {redacted(url)!r}"
+            f"{origin}: expected a URL starting with {'://, '.join(_REDIS_SCHEMES)}://, got {redacted(url)!r}"
         )

@@ -65,8 +65,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     redis: Annotated[
         str | None,
         Meta(
-            description="URL of a Redis or Valkey (redis://, rediss://, unix://), or of nodes of a cluster. "
-            "If not set, korvet runs an embedded server."
+            description="URL of a Redis or Valkey (redis://, rediss://, unix://), of nodes of a cluster, or "
+            "of sentinels (redis+sentinel://, rediss+sentinel://). If not set, an embedded server runs."
         ),
     ] = None
     redis_socket_timeout_ms: Annotated[

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from korvet.config.address import redacted
 from korvet.storage.brokers.membership import Membership
 from korvet.storage.catalogue import Catalogue
 from korvet.storage.errors import StorageError, StoreError
 from korvet.storage.identity import open_keyspace
-from korvet.storage.link.address import DEFAULT_TIMEOUT_MS, parse_url
+from korvet.storage.link.address import DEFAULT_TIMEOUT_MS
 from korvet.storage.link.commands import Commands
 from korvet.storage.link.opening import connect, load_libraries
 from korvet.storage.log.native_watcher import NativeWatcher
@@ -100,7 +101,7 @@ class Store:
         except BaseException as error:
             await opened.close()
             if isinstance(error, StorageError) and not isinstance(error, StoreError):
-                raise StoreError(f"Redis at {parse_url(url)[0]}: {error}") from error
+                raise StoreError(f"{redacted(url)}: {error}") from error
             raise
         return store
 

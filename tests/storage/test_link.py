@@ -15,7 +15,7 @@ import uvloop
 
 from korvet.records.kernel import pack_command
 from korvet.storage.errors import LinkLost, StorageError, StorageFault, StoreError, WrongType
-from korvet.storage.link.address import parse_url
+from korvet.storage.link.address import SentinelAddress, parse_target, parse_url
 from korvet.storage.link.redis_link import RedisLink
 from tests.storage.proxy import Proxy, until
 
@@ -241,9 +241,54 @@ def test_several_nodes_share_the_options_of_the_url() -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "sentinels", "tls", "database"),
+    [
+        ("redis+sentinel://a:1,b,[::1]:2/main", [("a", 1), ("b", 26379), ("::1", 2)], (False, False), 0),
+        ("rediss+sentinel://a/main/3", [("a", 26379)], (True, True), 3),
+        ("rediss+sentinel://a/main?sentinel_tls=no&db=4", [("a", 26379)], (True, False), 4),
+        ("redis+sentinel://a/main/?sentinel_tls=yes", [("a", 26379)], (False, True), 0),
+    ],
+)
+def test_urls_of_sentinels(
+    url: str, sentinels: list[tuple[str, int]], tls: tuple[bool, bool], database: int
+) -> None:
+    found = parse_target(url)
+    assert isinstance(found, SentinelAddress)
+    assert found.name == "main"
+    assert [(each.host, each.port) for each in found.sentinels] == sentinels
+    assert (found.server.tls, {each.tls for each in found.sentinels}) == (tls[0], {tls[1]})
+    assert (found.server.database, {each.database for each in found.sentinels}) == (database, {0})
+
+
+def test_servers_and_sentinels_have_users_of_their_own() -> None:
+    found = parse_target("redis+sentinel://ada:p%40@h/a%20b?sentinel_username=bob&sentinel_password=s%26t")
+    assert isinstance(found, SentinelAddress)
+    assert (found.name, found.server.username, found.server.password) == ("a b", "ada", "p@")
+    assert [(each.username, each.password) for each in found.sentinels] == [("bob", "s&t")]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis+sentinel://:secret@h",
+        "redis+sentinel://:secret@h/",
+        "redis+sentinel://:secret@h/name/x",
+        "redis+sentinel://:secret@h:x/name",
+        "redis+sentinel://h/name?sentinel_tls=maybe&sentinel_password=secret",
+        "unix+sentinel://h/name?sentinel_password=secret",
+    ],
+)
+def test_bad_urls_of_sentinels_are_refused_without_showing_the_password(url: str) -> None:
+    with pytest.raises(StoreError) as caught:
+        parse_target(url)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     "url",
     [
         "http://h",
+        "redis+sentinel://:secret@h/name",
         "redis://u:secret@h/x",
         "unix://",
         "redis://h:port",

@@ -52,6 +52,7 @@ class _Process:
     def start(self, *options: str) -> None:
         """Start the process, or restart it after its end."""
         command = [*self._command, *options]
+        self.paused = False
         self.process = subprocess.Popen(command, env=self._environ, stdout=subprocess.DEVNULL)
         until(self.answers, _FORMED_S, "the process answers")
 
@@ -75,11 +76,13 @@ class _Process:
 
     def pause(self) -> None:
         """SIGSTOP: connections stay open, and nothing is answered."""
+        self.paused = True
         self.process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         """SIGCONT."""
         self.process.send_signal(signal.SIGCONT)
+        self.paused = False
 
     def stop(self) -> None:
         self.client.close()
@@ -188,6 +191,7 @@ class SentinelGroup:
         """
         self._tls = tls
         self._passwords = password, sentinel_password
+        folder.mkdir()
         self.servers: list[ReplicatedServer] = []
         self.sentinels: list[Sentinel] = []
         try:
@@ -221,8 +225,8 @@ class SentinelGroup:
 
     @property
     def primary(self) -> ReplicatedServer:
-        """The primary by the newest view of the sentinels that run."""
-        views = [each.view() for each in self.sentinels if each.running]
+        """The primary by the newest view of the sentinels that answer."""
+        views = [each.view() for each in self.sentinels if each.running and not each.paused]
         newest = max(views, key=lambda view: int(view["config-epoch"]))
         return next(server for server in self.servers if server.port == newest["port"])
 

@@ -216,6 +216,10 @@ def test_a_flag_that_does_not_fit_is_named() -> None:
         ("redis://host:6379", "redis://host:6379"),
         ("redis://me:se/cr@et@one:1,[::1]:2", "redis://me:***@one:1,[::1]:2"),
         ("redis://host?password=secret&db=1", "redis://host?password=***&db=1"),
+        (
+            "redis+sentinel://h/n?db=1&sentinel_password=secret",
+            "redis+sentinel://h/n?db=1&sentinel_password=***",
+        ),
         ("unix:///run/redis.sock", "unix:///run/redis.sock"),
     ],
 )

@@ -125,7 +125,7 @@ class Cluster:
         if found is None:
             found = self._servers[address] = Server.begin(self._redis_address(address))
             found.on_up = partial(self._came_up, found)
-            found.on_down = self.refresh_soon
+            found.on_down = found.on_silent = self.refresh_soon
             log.info("node %s of the cluster", found.address)
         self._idle.pop(found, None)
         return found
@@ -165,8 +165,9 @@ class Cluster:
         await asyncio.shield(self._reading)
 
     async def _read_map(self) -> None:
-        # In random order: one node may be cut off from the others and know an old map.
+        # In random order: one node may be cut off from the others and know an old map. Silent nodes last.
         known = random.sample(list(self._servers.values()), len(self._servers))
+        known.sort(key=lambda server: server.silent)
         for server in known:
             if server.connected:
                 found = await _map_of(server.read)
@@ -227,15 +228,15 @@ class Cluster:
             self.on_moved(lambda key: slot_of(key) in slots)
 
     def _close_idle(self) -> None:
-        """Close the links to servers that have had no slots for _IDLE_S: commands in flight there get no
-        answer any more.
+        """Close the links to servers that have had no slots for _IDLE_S, or are silent: commands in flight
+        there get no answer any more.
         """
         now = asyncio.get_running_loop().time()
         in_use = self.servers()
         for address, server in list(self._servers.items()):
             if server in in_use:
                 self._idle.pop(server, None)
-            elif now - self._idle.setdefault(server, now) > _IDLE_S:
+            elif now - self._idle.setdefault(server, now) > _IDLE_S or server.silent:
                 log.info("node %s of the cluster has no slots any more", server.address)
                 del self._servers[address], self._idle[server]
                 self.spawn("links to a former node", server.close)
@@ -250,7 +251,7 @@ class Cluster:
     async def _keep(self) -> None:
         """Keep the map up to date."""
         while True:
-            changing = self._idle or not all(server.connected for server in self.servers())
+            changing = self._idle or any(server.silent or not server.connected for server in self.servers())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_MAP_RETRY_S if changing else _MAP_PERIOD_S):
                     await self._wanted.wait()

@@ -37,6 +37,7 @@ class Connection(asyncio.BufferedProtocol):
         "_loop",
         "_on_fault",
         "_on_lost",
+        "_on_push",
         "_outbox",
         "_scanner",
         "_start",
@@ -50,10 +51,13 @@ class Connection(asyncio.BufferedProtocol):
     )
 
     def __init__(
-        self, on_lost: Callable[[Exception | None], None], on_fault: Callable[[RedisFault], None]
+        self,
+        on_lost: Callable[[Exception | None], None],
+        on_fault: Callable[[RedisFault], None],
+        on_push: Callable[[], None] | None = None,
     ) -> None:
         """`on_lost` is called once after the connection broke, `on_fault` after each reply of READONLY or
-        MISCONF.
+        MISCONF, `on_push` after each message of a channel; without `on_push` the server must not send any.
         """
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
@@ -64,6 +68,7 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._on_lost = on_lost
         self._on_fault = on_fault
+        self._on_push = on_push
         # Commands that are sent in one write at the end of the loop's iteration.
         self._outbox: list[BytesLike] = []
         self.lost = False
@@ -143,8 +148,11 @@ class Connection(asyncio.BufferedProtocol):
                 return
             start, self._start = self._start, found
             if not self.waiting:
-                self.abort("the server sent a reply without a command")
-                return
+                if self._on_push is None:
+                    self.abort("the server sent a reply without a command")
+                    return
+                self._on_push()
+                continue
             on_reply, _ = self.waiting.popleft()
             self._deliver(on_reply, self._view[start:found])
         if len(self._buffer) > _KEPT_BUFFER_BYTES:

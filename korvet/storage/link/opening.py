@@ -1,21 +1,25 @@
-"""Connecting to Redis for the first time: one server or a cluster, and checks of the servers."""
+"""Connecting to Redis for the first time: one server, a cluster, or the primary that sentinels know; and
+checks of the servers.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import re
+import ssl
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from korvet.storage.errors import LinkLost, Loading, StorageError, StoreError
-from korvet.storage.link.address import DEFAULT_TIMEOUT_MS, parse_url
+from korvet.storage.link.address import DEFAULT_TIMEOUT_MS, SentinelAddress, parse_target
 from korvet.storage.link.cluster import Cluster
 from korvet.storage.link.eviction import may_evict_ours
 from korvet.storage.link.info import parse_info
 from korvet.storage.link.library import ensure_library
 from korvet.storage.link.redis_link import RedisLink
+from korvet.storage.link.sentinel import NamedPrimary, find_primary
 from korvet.storage.link.server import OneServer, Server
 
 if TYPE_CHECKING:
@@ -32,14 +36,22 @@ _OLDEST_VALKEY: Final = (7, 2, 0)
 # How long to wait for a server that replies LOADING while it reads its files; large files take minutes.
 _LOADING_TIMEOUT_S: Final = 120.0
 _LOADING_POLL_S: Final = 0.1
+# How long to wait for a primary that sentinels know: a failover may be in progress.
+_FAILOVER_TIMEOUT_S: Final = 10.0
+_FAILOVER_POLL_S: Final = 0.2
 
 
 async def connect(url: str, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> Router:
-    """Connect to a server, or to all primaries of the server's cluster. Raises StoreError.
+    """Connect to a server, to all primaries of the server's cluster, or to the primary that sentinels know.
+    Raises StoreError.
 
     `timeout_ms`: how long a connection may be silent while a reply is due.
     """
-    addresses = [msgspec.structs.replace(address, timeout_ms=timeout_ms) for address in parse_url(url)]
+    target = parse_target(url)
+    if isinstance(target, SentinelAddress):
+        server = msgspec.structs.replace(target.server, timeout_ms=timeout_ms)
+        return await _connect_by_name(msgspec.structs.replace(target, server=server))
+    addresses = [msgspec.structs.replace(address, timeout_ms=timeout_ms) for address in target]
     first = await _first_link(addresses)
     try:
         info = await _info_when_loaded(first)
@@ -62,6 +74,49 @@ async def connect(url: str, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> Router:
         await cluster.close()
         raise
     return cluster
+
+
+async def _connect_by_name(target: SentinelAddress) -> NamedPrimary:
+    """Connect to the primary that sentinels know. Raises StoreError."""
+    deadline_s = asyncio.get_running_loop().time() + _FAILOVER_TIMEOUT_S
+    while True:
+        try:
+            first = await _primary_link(target)
+            break
+        except _NoPrimaryNow as error:
+            if asyncio.get_running_loop().time() > deadline_s:
+                raise StoreError(str(error)) from error
+        await asyncio.sleep(_FAILOVER_POLL_S)
+    try:
+        return NamedPrimary(Server(first, await RedisLink.connect(first.address, "korvet-read")), target)
+    except BaseException:
+        await first.close()
+        raise
+
+
+class _NoPrimaryNow(StoreError):
+    """The server that the sentinels name cannot be used now, as during a failover."""
+
+
+async def _primary_link(target: SentinelAddress) -> RedisLink:
+    """A link to the primary, checked. Raises StoreError."""
+    address = await find_primary(target)
+    try:
+        link = await _link_when_loaded(address)
+    except StoreError as error:
+        cause = error.__cause__
+        if isinstance(cause, OSError | LinkLost) and not isinstance(cause, ssl.SSLError):
+            raise _NoPrimaryNow(str(error)) from error
+        raise
+    try:
+        info = await _info_when_loaded(link)
+        _check(info, link)
+        if info.get("role") == "slave":
+            raise _NoPrimaryNow(f"{address.named} is a replica, although the sentinels name it the primary")
+    except BaseException:
+        await link.close()
+        raise
+    return link
 
 
 async def load_libraries(router: Router) -> None:

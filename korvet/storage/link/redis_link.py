@@ -32,11 +32,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _BACKOFF_FIRST_S: Final = 0.05
-_BACKOFF_CAP_S: Final = 2.0
+_BACKOFF_CAP_S: Final = 1.0
+# Limits the two halves of a handshake: the connection, and the replies to the first commands.
 _HANDSHAKE_TIMEOUT_S: Final = 10.0
-# Checks of a connection per `RedisAddress.timeout_ms`; after as many silent checks in a row the connection is
-# given up. Checks are counted instead of time: a broker that was busy has not read its replies.
-_CHECKS_PER_TIMEOUT: Final = 4
+# The same for a link that was lost. A server that is stopped accepts connections and does not answer; the
+# next attempt may reach another server.
+_RECONNECT_TIMEOUT_S: Final = 3.0
+# Interval of checks of a connection, and the least number of checks in `RedisAddress.timeout_ms`. Checks are
+# counted instead of time: a broker that was busy has not read its replies.
+_CHECK_INTERVAL_MS: Final = 500
+_LEAST_CHECKS: Final = 4
+# Silent checks in a row, after which a link counts as silent: the first one may follow at once after a
+# command was sent.
+_SILENT_CHECKS: Final = 2
 # The send buffer of a unix socket. The socket accepts more when three quarters of the buffer are free. With
 # the usual 208 KB Redis has often consumed the last quarter before the broker writes again. The kernel caps
 # the size (net.core.wmem_max).
@@ -52,12 +60,16 @@ class RedisLink(Caller):
     A connection that receives nothing for `address.timeout_ms` while a reply is due is given up; an idle
     connection is tested with PING. So a peer that vanished silently is noticed, and a slow peer has that time
     for each reply, and for each piece of a long reply.
+
+    The link may be moved to another address, and held: then it is not connected until it is moved again.
     """
 
-    def __init__(self, address: RedisAddress, name: str) -> None:
-        """`name` is what CLIENT LIST shows. Use `connect`."""
+    def __init__(self, address: RedisAddress, name: str, on_push: Callable[[], None] | None = None) -> None:
+        """`name` is what CLIENT LIST shows; `on_push`: see Connection. Use `connect` or `begin`."""
         self.address = address
+        """Where the link leads to."""
         self._name = name
+        self._on_push = on_push
         self.loop = asyncio.get_running_loop()
         """The loop that uses the link: looking up the running loop costs a system call each time."""
         self._connection: Connection | None = None
@@ -65,6 +77,11 @@ class RedisLink(Caller):
         self._closed = False
         self._up = asyncio.Event()
         self._why_down = ""
+        self._held = ""
+        # Set to begin the next attempt to connect at once.
+        self._hurry = asyncio.Event()
+        # Limits the attempt to connect that is in progress.
+        self._attempt: asyncio.Timeout | None = None
         self._check: asyncio.TimerHandle | None = None
         self._silent_checks = 0
         self.primary_only = False
@@ -77,6 +94,8 @@ class RedisLink(Caller):
         """Called each time the link accepts commands again after it was lost."""
         self.on_down: Callable[[], None] | None = None
         """Called each time the link is lost."""
+        self.on_silent: Callable[[], None] | None = None
+        """Called several times a second while the server is silent, see `silent_ms`."""
         self.on_fault: Callable[[RedisFault], None] | None = None
         """Called after a command was answered with READONLY or MISCONF."""
 
@@ -88,17 +107,19 @@ class RedisLink(Caller):
         """
         link = cls(address, name)
         try:
-            await link._open()
+            await link._open(_HANDSHAKE_TIMEOUT_S)
         except (OSError, TimeoutError, LinkLost) as error:
-            raise StoreError(f"Redis at {link.address} cannot be reached: {_reason(error)}") from error
+            raise StoreError(f"{address.named} cannot be reached: {_reason(error)}") from error
         except StorageError as fault:
-            raise StoreError(f"Redis at {link.address} refuses the connection: {fault}") from fault
+            raise StoreError(f"{address.named} refuses the connection: {fault}") from fault
         return link
 
     @classmethod
-    def begin(cls, address: RedisAddress, name: str = "korvet") -> RedisLink:
+    def begin(
+        cls, address: RedisAddress, name: str = "korvet", on_push: Callable[[], None] | None = None
+    ) -> RedisLink:
         """A link that is not connected yet: it connects by itself, and keeps trying."""
-        link = cls(address, name)
+        link = cls(address, name, on_push)
         link._reconnect_soon()
         return link
 
@@ -107,13 +128,22 @@ class RedisLink(Caller):
         """Whether commands are accepted now."""
         return self._connection is not None
 
+    @property
+    def silent_ms(self) -> int:
+        """How long a reply has been due without anything received (ms); 0 if that is short."""
+        return self._silent_checks * self._check_ms if self._silent_checks >= _SILENT_CHECKS else 0
+
+    @property
+    def _check_ms(self) -> int:
+        return min(_CHECK_INTERVAL_MS, self.address.timeout_ms // _LEAST_CHECKS)
+
     async def wait_connected(self, timeout_ms: int) -> None:
         """Wait until commands are accepted; raises LinkLost after `timeout_ms`."""
         try:
             await asyncio.wait_for(self._up.wait(), timeout_ms / 1000)
         except TimeoutError:
             why = self._why_down
-            raise LinkLost(f"no connection to Redis at {self.address} within {timeout_ms} ms{why}") from None
+            raise LinkLost(f"no connection to {self.address.named} within {timeout_ms} ms{why}") from None
 
     def send(self, payload: Payload, on_reply: OnReply, replies: int = 1) -> None:
         """Send one packed command, or several with `replies` replies in all; `on_reply` is called once, never
@@ -121,7 +151,7 @@ class RedisLink(Caller):
         """
         connection = self._connection
         if connection is None:
-            lost = LinkLost(f"no connection to Redis at {self.address}{self._why_down}")
+            lost = LinkLost(f"no connection to {self.address.named}{self._why_down}")
             self.loop.call_soon(answer, on_reply, lost)
             return
         connection.send(payload, on_reply, replies)
@@ -130,6 +160,29 @@ class RedisLink(Caller):
         """End the connection: the link connects to the server that the address then leads to."""
         if self._connection is not None:
             self._connection.abort(reason)
+
+    def move(self, address: RedisAddress, reason: str) -> None:
+        """Lead to another server from now on. If the address is the present one, only end a hold."""
+        if address == self.address and not self._held:
+            return
+        moved, self.address, self._held = address != self.address, address, ""
+        if moved:
+            self.reset(reason)
+        self._hurry_up()
+
+    def hold(self, reason: str) -> None:
+        """End the connection, and open none until the link is moved."""
+        self._held = reason
+        self._why_down = f": {reason}"
+        self.reset(reason)
+        self._hurry_up()
+
+    def _hurry_up(self) -> None:
+        """End the attempt to connect that is in progress, or the pause after it."""
+        self._hurry.set()
+        if self._attempt is not None:
+            self._attempt.reschedule(self.loop.time())
+            self._attempt = None
 
     async def close(self) -> None:
         """Close the link for good; commands in flight fail with LinkLost."""
@@ -145,14 +198,17 @@ class RedisLink(Caller):
             # The transport calls `connection_lost` in the loop's next iteration.
             await connection.gone.wait()
 
-    async def _open(self) -> None:
-        connection = await asyncio.wait_for(self._dial(), _HANDSHAKE_TIMEOUT_S)
+    async def _open(self, timeout_s: float) -> None:
+        address = self.address
+        connection = await asyncio.wait_for(self._dial(address), timeout_s)
         try:
-            await asyncio.wait_for(self._greet(connection), _HANDSHAKE_TIMEOUT_S)
+            await asyncio.wait_for(self._greet(connection, address), timeout_s)
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 # wait_for swallows a cancellation that arrives together with its result.
                 raise asyncio.CancelledError
+            if self._held or address != self.address:
+                raise LinkLost("the link was moved during the handshake")
         except BaseException:
             assert connection.transport is not None
             connection.transport.abort()
@@ -164,34 +220,32 @@ class RedisLink(Caller):
         self._up.set()
         self._check_later(connection)
 
-    async def _dial(self) -> Connection:
+    async def _dial(self, address: RedisAddress) -> Connection:
         loop = asyncio.get_running_loop()
         connection: Connection | None = None
 
         def make() -> Connection:
             nonlocal connection
-            connection = Connection(lambda exc: self._lost(connection, exc), self._faulted)
+            connection = Connection(lambda exc: self._lost(connection, exc), self._faulted, self._on_push)
             return connection
 
-        if self.address.socket_path is not None:
-            transport, protocol = await loop.create_unix_connection(make, self.address.socket_path)
+        if address.socket_path is not None:
+            transport, protocol = await loop.create_unix_connection(make, address.socket_path)
             own_socket = transport.get_extra_info("socket")
             own_socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNIX_SEND_BUFFER_BYTES)
         else:
-            tls = ssl.create_default_context() if self.address.tls else None
-            transport, protocol = await loop.create_connection(
-                make, self.address.host, self.address.port, ssl=tls
-            )
-            _keep_alive(transport.get_extra_info("socket"), self.address.timeout_ms)
+            tls = ssl.create_default_context() if address.tls else None
+            transport, protocol = await loop.create_connection(make, address.host, address.port, ssl=tls)
+            _keep_alive(transport.get_extra_info("socket"), address.timeout_ms)
         return protocol
 
-    async def _greet(self, connection: Connection) -> None:
+    async def _greet(self, connection: Connection, address: RedisAddress) -> None:
         commands: list[tuple[bytes | str | int, ...]] = []
-        if self.address.password is not None:
-            user = (self.address.username,) if self.address.username else ()
-            commands.append(("AUTH", *user, self.address.password))
-        if self.address.database:
-            commands.append(("SELECT", self.address.database))
+        if address.password is not None:
+            user = (address.username,) if address.username else ()
+            commands.append(("AUTH", *user, address.password))
+        if address.database:
+            commands.append(("SELECT", address.database))
         commands.append(("PING",))
         commands.append(("INFO", "replication"))
         replies = [ask(connection.send, pack_command(*command)) for command in commands]
@@ -212,9 +266,7 @@ class RedisLink(Caller):
     # Liveness
 
     def _check_later(self, connection: Connection) -> None:
-        self._check = self.loop.call_later(
-            self.address.timeout_ms / 1000 / _CHECKS_PER_TIMEOUT, self._check_liveness, connection
-        )
+        self._check = self.loop.call_later(self._check_ms / 1000, self._check_liveness, connection)
 
     def _check_liveness(self, connection: Connection) -> None:
         """Send PING on an idle connection; give up a connection that was silent for too long."""
@@ -223,12 +275,15 @@ class RedisLink(Caller):
             connection.received = False
         else:
             self._silent_checks += 1
-        if self._silent_checks >= _CHECKS_PER_TIMEOUT:
+        if self.silent_ms >= self.address.timeout_ms:
             connection.abort(f"it sent no reply for {self.address.timeout_ms} ms")
             return
-        if not connection.waiting:
+        # The reply to PING could not be told from a message of a channel.
+        if not connection.waiting and self._on_push is None:
             connection.send(_PING, lambda reply: None)
         self._check_later(connection)
+        if self.silent_ms and self.on_silent is not None:
+            self.on_silent()
 
     def _faulted(self, fault: RedisFault) -> None:
         if self.on_fault is not None:
@@ -249,7 +304,7 @@ class RedisLink(Caller):
         if self._closed:
             return
         reason = connection.reason or _reason(exc)
-        log.warning("lost the connection to Redis at %s: %s", self.address, reason)
+        log.warning("lost the connection to %s: %s", self.address.named, reason)
         self._reconnect_soon()
         if self.on_down is not None:
             self.on_down()
@@ -264,19 +319,34 @@ class RedisLink(Caller):
         while not self.connected:
             if self._closed:
                 return
+            self._hurry.clear()
+            if self._held:
+                await self._hurry.wait()
+                continue
             try:
-                await self._open()
+                async with asyncio.timeout(None) as self._attempt:
+                    await self._open(_RECONNECT_TIMEOUT_S)
             except (OSError, TimeoutError, StorageError) as error:
-                why = f": {_reason(error)}"
-                if why != self._why_down:
-                    log.warning("no connection to Redis at %s yet%s", self.address, why)
-                    self._why_down = why
-                await asyncio.sleep(pause_s)
+                self._attempt = None
+                if self._hurry.is_set():
+                    pause_s = _BACKOFF_FIRST_S
+                    continue
+                self._failed(error)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._hurry.wait(), pause_s)
                 pause_s = min(pause_s * 2, _BACKOFF_CAP_S)
-            else:
-                log.info("connected to Redis at %s", self.address)
+            finally:
+                self._attempt = None
+        log.info("connected to %s", self.address.named)
         if self.on_up is not None:
             self.on_up()
+
+    def _failed(self, error: Exception) -> None:
+        """Log why the link cannot connect, unless that is known."""
+        why = f": {_reason(error)}"
+        if why != self._why_down:
+            log.warning("no connection to %s yet%s", self.address.named, why)
+            self._why_down = why
 
 
 def _keep_alive(own_socket: socket.socket, timeout_ms: int) -> None:

@@ -22,8 +22,15 @@ if TYPE_CHECKING:
     from korvet.storage.link.address import RedisAddress
     from korvet.storage.link.calls import Caller
 
-# Interval of checks whether the address of a server that cannot write leads to another server.
+# Interval of checks whether the address of a server that cannot write, or is silent, leads to another server.
 _CHECK_INTERVAL_S: Final = 1.0
+# Limits one check: a server that is busy or stopped does not answer it.
+_CHECK_TIMEOUT_S: Final = 3.0
+# Silence after which a link is checked for being half-open. One command with large batches takes less time on
+# a slow network.
+_HALF_OPEN_MS: Final = 3000
+# How long a reply may take after another connection was answered: the server answers all in turn.
+_GRACE_S: Final = 0.5
 
 
 class Links(Protocol):
@@ -88,10 +95,10 @@ class Server:
         "_checking",
         "_common_history",
         "_history",
-        "address",
         "clock",
         "module",
         "on_down",
+        "on_silent",
         "on_up",
         "read",
         "read_functions",
@@ -100,7 +107,6 @@ class Server:
     )
 
     def __init__(self, write: RedisLink, read: RedisLink) -> None:
-        self.address = write.address
         self.write = write
         self.read = read
         self.write_functions = FunctionCaller(write)
@@ -111,12 +117,15 @@ class Server:
         """Called each time the server can be written to again after the connection was lost."""
         self.on_down: Callable[[], None] | None = None
         """Called each time one of the connections is lost."""
+        self.on_silent: Callable[[], None] | None = None
+        """Called several times a second while the server is silent although a reply is due."""
         self._history = write.history
         # The last history that both links had (RedisLink.history).
         self._common_history = b""
         self._checking: asyncio.Task[None] | None = None
         write.on_up, read.on_up = self._write_came_up, self._read_came_up
         write.on_down, read.on_down = self._write_went_down, self._went_down
+        write.on_silent = read.on_silent = self._went_silent
         write.on_fault = read.on_fault = self._faulted
         self._compare(write, read)
 
@@ -131,9 +140,29 @@ class Server:
         return self
 
     @property
+    def address(self) -> RedisAddress:
+        """Where the links lead to."""
+        return self.write.address
+
+    @property
     def connected(self) -> bool:
         """Whether both links accept commands now."""
         return self.write.connected and self.read.connected
+
+    @property
+    def silent(self) -> bool:
+        """Whether a reply has been due for some time on one of the links, without anything received."""
+        return bool(self.write.silent_ms or self.read.silent_ms)
+
+    def move(self, address: RedisAddress, reason: str) -> None:
+        """Lead to the server at another address from now on; see RedisLink.move."""
+        self.write.move(address, reason)
+        self.read.move(address, reason)
+
+    def hold(self, reason: str) -> None:
+        """Lead to no server until `move`: commands, those in flight too, fail with LinkLost."""
+        self.write.hold(reason)
+        self.read.hold(reason)
 
     def has_new_history(self) -> bool:
         """Whether the history of the server's data has changed since the last call (RedisLink.history)."""
@@ -177,19 +206,37 @@ class Server:
         """
         if fault.code == READONLY:
             self._reset("the server has become a replica")
-        elif self._checking is None or self._checking.done():
+        else:
+            self._check_soon()
+
+    def _went_silent(self) -> None:
+        if max(self.write.silent_ms, self.read.silent_ms) >= _HALF_OPEN_MS:
+            self._check_soon()
+        if self.on_silent is not None:
+            self.on_silent()
+
+    def _check_soon(self) -> None:
+        if self._checking is None or self._checking.done():
             self._checking = once("another server's address", self._check_address())
 
     async def _check_address(self) -> None:
+        """End the connections if the address leads to another server, and those that are half-open: a new
+        connection is answered, and they are not.
+        """
         try:
-            found = await RedisLink.connect(self.address, "korvet-check")
-        except StoreError:
+            async with asyncio.timeout(_CHECK_TIMEOUT_S):
+                found = await RedisLink.connect(self.address, "korvet-check")
+        except (StoreError, TimeoutError):
             pass
         else:
             before, history = self.write.history, found.history
             await found.close()
             if before and history and before != history:
                 self._reset("its address leads to another server now")
+            await asyncio.sleep(_GRACE_S)
+            for link in (self.write, self.read):
+                if link.silent_ms >= _HALF_OPEN_MS:
+                    link.reset("it sends no replies, although the server answers on a new connection")
         await asyncio.sleep(_CHECK_INTERVAL_S)
 
     def _reset(self, reason: str) -> None:

@@ -1,0 +1,84 @@
+"""What sentinels know about a primary, and which server to use by that. No I/O."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
+
+    from korvet.storage.link.slots import NodeAddress
+
+# Limits how long no server is used while a failover is in progress. Sentinels notice the promotion within a
+# second, unless it fails.
+HOLD_S: Final = 2.0
+_IN_PROGRESS: Final = "failover_in_progress"
+
+
+class View(msgspec.Struct, frozen=True):
+    """What one sentinel knows about the primary."""
+
+    primary: NodeAddress
+    epoch: int
+    """The version of the sentinels' configuration: each failover increments it."""
+    failing_over: bool = False
+    """Whether this sentinel performs a failover, and no replica has been promoted yet."""
+
+
+def parse_view(current: list[bytes], described: list[bytes]) -> View:
+    """The replies to SENTINEL GET-MASTER-ADDR-BY-NAME and SENTINEL MASTER. Raises ValueError or KeyError if
+    they are irregular.
+
+    During a failover, the first one names the promoted replica as soon as it is promoted, and the second one
+    still describes the former primary.
+    """
+    host, port = (word.decode() for word in current)
+    words = [word.decode() for word in described]
+    fields = dict(zip(words[::2], words[1::2], strict=True))
+    same = (fields["ip"], fields["port"]) == (host, port)
+    in_progress = _IN_PROGRESS in fields["flags"].split(",")
+    return View((host, int(port)), int(fields["config-epoch"]), same and in_progress)
+
+
+class PrimaryViews:
+    """The views of all sentinels, and the server to use by them.
+
+    A sentinel takes over a higher epoch only from a failover that a majority has authorized. So the view with
+    the highest epoch is right, whatever other sentinels still say.
+
+    From the beginning of a failover to the promotion, no server is used: what the former primary accepts then
+    may not reach the promoted replica.
+    """
+
+    def __init__(self, primary: NodeAddress) -> None:
+        """`primary`: the server to use until the first view is known."""
+        self._views: dict[Hashable, View] = {None: View(primary, -1)}
+        self._held_since_s: float | None = None
+
+    def note(self, sentinel: Hashable, view: View) -> None:
+        """The newest view of a sentinel."""
+        self._views[sentinel] = view
+
+    def lost(self, sentinel: Hashable) -> None:
+        """The sentinel does not answer: its failover may have ended, the rest of its view stays."""
+        view = self._views.get(sentinel)
+        if view is not None:
+            self._views[sentinel] = View(view.primary, view.epoch)
+
+    def primary(self, now_s: float) -> NodeAddress | None:
+        """The server to use; None to use none until the promotion, for at most HOLD_S."""
+        newest = newest_of(self._views.values())
+        if not newest.failing_over:
+            self._held_since_s = None
+        elif self._held_since_s is None:
+            self._held_since_s = now_s
+        if self._held_since_s is not None and now_s < self._held_since_s + HOLD_S:
+            return None
+        return newest.primary
+
+
+def newest_of(views: Iterable[View]) -> View:
+    """The view that is right, of at least one."""
+    return max(views, key=lambda view: (view.epoch, view.failing_over))

@@ -1,0 +1,228 @@
+"""A primary that sentinels know by name: its address, and links that follow it to another server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from korvet.causes import Causes
+from korvet.storage.errors import LinkLost, StorageError, StoreError
+from korvet.storage.link.address import SentinelAddress, parse_target
+from korvet.storage.link.primary_views import PrimaryViews, View, newest_of, parse_view
+from korvet.storage.link.redis_link import RedisLink
+from korvet.storage.link.server import OneServer
+from korvet.supervisor import keep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from korvet.storage.link.address import RedisAddress
+    from korvet.storage.link.server import Server
+
+log = logging.getLogger(__name__)
+causes = Causes(log)
+
+# Interval of questions to a sentinel if no message asks for one, and while the primary does not answer.
+_PERIOD_S: Final = 1.0
+_URGENT_PERIOD_S: Final = 0.1
+# Shortest time between two questions: a failover sends many messages.
+_SPACING_S: Final = 0.01
+# Limits the wait for a sentinel's answer.
+_TIMEOUT_S: Final = 1.0
+# The same when the primary is looked up for the first time: names are resolved and connections opened.
+_FIRST_TIMEOUT_S: Final = 5.0
+# How long to wait for the other sentinels after the first one has answered: it may know an old primary.
+_OTHERS_TIMEOUT_S: Final = 0.3
+# Messages after which the primary may be another one: a failover begins, a replica is promoted, the sentinel
+# has learnt of a failover.
+_CHANNELS: Final = ("+try-failover", "+promoted-slave", "+switch-master")
+
+
+async def servers_of(url: str) -> tuple[RedisAddress, ...]:
+    """The servers that a Redis URL names; if it names sentinels, the primary that they know now. Raises
+    StoreError.
+    """
+    target = parse_target(url)
+    return (await find_primary(target),) if isinstance(target, SentinelAddress) else target
+
+
+async def find_primary(target: SentinelAddress) -> RedisAddress:
+    """The address of the primary, from those sentinels that answer in time. Raises StoreError if none of them
+    knows it.
+    """
+    asked = [asyncio.ensure_future(_ask_once(each, target.name)) for each in target.sentinels]
+    views: list[View] = []
+    errors: list[str] = []
+    try:
+        async with asyncio.timeout(_FIRST_TIMEOUT_S) as patience:
+            for done in asyncio.as_completed(asked):
+                try:
+                    views.append(await done)
+                except StoreError as error:
+                    errors.append(str(error))
+                else:
+                    soon = asyncio.get_running_loop().time() + _OTHERS_TIMEOUT_S
+                    patience.reschedule(min(soon, patience.when() or soon))
+    except TimeoutError:
+        silent = [each for each, task in zip(target.sentinels, asked, strict=True) if not task.done()]
+        errors += [f"{each.named} does not answer" for each in silent]
+    finally:
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+    if not views:
+        raise StoreError("; ".join(errors))
+    for reason in errors:
+        log.warning("%s", reason)
+    return target.server.at(*newest_of(views).primary)
+
+
+async def _ask_once(sentinel: RedisAddress, name: str) -> View:
+    """Raises StoreError."""
+    link = await RedisLink.connect(sentinel, "korvet-sentinel")
+    try:
+        return await _ask(link, name)
+    except StoreError:
+        raise
+    except StorageError as error:
+        raise StoreError(f"{sentinel.named} refuses the question for a primary: {error}") from error
+    finally:
+        await link.close()
+
+
+async def _ask(link: RedisLink, name: str) -> View:
+    """What a sentinel knows about a primary. Raises StoreError if it knows none of that name, StorageError if
+    it refuses the question.
+    """
+    questions = (
+        link.call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name),
+        link.call("SENTINEL", "MASTER", name),
+    )
+    replies: Sequence[Any] = await asyncio.gather(*questions, return_exceptions=True)
+    if replies[0] is None:
+        raise StoreError(f"{link.address.named} knows no primary of the name {name!r}")
+    for reply in replies:
+        if isinstance(reply, BaseException):
+            raise reply
+    try:
+        return parse_view(*replies)
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreError(f"{link.address.named} describes the primary irregularly: {error!r}") from error
+
+
+class NamedPrimary(OneServer):
+    """A Router for one server: the primary that sentinels know by a name."""
+
+    def __init__(self, server: Server, target: SentinelAddress) -> None:
+        super().__init__(server)
+        self._target = target
+        self._views = PrimaryViews((server.address.host, server.address.port))
+        self._sentinels = [
+            _Sentinel(each, target.name, self._answered, self._unanswered, self._is_urgent)
+            for each in target.sentinels
+        ]
+        server.on_down = server.on_silent = self._ask_soon
+
+    async def close(self) -> None:
+        """See Router."""
+        await asyncio.gather(*(each.close() for each in self._sentinels))
+        await super().close()
+
+    def _ask_soon(self) -> None:
+        for sentinel in self._sentinels:
+            sentinel.ask_soon()
+
+    def _is_urgent(self) -> bool:
+        return self._server.silent or not self._server.connected
+
+    def _answered(self, sentinel: _Sentinel, view: View) -> None:
+        self._views.note(sentinel, view)
+        self._follow()
+
+    def _unanswered(self, sentinel: _Sentinel) -> None:
+        self._views.lost(sentinel)
+        self._follow()
+
+    def _follow(self) -> None:
+        found = self._views.primary(asyncio.get_running_loop().time())
+        if found is None:
+            self._server.hold(f"the sentinels fail {self._target.name!r} over")
+            return
+        address = self._target.server.at(*found)
+        if address != self._server.address:
+            log.warning(
+                "%s is the primary %r now, and no longer %s",
+                address.named,
+                self._target.name,
+                self._server.address,
+            )
+        self._server.move(address, "it is no longer the primary")
+
+
+class _Sentinel:
+    """One sentinel: asked regularly, and after each message that it publishes about a failover.
+
+    A connection that is subscribed to channels accepts no other commands, so there are two.
+    """
+
+    def __init__(
+        self,
+        address: RedisAddress,
+        name: str,
+        answered: Callable[[_Sentinel, View], None],
+        unanswered: Callable[[_Sentinel], None],
+        is_urgent: Callable[[], bool],
+    ) -> None:
+        self._name = name
+        self._answered = answered
+        self._unanswered = unanswered
+        self._is_urgent = is_urgent
+        self._wanted = asyncio.Event()
+        self._link = RedisLink.begin(address, "korvet-sentinel")
+        self._link.on_up = self._wanted.set
+        self._messages = RedisLink.begin(address, "korvet-messages", on_push=self._wanted.set)
+        self._messages.on_up = self._subscribe
+        self._task = keep("questions to a sentinel", self._run)
+
+    def ask_soon(self) -> None:
+        """Ask at once."""
+        self._wanted.set()
+
+    async def close(self) -> None:
+        """Stop asking."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.gather(self._link.close(), self._messages.close())
+
+    def _subscribe(self) -> None:
+        for channel in _CHANNELS:
+            self._messages.call("SUBSCRIBE", channel).add_done_callback(self._subscribed)
+
+    def _subscribed(self, reply: asyncio.Future[Any]) -> None:
+        error = None if reply.cancelled() else reply.exception()
+        if error is not None and not isinstance(error, LinkLost):
+            log.warning("%s refuses messages about failovers: %s", self._link.address.named, error)
+
+    async def _run(self) -> NoReturn:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_URGENT_PERIOD_S if self._is_urgent() else _PERIOD_S):
+                    await self._wanted.wait()
+            self._wanted.clear()
+            if self._link.connected:
+                await self._look()
+            else:
+                self._unanswered(self)
+            await asyncio.sleep(_SPACING_S)
+
+    async def _look(self) -> None:
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                view = await _ask(self._link, self._name)
+        except (StorageError, TimeoutError) as error:
+            causes.warn(error, "%s does not return the primary: %s", self._link.address.named, error)
+            self._unanswered(self)
+        else:
+            self._answered(self, view)

