@@ -51,10 +51,18 @@ class Recorder:
 
 
 class Sender:
-    """An idempotent producer, with transactions if it has a transactional ID. It stops at a fatal error."""
+    """A producer that stops at a fatal error: an idempotent one, with transactions if it has a transactional
+    ID; or a plain one, which repeats nothing.
+    """
 
     def __init__(
-        self, recorder: Recorder, address: str, name: str, transactional_id: str | None = None
+        self,
+        recorder: Recorder,
+        address: str,
+        name: str,
+        transactional_id: str | None = None,
+        *,
+        plain: bool = False,
     ) -> None:
         self._record = recorder
         self._name = name
@@ -62,14 +70,17 @@ class Sender:
         self._serial = 0
         self._txn: str | None = None
         self._is_fatal = False
+        self._is_plain = plain
         config: dict[str, Any] = {
             "bootstrap.servers": address,
-            "enable.idempotence": True,
+            "enable.idempotence": not plain,
             "linger.ms": 0,
             "message.timeout.ms": int(REQUEST_TIMEOUT_S * 1000),
             "retry.backoff.ms": 20,
             **QUIET,
         }
+        if plain:
+            config |= {"retries": 0, "batch.num.messages": 1}
         if transactional_id is not None:
             config |= {"transactional.id": transactional_id, "transaction.timeout.ms": 60_000}
         self._producer = Producer(config)
@@ -87,7 +98,8 @@ class Sender:
             "partition": partition,
             "value": value,
             "txn": self._txn,
-            "idempotent": True,
+            "idempotent": not self._is_plain,
+            "ordered": self._is_plain,
         }
         self._record.add(Send, self._name, "invoke", **fields)
 
@@ -115,6 +127,11 @@ class Sender:
         self._producer.poll(timeout_s)
         return True
 
+    @property
+    def last(self) -> str:
+        """The value of the newest record."""
+        return f"{self._name}-{self._serial}"
+
     def begin(self) -> None:
         """Begin a transaction."""
         if self._is_fatal:
@@ -124,7 +141,7 @@ class Sender:
         self._producer.begin_transaction()
         self._step("begin", "ok")
 
-    def end(self, action: str, group: str, places: Sequence[Place]) -> None:
+    def end(self, action: str, group: str = "", places: Sequence[Place] = ()) -> None:
         """End the transaction, and with a commit also commit offsets of a group."""
         if self._txn is None:
             return
@@ -172,6 +189,8 @@ class Reader:
         self._isolation: Isolation = isolation
         self._group = group
         self._positions: dict[tuple[str, int], int] = {}
+        self.values: set[str] = set()
+        """All values that were read."""
         self._consumer = Consumer(
             {
                 "bootstrap.servers": address,
@@ -207,6 +226,7 @@ class Reader:
             return
         for record in records:
             self._positions[record.topic, record.partition] = record.offset + 1
+        self.values.update(record.value for record in records)
         self._record.add(
             Poll,
             self._name,

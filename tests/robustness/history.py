@@ -95,6 +95,8 @@ class Send(Event, frozen=True, kw_only=True, omit_defaults=True, tag="send"):
     key: str | None = None
     acks: int = -1
     idempotent: bool = False
+    ordered: bool = False
+    """Whether the client sends each record once, in the order of its calls."""
     txn: str | None = None
     """The `Txn.txn` to which the record belongs."""
     offset: int = UNKNOWN
@@ -215,6 +217,12 @@ class ReadAll(Event, frozen=True, kw_only=True, omit_defaults=True, tag="read_al
     complete: bool = False
 
 
+class CatchUp(Event, frozen=True, kw_only=True, omit_defaults=True, tag="catch_up"):
+    """The members of a group read to the end of the log, after all faults have ended. `info`: not in time."""
+
+    group: str
+
+
 class Admin(Event, frozen=True, kw_only=True, omit_defaults=True, tag="admin"):
     """A request of an administrator. Checkers know `delete_records` (new start in `offset`)."""
 
@@ -248,6 +256,7 @@ AnyEvent = (
     | NativeSend
     | NativeRead
     | ReadAll
+    | CatchUp
     | Admin
     | Fault
 )

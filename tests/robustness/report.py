@@ -12,6 +12,7 @@ from tests.robustness.history import (
     UNKNOWN,
     Admin,
     Assign,
+    CatchUp,
     Commit,
     Fault,
     NativeRead,
@@ -73,6 +74,8 @@ def describe(event: Event, violation: Violation) -> str | None:
             return f"{event.type} {verb} of {event.group}: {mine_}" if mine_ else None
         case Txn():
             return f"{event.type} {event.action} of {event.txn}{_error(event)}"
+        case CatchUp():
+            return f"{event.type} catch up of {event.group}{_error(event)}"
         case Admin():
             where = "" if event.topic is None else f" {event.topic}-{event.partition} {event.offset}"
             return f"{event.type} {event.action}{where} {event.detail}{_error(event)}"

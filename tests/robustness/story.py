@@ -9,6 +9,7 @@ from tests.robustness.history import (
     UNKNOWN,
     Admin,
     Assign,
+    CatchUp,
     Commit,
     NativeRead,
     NativeSend,
@@ -107,6 +108,10 @@ class Story:
         """The committed offset of group `g` is fetched."""
         self.add(ReadCommit, process, "invoke", group="g")
         return self.add(ReadCommit, process, "ok", group="g", offsets=(Place("t", 0, offset),))
+
+    def caught_up(self, type_: str = "ok") -> Self:
+        """The members of group `g` read to the end, or do not (`info`)."""
+        return self.add(CatchUp, "runner", "invoke", group="g").add(CatchUp, "runner", type_, group="g")
 
     def redis_group(self, offset: int, pending: Sequence[int] = ()) -> Self:
         """The Redis group `g` is read."""

@@ -86,10 +86,20 @@ def test_a_final_read_that_does_not_complete_is_reported() -> None:
     assert story.read_all((5, "a"), complete=False).read_all((6, "b")).violations() == set()
 
 
+def test_a_read_of_redis_does_not_stand_for_one_by_kafka() -> None:
+    story = Story().sent("a", 5).read_all(complete=False).read_all((5, "a"), reader="native")
+    assert story.violations() == {"unreadable"}
+
+
 def test_a_final_read_that_begins_again_forgets_its_first_part() -> None:
     story = Story().sent("a", 5).read_all((5, "a"), complete=False)
     story.add(ReadAll, "final", "invoke", topic="t", partition=0)
     assert story.read_all((5, "a")).violations() == set()
+
+
+def test_members_that_do_not_get_to_the_end_are_stalled() -> None:
+    assert Story().sent("a", 5).caught_up("info").violations() == {"stalled group"}
+    assert Story().sent("a", 5).caught_up().violations() == set()
 
 
 def group_story(*read: tuple[int, str]) -> Story:

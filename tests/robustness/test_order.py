@@ -67,7 +67,7 @@ def test_an_assignment_or_a_truncation_excuses_skipping() -> None:
     story = three().polled("c", (5, "a")).assigned("c").polled("c", (9, "d"))
     assert story.end(*LOG).violations() == set()
     story = three().polled("c", (5, "a")).truncated("c", 6).polled("c", (9, "d"))
-    assert story.end(*LOG).violations() == set()
+    assert story.end(*LOG).violations() == {"needless truncation"}
 
 
 def test_deleted_records_are_not_skipped() -> None:
@@ -111,6 +111,13 @@ def test_offsets_of_an_idempotent_producer_grow() -> None:
 def test_a_plain_producer_that_overtakes_itself_is_only_reported() -> None:
     story = Story().sent("a", 7).sent("b", 5).end((5, "b"), (7, "a"))
     assert (story.violations(), story.notes()) == (set(), {"nonmonotonic send"})
+
+
+def test_a_plain_producer_that_repeats_nothing_may_not_be_overtaken() -> None:
+    story = Story().sent("a", 7, ordered=True).sent("b", 5, ordered=True).end((5, "b"), (7, "a"))
+    assert story.violations() == {"nonmonotonic send"}
+    story = Story().sent("a", 5, ordered=True).sent("b", 7, ordered=True).end((5, "a"), (7, "b"))
+    assert story.violations() == set()
 
 
 def test_several_producers_may_overtake_each_other() -> None:

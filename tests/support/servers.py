@@ -20,7 +20,7 @@ from tests.support.ports import accepts, free_port
 from tests.support.processes import Child, alive
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 START_TIMEOUT_S = 40.0
 KAFKA_VARIABLE = "KORVET_TEST_KAFKA"
@@ -60,8 +60,11 @@ class KorvetServer:
         advertise: str | None = None,
         redis_url: str | None = None,
         environ: Mapping[str, str] | None = None,
+        program: Sequence[str] = ("korvet",),
     ) -> None:
+        """`program`: the module that is run, with its first arguments."""
         self._environ = environ or {}
+        self._program = program
         self.data_dir = Path(tempfile.mkdtemp(prefix="korvet-test-"))
         self.log = self.data_dir.with_suffix(".log")
         self.host = "127.0.0.1"
@@ -88,7 +91,7 @@ class KorvetServer:
         """Start the process; `wait_ready` waits for it."""
         env = {key: value for key, value in os.environ.items() if not key.startswith("KORVET_")}
         env |= self._environ
-        command = [*_bound_to_us(), sys.executable, "-m", "korvet", "serve", "--listen", self.bootstrap]
+        command = [*_bound_to_us(), sys.executable, "-m", *self._program, "serve", "--listen", self.bootstrap]
         command += ["--set", "embedded.module=off"] if choice() == "none" else []
         self._child = Child([*command, "--data-dir", str(self.data_dir), *self.options], self.log, env)
 

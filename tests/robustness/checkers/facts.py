@@ -57,6 +57,7 @@ class Sent:
     invoked: int
     key: str | None = None
     is_idempotent: bool = False
+    is_ordered: bool = False
     is_native: bool = False
     txn: str | None = None
     outcome: Kind = "info"
@@ -117,8 +118,8 @@ class Facts:
         self.txns: dict[str, Transaction] = {}
         self.streams: dict[str, list[tuple[int, Poll | Assign | Truncated]]] = defaultdict(list)
         """Polls, assignments and truncations of each process."""
-        self.unfinished: dict[Partition, int] = {}
-        """Partitions whose final read has not completed, with the read's last event."""
+        self.unfinished: dict[tuple[Partition, str, Isolation], int] = {}
+        """Final reads that have not completed, with their last event."""
         self._finals: dict[tuple[Partition, str, Isolation], Log] = {}
         self._deleted: dict[Partition, float] = defaultdict(float)
         self._deleted_topics: set[str] = set()
@@ -149,6 +150,7 @@ class Facts:
             partition = (event.topic, event.partition)
             sent = Sent(event.value, partition, event.process, event.acks, index)
             sent.key, sent.is_idempotent, sent.txn = event.key, event.idempotent, event.txn
+            sent.is_ordered = event.ordered or event.idempotent or event.txn is not None
             self.sends[event.value] = sent
             if event.txn is not None:
                 self._transaction(event.txn).values.append(event.value)
@@ -188,9 +190,9 @@ class Facts:
         chunks[key] += event.records
         if event.complete:
             self._finals[key] = tuple(chunks[key])
-            self.unfinished.pop(partition, None)
+            self.unfinished.pop(key, None)
         else:
-            self.unfinished[partition] = index
+            self.unfinished[key] = index
 
     def _admin(self, event: Admin) -> None:
         if event.topic is None:
@@ -239,8 +241,9 @@ class Facts:
     def _survivors(self) -> dict[Partition, dict[str, int]]:
         found: dict[Partition, dict[str, int]] = {}
         for partition in self.partitions:
-            log = self.final(partition) or self.final(partition, "read_committed") or ()
-            found[partition] = {value: offset for offset, value in log}
+            logs = (self.final(partition), self.final(partition, "read_committed"))
+            if logs != (None, None):
+                found[partition] = {value: offset for offset, value in logs[0] or logs[1] or ()}
         return found
 
     @cached_property

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tests.robustness.checkers.facts import short
 from tests.robustness.checkers.violation import Violation
-from tests.robustness.history import UNKNOWN, ReadCommit
+from tests.robustness.history import UNKNOWN, CatchUp, ReadCommit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,8 +66,16 @@ def vanished_reads(facts: Facts) -> Iterator[Violation]:
 
 def unfinished_reads(facts: Facts) -> Iterator[Violation]:
     """A partition can't be read to its end after all faults have ended."""
-    for partition, index in facts.unfinished.items():
-        yield Violation("unreadable", "the final read did not complete", *partition, events=(index,))
+    for (partition, reader, isolation), index in facts.unfinished.items():
+        message = f"the final read by {reader}, {isolation}, did not complete"
+        yield Violation("unreadable", message, *partition, events=(index,))
+
+
+def stalled_groups(facts: Facts) -> Iterator[Violation]:
+    """The members of a group don't get to the end of the log after all faults have ended."""
+    for index, event in enumerate(facts.history):
+        if isinstance(event, CatchUp) and event.type == "info":
+            yield Violation("stalled group", f"{event.group}: {event.error}", events=(index,))
 
 
 def unread_by_groups(facts: Facts) -> Iterator[Violation]:
@@ -126,4 +134,4 @@ def _readable(facts: Facts, partition: Partition, isolation: Isolation) -> Itera
             yield offset, value
 
 
-CHECKERS = (lost_writes, vanished_reads, unfinished_reads, unread_by_groups)
+CHECKERS = (lost_writes, vanished_reads, unfinished_reads, stalled_groups, unread_by_groups)

@@ -102,7 +102,8 @@ def _visible(facts: Facts, partition: Partition, isolation: Isolation) -> Log:
 def send_order(facts: Facts) -> Iterator[Violation]:
     """Acknowledged records of one producer to one partition have offsets in another order than its sends.
 
-    Allowed, but reported, without an idempotent producer. A record that was lost, and may be, is left out.
+    Allowed, but reported, if the producer may repeat a record after later ones. A record that was lost, and
+    may be, is left out.
     """
     by_producer: dict[tuple[str, Partition], list[Sent]] = defaultdict(list)
     for sent in facts.sends.values():
@@ -119,7 +120,7 @@ def send_order(facts: Facts) -> Iterator[Violation]:
                     *partition,
                     sent.offset,
                     (*highest.events, *sent.events),
-                    is_note=not sent.is_idempotent and sent.txn is None,
+                    is_note=not sent.is_ordered,
                 )
             else:
                 highest = sent

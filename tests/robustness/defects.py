@@ -1,0 +1,168 @@
+"""Brokers with a planted defect: `python -m tests.robustness.defects DEFECT serve OPTION...`.
+
+A defect replaces functions of korvet in the broker's process before that serves. Each one names the stages of
+the small run that show it, and the kinds of violations of which one must be found.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from korvet.cli import main
+from korvet.coordinator.markers import MarkerWriter
+from korvet.coordinator.projector import Projector
+from korvet.coordinator.served import ServedPartition, call
+from korvet.groups.membership import Membership
+from korvet.groups.messages import CommitReply, JoinReply
+from korvet.storage.keys import OFFSETS_TOPIC
+from korvet.storage.link import library
+from korvet.storage.log import committed, guarded, script
+from korvet.storage.log.state import LogState
+from korvet.transactions.shard import TransactionShard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Defect(NamedTuple):
+    """A defect, and how it is found."""
+
+    plant: Callable[[], None]
+    stages: tuple[str, ...]
+    kinds: frozenset[str]
+
+
+DEFECTS: Final[dict[str, Defect]] = {}
+
+
+def shown_by(*stages: str, kinds: set[str]) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """Registers a defect under its function's name."""
+
+    def register(plant: Callable[[], None]) -> Callable[[], None]:
+        DEFECTS[plant.__name__] = Defect(plant, stages, frozenset(kinds))
+        return plant
+
+    return register
+
+
+def _replace(owner: object, name: str, new: object) -> Any:
+    """Replaces an attribute, and returns what it was. Raises AttributeError if there is none."""
+    old = getattr(owner, name)
+    setattr(owner, name, new)
+    return old
+
+
+def _change_lua(name: str, old: str, new: str) -> None:
+    """Replaces a part of a Lua file, which occurs once in it."""
+
+    def changed(asked: str) -> str:
+        text: str = read(asked)
+        if asked != name:
+            return text
+        assert text.count(old) == 1, f"{name}.lua has changed"
+        return text.replace(old, new)
+
+    read = _replace(library, "_file", changed)
+
+
+@shown_by("race", kinds={"nonmonotonic send"})
+def skip_the_guards_chain() -> None:
+    """The guard lets a group in although the one before it was refused."""
+    _change_lua("guard", "if log.own_last_id ~= own_last_id then", "if false then")
+
+
+@shown_by(kinds={"unreadable"})
+def drop_a_marker() -> None:
+    """The first partition of a transaction gets no marker."""
+
+    async def write(
+        self: MarkerWriter, partition: tuple[str, int], marker: object, is_over: Callable[[], bool]
+    ) -> bool:
+        if partition[0] != OFFSETS_TOPIC and partition[1] == 0:
+            return True
+        done: bool = await written(self, partition, marker, is_over)
+        return done
+
+    written = _replace(MarkerWriter, "_write", write)
+
+
+@shown_by("rewind", "kill", kinds={"lost commit", "commit went back"})
+def answer_a_commit_before_its_append() -> None:
+    """OffsetCommit is answered while its records are on their way."""
+
+    def apply(self: ServedPartition[Any, Any], step: Any, now_ms: int, **limits: bool) -> None:
+        applied(self, step, now_ms, **limits)
+        for token, reply in step.outcome.replies:
+            waiting = self._waiting.pop(token, None) if isinstance(reply, CommitReply) else None
+            if waiting is not None:
+                call(waiting[1], reply)
+
+    applied = _replace(ServedPartition, "_apply", apply)
+
+
+@shown_by(kinds={"aborted read"})
+def forget_an_aborted_transaction() -> None:
+    """The first aborted transaction among the records of a fetch is not in the response."""
+
+    def overlapping(aborted: Any, end: int) -> Any:
+        return found(aborted, end)[1:]
+
+    found = _replace(committed, "overlapping", overlapping)
+
+
+@shown_by(kinds={"aborted read", "precommitted read"})
+def read_past_the_last_stable_offset() -> None:
+    """Readers of committed records get all records."""
+    _replace(LogState, "last_stable_offset", property(lambda self: self.log_end))
+    _replace(LogState, "last_stable_offset_is_current", property(lambda _: True))
+
+
+@shown_by("fence", kinds={"aborted read", "lost transaction"})
+def skip_a_fence_check() -> None:
+    """A producer that was replaced ends the transaction of its successor."""
+    _replace(TransactionShard, "_is_valid_epoch", lambda *_, **__: True)
+
+
+@shown_by(kinds={"stalled group"})
+def drop_a_pending_member() -> None:
+    """A member that was given its ID is unknown when it joins with it."""
+
+    def join(self: Membership, group: Any, request: Any, token: int) -> None:
+        if request.member_id in group.pending_joins:
+            self._context.reply(token, JoinReply(ErrorCode.unknown_member_id, request.member_id))
+        else:
+            joined(self, group, request, token)
+
+    joined = _replace(Membership, "_join_known", join)
+
+
+@shown_by("lose_replies", kinds={"duplicate"})
+def forget_a_producers_sequences() -> None:
+    """Batches of idempotent producers are appended again when they are sent again."""
+
+    def pack(producers: Any, record_counts: Any) -> Any:
+        return packed([each if each and each.transactional else None for each in producers], record_counts)
+
+    packed = _replace(guarded, "pack_sequences", pack)
+    _replace(script, "pack_sequences", pack)
+
+
+@shown_by("rewind", kinds={"Redis group differs"})
+def leave_a_redis_group_ahead() -> None:
+    """A Redis group does not follow a commit that goes back."""
+    highest: dict[Any, int] = {}
+
+    def apply(self: Projector, changes: Any, done: Callable[[], None]) -> None:
+        followed = [change for change in changes if change.offset >= highest.get(change.place, 0)]
+        highest.update((change.place, change.offset) for change in followed)
+        applied(self, followed, done)
+
+    applied = _replace(Projector, "apply", apply)
+
+
+if __name__ == "__main__":
+    DEFECTS[sys.argv.pop(1)].plant()
+    main()
