@@ -31,7 +31,7 @@ _SIGNS: Final = (b"REDIS", b"VALKEY")
 def back_up_server(url: str, keyspace: Keyspace, target: Path, report: Report) -> Manifest:
     """Back up a server that runs. Raises BackupError and StoreError."""
     with _primary(url) as connection, files.new_folder(target.absolute()) as folder:
-        created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        created_ms = time.time_ns() // 1_000_000
         server = connection.info("server")
         kind = "valkey" if "valkey_version" in server else "redis"
         cluster_id, topics = _identity(connection, keyspace)
@@ -40,7 +40,8 @@ def back_up_server(url: str, keyspace: Keyspace, target: Path, report: Report) -
         size, checksum = files.write(folder / SNAPSHOT, pieces, lambda done: report("receiving", done, None))
         manifest = Manifest(
             korvet=version("korvet"),
-            created=created,
+            created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(created_ms // 1000)),
+            created_ms=created_ms,
             server=f"{kind} {server[f'{kind}_version']}",
             history=history,
             offset=offset,

@@ -39,6 +39,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Version of the keyspace's format."""
     database: int
     topics: int
+    created_ms: int
+    """`created` in ms since the epoch."""
     bytes: int
     """Size of the snapshot."""
     sha256: str

@@ -11,13 +11,13 @@ from korvet.backup.connection import Connection
 from korvet.storage.fields import counter_of, pairs_of
 from korvet.storage.identity import FORMAT_VERSION
 from korvet.storage.keys import Keyspace
+from korvet.storage.producer_ids import FIRST_ID
 
 _CLUSTER_KEY: Final = re.compile(rb"\{([^{}\s]{1,100})\}:cluster")
-# Versions of the assignment count the brokers that joined or left: a keyspace has had fewer than one for each
-# second of its life and these.
-_EARLY_VERSIONS: Final = 1024
-# Versions that a keyspace ahead of its seconds may have got since the backup.
-_LATE_VERSIONS: Final = 64
+# Limits the versions of the assignment (leader epochs) that a keyspace can have got since a backup: at once,
+# because servers and brokers kept restarting, and for each second in the mean.
+_VERSIONS_AT_ONCE: Final = 1 << 22
+_VERSIONS_PER_S: Final = 5
 # Producer IDs of each millisecond: see korvet_take_producer_ids.
 _IDS_PER_MS: Final = 1024
 _PAGE: Final = 1000
@@ -48,29 +48,31 @@ def databases(connection: Connection) -> dict[int, int]:
     return {int(name[2:]): int(value.split(",")[0].partition("=")[2]) for name, value in fields}
 
 
-def raise_numbers(connection: Connection, found: Found) -> None:
-    """Raise the numbers of a restored keyspace, and end the leases of the brokers of that time."""
+def raise_numbers(connection: Connection, found: Found, created_ms: int) -> None:
+    """Raise the numbers of a keyspace of a backup that was created at `created_ms`, and end the leases of the
+    brokers of that time.
+    """
     keys = found.keyspace
     connection.call("SELECT", found.database)
     cluster = dict(pairs_of(connection.call("HGETALL", keys.cluster)))
-    pairs = [part for pair in raised(cluster, time.time_ns() // 1_000_000).items() for part in pair]
-    connection.call("HSET", keys.cluster, *pairs)
+    numbers = raised(cluster, created_ms, time.time_ns() // 1_000_000)
+    connection.call("HSET", keys.cluster, *(part for pair in numbers.items() for part in pair))
     connection.call("DEL", keys.brokers)
 
 
-def raised(cluster: Mapping[bytes, bytes], now_ms: int) -> dict[str, int]:
+def raised(cluster: Mapping[bytes, bytes], created_ms: int, now_ms: int) -> dict[str, int]:
     """The new values of the counters in the hash of the cluster.
 
     All are higher than any value that the keyspace can have had up to now, also after the backup: the next
-    broker that joins takes a higher leader epoch for every partition, and every broker reads the catalogue
-    and the users again.
+    broker that joins takes a higher leader epoch for every partition, every broker reads the catalogue and
+    the users again, and producers of transactions get new ids.
     """
-    seconds = max(now_ms - counter_of(cluster.get(b"created_ms")), 0) // 1000
-    if b"created_ms" not in cluster:
-        seconds = 0
+    seconds = max(now_ms - created_ms, 0) // 1000
+    first_id = max(_stored(cluster, "next_producer_id"), now_ms * _IDS_PER_MS)
     return {
-        "assignment": max(_stored(cluster, "assignment") + _LATE_VERSIONS, seconds + _EARLY_VERSIONS),
-        "next_producer_id": max(_stored(cluster, "next_producer_id"), now_ms * _IDS_PER_MS),
+        "assignment": _stored(cluster, "assignment") + _VERSIONS_AT_ONCE + seconds * _VERSIONS_PER_S,
+        "next_producer_id": first_id,
+        FIRST_ID: first_id,
         # Counters of changes: no broker can have made one change per millisecond.
         "catalogue": max(_stored(cluster, "catalogue") + 1, now_ms),
         "security": max(_stored(cluster, "security") + 1, now_ms),

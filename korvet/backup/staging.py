@@ -47,7 +47,7 @@ def stage(backup: Path, manifest: Manifest, folder: Path, report: Report) -> Sta
         if manifest.keyspace not in {each.keyspace.prefix for each in found}:
             raise BackupError(f"{backup} does not hold the keyspace {manifest.keyspace!r} of its manifest")
         for each in found:
-            raise_numbers(connection, each)
+            raise_numbers(connection, each, manifest.created_ms)
         _forget_library(connection)
         staged = Staged(found, databases(connection))
         rewrite_file(server, report)

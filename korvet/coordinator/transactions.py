@@ -194,7 +194,8 @@ class TransactionService:
     # Partitions
 
     async def _read(self, claim: Claim) -> TransactionTerm:
-        shard = TransactionShard(self._config, self._take_producer_id)
+        first_id = await self._producer_ids.first()
+        shard = TransactionShard(self._config, self._take_producer_id, first_producer_id=first_id)
         if claim.log_end > 0:
             await TransactionsLoader(claim.log).replay_into(shard)
         return TransactionTerm(shard, claim, self._mark)

@@ -20,8 +20,9 @@ _UNREADABLE: Final = (ValueError, RecursionError, OverflowError)
 # Limits the lines that one read of a hash logs: more damaged fields than this have one cause.
 _MOST_LINES: Final = 20
 _SHOWN_BYTES: Final = 100
-# Limits the digits of a counter: Redis's scripts calculate with doubles, which represent them exactly.
+# Limits the digits and the value of a counter: scripts calculate with doubles, which represent it exactly.
 _COUNTER_DIGITS: Final = 16
+_COUNTER_LIMIT: Final = 1 << 53
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,8 @@ def pairs_of(reply: list[bytes]) -> Iterable[tuple[bytes, bytes]]:
 
 def counter_of(value: bytes | None) -> int:
     """A counter stored in a hash; 0 if the field is missing or is not a counter."""
-    return int(value) if value is not None and value.isdigit() and len(value) < _COUNTER_DIGITS else 0
+    number = int(value) if value is not None and value.isdigit() and len(value) <= _COUNTER_DIGITS else 0
+    return number if number < _COUNTER_LIMIT else 0
 
 
 def shown(field: bytes) -> str:

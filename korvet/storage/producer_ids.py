@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from korvet.storage.fields import counter_of
+
 if TYPE_CHECKING:
     from korvet.storage.link.commands import Commands
 
 # Producer ids taken from Redis by one call: fewer than the 1,024 that Redis has for each ms of its clock.
 _BLOCK: Final = 1000
+FIRST_ID: Final = "first_producer_id"
+"""Field of the cluster's hash: see `ProducerIds.first`."""
 
 
 class ProducerIds:
@@ -19,6 +23,12 @@ class ProducerIds:
         self._commands = commands
         self._block = range(0)
         self._lock = asyncio.Lock()
+
+    async def first(self) -> int:
+        """The first producer id after the keyspace was restored from a backup; 0 if it never was. Raises
+        StorageError. Redis command HGET.
+        """
+        return counter_of(await self._commands.call("HGET", self._commands.keyspace.cluster, FIRST_ID))
 
     async def allocate(self) -> int:
         """A producer id that no producer had before, even if Redis loses its newest writes. Raises

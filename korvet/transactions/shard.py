@@ -76,6 +76,7 @@ class TransactionShard:
     __slots__ = (
         "_config",
         "_expiry",
+        "_first_producer_id",
         "_is_loaded",
         "_markers",
         "_now_ms",
@@ -86,8 +87,19 @@ class TransactionShard:
         "_transactions",
     )
 
-    def __init__(self, config: TransactionConfig, take_producer_id: Callable[[], int | None]) -> None:
+    def __init__(
+        self,
+        config: TransactionConfig,
+        take_producer_id: Callable[[], int | None],
+        *,
+        first_producer_id: int = 0,
+    ) -> None:
+        """`first_producer_id`: producers with smaller ids are from before the data were restored from a
+        backup. They are fenced, because clients may have later epochs of these ids, and parts of their
+        transactions are lost.
+        """
         self._config = config
+        self._first_producer_id = first_producer_id
         self._take_producer_id = take_producer_id
         self._transactions: dict[str, Transaction] = {}
         self._timers = TimerQueue()
@@ -231,11 +243,11 @@ class TransactionShard:
             return self._first_producer(request)
         if transaction.state in PREPARED:
             return InitReply(ErrorCode.concurrent_transactions)
-        if not _may_initialise(transaction, request):
+        goes_on = request.producer_id != NO_PRODUCER_ID
+        if not _may_initialise(transaction, request) or (goes_on and self._is_restored(transaction)):
             return InitReply(ErrorCode.producer_fenced)
         if transaction.state is TransactionState.ONGOING:
             # The producer itself may continue afterwards (KIP-360); a producer that is replaced may not.
-            goes_on = request.producer_id != NO_PRODUCER_ID
             return InitReply(self._fence(transaction, goes_on=goes_on) or ErrorCode.concurrent_transactions)
         return self._next_producer(transaction, request)
 
@@ -265,7 +277,7 @@ class TransactionShard:
             return InitReply(ErrorCode.producer_fenced)
         if is_next:
             epoch += 1
-        if epoch > LAST_CLIENT_EPOCH:
+        if epoch > LAST_CLIENT_EPOCH or self._is_restored(transaction):
             fresh_id = self._take_producer_id()
             if fresh_id is None:
                 return InitReply(ErrorCode.coordinator_load_in_progress)
@@ -456,7 +468,12 @@ class TransactionShard:
         repeats = isinstance(request, EndRequest) and _is_repeated_at_rotation(transaction, request)
         if not is_known and not repeats:
             return None, ErrorCode.invalid_producer_id_mapping
+        if self._is_restored(transaction):
+            return None, ErrorCode.producer_fenced
         return transaction, _SUCCESS
+
+    def _is_restored(self, transaction: Transaction) -> bool:
+        return transaction.value.producer_id < self._first_producer_id
 
     def _record(self, transaction: Transaction, value: TransactionLogValue) -> None:
         self._records.append((transaction.transactional_id, value))

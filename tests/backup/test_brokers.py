@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from tests.api.asking import connect, newest
 from tests.api.batches import batch
@@ -16,7 +16,7 @@ from tests.backup.contents import success
 from tests.faults.test_lost_data import new_producer_id
 from tests.support.admin import create_topic
 from tests.support.confluent import consumer, producer, read_all, send, take
-from tests.support.load import LoadProducer
+from tests.support.load import QUICK, LoadProducer
 from tests.support.polling import until
 from tests.support.records import NOW_MS, Record
 
@@ -137,6 +137,50 @@ def test_a_consumer_ahead_of_the_backup_misses_no_new_record(
     second.subscribe([TOPIC])
     assert [each.record for each in take(second, 10)] == records(10, 10)
     second.close()
+
+
+def transactional(server: KorvetServer) -> Any:
+    client = producer(server.bootstrap, transactional_id="payments", **QUICK)
+    client.init_transactions(30)
+    return client
+
+
+def test_a_transaction_is_there_as_a_whole_or_not_at_all(
+    own_korvet: Callable[..., KorvetServer], tmp_path: Path
+) -> None:
+    """A producer whose transaction is open at the backup can't commit the part that is left of it."""
+    server = own_korvet()
+    create_topic(server.bootstrap, TOPIC, 1)
+    client = transactional(server)
+    client.begin_transaction()
+    send(client, TOPIC, 0, records(0, 3))
+    client.commit_transaction(30)
+    client.begin_transaction()
+    send(client, TOPIC, 0, records(3, 3))
+    success("backup", tmp_path / "backup", "--data-dir", server.data_dir)
+    send(client, TOPIC, 0, records(6, 3))
+    seen = newest_producer(server)
+    restore(server, tmp_path / "backup")
+    with pytest.raises(KafkaException) as failed:
+        client.commit_transaction(30)
+    assert failed.value.args[0].code() in {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
+    second = transactional(server)
+    second.begin_transaction()
+    send(second, TOPIC, 0, records(9, 3))
+    second.commit_transaction(30)
+    assert newest_producer(server) > seen
+    found = [each.record for each in read_all(server.bootstrap, TOPIC)]
+    assert found == [*records(0, 3), *records(9, 3)]
+
+
+def newest_producer(server: KorvetServer) -> int:
+    client = connect(server)
+    with client.raw:
+        asked_for = newest("DescribeTransactions")
+        (state,) = client(
+            "DescribeTransactions", asked_for, transactional_ids=["payments"]
+        ).transaction_states
+    return int(state.producer_id)
 
 
 def test_brokers_wait_for_a_server_that_is_restored(

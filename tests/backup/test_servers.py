@@ -96,7 +96,7 @@ def test_keyspaces_of_other_prefixes_and_databases_are_restored(start: Start, tm
     client.connection_pool.disconnect()
     success("backup", tmp_path / "backup", "--redis", url)
     success("restore", tmp_path / "backup", "--redis", other.url)
-    assert other.client.hget("{other}:cluster", "assignment") == b"5064"
+    assert int(other.client.hget("{other}:cluster", "assignment")) >= 5000 + (1 << 22)
     assert other.client.hget("{strange}:cluster", "assignment") == b"1"
     assert other.client.hget(CLUSTER, "id") == b"the-id"
     other.client.execute_command("SELECT", 3)

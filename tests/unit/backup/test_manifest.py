@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 GIVEN = Manifest(
     korvet="0.1.0",
     created="2026-01-31T12:00:00Z",
+    created_ms=1_769_860_800_000,
     server="valkey 9.0.1",
     history="0" * 40,
     offset=17,

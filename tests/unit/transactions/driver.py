@@ -41,11 +41,16 @@ class Driver:
         log: Iterable[tuple[str, TransactionLogValue | None]] = (),
         now_ms: int = START_MS,
         take_producer_id: Callable[[], int | None] | None = None,
+        first_producer_id: int = 0,
     ) -> None:
         numbers = count(100)
         self.take_producer_id = take_producer_id or (lambda: next(numbers))
         self.config = config or TransactionConfig()
-        self.shard = TransactionShard(self.config, lambda: self.take_producer_id())  # noqa: PLW0108
+        self.shard = TransactionShard(
+            self.config,
+            lambda: self.take_producer_id(),  # noqa: PLW0108
+            first_producer_id=first_producer_id,
+        )
         self.now_ms = now_ms
         self.log = list(log)
         self.markers: list[Markers] = []
