@@ -29,13 +29,13 @@ def main(arguments: Sequence[str], run: Run | None = None, folder: Path = FOLDER
     duration_ms = int(chosen.minutes * MS_PER_MINUTE)
     if chosen.plan_only or run is None:
         for seed in seeds:
-            _say(plan.describe(plan.make(seed, duration_ms)))
+            say(plan.describe(plan.make(seed, duration_ms)))
         return 0
     folder.mkdir(parents=True, exist_ok=True)
-    passed = Passed(folder / "passed.json", sources(ROOT), duration_ms)
-    failed = run_seeds(seeds, duration_ms, run, folder, passed, _say)
+    passed = Passed(folder, sources(ROOT), duration_ms)
+    failed = run_seeds(seeds, duration_ms, run, folder, passed, say)
     if failed:
-        _say(f"violations with seeds {', '.join(map(str, failed))}; histories and reports are in {folder}")
+        say(f"failed seeds: {', '.join(map(str, failed))}; histories and reports are in {folder}")
     return int(bool(failed))
 
 
@@ -57,11 +57,12 @@ def _check(paths: Sequence[Path], folder: Path) -> int:
     for path in paths:
         mine = folder / "checked" / path.stem
         text, violations = check_file(path, mine)
-        _say(f"{text}{mine / 'report.html'}")
+        say(f"{text}{mine / 'report.html'}")
         has_violations |= any(not violation.is_note for violation in violations)
     return int(has_violations)
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Write a line."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()

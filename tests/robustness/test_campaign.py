@@ -42,7 +42,7 @@ class Runner:
 
 def campaign(folder: Path, runner: Runner, seeds: Iterable[int]) -> list[int]:
     said: list[str] = []
-    passed = Passed(folder / "passed.json", "sources", DURATION_MS)
+    passed = Passed(folder, "sources", DURATION_MS)
     failed = run_seeds(seeds, DURATION_MS, runner, folder, passed, said.append)
     assert len(said) == 2 * len(runner.ran)
     return failed
@@ -65,9 +65,24 @@ def test_only_seeds_that_have_not_passed_run_again(tmp_path: Path) -> None:
 
 def test_other_sources_or_durations_start_from_the_first_seed(tmp_path: Path) -> None:
     campaign(tmp_path, Runner(), range(1, 3))
-    assert Passed(tmp_path / "passed.json", "sources", DURATION_MS).seeds == {1, 2}
-    assert Passed(tmp_path / "passed.json", "others", DURATION_MS).seeds == set()
-    assert Passed(tmp_path / "passed.json", "sources", DURATION_MS + 1).seeds == set()
+    for key, duration_ms, passed in (
+        ("sources", DURATION_MS, [1, 2]),
+        ("others", DURATION_MS, []),
+        ("sources", DURATION_MS + 1, []),
+    ):
+        known = Passed(tmp_path, key, duration_ms)
+        assert [seed for seed in range(1, 5) if seed in known] == passed
+
+
+def test_a_run_that_does_not_end_fails(tmp_path: Path) -> None:
+    def run(made: Plan, folder: Path) -> Path:
+        assert made.seed != 2, "broker-1 does not serve"
+        return Runner()(made, folder)
+
+    said: list[str] = []
+    passed = Passed(tmp_path, "sources", DURATION_MS)
+    assert run_seeds([1, 2], DURATION_MS, run, tmp_path, passed, said.append) == [2]
+    assert "broker-1 does not serve" in said[-1]
 
 
 def test_sources_depend_on_contents_and_names(tmp_path: Path) -> None:
