@@ -4,6 +4,7 @@ The snapshot is of one moment, and holds every write that was answered before th
 clients go on meanwhile.
 """
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from korvet.storage.fields import counter_of, shown
 from korvet.storage.identity import FORMAT_VERSION
 from korvet.storage.keys import Keyspace
 from korvet.storage.link.address import parse_url
+from korvet.storage.link.sentinel import servers_of
 
 # The first bytes of a snapshot.
 _SIGNS: Final = (b"REDIS", b"VALKEY")
@@ -100,7 +102,7 @@ def _answers(url: str) -> bool:
 @contextlib.contextmanager
 def _primary(url: str) -> Iterator[Connection]:
     """Yields a connection to one server, which is no replica and no node of a cluster."""
-    address, *others = parse_url(url)
+    address, *others = asyncio.run(servers_of(url))
     with Connection(address) as connection:
         if others or connection.info("cluster").get("cluster_enabled") == "1":
             raise BackupError(

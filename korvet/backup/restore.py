@@ -4,6 +4,7 @@ Nothing is written to the target before the backup is verified, and the target b
 step. Until then brokers refuse it, and the same restore may begin again.
 """
 
+import asyncio
 import shutil
 import tempfile
 from pathlib import Path
@@ -18,7 +19,7 @@ from korvet.backup.staging import Staged, stage
 from korvet.embedded import append_only, find_server, folder
 from korvet.embedded.writer import note_writer
 from korvet.storage.identity import FORMAT_VERSION
-from korvet.storage.link.address import parse_url
+from korvet.storage.link.sentinel import servers_of
 
 
 def check(backup: Path, scratch: Path | None, report: Report) -> Manifest:
@@ -69,7 +70,7 @@ def restore_server(backup: Path, url: str, scratch: Path | None, report: Report)
     server may hold a part of the data; brokers refuse it until the restore is repeated.
     """
     manifest = _read(backup)
-    address, *others = parse_url(url)
+    address, *others = asyncio.run(servers_of(url))
     with Connection(address) as target:
         _check_target(target, cluster=bool(others))
         with _scratch(scratch) as name:

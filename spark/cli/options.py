@@ -102,12 +102,12 @@ class RedisOptions:
     redis_key: str | None = None
 
     def address(self) -> Address:
-        """Return the address. The password is moved out of the URL, because plans and logs show the URL.
+        """Return the address. Passwords are moved out of the URL, because plans and logs show the URL.
 
         Raises SourceError if there is neither a URL nor an embedded server, or if options contradict.
         """
         if self.redis_url:
-            url, user, secret = _without_password(self.redis_url)
+            url, user, secret, sentinel_secret = _without_passwords(self.redis_url)
         else:
             socket = (self.data_dir / EMBEDDED_SOCKET).absolute()
             if not socket.exists():
@@ -115,11 +115,13 @@ class RedisOptions:
                     f"no embedded server in {self.data_dir}: start `korvet serve`, or use --redis URL"
                 )
             path = socket.readlink() if socket.is_symlink() else socket
-            url, user, secret = f"unix://{quote(str(path))}", None, None
+            url, user, secret, sentinel_secret = f"unix://{quote(str(path))}", None, None, None
         if secret is not None and self.redis_password_file is not None:
             raise SourceError("give the password in the redis URL or by --redis-password-file, not both")
         if secret is None and self.redis_password_file is None:
             secret = os.environ.get("KORVET_REDIS_PASSWORD")
+        if sentinel_secret is None:
+            sentinel_secret = os.environ.get("KORVET_REDIS_SENTINEL_PASSWORD")
         ca, cert, key = map(_absolute, (self.redis_ca, self.redis_cert, self.redis_key))
         return Address(
             url,
@@ -127,6 +129,7 @@ class RedisOptions:
             user=self.redis_user or user,
             password=Secret(value=secret, file=_absolute(self.redis_password_file)),
             tls=Tls(ca, cert, key) if ca or cert or key else None,
+            sentinel_password=Secret("redis.sentinel.password", sentinel_secret),
         )
 
 
@@ -135,8 +138,10 @@ def _absolute(file: str | None) -> str | None:
     return None if file is None else str(Path(file).absolute())
 
 
-def _without_password(url: str) -> tuple[str, str | None, str | None]:
-    """The URL without credentials in its query and without password; the query's user; the password."""
+def _without_passwords(url: str) -> tuple[str, str | None, str | None, str | None]:
+    """The URL without the servers' credentials in its query and without passwords; the query's user; the
+    servers' password and the sentinels'.
+    """
     try:
         parts, *others = split_url(url)
         password = None if parts.password is None else unquote(parts.password)
@@ -146,11 +151,12 @@ def _without_password(url: str) -> tuple[str, str | None, str | None]:
     nodes = ",".join((node, *(other.netloc.rpartition("@")[2] for other in others)))
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     name, other = query.pop("username", None), query.pop("password", None)
+    of_sentinels = query.pop("sentinel_password", None)
     named = user.partition(":")[0]
     netloc = named + at + nodes if named else nodes
     # urlunsplit would turn unix:///path into unix:/path.
     rest = f"{parts.scheme}://{netloc}{parts.path}" + (f"?{urlencode(query)}" if query else "")
-    return rest, None if named else name, other if password is None else password
+    return rest, None if named else name, other if password is None else password, of_sentinels
 
 
 def with_redis(command: Any) -> Any:

@@ -1,4 +1,6 @@
-"""The address of a Redis server or cluster, the secrets and the TLS files that a connection needs."""
+"""The address of a Redis server or cluster, or of the sentinels that know a primary; the secrets and the TLS
+files that a connection needs.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,20 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, parse_qs, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit, urlunsplit
 
 from korvet.spark.source.errors import SourceError
 
 DEFAULT_URL = "redis://127.0.0.1:6379"
 DEFAULT_KEYSPACE = "korvet"
+SENTINEL_PORT = 26379
+_OF_SERVERS = ("redis", "rediss", "unix")
+_OF_SENTINELS = ("redis+sentinel", "rediss+sentinel")
+_SCHEMES = (*_OF_SERVERS, *_OF_SENTINELS)
+# Parameters after the question mark of each kind of URL.
+_PARAMETERS = frozenset(("db",))
+_SENTINEL_PARAMETERS = _PARAMETERS | {"sentinel_username", "sentinel_tls"}
+_PASSWORDS = {"password", "sentinel_password"}
 # The part of a URL before its nodes; the nodes, host:port,host:port.
 _NODES = re.compile(r"(?P<before>[^/?#]*//(?:[^/?#]*@)?)(?P<nodes>[^/?#]*)")
 
@@ -95,8 +105,19 @@ def split_url(url: str) -> list[SplitResult]:
 
 
 @dataclass(frozen=True, slots=True)
+class Sentinels:
+    """The sentinels that know a primary."""
+
+    name: str
+    """The name of the primary in the sentinels' configuration."""
+    urls: tuple[str, ...]
+    arguments: dict[str, Any] = field(repr=False)
+    """redis-py's arguments besides the URL."""
+
+
+@dataclass(frozen=True, slots=True)
 class Address:
-    """A Redis server, or nodes of a cluster, and the keyspace in it.
+    """A Redis server, nodes of a cluster, or sentinels that know a primary; and the keyspace in it.
 
     The URL contains no password. Commas separate several nodes. Raises SourceError for an invalid address.
     """
@@ -106,26 +127,41 @@ class Address:
     user: str | None = None
     password: Secret = field(default_factory=Secret)
     tls: Tls | None = None
+    sentinel_password: Secret = field(default_factory=lambda: Secret("redis.sentinel.password"))
 
     def __post_init__(self) -> None:
         try:
-            parts = split_url(self.url)[0]
+            nodes = split_url(self.url)
+            parts = nodes[0]
             password, user = parts.password, parts.username
-            query = set(parse_qs(parts.query, keep_blank_values=True))
+            # Reading a port checks it.
+            _ = [node.port for node in nodes]
         except ValueError:
             raise SourceError("the redis URL can't be parsed") from None
-        if password is not None or "password" in query:
+        query = _query(parts)
+        if password is not None or _PASSWORDS & set(query):
             raise SourceError(
                 "the redis URL must not contain a password (plans and logs show it): use redis.password"
+                " or redis.sentinel.password"
             )
-        if parts.scheme not in {"redis", "rediss", "unix"}:
-            raise SourceError("the redis URL must start with redis://, rediss:// or unix://")
-        if query - {"db"}:
-            raise SourceError("the redis URL may have only db after its question mark")
+        if parts.scheme not in _SCHEMES:
+            raise SourceError(f"the redis URL must start with {', '.join(f'{one}://' for one in _SCHEMES)}")
+        known = _SENTINEL_PARAMETERS if parts.scheme in _OF_SENTINELS else _PARAMETERS
+        if set(query) - known:
+            raise SourceError(
+                f"the redis URL may have only {', '.join(sorted(known))} after its question mark"
+            )
         if user and self.user:
             raise SourceError("give the user in the redis URL or by redis.user, not both")
-        if self.tls is not None and parts.scheme != "rediss":
-            raise SourceError("the options redis.ssl.* need a redis URL that starts with rediss://")
+        if parts.scheme in _OF_SENTINELS:
+            if not _name_and_database(parts)[0]:
+                raise SourceError("the redis URL must name the primary, as in redis+sentinel://host/NAME")
+            if query.get("sentinel_tls", "yes") not in {"yes", "no"}:
+                raise SourceError("sentinel_tls in the redis URL must be yes or no")
+        if self.tls is not None and not (_uses_tls(parts) or _sentinels_use_tls(parts)):
+            raise SourceError(
+                "the options redis.ssl.* need a redis URL that starts with rediss://, or one of sentinels"
+            )
         if not self.keyspace or any(brace in self.keyspace for brace in "{}"):
             raise SourceError(f"{self.keyspace!r} is not a keyspace name: empty, or with braces")
 
@@ -137,14 +173,44 @@ class Address:
             found["password"] = password
         if self.user is not None:
             found["username"] = self.user
-        if self.tls is not None:
+        if self.tls is not None and _uses_tls(split_url(self.url)[0]):
             found.update(self.tls.arguments())
         return found
 
+    def sentinels(self) -> Sentinels | None:
+        """Return the sentinels; None if the URL names servers. Raises SourceError for a missing file or
+        secret.
+        """
+        nodes = split_url(self.url)
+        first = nodes[0]
+        if first.scheme not in _OF_SENTINELS:
+            return None
+        tls = _sentinels_use_tls(first)
+        arguments: dict[str, Any] = {
+            "username": _query(first).get("sentinel_username"),
+            "password": self.sentinel_password.reveal(),
+        }
+        if tls and self.tls is not None:
+            arguments.update(self.tls.arguments())
+        scheme = "rediss" if tls else "redis"
+        urls = tuple(
+            f"{scheme}://{_authority(node.hostname or 'localhost', node.port or SENTINEL_PORT)}"
+            for node in nodes
+        )
+        return Sentinels(_name_and_database(first)[0], urls, arguments)
+
     def server_urls(self) -> list[str]:
-        """Return a URL for each node."""
+        """Return a URL for each node that the URL names."""
         nodes = split_url(self.url)
         return [self.url] if len(nodes) == 1 else [urlunsplit(parts) for parts in nodes]
+
+    def primary_url(self, host: str, port: int) -> str:
+        """Return the URL of the primary whose address the sentinels have returned."""
+        parts = split_url(self.url)[0]
+        user, at, _ = parts.netloc.rpartition("@")
+        database = _query(parts).get("db") or _name_and_database(parts)[1]
+        scheme = parts.scheme.removesuffix("+sentinel")
+        return f"{scheme}://{user}{at}{_authority(host, port)}/{database}"
 
     def stream(self, topic: str, partition: int) -> str:
         """Return the key of a partition's stream."""
@@ -154,3 +220,27 @@ class Address:
     def topics_key(self) -> str:
         """The key of the catalogue, a hash of topic name to JSON."""
         return f"{{{self.keyspace}}}:topics"
+
+
+def _query(parts: SplitResult) -> dict[str, str]:
+    return dict(parse_qsl(parts.query, keep_blank_values=True))
+
+
+def _name_and_database(parts: SplitResult) -> tuple[str, str]:
+    """The name of the primary and the database in the path of a URL of sentinels."""
+    name, _, database = parts.path.strip("/").partition("/")
+    return unquote(name), database
+
+
+def _uses_tls(parts: SplitResult) -> bool:
+    return parts.scheme.startswith("rediss")
+
+
+def _sentinels_use_tls(parts: SplitResult) -> bool:
+    """Whether the sentinels accept TLS only; False if the URL names no sentinels."""
+    default = "yes" if _uses_tls(parts) else "no"
+    return parts.scheme in _OF_SENTINELS and _query(parts).get("sentinel_tls", default) == "yes"
+
+
+def _authority(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

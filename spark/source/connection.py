@@ -19,6 +19,7 @@ from redis.exceptions import TimeoutError as LinkTimeout
 from korvet.spark.records.page import HAS_HIREDIS, Entry, Page
 from korvet.spark.source.errors import SourceError
 from korvet.spark.source.page_parser import END_OF_PAGE, PageParser, read_page
+from korvet.spark.source.sentinel import find_primary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -59,12 +60,20 @@ class Connection:
         self._map_is_old = True
 
     def _reach(self) -> Any:
-        """A connection to the first server that answers."""
+        """A connection to the first server that answers, or to the primary that sentinels know."""
         reason: Exception | None = None
-        for url in self._address.server_urls():
+        sentinels = self._address.sentinels()
+        if sentinels is None:
+            urls = self._address.server_urls()
+        else:
+            urls = [self._address.primary_url(*find_primary(sentinels))]
+        for url in urls:
             self._url = url
             try:
-                return self._open(None)
+                found = self._open(None)
+                if sentinels is not None:
+                    _require_primary(found)
+                return found
             except AuthenticationError as error:
                 raise SourceError(
                     f"Redis at {self._address.url} refuses the user or the password: {error}"
@@ -212,6 +221,15 @@ class Connection:
             except ResponseError as error:
                 replies.append(error)
         return replies
+
+
+def _require_primary(raw: Any) -> None:
+    """Raise RedisError if the server is a replica: a failover is in progress. Command HELLO."""
+    raw.send_command("HELLO")
+    words = raw.read_response(disable_decoding=True)
+    if dict(zip(words[::2], words[1::2], strict=True))[b"role"] != b"master":
+        raw.disconnect()
+        raise RedisError("it is a replica, although the sentinels name it the primary")
 
 
 def _key_of(arguments: Arguments) -> str | bytes | int:

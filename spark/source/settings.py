@@ -45,6 +45,9 @@ OPTIONS = (
     "redis.password",
     "redis.passwordFile",
     "redis.passwordEnv",
+    "redis.sentinel.password",
+    "redis.sentinel.passwordFile",
+    "redis.sentinel.passwordEnv",
     *TLS_OPTIONS,
     "keyspace",
     *TOPIC_OPTIONS,
@@ -243,6 +246,7 @@ def _address(given: Mapping[str, str]) -> Address:
         user=given.get("redis.user"),
         password=_secret(given, "redis.password"),
         tls=tls,
+        sentinel_password=_secret(given, "redis.sentinel.password"),
     )
 
 
@@ -252,7 +256,8 @@ def options_of(address: Address, more: Mapping[str, str] | None = None) -> dict[
     Options in `more` take precedence (names in any case). A password among them, in any of its three forms,
     replaces the address's password.
     """
-    given = {"redis": address.url, "keyspace": address.keyspace, **_secret_options(address.password)}
+    given = {"redis": address.url, "keyspace": address.keyspace}
+    given |= _secret_options(address.password) | _secret_options(address.sentinel_password)
     if address.user is not None:
         given["redis.user"] = address.user
     tls = address.tls
@@ -266,7 +271,8 @@ def options_of(address: Address, more: Mapping[str, str] | None = None) -> dict[
         given |= _secret_options(tls.key_password)
         given["redis.ssl.checkHostname"] = str(tls.check_hostname).lower()
     own = {name.lower() for name in more or {}}
-    for secret in (address.password.name, tls.key_password.name if tls else ""):
+    secrets = (address.password, address.sentinel_password, *((tls.key_password,) if tls else ()))
+    for secret in (each.name for each in secrets):
         forms = {secret.lower() + form for form in ("", "file", "env")}
         if own & forms:
             own |= forms

@@ -248,6 +248,9 @@ def test_who_we_are_for_redis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert several.url == "redis://u@one:7,[::1]:8/2"
     assert several.server_urls() == ["redis://u@one:7/2", "redis://u@[::1]:8/2"]
     assert login("redis://h?username=me&password=p%40ss&db=2") == ("redis://h?db=2", "me", "p@ss")
+    named = address("redis+sentinel://u:pw@one,two/main?sentinel_username=me&sentinel_password=p%40ss")
+    assert named.url == "redis+sentinel://u@one,two/main?sentinel_username=me"
+    assert (named.password.reveal(), named.sentinel_password.reveal()) == ("pw", "p@ss")
     assert login("unix:///run/redis.sock") == ("unix:///run/redis.sock", None, None)
     assert login("unix://me:pw@/run/redis.sock?db=1") == ("unix://me@/run/redis.sock?db=1", None, "pw")
     (tmp_path / "secret").write_text("from a file\n")

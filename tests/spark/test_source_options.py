@@ -131,7 +131,15 @@ def test_durations(text: str, delay_ms: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["redis://:hush@h", "redis://me:hush@one,two", "redis://h?password=hush", "redis://:hush@[h"]
+    "url",
+    [
+        "redis://:hush@h",
+        "redis://me:hush@one,two",
+        "redis://h?password=hush",
+        "redis://:hush@[h",
+        "redis+sentinel://h/main?sentinel_password=hush",
+        "redis+sentinel://:hush@h/main",
+    ],
 )
 def test_a_password_in_the_url_is_refused_and_not_shown(url: str) -> None:
     with pytest.raises(SourceError) as raised:
@@ -178,6 +186,7 @@ def test_options_lead_to_the_address_that_they_are_made_of() -> None:
         Address(),
         Address("redis://one,two", "k", "me", Secret(value="hush")),
         Address("rediss://h", "k", None, Secret(file="f"), tls),
+        Address("redis+sentinel://h/n", sentinel_password=Secret("redis.sentinel.password", variable="V")),
     ):
         assert SourceOptions.parse(options_of(address, TOPIC)).address == address
 
