@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import traceback
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tests.robustness import history, plan, report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from tests.robustness.checkers import Violation
@@ -28,7 +29,7 @@ SOURCES: Final = (
 
 
 class Passed:
-    """The seeds that passed with these sources and this duration: a file in each one's folder.
+    """The seeds that passed with these sources and this duration: a file in each one's folder, with counts.
 
     Several processes may run different seeds of one folder.
     """
@@ -38,15 +39,31 @@ class Passed:
         self._key = f"{sources} {duration_ms}"
 
     def __contains__(self, seed: int) -> bool:
-        file = self._file(seed)
-        return file.exists() and file.read_text() == self._key
+        return self.counts(seed) is not None
 
-    def add(self, seed: int) -> None:
-        """Remember a seed."""
-        self._file(seed).write_text(self._key)
+    def counts(self, seed: int) -> dict[str, int] | None:
+        """Returns what happened in a seed's run; None if the seed has not passed."""
+        file = self._file(seed)
+        stored = json.loads(file.read_text()) if file.exists() else {"key": None}
+        return stored["counts"] if stored["key"] == self._key else None
+
+    def add(self, seed: int, counts: Mapping[str, int]) -> None:
+        """Remember a seed. A crash leaves its file as it was before or after."""
+        new = self._file(seed).with_suffix(".new")
+        new.write_text(json.dumps({"key": self._key, "counts": counts}))
+        new.replace(self._file(seed))
+
+    def total(self, seeds: Iterable[int]) -> dict[str, int]:
+        """Returns the sums of the counts of the seeds that passed, and their number."""
+        passed = [found for seed in seeds if (found := self.counts(seed)) is not None]
+        names = sorted({name for one in passed for name in one})
+        return {
+            "seeds without a violation": len(passed),
+            **{name: sum(one.get(name, 0) for one in passed) for name in names},
+        }
 
     def _file(self, seed: int) -> Path:
-        return folder_of(self._folder, seed) / "passed"
+        return folder_of(self._folder, seed) / "passed.json"
 
 
 def folder_of(folder: Path, seed: int) -> Path:
@@ -63,15 +80,26 @@ def sources(root: Path, patterns: Sequence[str] = SOURCES) -> str:
     return digest.hexdigest()[:16]
 
 
-def check_file(path: Path, folder: Path) -> tuple[str, list[Violation]]:
-    """Check a history and write `report.html` into a folder. Returns the report as text, and what was found.
+class Checked(NamedTuple):
+    """A checked history."""
 
-    Raises HistoryError.
-    """
+    text: str
+    """The report."""
+    violations: list[Violation]
+    counts: dict[str, int]
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether there are no violations; notes don't count."""
+        return all(violation.is_note for violation in self.violations)
+
+
+def check_file(path: Path, folder: Path) -> Checked:
+    """Check a history and write `report.html` into a folder. Raises HistoryError."""
     facts, violations = report.checked(history.load(path))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.html").write_text(report.as_html(facts, violations))
-    return report.as_text(facts, violations), violations
+    return Checked(report.as_text(facts, violations), violations, report.counts(facts))
 
 
 def run_seeds(
@@ -93,11 +121,11 @@ def run_seeds(
             say(f"seed {seed} did not end: {traceback.format_exc()}")
             failed.append(seed)
             continue
-        text, violations = check_file(path, mine)
-        say(text)
-        if any(not violation.is_note for violation in violations):
-            failed.append(seed)
-        else:
+        checked = check_file(path, mine)
+        say(checked.text)
+        if checked.has_passed:
             path.unlink()
-            passed.add(seed)
+            passed.add(seed, checked.counts)
+        else:
+            failed.append(seed)
     return failed

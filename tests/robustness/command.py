@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tests.robustness import plan
+from tests.robustness import plan, report
 from tests.robustness.campaign import Passed, check_file, run_seeds, sources
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def main(arguments: Sequence[str], run: Run | None = None, folder: Path = FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     passed = Passed(folder, sources(ROOT), duration_ms)
     failed = run_seeds(seeds, duration_ms, run, folder, passed, say)
+    say("\n".join(report.table((name, count, "") for name, count in passed.total(seeds).items())))
     if failed:
         say(f"failed seeds: {', '.join(map(str, failed))}; histories and reports are in {folder}")
     return int(bool(failed))
@@ -56,9 +57,9 @@ def _check(paths: Sequence[Path], folder: Path) -> int:
     has_violations = False
     for path in paths:
         mine = folder / "checked" / path.stem
-        text, violations = check_file(path, mine)
-        say(f"{text}{mine / 'report.html'}")
-        has_violations |= any(not violation.is_note for violation in violations)
+        checked = check_file(path, mine)
+        say(f"{checked.text}{mine / 'report.html'}")
+        has_violations |= not checked.has_passed
     return int(has_violations)
 
 

@@ -160,22 +160,33 @@ def shown(violations: Sequence[Violation]) -> Iterator[Violation]:
             yield violation
 
 
+def counts(facts: Facts) -> dict[str, int]:
+    """Returns what happened in a run; the faults of each kind are counted as `fault: KIND`."""
+    sends = list(facts.sends.values())
+    faults = Counter(e.kind for e in facts.history if isinstance(e, Fault) and e.phase == "begin")
+    return {
+        "events": len(facts.history),
+        "records sent": len(sends),
+        "records acknowledged": sum(sent.outcome == "ok" for sent in sends),
+        "records read": sum(1 for _ in facts.reads),
+        "transactions": len(facts.txns),
+        "commits": sum(isinstance(e, Commit) and e.type == "ok" for e in facts.history),
+        **{f"fault: {kind}": count for kind, count in sorted(faults.items())},
+    }
+
+
 def _summary(facts: Facts, violations: Sequence[Violation]) -> list[tuple[str, int, str]]:
     """Returns (subject, count, remark) lines."""
-    sends = list(facts.sends.values())
-    lines = [
-        ("events", len(facts.history), ""),
-        ("records sent", len(sends), ""),
-        ("records acknowledged", sum(sent.outcome == "ok" for sent in sends), ""),
-        ("records read", sum(1 for _ in facts.reads), ""),
-        ("transactions", len(facts.txns), ""),
-        ("faults", sum(isinstance(e, Fault) and e.phase == "begin" for e in facts.history), ""),
-    ]
-    counts = Counter((violation.kind, violation.is_note) for violation in violations)
-    return lines + [
+    found = Counter((violation.kind, violation.is_note) for violation in violations)
+    return [(subject, count, "") for subject, count in counts(facts).items()] + [
         (kind, count, "allowed here" if is_note else "violation")
-        for (kind, is_note), count in sorted(counts.items(), key=lambda item: item[0][1])
+        for (kind, is_note), count in sorted(found.items(), key=lambda item: item[0][1])
     ]
+
+
+def table(lines: Iterable[tuple[str, int, str]]) -> list[str]:
+    """Returns (subject, count, remark) lines as text."""
+    return [f"  {count:9,d}  {subject}  {remark}".rstrip() for subject, count, remark in lines]
 
 
 def _title(violation: Violation) -> str:
@@ -188,10 +199,7 @@ def as_text(facts: Facts, violations: Sequence[Violation]) -> str:
     """Returns the report as text."""
     verdict = "violations found" if any(not one.is_note for one in violations) else "no violation"
     lines = [f"seed {facts.run.seed}, {facts.run.topology}: {verdict}"]
-    lines += [
-        f"  {count:9,d}  {subject}  {remark}".rstrip()
-        for subject, count, remark in _summary(facts, violations)
-    ]
+    lines += table(_summary(facts, violations))
     for violation in shown(violations):
         lines += ["", f"{'allowed: ' * violation.is_note}{_title(violation)}", f"  {violation.message}"]
         for index, text in timeline(facts, violation):
@@ -205,7 +213,8 @@ STYLE: Final = """\
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 100em; padding: 0 1em; color: #222 }
 table { border-collapse: collapse; margin: 1em 0 }
 td, th { padding: .2em .7em; text-align: left; vertical-align: top }
-th { border-bottom: 1px solid #999 } td { border-bottom: 1px solid #eee } .number { text-align: right }
+th { border-bottom: 1px solid #999 } td { border-bottom: 1px solid #eee }
+.number { text-align: right; white-space: nowrap }
 .proof { background: #fde9d9 } .fault { background: #e4ecf7 } .violation { color: #b00020 }
 pre { overflow-x: auto }
 """

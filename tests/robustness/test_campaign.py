@@ -72,6 +72,9 @@ def test_other_sources_or_durations_start_from_the_first_seed(tmp_path: Path) ->
     ):
         known = Passed(tmp_path, key, duration_ms)
         assert [seed for seed in range(1, 5) if seed in known] == passed
+        total = known.total(range(1, 5))
+        assert total["seeds without a violation"] == len(passed)
+        assert total.get("records sent", 0) == len(passed)
 
 
 def test_a_run_that_does_not_end_fails(tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ def found_by(folder: Path, program: Sequence[str], stages: Collection[str]) -> t
     finally:
         proxy.close()
         server.discard()
-    text, violations = check_file(path, folder)
-    return text, {violation.kind for violation in violations if not violation.is_note}
+    checked = check_file(path, folder)
+    return checked.text, {violation.kind for violation in checked.violations if not violation.is_note}
 
 
 def test_a_small_run_has_no_violation(tmp_path: Path) -> None:
