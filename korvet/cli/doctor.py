@@ -38,11 +38,11 @@ from korvet.storage.fields import counter_of, read_fields, shown
 from korvet.storage.identity import FORMAT_VERSION
 from korvet.storage.keys import Keyspace
 from korvet.storage.link import server_facts
-from korvet.storage.link.address import RedisAddress
+from korvet.storage.link.address import RedisAddress, SentinelAddress, parse_target
 from korvet.storage.link.module import look
 from korvet.storage.link.module_verdict import Use, Verdict
 from korvet.storage.link.redis_link import RedisLink
-from korvet.storage.link.sentinel import servers_of
+from korvet.storage.link.sentinel import inspect, servers_of
 from korvet.storage.link.slots import SLOTS, NodeAddress, parse_slots
 from korvet.storage.log.entries import is_damaged, record_count
 from korvet.storage.log.transactions import parse_open, parse_producer
@@ -95,6 +95,7 @@ def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> Non
         addresses = addresses_of(named[0], servers)
         findings = [
             *([] if url else check_folder(data_dir)),
+            *check_sentinels(address),
             *check_servers(servers),
             *check_durability(addresses, setup_of(_topics(clients, keyspace), address, embedded=not url)),
             *check_modules(addresses),
@@ -164,6 +165,22 @@ def check_folder(data_dir: Path) -> Iterator[Finding]:
             f"needs korvet's server module, version {noted.module} or newer; `korvet rewrite` makes it plain"
         )
     yield Finding("data folder", _OK, text)
+
+
+def check_sentinels(url: str) -> Iterator[Finding]:
+    """Check that the sentinels of a URL agree, and can authorize a failover."""
+    target = parse_target(url)
+    if not isinstance(target, SentinelAddress):
+        return
+    states = asyncio.run(inspect(target))
+    for state in states:
+        if state.problem:
+            yield Finding(f"sentinel {state.address}", _WARNING, state.problem)
+    named = sorted({"{}:{}".format(*state.primary) for state in states if state.primary is not None})
+    count = sum(not state.problem for state in states)
+    text = f"{count} of {len(states)} can take part in a failover of {target.name!r}, {' or '.join(named)}"
+    agree = len(named) == 1 and count == len(states)
+    yield Finding("sentinels", _OK if agree else _WARNING, text)
 
 
 def check_servers(servers: "Mapping[NodeAddress, redis.Redis]") -> Iterator[Finding]:

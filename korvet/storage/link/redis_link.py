@@ -172,6 +172,8 @@ class RedisLink(Caller):
 
     def hold(self, reason: str) -> None:
         """End the connection, and open none until the link is moved."""
+        if self._held:
+            return
         self._held = reason
         self._why_down = f": {reason}"
         self.reset(reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from korvet.causes import Causes
 from korvet.storage.errors import LinkLost, StorageError, StoreError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from korvet.storage.link.address import RedisAddress
     from korvet.storage.link.server import Server
+    from korvet.storage.link.slots import NodeAddress
 
 log = logging.getLogger(__name__)
 causes = Causes(log)
@@ -110,6 +111,40 @@ async def _ask(link: RedisLink, name: str) -> View:
         return parse_view(*replies)
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(f"{link.address.named} describes the primary irregularly: {error!r}") from error
+
+
+class SentinelState(NamedTuple):
+    """What one sentinel answers; see `inspect`."""
+
+    address: RedisAddress
+    primary: NodeAddress | None
+    """The primary that it names; None if it does not answer or does not know the name."""
+    problem: str
+    """Why the sentinel is of no use in a failover; empty if it is."""
+
+
+async def inspect(target: SentinelAddress) -> list[SentinelState]:
+    """Ask each sentinel for the primary, and whether a majority could authorize a failover (SENTINEL
+    CKQUORUM).
+    """
+    return await asyncio.gather(*(_inspect(each, target.name) for each in target.sentinels))
+
+
+async def _inspect(sentinel: RedisAddress, name: str) -> SentinelState:
+    primary = None
+    try:
+        async with asyncio.timeout(_FIRST_TIMEOUT_S):
+            link = await RedisLink.connect(sentinel, "korvet-sentinel")
+            try:
+                primary = (await _ask(link, name)).primary
+                await link.call("SENTINEL", "CKQUORUM", name)
+            finally:
+                await link.close()
+    except StorageError as error:
+        return SentinelState(sentinel, primary, str(error))
+    except TimeoutError:
+        return SentinelState(sentinel, primary, f"{sentinel.named} does not answer")
+    return SentinelState(sentinel, primary, "")
 
 
 class NamedPrimary(OneServer):
