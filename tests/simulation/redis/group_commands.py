@@ -120,7 +120,7 @@ def read_group(db: Database, args: Args) -> list[Any] | None:
     replies = []
     for key, text in zip(names, args[at + 1 + len(names) :], strict=True):
         stream = db.get(key, Stream)
-        found = stream.groups.get(name) if stream else None
+        found = stream.groups.get(name) if stream is not None else None
         if stream is None or found is None:
             raise Fault(
                 f"NOGROUP No such key '{key.decode()}' or consumer group '{name.decode()}' in XREADGROUP "
@@ -151,7 +151,7 @@ def _deliver(
 @command("XACK", least=3, writes=True)
 def acknowledge(db: Database, args: Args) -> int:
     stream = db.get(args[0], Stream)
-    found = stream.groups.get(args[1]) if stream else None
+    found = stream.groups.get(args[1]) if stream is not None else None
     entries = [id_of(text) for text in args[2:]]
     if found is None:
         return 0
@@ -161,7 +161,7 @@ def acknowledge(db: Database, args: Args) -> int:
 @command("XPENDING", least=2)
 def pending_entries(db: Database, args: Args) -> list[Any]:
     stream = db.get(args[0], Stream)
-    found = stream.groups.get(args[1]) if stream else None
+    found = stream.groups.get(args[1]) if stream is not None else None
     if found is None:
         raise Fault(f"NOGROUP No such key '{args[0].decode()}' or consumer group '{args[1].decode()}'")
     entries = sorted(found.pending)
@@ -188,7 +188,7 @@ def pending_entries(db: Database, args: Args) -> list[Any]:
 def claim(db: Database, args: Args) -> list[Any]:
     """Claims pending entries, and makes pending entries with FORCE."""
     stream = db.get(args[0], Stream)
-    found = stream.groups.get(args[1]) if stream else None
+    found = stream.groups.get(args[1]) if stream is not None else None
     if stream is None or found is None:
         raise Fault(f"NOGROUP No such key '{args[0].decode()}' or consumer group '{args[1].decode()}'")
     consumer, least_ms, entries, at = args[2], integer_of(args[3]), [], 4

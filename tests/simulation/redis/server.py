@@ -29,6 +29,7 @@ READONLY: Final = "READONLY You can't write against a read only replica."
 OUT_OF_MEMORY: Final = "OOM command not allowed when used memory > 'maxmemory'."
 NO_REPLICAS: Final = "NOREPLICAS Not enough good replicas to write."
 PORT: Final = 6379
+CALLS: Final = (b"FCALL", b"FCALL_RO")
 
 
 class Blocked:
@@ -151,7 +152,7 @@ class RedisServer:
     def admit(self, name: bytes, args: list[bytes]) -> None:
         """Check a command before it runs or is queued. Raises Fault."""
         found = COMMANDS.get(name)
-        if found is None and name not in ADMINISTRATION and name != b"FCALL":
+        if found is None and name not in ADMINISTRATION and name not in CALLS:
             raise Fault(f"ERR unknown command '{args[0].decode('latin-1')}', with args beginning with: ")
         if found is not None and len(args) - 1 < found.least:
             raise Fault(f"ERR wrong number of arguments for '{args[0].decode('latin-1').lower()}' command")
@@ -191,7 +192,7 @@ class RedisServer:
     def _run(self, session: Session, args: list[bytes]) -> Any:
         name = args[0].upper()
         self.admit(name, args)
-        if name == b"FCALL":
+        if name in CALLS:
             return self._call_function(args)
         found = COMMANDS.get(name)
         if found is not None:
@@ -245,6 +246,8 @@ class RedisServer:
         if function is None:
             raise Fault("ERR Function not found")
         if function.writes:
+            if args[0].upper() == b"FCALL_RO":
+                raise Fault("ERR Can not execute a script with write flag using *_ro command.")
             self._admit_write(deny_memory=not function.may_exceed_memory)
         count = int(args[2])
         return scripts().call(function, args[3 : 3 + count], args[3 + count :], self._run_in_script)

@@ -10,9 +10,12 @@ from tests.simulation.redis.streams import HIGHEST, LOWEST, Id, Stream, after, b
 from tests.simulation.redis.values import OK, SYNTAX_ERROR, Fault, Status, integer_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.simulation.redis.values import Database
 
 Args = list[bytes]
+_ENDS: Final = {b"-": LOWEST, b"+": HIGHEST}
 INVALID_ID: Final = "ERR Invalid stream ID specified as stream command argument"
 
 
@@ -29,17 +32,13 @@ def id_of(text: bytes, sequence: int = 0) -> Id:
 
 def bounds(first: bytes, last: bytes) -> tuple[Id, Id]:
     """The first and the last ID of a range (XRANGE)."""
-    if first == b"-":
-        low = LOWEST
-    elif first.startswith(b"("):
-        low = after(id_of(first[1:]))
-    else:
-        low = id_of(first)
-    if last == b"+":
-        return low, HIGHEST
-    if last.startswith(b"("):
-        return low, before(id_of(last[1:], HIGHEST[1]))
-    return low, id_of(last, HIGHEST[1])
+    return _bound(first, 0, after), _bound(last, HIGHEST[1], before)
+
+
+def _bound(text: bytes, sequence: int, beside: Callable[[Id], Id]) -> Id:
+    if text in _ENDS:
+        return _ENDS[text]
+    return beside(id_of(text[1:], sequence)) if text.startswith(b"(") else id_of(text, sequence)
 
 
 def entry_of(stream: Stream, entry: Id) -> list[Any]:
@@ -64,7 +63,7 @@ def add(db: Database, args: Args) -> bytes | None:
     stream = db.get(args[0], Stream)
     if stream is None and not creates:
         return None
-    entry = _new_id(stream or Stream(), args[at], db.now_ms)
+    entry = _new_id(Stream() if stream is None else stream, args[at], db.now_ms)
     db.obtain(args[0], Stream).append(entry, fields)
     return text_of(entry)
 
@@ -163,6 +162,8 @@ def set_id(db: Database, args: Args) -> Status:
     options = {args[at].upper(): args[at + 1] for at in range(2, len(args) - 1, 2)}
     deleted = id_of(options[b"MAXDELETEDID"]) if b"MAXDELETEDID" in options else None
     added = integer_of(options[b"ENTRIESADDED"]) if b"ENTRIESADDED" in options else None
+    if added is not None and added < 0:
+        raise Fault("ERR entries_added must be positive")
     if deleted is not None and entry < deleted:
         raise Fault("ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id")
     stream = db.get(args[0], Stream)
