@@ -4,7 +4,6 @@ The snapshot is of one moment, and holds every write that was answered before th
 clients go on meanwhile.
 """
 
-import asyncio
 import contextlib
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from korvet.backup.connection import Connection
 from korvet.backup.errors import BackupError
 from korvet.backup.files import Report
 from korvet.backup.manifest import MANIFEST, SNAPSHOT, Manifest, encode
+from korvet.backup.primary import primary
 from korvet.embedded import EmbeddedServer, append_only, socket_of
 from korvet.embedded.module import AUTO, OFF
 from korvet.embedded.writer import read_writer
@@ -24,7 +24,6 @@ from korvet.storage.fields import counter_of, shown
 from korvet.storage.identity import FORMAT_VERSION
 from korvet.storage.keys import Keyspace
 from korvet.storage.link.address import parse_url
-from korvet.storage.link.sentinel import servers_of
 
 # The first bytes of a snapshot.
 _SIGNS: Final = (b"REDIS", b"VALKEY")
@@ -32,7 +31,7 @@ _SIGNS: Final = (b"REDIS", b"VALKEY")
 
 def back_up_server(url: str, keyspace: Keyspace, target: Path, report: Report) -> Manifest:
     """Back up a server that runs. Raises BackupError and StoreError."""
-    with _primary(url) as connection, files.new_folder(target.absolute()) as folder:
+    with primary(url) as connection, files.new_folder(target.absolute()) as folder:
         created_ms = time.time_ns() // 1_000_000
         server = connection.info("server")
         kind = "valkey" if "valkey_version" in server else "redis"
@@ -97,24 +96,6 @@ def _answers(url: str) -> bool:
     except BackupError:
         return False
     return True
-
-
-@contextlib.contextmanager
-def _primary(url: str) -> Iterator[Connection]:
-    """Yields a connection to one server, which is no replica and no node of a cluster."""
-    address, *others = asyncio.run(servers_of(url))
-    with Connection(address) as connection:
-        if others or connection.info("cluster").get("cluster_enabled") == "1":
-            raise BackupError(
-                "the servers of a Redis Cluster can't be copied at one moment, so a backup of them would not "
-                "fit together: back up each server with the tools of your Redis while all brokers are stopped"
-            )
-        if connection.info("replication").get("role") != "master":
-            raise BackupError(
-                f"the server at {address} is a replica, which may lack records that were acknowledged: "
-                "name its primary"
-            )
-        yield connection
 
 
 def _identity(connection: Connection, keyspace: Keyspace) -> tuple[str, int]:

@@ -4,22 +4,20 @@ Nothing is written to the target before the backup is verified, and the target b
 step. Until then brokers refuse it, and the same restore may begin again.
 """
 
-import asyncio
 import shutil
 import tempfile
 from pathlib import Path
 
 from korvet.backup import files
-from korvet.backup.connection import Connection
 from korvet.backup.errors import BackupError
 from korvet.backup.files import Report
 from korvet.backup.loading import load
 from korvet.backup.manifest import Manifest, read
-from korvet.backup.staging import Staged, stage
+from korvet.backup.primary import primary
+from korvet.backup.staging import stage
 from korvet.embedded import append_only, find_server, folder
 from korvet.embedded.writer import note_writer
 from korvet.storage.identity import FORMAT_VERSION
-from korvet.storage.link.sentinel import servers_of
 
 
 def check(backup: Path, scratch: Path | None, report: Report) -> Manifest:
@@ -48,7 +46,8 @@ def restore_folder(backup: Path, data_dir: Path, report: Report) -> Manifest:
             )
         try:
             if staging.exists():
-                shutil.rmtree(staging)
+                with folder.locked(staging):
+                    shutil.rmtree(staging)
             staging.mkdir(mode=0o700)
             files.sync_folder(data_dir)
             stage(backup, manifest, staging, report)
@@ -70,12 +69,9 @@ def restore_server(backup: Path, url: str, scratch: Path | None, report: Report)
     server may hold a part of the data; brokers refuse it until the restore is repeated.
     """
     manifest = _read(backup)
-    address, *others = asyncio.run(servers_of(url))
-    with Connection(address) as target:
-        _check_target(target, cluster=bool(others))
-        with _scratch(scratch) as name:
-            staged: Staged = stage(backup, manifest, Path(name), report)
-            load(append_only.parts(Path(name)), staged, manifest, target, report)
+    with primary(url) as target, _scratch(scratch) as name:
+        staged = stage(backup, manifest, Path(name), report)
+        load(append_only.parts(Path(name)), staged, manifest, target, report)
     return manifest
 
 
@@ -94,12 +90,3 @@ def _scratch(parent: Path | None) -> tempfile.TemporaryDirectory[str]:
         return tempfile.TemporaryDirectory(prefix="korvet-restore-", dir=parent)
     except OSError as error:
         raise BackupError(f"no temporary folder can be created: {error}") from error
-
-
-def _check_target(target: Connection, *, cluster: bool) -> None:
-    if cluster or target.info("cluster").get("cluster_enabled") == "1":
-        raise BackupError(
-            "a backup can't be restored into a Redis Cluster: name a server without cluster mode"
-        )
-    if target.info("replication").get("role") != "master":
-        raise BackupError(f"the server at {target.address} is a replica: name its primary")

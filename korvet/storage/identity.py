@@ -22,12 +22,23 @@ _CLUSTER_ID: Final = re.compile(rb"[A-Za-z0-9_.-]{1,100}")
 async def open_keyspace(commands: Commands) -> str:
     """Give a new keyspace its identity (HSETNX), and check the identity of an existing one. Returns the
     cluster id. Raises StorageError; StoreError if this program cannot use the keyspace.
+
+    `created_ms` is when the keyspace was made, by Redis's clock; in a keyspace of an earlier release, when
+    this release used it first. Numbers that must not repeat count the seconds since then.
     """
     cluster, prefix = commands.keyspace.cluster, commands.keyspace.prefix
     await _check_restored(commands)
     await _check_not_orphaned(commands)
     fresh = uuid_text(random_uuid().bytes)
-    for field, value in (("id", fresh), ("format", FORMAT_VERSION), ("sequence_bits", SEQUENCE_BITS)):
+    seconds, micros = await commands.links(cluster).write.call("TIME")
+    created_ms = int(seconds) * 1000 + int(micros) // 1000
+    identity: dict[str, str | int] = {
+        "id": fresh,
+        "format": FORMAT_VERSION,
+        "sequence_bits": SEQUENCE_BITS,
+        "created_ms": created_ms,
+    }
+    for field, value in identity.items():
         await commands.call("HSETNX", cluster, field, value)
     cluster_id, version, bits = await commands.call("HMGET", cluster, "id", "format", "sequence_bits")
     if version != b"%d" % FORMAT_VERSION:

@@ -25,7 +25,11 @@ from tests.backup.contents import (
     without_numbers,
 )
 from tests.embedded.folders import running
+from tests.support.certificates import Authority
+from tests.support.cluster import Tls, program_with_tls
 from tests.support.disk import Disk
+from tests.support.polling import until
+from tests.support.sentinel import SentinelGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -301,3 +305,28 @@ def test_a_server_that_refuses_a_write_keeps_a_part_and_is_restored_again(
     with running(tmp_path / "data") as (_, client):
         assert without_numbers(found) == without_numbers(contents(client))
         assert client.xlen(STREAM) == server.client.xlen(STREAM)
+
+
+def test_sentinels_lead_to_the_primary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over TLS, with passwords; the replica receives what is restored."""
+    program = program_with_tls()
+    if program is None:
+        pytest.skip("no server with TLS is installed")
+    (tmp_path / "tls").mkdir()
+    authority = Authority(tmp_path / "tls")
+    tls = Tls(authority.certificate, authority.issue("server", "/CN=server"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+    group = SentinelGroup(
+        program, tmp_path / "group", sentinels=1, tls=tls, password="secret", sentinel_password="hidden"
+    )
+    try:
+        primary, replica = group.servers
+        fill(primary.client)
+        success("backup", tmp_path / "backup", "--redis", group.url)
+        primary.client.flushall()
+        success("restore", tmp_path / "backup", "--redis", group.url)
+        assert primary.client.hget(CLUSTER, "id") == "the-id"
+        until(lambda: replica.client.dbsize() == primary.client.dbsize(), 20, "the replica has the data")
+        assert replica.client.xlen(STREAM) == primary.client.xlen(STREAM)
+    finally:
+        group.stop()

@@ -1,0 +1,156 @@
+"""`korvet backup` and `korvet restore` are killed, and run again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from korvet.backup import loading
+from korvet.backup.manifest import SNAPSHOT
+from korvet.embedded import EmbeddedServer, EmbeddedServerError
+from tests.backup.contents import (
+    CLUSTER,
+    RESTORING,
+    STREAM,
+    contents,
+    failure,
+    fill,
+    run,
+    success,
+    without_numbers,
+)
+from tests.embedded.folders import running
+from tests.support.polling import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.storage.conftest import Server
+
+    Start = Callable[..., Server]
+
+ENTRIES = 20_000
+DEADLINE_S = 60.0
+
+
+@pytest.fixture
+def source(start: Start) -> Server:
+    """A server with data whose restore takes long enough to be interrupted."""
+    server = start()
+    fill(server.client, ENTRIES)
+    return server
+
+
+@pytest.fixture
+def backup(source: Server, tmp_path: Path) -> Path:
+    success("backup", tmp_path / "backup", "--redis", source.url)
+    return tmp_path / "backup"
+
+
+def kill_when(reached: Callable[[], object], *arguments: object) -> None:
+    """Run a command as a process of its own, and kill -9 it at a moment, or let it end."""
+    command = [sys.executable, "-m", "korvet", *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + DEADLINE_S
+        while process.poll() is None and not reached():
+            assert time.monotonic() < deadline
+        process.kill()
+
+
+def size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def test_a_killed_backup_is_no_backup(source: Server, tmp_path: Path) -> None:
+    source.client.config_set("rdbcompression", "no")
+    source.client.config_set("rdb-key-save-delay", 20_000)
+    target, partial = tmp_path / "backup", tmp_path / "backup.partial"
+    kill_when(lambda: size(partial / SNAPSHOT), "backup", target, "--redis", source.url)
+    assert not target.exists()
+    assert partial.exists()
+    assert "is no complete backup" in failure("restore", partial, "--check")
+    source.client.config_set("rdb-key-save-delay", 0)
+    success("backup", target, "--redis", source.url)
+    assert not partial.exists()
+    assert "is sound" in success("restore", target, "--check")
+
+
+def test_two_backups_do_not_mix(source: Server, tmp_path: Path) -> None:
+    source.client.config_set("rdb-key-save-delay", 20_000)
+    target, partial = tmp_path / "backup", tmp_path / "backup.partial"
+
+    def second() -> bool:
+        if not size(partial / SNAPSHOT):
+            return False
+        assert "another process writes" in failure("backup", target, "--redis", source.url)
+        return True
+
+    kill_when(second, "backup", target, "--redis", source.url)
+
+
+MOMENTS: dict[str, Callable[[Path], object]] = {
+    "begun": lambda data: (data / "restoring").exists(),
+    "copied": lambda data: (data / "restoring" / "appendonlydir" / "appendonly.aof.manifest").exists(),
+    "loaded": lambda data: (data / "restoring" / "server.sock").exists(),
+    "rewriting": lambda data: any((data / "restoring").glob("temp-rewriteaof-*")),
+    "rewritten": lambda data: any((data / "restoring").glob("appendonlydir/*.2.base.aof")),
+    "renamed": lambda data: (data / "appendonlydir").exists(),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_restore_into_a_folder_may_be_killed_at_any_moment(
+    source: Server, backup: Path, tmp_path: Path, moment: str
+) -> None:
+    data = tmp_path / "data"
+    kill_when(lambda: MOMENTS[moment](data), "restore", backup, "--data-dir", data)
+    if not (data / "appendonlydir").exists():
+        assert (data / "restoring").exists()
+        with pytest.raises(EmbeddedServerError, match=r"has not finished: run `korvet restore` again"):
+            EmbeddedServer(data).start()
+        until(lambda: run("restore", backup, "--data-dir", data).exit_code == 0, 20, "it is restored")
+    assert "contains data already" in failure("restore", backup, "--data-dir", data)
+    with running(data) as (_, client):
+        assert not (data / "restoring").exists()
+        assert without_numbers(contents(client)) == without_numbers(contents(source.client))
+
+
+@pytest.mark.parametrize("keys", [1, 2, 100, 205])
+def test_a_restore_into_a_server_may_be_killed_at_any_moment(
+    start: Start, source: Server, backup: Path, keys: int
+) -> None:
+    target = start(kind="redis")
+    for number in range(200):
+        source.client.set(f"k{number}", "x")
+    kill_when(lambda: target.client.dbsize() >= keys, "restore", backup, "--redis", target.url)
+    if not target.client.exists(CLUSTER):
+        assert target.client.exists(RESTORING)
+        success("restore", backup, "--redis", target.url)
+    assert not target.client.exists(RESTORING)
+    source.client.delete(*(f"k{number}" for number in range(200)))
+    assert without_numbers(contents(target.client)) == without_numbers(contents(source.client))
+
+
+def test_a_native_writer_in_the_way_of_a_restore(
+    start: Start, source: Server, backup: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An application adds a later entry to a stream before the restore writes that stream."""
+    target = start()
+    begin = loading._begin
+
+    def begun(*arguments: Any) -> bool:
+        found = begin(*arguments)
+        target.client.xadd(STREAM, {"a": "b"})
+        return found
+
+    monkeypatch.setattr(loading, "_begin", begun)
+    message = failure("restore", backup, "--redis", target.url)
+    assert f"XADD {STREAM}" in message
+    monkeypatch.undo()
+    success("restore", backup, "--redis", target.url)
+    assert without_numbers(contents(target.client)) == without_numbers(contents(source.client))
