@@ -99,6 +99,8 @@ class Send(Event, frozen=True, kw_only=True, omit_defaults=True, tag="send"):
     """Whether the client sends each record once, in the order of its calls."""
     txn: str | None = None
     """The `Txn.txn` to which the record belongs."""
+    copy_of: str | None = None
+    """The value of which the record is a copy. A group copies each value once."""
     offset: int = UNKNOWN
     epoch: int = UNKNOWN
 
@@ -233,6 +235,13 @@ class Admin(Event, frozen=True, kw_only=True, omit_defaults=True, tag="admin"):
     detail: str = ""
 
 
+class Stuck(Event, frozen=True, kw_only=True, omit_defaults=True, tag="stuck"):
+    """No client of a subject makes progress, although all faults have ended for a long time."""
+
+    subject: str
+    waited_s: float
+
+
 class Fault(Event, frozen=True, kw_only=True, omit_defaults=True, tag="fault"):
     """The begin or the end of a fault."""
 
@@ -259,6 +268,7 @@ AnyEvent = (
     | CatchUp
     | Admin
     | Fault
+    | Stuck
 )
 _ENCODER = msgspec.json.Encoder()
 _DECODER: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)

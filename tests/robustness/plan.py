@@ -48,6 +48,7 @@ FAULT_KINDS: Final = (
     FaultKind("cut", TOPOLOGIES, ("link", "clients"), (200, 5_000), weight=2),
     FaultKind("cut_requests", TOPOLOGIES, ("link",), (200, 5_000)),
     FaultKind("cut_replies", TOPOLOGIES, ("link",), (200, 5_000)),
+    FaultKind("half_open", TOPOLOGIES, ("link",), (500, 8_000)),
     FaultKind("delay", TOPOLOGIES, ("link", "clients"), (500, 5_000)),
     FaultKind("flush_functions", TOPOLOGIES, ("primary",)),
     FaultKind("maxmemory", TOPOLOGIES, ("primary",), (500, 3_000)),
@@ -178,22 +179,41 @@ class Plan:
         return (-1,) if topic.min_insync_replicas >= COPIES[self.topology] else ()
 
 
+# Kafka's verifiable clients take seconds to start.
+JAVA_SHARE: Final = 0.15
+JAVA_TOPIC: Final = "java"
+JAVA_PRODUCER: Final = ProducerPlan("java-producer", "java", "idempotent", (JAVA_TOPIC,), -1, 100, 0)
+JAVA_GROUP: Final = GroupPlan(
+    "java-group", "java", "classic", 1, (JAVA_TOPIC,), "read_uncommitted", 0, restart_interval_ms=0
+)
+
+
 def make(seed: int, duration_ms: int) -> Plan:
     """Returns the plan of a seed."""
     dice = Dice(seed, "setting")
     topology = dice.one_of(TOPOLOGIES)
     brokers = dice.between(1, 3)
     topics = _topics(dice, topology)
+    producers, groups = _producers(dice, topics), _groups(dice, topics)
+    natives = _natives(dice, topics)
+    copies = tuple(
+        TopicPlan(name, 1, "clock", COPIES[topology])
+        for name in {group.copies_to for group in groups}
+        if name
+    )
+    if Dice(seed, "java").chance(JAVA_SHARE):
+        producers, groups = (*producers, JAVA_PRODUCER), (*groups, JAVA_GROUP)
+        copies += (TopicPlan(JAVA_TOPIC, 1, "clock", COPIES[topology]),)
     return Plan(
         seed=seed,
         duration_ms=duration_ms,
         topology=topology,
         brokers=brokers,
         replica_lag_ms=0 if topology == "alone" else dice.one_of((0, 0, 20, 100, 1_500)),
-        topics=topics,
-        producers=_producers(dice, topics),
-        groups=_groups(dice, topics),
-        natives=_natives(dice, topics),
+        topics=(*topics, *copies),
+        producers=producers,
+        groups=groups,
+        natives=natives,
         admins=_admins(Dice(seed, "admin"), topics, duration_ms),
         faults=_faults(Dice(seed, "faults"), topology, brokers, duration_ms),
     )
@@ -240,11 +260,14 @@ def _groups(dice: Dice, topics: tuple[TopicPlan, ...]) -> tuple[GroupPlan, ...]:
     groups = []
     for number in range(dice.between(1, 2)):
         copies_to = "copies" if dice.chance(0.3) else None
+        client = "confluent" if copies_to else dice.one_of(("confluent", "confluent", "aiokafka"))
+        protocol: Literal["classic", "consumer"] = dice.one_of(("classic", "consumer"))
         groups.append(
             GroupPlan(
                 name=f"group-{number}",
-                client="confluent" if copies_to else dice.one_of(("confluent", "confluent", "aiokafka")),
-                protocol=dice.one_of(("classic", "consumer")),
+                client=client,
+                # aiokafka has no other.
+                protocol="classic" if client == "aiokafka" else protocol,
                 members=dice.between(1, 3),
                 topics=names,
                 isolation="read_committed" if copies_to or dice.chance(0.5) else "read_uncommitted",

@@ -6,27 +6,32 @@ import heapq
 import itertools
 import shutil
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from tests.robustness import plan as plans
 from tests.robustness.clients import Recorder
-from tests.robustness.history import Fault, Run, Topic, Writer
+from tests.robustness.history import Fault, Run, Stuck, Topic, Writer
 from tests.robustness.load.administrator import Administrator, create_topics
+from tests.robustness.load.aio import AioMemberWorker, AioProducerWorker
 from tests.robustness.load.final import FinalReader
-from tests.robustness.load.members import MemberWorker
+from tests.robustness.load.java import JavaMember, JavaProducer
+from tests.robustness.load.members import CopyWorker, MemberWorker
 from tests.robustness.load.natives import NativeReader, NativeWriter
 from tests.robustness.load.producers import ProducerWorker
 from tests.robustness.site.faults import FAULTS
 from tests.robustness.site.site import Site
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from tests.robustness.load.worker import Worker
-    from tests.robustness.plan import FaultPlan, Plan
+    from tests.robustness.plan import FaultPlan, GroupPlan, Plan
 
 TICK_S: Final = 0.1
+# Longer than any timeout of a client or a session, on a busy machine.
+RECOVERY_TIMEOUT_S: Final = 45.0
 
 
 def run(plan: Plan, folder: Path) -> Path:
@@ -45,6 +50,7 @@ def run(plan: Plan, folder: Path) -> Path:
             for worker in workers:
                 worker.start()
             Director(plan, site, recorder).direct()
+            _see_progress(workers, recorder)
             for worker in workers:
                 worker.closing.set()
             for worker in workers:
@@ -55,6 +61,27 @@ def run(plan: Plan, folder: Path) -> Path:
         finally:
             site.stop()
     return path
+
+
+def _see_progress(workers: Sequence[Worker], recorder: Recorder) -> None:
+    """Wait until every subject has made progress after the last fault, and record those that don't."""
+    began = time.monotonic()
+    before = _progress(workers)
+    left = set(before)
+    while left and time.monotonic() < began + RECOVERY_TIMEOUT_S:
+        time.sleep(TICK_S)
+        left = {subject for subject, count in _progress(workers).items() if count == before[subject]}
+    for subject in sorted(left):
+        recorder.add(Stuck, "runner", "info", subject=subject, waited_s=RECOVERY_TIMEOUT_S)
+
+
+def _progress(workers: Sequence[Worker]) -> Counter[str]:
+    """Returns the number of records of each subject."""
+    found: Counter[str] = Counter()
+    for worker in workers:
+        if worker.subject is not None:
+            found[worker.subject] += worker.progress
+    return found
 
 
 def _announce(plan: Plan, recorder: Recorder) -> None:
@@ -84,17 +111,34 @@ def _announce(plan: Plan, recorder: Recorder) -> None:
 def _workers(plan: Plan, site: Site, recorder: Recorder) -> Iterator[Worker]:
     """Yields all clients."""
     partitions = {topic.name: topic.partitions for topic in plan.topics}
-    for producer in plan.producers:
-        yield ProducerWorker(recorder, site.bootstrap, producer, partitions, plan.seed)
+    for number, producer in enumerate(plan.producers):
+        match producer.client:
+            case "java":
+                yield JavaProducer(recorder, site.bootstrap, producer, site.folder / "java", number)
+            case "aiokafka":
+                yield AioProducerWorker(recorder, site.bootstrap, producer, partitions, plan.seed)
+            case _:
+                yield ProducerWorker(recorder, site.bootstrap, producer, partitions, plan.seed)
     for group in plan.groups:
         for number in range(1, group.members + 1):
-            yield MemberWorker(recorder, site.bootstrap, group, number, plan.seed)
+            yield _member(plan, site, recorder, group, number)
     for native in plan.natives:
         if native.writes_per_s:
             yield NativeWriter(recorder, site.topology, native, partitions[native.topic], plan.seed)
         for partition in range(partitions[native.topic]):
             yield NativeReader(recorder, site.topology, native, partition)
     yield Administrator(recorder, site.bootstrap, plan.admins)
+
+
+def _member(plan: Plan, site: Site, recorder: Recorder, group: GroupPlan, number: int) -> Worker:
+    """Returns a member of a group."""
+    if group.client == "java":
+        return JavaMember(recorder, site.bootstrap, group, number, site.folder / "java")
+    if group.client == "aiokafka":
+        return AioMemberWorker(recorder, site.bootstrap, group, number)
+    if group.copies_to is not None:
+        return CopyWorker(recorder, site.bootstrap, group, number)
+    return MemberWorker(recorder, site.bootstrap, group, number, plan.seed)
 
 
 class Director:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.robustness.history import ReadAll
+from tests.robustness.history import ReadAll, Stuck
 from tests.robustness.story import LOSSY, Story
 
 
@@ -136,3 +136,8 @@ def test_a_commit_of_a_lost_history_proves_nothing() -> None:
     story = Story(LOSSY, groups=("g",)).sent("old", 6).polled("m", (6, "old"), group="g", validates=True)
     story.commit(7).sent("a", 6, "q")
     assert story.end((6, "a")).fetched(7).violations() == set()
+
+
+def test_a_client_that_hangs_after_the_faults_is_found() -> None:
+    story = Story().sent("a", 5).add(Stuck, "runner", "info", subject="p", waited_s=60)
+    assert story.end((5, "a")).violations() == {"stuck client"}

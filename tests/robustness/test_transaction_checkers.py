@@ -117,3 +117,19 @@ def test_writes_may_be_interleaved() -> None:
     story.sent("a", 1, txn="x").sent("b", 2, "q", txn="y").sent("d", 1, "q", txn="y", partition=1)
     story.sent("e", 2, txn="x", partition=1).txn("x", "commit").txn("y", "commit")
     assert story.violations() == set()
+
+
+def copies(*ends: str) -> Story:
+    """Two transactions that copy one value."""
+    story = Story().sent("a", 5)
+    for number, end in enumerate(ends):
+        story.txn(f"t{number}", "begin").sent(f"copy-{number}", 10 + number, txn=f"t{number}", copy_of="a")
+        story.txn(f"t{number}", end)
+    return story
+
+
+def test_a_value_is_copied_once() -> None:
+    story = copies("commit", "commit").end((5, "a"), (10, "copy-0"), (11, "copy-1"))
+    assert story.violations() == {"repeated copy"}
+    story = copies("abort", "commit").end((5, "a"), (11, "copy-1"), hidden=[(10, "copy-0")])
+    assert story.violations() == set()

@@ -221,7 +221,8 @@ class _Direction:
                 self.writer.close()
                 return
             self._bytes -= len(content)
-            self.writer.write(content)
+            if not self.writer.is_closing():
+                self.writer.write(content)
         if self._bytes <= _MOST_BYTES and not self._reader.is_closing():
             self._reader.resume_reading()
 

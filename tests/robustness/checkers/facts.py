@@ -60,6 +60,7 @@ class Sent:
     is_ordered: bool = False
     is_native: bool = False
     txn: str | None = None
+    copy_of: str | None = None
     outcome: Kind = "info"
     done: int | None = None
     offset: int = UNKNOWN
@@ -151,6 +152,7 @@ class Facts:
             sent = Sent(event.value, partition, event.process, event.acks, index)
             sent.key, sent.is_idempotent, sent.txn = event.key, event.idempotent, event.txn
             sent.is_ordered = event.ordered or event.idempotent or event.txn is not None
+            sent.copy_of = event.copy_of
             self.sends[event.value] = sent
             if event.txn is not None:
                 self._transaction(event.txn).values.append(event.value)

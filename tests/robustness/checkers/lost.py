@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tests.robustness.checkers.facts import short
 from tests.robustness.checkers.violation import Violation
-from tests.robustness.history import UNKNOWN, CatchUp, ReadCommit
+from tests.robustness.history import UNKNOWN, CatchUp, ReadCommit, Stuck
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,6 +78,14 @@ def stalled_groups(facts: Facts) -> Iterator[Violation]:
             yield Violation("stalled group", f"{event.group}: {event.error}", events=(index,))
 
 
+def stuck_clients(facts: Facts) -> Iterator[Violation]:
+    """A producer gets no acknowledgement, or a group no record, after all faults have ended."""
+    for index, event in enumerate(facts.history):
+        if isinstance(event, Stuck):
+            message = f"{event.subject} makes no progress {event.waited_s:g} s after the last fault"
+            yield Violation("stuck client", message, events=(index,))
+
+
 def unread_by_groups(facts: Facts) -> Iterator[Violation]:
     """A group has committed an offset, and none of its members has read a record below it.
 
@@ -134,4 +142,4 @@ def _readable(facts: Facts, partition: Partition, isolation: Isolation) -> Itera
             yield offset, value
 
 
-CHECKERS = (lost_writes, vanished_reads, unfinished_reads, stalled_groups, unread_by_groups)
+CHECKERS = (lost_writes, vanished_reads, unfinished_reads, stuck_clients, stalled_groups, unread_by_groups)

@@ -85,6 +85,26 @@ def _parts(facts: Facts, txn: Transaction) -> tuple[list[Sent], list[Sent]]:
     return there, missing
 
 
+def repeated_copies(facts: Facts) -> Iterator[Violation]:
+    """Two committed copies of one value: a transaction's offsets and records did not take effect together."""
+    copies: dict[tuple[str, str], list[Sent]] = defaultdict(list)
+    for partition in facts.partitions:
+        for value in facts.committed_at_the_end[partition]:
+            sent = facts.sends.get(value)
+            if sent is not None and sent.copy_of is not None:
+                copies[partition[0], sent.copy_of].append(sent)
+    for (_, original), found in copies.items():
+        if len(found) > 1:
+            yield Violation(
+                "repeated copy",
+                f"{short(original)} was copied as {' and '.join(short(sent.value) for sent in found)}",
+                *found[-1].partition,
+                found[-1].offset,
+                tuple(index for sent in found for index in sent.events),
+                is_note=not facts.run.kept_commits,
+            )
+
+
 def cycles(facts: Facts) -> Iterator[Violation]:
     """Transactions that have read each other's records, directly or by way of others (G1c).
 
@@ -127,4 +147,4 @@ def _cycles(edges: Mapping[str, set[str]]) -> Iterator[tuple[str, ...]]:
                 ahead += [(next_, False) for next_ in sorted(edges.get(node, ()))]
 
 
-CHECKERS = (aborted_reads, precommitted_reads, torn_transactions, cycles)
+CHECKERS = (aborted_reads, precommitted_reads, torn_transactions, repeated_copies, cycles)

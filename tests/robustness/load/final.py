@@ -114,7 +114,8 @@ class FinalReader:
     def _read_redis_group(self, group: str, topic: str, partition: int) -> None:
         key = stream(topic, partition)
         client = self._redis.of(key)
-        found = next((each for each in client.xinfo_groups(key) if each["name"] == group), None)
+        groups = client.xinfo_groups(key) if client.exists(key) else []
+        found = next((each for each in groups if each["name"] == group), None)
         if found is None:
             return
         pending = tuple(

@@ -13,12 +13,15 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from tests.robustness.clients import _record
 from tests.robustness.dice import Dice
 from tests.robustness.history import Assign, Commit, Place, Poll, Truncated
-from tests.robustness.load.worker import LIBRDKAFKA, Worker
+from tests.robustness.load.producers import Abandoned, Consumed, Session
+from tests.robustness.load.worker import LIBRDKAFKA, Worker, as_partitions
+from tests.robustness.plan import ProducerPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.robustness.clients import Recorder
+    from tests.robustness.history import Record
     from tests.robustness.plan import GroupPlan
 
 POLL_S: Final = 0.1
@@ -80,15 +83,21 @@ class Member:
         places = tuple(Place(*partition) for partition in sorted(self._assigned))
         self._record.add(Assign, self._process, "info", places=places, why=why, group=self._plan.name)
 
-    def poll(self) -> None:
+    def poll(self, txn: str | None = None) -> tuple[Record, ...]:
         """Read what arrives within a moment."""
         messages = self.client.consume(POLL_RECORDS, POLL_S)
         records = tuple(_record(message) for message in messages if message.error() is None)
         if records:
             for record in records:
                 self._positions[record.topic, record.partition] = record.offset + 1
-            fields = {"isolation": self._plan.isolation, "group": self._plan.name, "validates": True}
+            fields = {
+                "isolation": self._plan.isolation,
+                "group": self._plan.name,
+                "validates": True,
+                "txn": txn,
+            }
             self._record.add(Poll, self._process, "ok", records=records, **fields)
+        return records
 
     def _on_reset(self, topic: str, partition: int) -> None:
         """The client goes back to the beginning of a partition, because its position is not in the log."""
@@ -144,16 +153,60 @@ def _logger(name: str, report: Callable[[str, int], None]) -> logging.Logger:
     return logger
 
 
-def as_partitions(places: tuple[Place, ...]) -> list[TopicPartition]:
-    """Returns places as the client names them."""
-    return [TopicPartition(place.topic, place.partition, place.offset) for place in places]
+class CopyWorker(Worker):
+    """Copies what a member reads, each poll in a transaction with the member's offsets."""
+
+    def __init__(self, recorder: Recorder, bootstrap: str, plan: GroupPlan, number: int) -> None:
+        super().__init__(f"{plan.name}/{number}", plan.name)
+        assert plan.copies_to is not None
+        self._recorder, self._bootstrap, self._plan = recorder, bootstrap, plan
+        self._copies_to = plan.copies_to
+        self._producer = ProducerPlan(
+            name=f"copier-{plan.name}-{number}",
+            client="confluent",
+            kind="transactional",
+            topics=(plan.copies_to,),
+            acks=-1,
+            rate_per_s=0,
+            linger_ms=0,
+        )
+
+    def work(self) -> None:
+        number = 0
+        while not self.closing.is_set():
+            number += 1
+            process = f"{self.name}.{number}"
+            producer = f"{self._producer.name}.{number}"
+            session = Session(self, self._recorder, self._bootstrap, producer, self._producer)
+            member = Member(self._recorder, self._bootstrap, process, self._plan, "range")
+            try:
+                session.initialize()
+                # After an abort, the successor begins at the committed offsets.
+                while not self.closing.is_set() and not session.failed:
+                    self._copy(session, member)
+            except (Abandoned, KafkaException):
+                continue
+            finally:
+                session.close()
+                member.close()
+
+    def _copy(self, session: Session, member: Member) -> None:
+        def fill(txn: str) -> None:
+            for record in member.poll(txn):
+                session.send(self._copies_to, 0, "copy", record.value)
+                self.progress += 1
+
+        def consumed() -> Consumed:
+            return Consumed(self._plan.name, member.places(), member.client.consumer_group_metadata())
+
+        session.transaction(fill, "commit", consumed)
 
 
 class MemberWorker(Worker):
     """Reads and commits at intervals, and leaves and joins at others."""
 
     def __init__(self, recorder: Recorder, bootstrap: str, plan: GroupPlan, number: int, seed: int) -> None:
-        super().__init__(f"{plan.name}/{number}")
+        super().__init__(f"{plan.name}/{number}", plan.name)
         self._recorder, self._bootstrap, self._plan = recorder, bootstrap, plan
         # All members of a group must offer the same strategies.
         self._strategy = Dice(seed, plan.name).one_of(("range", "roundrobin", "cooperative-sticky"))
@@ -177,7 +230,7 @@ class MemberWorker(Worker):
         interval_s = self._plan.commit_interval_ms / MS_PER_S
         due = time.monotonic() + interval_s
         while not self.closing.is_set() and time.monotonic() < end:
-            member.poll()
+            self.progress += len(member.poll())
             if time.monotonic() >= due:
                 member.commit()
                 due = time.monotonic() + interval_s

@@ -63,7 +63,7 @@ class NativeWriter(Worker):
     def __init__(
         self, recorder: Recorder, topology: Topology, plan: NativePlan, partitions: int, seed: int
     ) -> None:
-        super().__init__(f"{plan.name}-writer")
+        super().__init__(f"{plan.name}-writer", plan.name)
         self._record, self._plan, self._partitions = recorder, plan, partitions
         self._client = NativeClient(topology)
         self._dice = Dice(seed, self.name)
@@ -92,13 +92,14 @@ class NativeWriter(Worker):
             self._record.add(NativeSend, self.name, "info", **fields, error=str(error))
         else:
             self._record.add(NativeSend, self.name, "ok", **fields, entry_id=entry_id)
+            self.progress += 1
 
 
 class NativeReader(Worker):
     """Reads the entries of one partition in order."""
 
     def __init__(self, recorder: Recorder, topology: Topology, plan: NativePlan, partition: int) -> None:
-        super().__init__(f"{plan.name}-reader-{partition}")
+        super().__init__(f"{plan.name}-reader-{partition}", f"{plan.name}-readers")
         self._record, self._plan, self._partition = recorder, plan, partition
         self._client = NativeClient(topology)
 
@@ -113,6 +114,7 @@ class NativeReader(Worker):
                 continue
             if found:
                 after = found[-1][0]
+                self.progress += len(found)
                 values = ((entry_id, value_of(fields)) for entry_id, fields in found)
                 entries = tuple((entry_id, value) for entry_id, value in values if value is not None)
                 self._record.add(NativeRead, self.name, "ok", **where, entries=entries)

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from tests.robustness.dice import Dice
 from tests.robustness.history import UNKNOWN, Send, Txn
-from tests.robustness.load.worker import LIBRDKAFKA, REQUEST_TIMEOUT_S, Worker
+from tests.robustness.load.pace import Pace
+from tests.robustness.load.worker import LIBRDKAFKA, REQUEST_TIMEOUT_S, Worker, as_partitions, silent_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tests.robustness.clients import Recorder
+    from tests.robustness.history import Place
     from tests.robustness.plan import ProducerPlan
 
 # Limits records without an answer, so that a producer ends soon after a fault.
 IN_FLIGHT: Final = 500
-KEYS: Final = 20
 PAUSE_S: Final = 0.02
-RECORDS_OF_TRANSACTION: Final = (1, 20)
+# librdkafka refuses transactions that time out before their messages.
 TRANSACTION_TIMEOUT_MS: Final = 8_000
+MESSAGE_TIMEOUT_MS: Final = 8_000
 # Limits the repetitions of a step of a transaction.
 STEP_TIMEOUT_S: Final = 20.0
 
@@ -31,10 +33,21 @@ class Abandoned(Exception):
     """The producer can't be used any more: its successor takes over."""
 
 
+class Consumed(NamedTuple):
+    """The offsets that a transaction commits for a member of a group."""
+
+    group: str
+    places: tuple[Place, ...]
+    member: Any
+
+
 class Session:
     """A producer from its start to its end: one process of the history."""
 
-    def __init__(self, recorder: Recorder, bootstrap: str, process: str, plan: ProducerPlan) -> None:
+    def __init__(
+        self, worker: Worker, recorder: Recorder, bootstrap: str, process: str, plan: ProducerPlan
+    ) -> None:
+        self._worker = worker
         self._record = recorder
         self._process = process
         self._plan = plan
@@ -47,18 +60,22 @@ class Session:
             "acks": plan.acks,
             "enable.idempotence": plan.kind != "plain",
             "linger.ms": plan.linger_ms,
-            "message.timeout.ms": int(REQUEST_TIMEOUT_S * 1000),
+            "message.timeout.ms": MESSAGE_TIMEOUT_MS,
             "retry.backoff.ms": 50,
             "retry.backoff.max.ms": 500,
             **LIBRDKAFKA,
         }
         if plan.kind == "transactional":
             config |= {"transactional.id": plan.name, "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}
-        self.client = Producer(config)
-        if plan.kind == "transactional":
+        # An error that ends the producer is part of the history, not of the output.
+        self.client = Producer(config, logger=silent_logger(process))
+
+    def initialize(self) -> None:
+        """Replace the predecessor of a transactional producer. Raises KafkaException."""
+        if self._plan.kind == "transactional":
             _repeated(self.client.init_transactions)
 
-    def send(self, topic: str, partition: int, key: str) -> None:
+    def send(self, topic: str, partition: int, key: str, copy_of: str | None = None) -> None:
         """Send a record with a new value. Raises Abandoned."""
         self._serial += 1
         value = f"{self._process}-{self._serial}"
@@ -70,6 +87,7 @@ class Session:
             "acks": self._plan.acks,
             "idempotent": self._plan.kind != "plain",
             "txn": self._txn,
+            "copy_of": copy_of,
         }
         self._record.add(Send, self._process, "invoke", **fields)
         try:
@@ -87,6 +105,7 @@ class Session:
             offset = message.offset()
             known = UNKNOWN if offset is None else max(offset, UNKNOWN)
             self._record.add(Send, self._process, "ok", **fields, offset=known)
+            self._worker.progress += 1
             return
         self.failed += 1
         self._record.add(Send, self._process, "info", **fields, error=error.name())
@@ -99,10 +118,12 @@ class Session:
         if self.outstanding:
             raise Abandoned
 
-    def transaction(self, fill: Callable[[], None], end: str) -> None:
+    def transaction(
+        self, fill: Callable[[str], None], end: str, consumed: Callable[[], Consumed] | None = None
+    ) -> None:
         """Begin a transaction, fill it, and end it by `end`, or by an abort if a record failed.
 
-        Raises Abandoned.
+        A commit includes what was consumed. Raises Abandoned, or the client's KafkaException.
         """
         self._serial += 1
         self._txn, self.failed = f"{self._process}/{self._serial}", 0
@@ -110,13 +131,31 @@ class Session:
             self._step("begin", "invoke")
             self.client.begin_transaction()
             self._step("begin", "ok")
-            fill()
+            fill(self._txn)
             self.flush()
-            self.end("abort" if self.failed else end)
-        except KafkaException as error:
-            raise Abandoned from error
+            if self.failed:
+                self.end("abort")
+            elif consumed is None:
+                self.end(end)
+            else:
+                self._commit_with(consumed())
         finally:
             self._txn = None
+
+    def _commit_with(self, consumed: Consumed) -> None:
+        """Commit the transaction with offsets."""
+        offsets = as_partitions(consumed.places)
+        try:
+            _repeated(
+                lambda timeout: self.client.send_offsets_to_transaction(offsets, consumed.member, timeout)
+            )
+        except KafkaException as error:
+            if not error.args[0].txn_requires_abort():
+                raise
+            # For example, the member has been replaced.
+            self.end("abort")
+        else:
+            self.end("commit", group=consumed.group, offsets=consumed.places)
 
     def end(self, action: str, **fields: Any) -> None:
         """Commit or abort the transaction. Raises KafkaException."""
@@ -137,8 +176,10 @@ class Session:
 
     def close(self) -> None:
         """Give up what has no answer."""
-        self.client.purge()
-        self.client.flush(1)
+        # A producer with a fatal error raises it again.
+        with contextlib.suppress(KafkaException):
+            self.client.purge()
+            self.client.flush(1)
 
 
 def _repeated(step: Callable[[float], Any]) -> None:
@@ -161,24 +202,19 @@ class ProducerWorker(Worker):
     def __init__(
         self, recorder: Recorder, bootstrap: str, plan: ProducerPlan, partitions: Mapping[str, int], seed: int
     ) -> None:
-        super().__init__(plan.name)
+        super().__init__(plan.name, plan.name)
         self._recorder, self._bootstrap, self._plan = recorder, bootstrap, plan
-        self._partitions = partitions
-        self._dice = Dice(seed, plan.name)
-        self._next = time.monotonic()
+        self._pace = Pace(plan, partitions, seed)
 
     def work(self) -> None:
         number = 0
         while not self.closing.is_set():
             number += 1
+            session = Session(self, self._recorder, self._bootstrap, f"{self.name}.{number}", self._plan)
             try:
-                session = Session(self._recorder, self._bootstrap, f"{self.name}.{number}", self._plan)
-            except KafkaException:
-                # The coordinator is away for longer than the producer waits.
-                continue
-            try:
+                session.initialize()
                 self._use(session)
-            except Abandoned:
+            except (Abandoned, KafkaException):
                 continue
             finally:
                 session.close()
@@ -186,9 +222,8 @@ class ProducerWorker(Worker):
     def _use(self, session: Session) -> None:
         while not self.closing.is_set():
             if self._plan.kind == "transactional":
-                count = self._dice.between(*RECORDS_OF_TRANSACTION)
-                end = "abort" if self._dice.below(100) < self._plan.abort_percent else "commit"
-                session.transaction(lambda count=count: self._send(session, count), end)  # type: ignore[misc]
+                count, end = self._pace.next_transaction()
+                session.transaction(lambda _, count=count: self._send(session, count), end)  # type: ignore[misc]
             else:
                 self._send(session, 1)
         session.flush()
@@ -196,10 +231,8 @@ class ProducerWorker(Worker):
     def _send(self, session: Session, count: int) -> None:
         """Send records at the planned rate."""
         for _ in range(count):
-            self._next = max(self._next + 1 / self._plan.rate_per_s, time.monotonic() - 1)
-            while (left_s := self._next - time.monotonic()) > 0 or session.outstanding >= IN_FLIGHT:
+            self._pace.take_turn()
+            while (left_s := self._pace.left_s) > 0 or session.outstanding >= IN_FLIGHT:
                 session.client.poll(max(min(left_s, PAUSE_S), 0.001))
-            topic = self._dice.one_of(self._plan.topics)
-            partition = self._dice.below(self._partitions[topic])
-            session.send(topic, partition, f"key-{self._dice.below(KEYS)}")
+            session.send(*self._pace.next_record())
         session.client.poll(0)

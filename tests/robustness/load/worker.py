@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from abc import ABC, abstractmethod
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import TopicPartition
+
+if TYPE_CHECKING:
+    from tests.robustness.history import Place
 
 # Faults cut connections, which clients would log. They find a broker again soon, and give up a silent one.
 LIBRDKAFKA: Final[dict[str, Any]] = {
@@ -24,8 +30,12 @@ CLOSE_TIMEOUT_S: Final = 90.0
 class Worker(ABC):
     """A client that works on its own thread until it is closed."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, subject: str | None = None) -> None:
         self.name = name
+        self.subject = subject
+        """The producer, group or reader to which it belongs, and which must make progress."""
+        self.progress = 0
+        """The number of records that were acknowledged or read."""
         self.closing = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -52,3 +62,15 @@ class Worker(ABC):
         assert not self._thread.is_alive(), f"{self.name} does not end"
         if self._failure is not None:
             raise AssertionError(f"{self.name} ended early") from self._failure
+
+
+def as_partitions(places: tuple[Place, ...]) -> list[TopicPartition]:
+    """Returns places as librdkafka names them."""
+    return [TopicPartition(place.topic, place.partition, place.offset) for place in places]
+
+
+def silent_logger(name: str) -> logging.Logger:
+    """Returns a logger that writes nothing."""
+    logger = logging.Logger(name)
+    logger.addHandler(logging.NullHandler())
+    return logger

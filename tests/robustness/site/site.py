@@ -54,7 +54,8 @@ class Broker:
         )
         self._server.log = site.folder / f"{self.name}.log"
         self._is_started = False
-        self._is_wanted = False
+        self.is_wanted = False
+        """Whether the process should run."""
 
     @property
     def pid(self) -> int | None:
@@ -75,23 +76,23 @@ class Broker:
     @property
     def has_ended(self) -> bool:
         """Whether the process ended by itself."""
-        return self._is_wanted and not self.is_running
+        return self.is_wanted and not self.is_running
 
     def spawn(self) -> None:
         """Start the process if it does not run. It accepts clients when it is ready."""
-        self._is_wanted = True
+        self.is_wanted = True
         if not self.is_running:
             self._server.spawn()
             self._is_started = True
 
     def kill(self) -> None:
         """SIGKILL."""
-        self._is_wanted = False
+        self.is_wanted = False
         self._server.process.kill()
 
     def stop(self) -> None:
         """SIGTERM, and SIGKILL if the broker does not end soon: it may be stopped, or its servers gone."""
-        self._is_wanted = False
+        self.is_wanted = False
         self.signal(signal.SIGTERM)
         deadline = time.monotonic() + BROKER_STOP_TIMEOUT_S
         while self.is_running and time.monotonic() < deadline:
@@ -141,8 +142,8 @@ class Site:
         return broker
 
     def wait_for_brokers(self) -> None:
-        """Wait until all brokers accept clients."""
-        for broker in list(self.brokers.values()):
+        """Wait until all brokers that should run accept clients."""
+        for broker in [broker for broker in self.brokers.values() if broker.is_wanted]:
             until(lambda broker=broker: broker.is_serving, BROKER_START_TIMEOUT_S, f"{broker.name} serves")  # type: ignore[misc]
 
     def revive(self) -> Iterator[str]:
