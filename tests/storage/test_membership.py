@@ -106,6 +106,34 @@ def test_a_broker_that_is_silent_is_taken_out_and_comes_back_as_another_leader(
     asyncio.run(work())
 
 
+def test_a_leader_that_was_superseded_does_not_serve_what_its_successor_appends(
+    server: Server, prefix: str
+) -> None:
+    """Its readers would take the records for records of its own leader epoch."""
+
+    async def work() -> None:
+        async with broker(server, prefix, 1, lease_ms=60_000) as one:
+            topic = await one.catalogue.create("t", 20)
+            logs = [one.logs.get(topic, partition) for partition in range(20)]
+            for log in logs:
+                await append_own(log, RECORD)
+            # The broker does not hear of the next one.
+            for task in member_of(one)._tasks:
+                task.cancel()
+            async with broker(server, prefix, 2) as two:
+                await member_of(two).refresh()
+                stale = logs[min(led(two, "t", 20))]
+                end = stale.state.log_end
+                await append_own(two.logs.get(topic, stale.partition), RECORD)
+                assert (await stale.bounds()).log_end == end
+                with pytest.raises(FencedEpoch):
+                    await read_log(stale, end, 1000)
+                with pytest.raises(FencedEpoch):
+                    await read_log(stale, end + 1_000_000_000, 1000)
+
+    asyncio.run(work())
+
+
 def test_a_listener_is_called_when_another_broker_takes_the_partition(server: Server, prefix: str) -> None:
     async def work() -> None:
         async with broker(server, prefix, 1) as one:

@@ -10,7 +10,14 @@ import msgspec
 from korvet.offsets.packing import entry_id
 from korvet.records.batch import BatchError
 from korvet.records.kernel import entries_to_batches, pack_command, predict_end_offset
-from korvet.storage.errors import DamagedBatch, OffsetOutOfRange, StorageError, StorageFault, domain_error
+from korvet.storage.errors import (
+    DamagedBatch,
+    FencedEpoch,
+    OffsetOutOfRange,
+    StorageError,
+    StorageFault,
+    domain_error,
+)
 from korvet.storage.link.calls import parse_reply
 from korvet.storage.log.entries import empty_batch
 from korvet.storage.log.values import Fetched
@@ -77,6 +84,7 @@ class Read:
         "_count",
         "_done",
         "_gap_end",
+        "_is_ours",
         "_limited",
         "_max_bytes",
         "_offset",
@@ -111,6 +119,8 @@ class Read:
         """Whether both ends were read again."""
         self._gap_end = 0
         """The log end at that time."""
+        self._is_ours = False
+        """Whether the records that were read are part of the log in our leader epoch."""
         self._count = 1
 
     def start(self) -> None:
@@ -210,6 +220,10 @@ class Read:
     def _take(self, entries: Entries) -> None:
         """Deliver records, after a check of the log start if they begin after the requested offset."""
         state = self._state
+        if state.epoch is not None and entries.last_offset >= state.log_end and not self._is_ours:
+            # Somebody else appended: Redis clients, or the next leader of the partition.
+            self._check_leader(entries)
+            return
         state.note_read(len(entries.data), entries.consumed_entries)
         state.grow_to(entries.last_offset + 1)
         fetched = Fetched(
@@ -226,6 +240,25 @@ class Read:
             self._check_start(fetched)
         else:
             self._done(fetched)
+
+    def _check_leader(self, entries: Entries) -> None:
+        """Deliver records after the known log end, unless a later leader may have appended them."""
+
+        def arrived(reply: memoryview | StorageError) -> None:
+            if isinstance(reply, StorageError):
+                self._done(domain_error(reply))
+                return
+            state = self._state
+            if state.is_superseded(state.take_bounds(parse_reply(reply)).epoch):
+                self._done(self._superseded())
+            else:
+                self._is_ours = True
+                self._take(entries)
+
+        self._state.links.read_functions.send(self._state.bounds_call, arrived)
+
+    def _superseded(self) -> FencedEpoch:
+        return FencedEpoch(f"another broker leads {self._state.name} now")
 
     def _check_start(self, fetched: Fetched) -> None:
         def arrived(reply: memoryview | StorageError) -> None:
@@ -256,7 +289,9 @@ class Read:
             return
         bounds = self._state.take_bounds(parse_reply(reply))
         self._gap_end = bounds.log_end
-        if bounds.log_start <= self._offset <= bounds.log_end:
+        if self._offset > bounds.log_end and self._state.is_superseded(bounds.epoch):
+            self._done(self._superseded())
+        elif bounds.log_start <= self._offset <= bounds.log_end:
             self._range(_LAST_ID)
         else:
             self._done(OffsetOutOfRange(self._offset, bounds.log_start, bounds.log_end))

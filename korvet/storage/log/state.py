@@ -13,6 +13,7 @@ from korvet.records.batch import AppendCommands
 from korvet.records.control import control_batch
 from korvet.records.kernel import pack_command
 from korvet.records.native import native_rule
+from korvet.storage.brokers.assignment import to_leader_epoch
 from korvet.storage.log.listeners import Listeners
 from korvet.storage.log.tail_cache import TailCache
 from korvet.storage.log.transactions import Aborted, TransactionIndex
@@ -252,11 +253,24 @@ class LogState:
         self._bounds_read_at = time.monotonic()
         if index_stale:
             self.on_index_stale()
+        writer_epoch = int(epoch) if epoch else None
+        if self.is_superseded(writer_epoch) and self.loaded:
+            # What the next leader appends is no part of the log in our epoch.
+            end = max(start, min(end, self.log_end))
+            stable = min(stable, end)
         if not entries or end < self.tail.start:
             self.tail.clear()
         self.tail.cut(deleted_end)
         self.note_ends(start, end, stable)
-        return Bounds(start, end, entries, payload_bytes, int(epoch) if epoch else None, last_id, stable)
+        return Bounds(start, end, entries, payload_bytes, writer_epoch, last_id, stable)
+
+    def is_superseded(self, writer_epoch: int | None) -> bool:
+        """Whether the writers' epoch of the meta hash is that of a later leader."""
+        return (
+            self.epoch is not None
+            and writer_epoch is not None
+            and to_leader_epoch(writer_epoch) > self.leader_epoch
+        )
 
     def note_ends(self, start: int, end: int, last_stable_offset: int = -1) -> None:
         """Take over log start and log end of one reply, and its last stable offset unless that is -1."""
