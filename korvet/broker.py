@@ -34,6 +34,7 @@ from korvet.server.listener import Listener
 from korvet.storage.brokers.mailbox import Mailbox
 from korvet.storage.errors import NoRoom, StorageError, StorageFault, StoreError
 from korvet.storage.keys import Keyspace
+from korvet.storage.link.barrier import Level
 from korvet.storage.link.eviction import EvictionWatch
 from korvet.storage.outlook_log import log_outlooks
 from korvet.storage.shared_configs import SharedConfigs
@@ -113,6 +114,7 @@ def _assemble(
     config: Config, listener: Listener, store: Store, security: SharedConfigs, groups: GroupConfig
 ) -> _Parts:
     assert store.membership is not None
+    timeout_ms = config.offsets_commit_timeout_ms
     coordinator = CoordinatorService(
         store.commands,
         store.logs,
@@ -120,8 +122,9 @@ def _assemble(
         groups,
         topic_partitions=config.offsets_topic_num_partitions,
         message_max_bytes=config.message_max_bytes,
+        release_timeout_ms=timeout_ms if config.offsets_commit_required_acks == -1 else None,
     )
-    markers = LocalMarkers(store.logs, store.catalogue, coordinator)
+    markers = LocalMarkers(store.logs, store.catalogue, coordinator, timeout_ms)
     mailbox = Mailbox(store.commands, store.membership)
     peers = Peers(store.logs, mailbox, markers)
     transactions = TransactionService(
@@ -133,6 +136,7 @@ def _assemble(
         peers,
         topic_partitions=config.transaction_state_log_num_partitions,
         message_max_bytes=config.message_max_bytes,
+        release_timeout_ms=timeout_ms,
     )
     return _Parts(
         config=config,
@@ -161,6 +165,7 @@ async def _open_store(config: Config, redis_url: str, endpoints: Mapping[str, Ad
         watch_interval_ms=config.native_poll_interval_ms,
         lease_ms=config.broker_session_timeout_ms,
         lead_cap_ms=config.append_lead_max_ms,
+        level=Level(config.min_insync_replicas - 1, config.acks_all_fsync),
         tail_cache_bytes=config.tail_cache_bytes,
         readahead_bytes=config.fetch_readahead_bytes,
         config_problem=config_problem,

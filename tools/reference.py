@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 # The configs that `configs.TopicPolicy` uses: they have an effect.
 HONOURED = {
+    configs.ACKS_ALL_FSYNC,
     configs.CLEANUP_POLICY,
     configs.DELETE_RETENTION_MS,
     configs.MAX_COMPACTION_LAG_MS,
@@ -34,6 +35,7 @@ HONOURED = {
     configs.MAX_MESSAGE_BYTES,
     configs.MIN_CLEANABLE_DIRTY_RATIO,
     configs.MIN_COMPACTION_LAG_MS,
+    configs.MIN_INSYNC_REPLICAS,
     configs.NATIVE_FORMAT,
     configs.OFFSET_ASSIGNMENT,
     configs.RETENTION_BYTES,

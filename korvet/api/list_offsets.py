@@ -19,7 +19,7 @@ from korvet.api.fetching.params import READ_COMMITTED
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import answer_each
-from korvet.storage.errors import StorageError
+from korvet.storage.errors import HighWatermarkUnknown, StorageError
 
 if TYPE_CHECKING:
     from korvet.api.common.context import RequestContext
@@ -41,6 +41,8 @@ _SINCE: Final = {
     _EARLIEST_PENDING_UPLOAD: 11,
 }
 _NONE: Final = (-1, -1, -1)
+# KIP-207. Older clients retry after LEADER_NOT_AVAILABLE.
+_OFFSET_NOT_AVAILABLE_SINCE: Final = 5
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
@@ -87,6 +89,10 @@ async def _one(context: RequestContext, request: Any, name: str, asked: Any, rep
     try:
         is_committed = getattr(request, "isolation_level", 0) == READ_COMMITTED
         found = await _look_up(log, asked.timestamp, is_committed=is_committed)
+    except HighWatermarkUnknown:
+        known = context.api_version >= _OFFSET_NOT_AVAILABLE_SINCE
+        error = ErrorCode.offset_not_available if known else ErrorCode.leader_not_available
+        return _partition(context, index, error, _NONE)
     except StorageError as failed:
         return _partition(context, index, error_code_of(failed, Asked.READ), _NONE)
     return _partition(context, index, ErrorCode.none, found)
@@ -95,21 +101,25 @@ async def _one(context: RequestContext, request: Any, name: str, asked: Any, rep
 async def _look_up(log: PartitionLog, timestamp_ms: int, *, is_committed: bool) -> tuple[int, int, int]:
     """(offset, timestamp, leader epoch); all are -1 if there is no such record.
 
-    For consumers with isolation level READ_COMMITTED the log ends at its last stable offset.
+    The log ends at its high watermark; for consumers with isolation level READ_COMMITTED at its last stable
+    offset.
     """
     if timestamp_ms in (_LATEST_TIERED, _EARLIEST_PENDING_UPLOAD):
         return _NONE
     if timestamp_ms in (_LATEST, _EARLIEST, _EARLIEST_LOCAL):
-        bounds = await log.bounds()
-        end = bounds.last_stable_offset if is_committed else bounds.log_end
-        return end if timestamp_ms == _LATEST else bounds.log_start, -1, log.leader_epoch
+        if timestamp_ms == _LATEST:
+            return await log.readable_end(is_committed=is_committed), -1, log.leader_epoch
+        return (await log.bounds()).log_start, -1, log.leader_epoch
     if timestamp_ms == _MAX_TIMESTAMP:
         found = await log.queries.offset_of_max_timestamp()
     else:
         found = await log.queries.offset_for_timestamp(timestamp_ms)
-    if is_committed and found is not None and found[0] >= (await log.bounds()).last_stable_offset:
+    if found is None:
         return _NONE
-    return _NONE if found is None else (found[0], found[1], log.leader_epoch)
+    is_limited = is_committed or log.waits_for_replicas
+    if is_limited and found[0] >= await log.readable_end(is_committed=is_committed):
+        return _NONE
+    return found[0], found[1], log.leader_epoch
 
 
 def _partition(context: RequestContext, index: int, error: ErrorCode, found: tuple[int, int, int]) -> Any:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from kio.schema.errors import ErrorCode
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from korvet.transactions.messages import AddRequest
 
 log = logging.getLogger(__name__)
+
+# acks: the answer waits for replicas, if the topic asks for some.
+_ALL: Final = -1
 
 
 class _PartitionAppend(PartitionAnswer):
@@ -268,6 +271,9 @@ class _Produce(msgspec.Struct, eq=False):
         if place.topic.internal:
             self._apply_group_records(place.log, received, append)
             return
+        if self._request.acks == _ALL and (refusal := place.log.missing_replicas) is not None:
+            append.refuse(refusal)
+            return
         producer = None
         if header.producer_id >= 0:
             producer = ProducerSequence(
@@ -342,8 +348,21 @@ class _Produce(msgspec.Struct, eq=False):
                 append.append_ms = outcome.append_ms
             if append.unpacked is not None:
                 append.release()
-            if outcome.lead_ms and append.place is not None:
-                self._throttle_ms = max(self._throttle_ms, self._throttle(append.place.log))
+            assert append.place is not None
+            appended_to = append.place.log
+            if outcome.lead_ms:
+                self._throttle_ms = max(self._throttle_ms, self._throttle(appended_to))
+            if self._request.acks == _ALL and appended_to.waits_for_replicas:
+                assert append.header is not None
+                end = outcome.base_offset + append.header.record_count
+                appended_to.await_released(end, self._request.timeout_ms, partial(self._released, append))
+                return
+        self._end_one()
+
+    def _released(self, append: _PartitionAppend, error: StorageError | None) -> None:
+        """The replicas have the records, or may lack them."""
+        if error is not None:
+            append.refuse(error)
         self._end_one()
 
     def _end_one(self) -> None:

@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping
 
 from korvet.config.address import parse_address, redacted
 from korvet.config.errors import ConfigError
+from korvet.config.fields import in_variable, key_of
 from korvet.config.keys import LISTENER_PREFIX
-from korvet.config.settings import Config, in_variable, key_of
+from korvet.config.settings import Config
 from korvet.security.authorizer import parse_super_users
 from korvet.security.credentials import MECHANISMS
 from korvet.security.listeners import ListenerSpec

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Meta
 
-from korvet.config.settings import Config, in_variable
+from korvet.config.fields import in_variable
+from korvet.config.settings import Config
 
 PREFIX = "KORVET_"
 # Settings that may hold a password.

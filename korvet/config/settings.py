@@ -3,28 +3,28 @@
 Settings that exist in Kafka have Kafka's dotted names.
 """
 
-import re
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from korvet.config.address import Address, parse_address
-from korvet.security.credentials import MECHANISMS
+from korvet.config.fields import (
+    INT32_MAX,
+    INT64_MAX,
+    Count,
+    Duration,
+    Limit,
+    Partitions,
+    Size,
+    in_variable,
+    key_of,
+)
+from korvet.config.security_settings import SecuritySettings
 from korvet.security.listeners import Endpoint, ListenerSpec, listeners, parse_endpoints, parse_protocol_map
 
-_INT32_MAX = 2**31 - 1
-_INT64_MAX = 2**63 - 1
-Count = Annotated[int, Meta(ge=0, le=_INT32_MAX)]
-Size = Annotated[int, Meta(ge=1, le=_INT32_MAX)]
-# Limits the partitions that a coordinator reads when it starts.
-Partitions = Annotated[int, Meta(ge=1, le=10_000)]
-Duration = Annotated[int, Meta(ge=0, le=_INT64_MAX)]
-Limit = Annotated[int, Meta(ge=-1, le=_INT64_MAX)]
 # The name of the single listener if `listeners` isn't set.
 _PLAINTEXT = "PLAINTEXT"
-# Settings without a counterpart in Kafka and without a group. Their keys are their field names.
-_PLAIN_KEYS = frozenset({"data_dir", "node_id", "log_level", "processes"})
 
 
 class ListenerSetting(NamedTuple):
@@ -36,17 +36,7 @@ class ListenerSetting(NamedTuple):
     value: object
 
 
-def in_variable(name: str) -> str:
-    """Returns a key or a listener's name in the form that environment variables use."""
-    return re.sub(r"[.-]", "_", name).upper()
-
-
-def key_of(field: str) -> str:
-    """Returns the key of a field: dotted as in Kafka, except for `_PLAIN_KEYS`."""
-    return field if field in _PLAIN_KEYS else field.replace("_", ".")
-
-
-class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=key_of):
+class Config(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=key_of):
     """All settings of one broker process. Names end with their unit: `_us`, `_ms`, `_minutes`, `_bytes`."""
 
     listen: Annotated[
@@ -73,7 +63,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         int,
         Meta(
             ge=500,
-            le=_INT32_MAX,
+            le=INT32_MAX,
             description="Longest silence on a connection to Redis with a pending request; after that, at "
             "most a quarter later, korvet reconnects.",
         ),
@@ -95,7 +85,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         int,
         Meta(
             ge=500,
-            le=_INT32_MAX,
+            le=INT32_MAX,
             description="Time after which other brokers take over from a broker that doesn't renew its "
             "lease.",
         ),
@@ -120,11 +110,26 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         int,
         Meta(
             ge=0,
-            le=_INT64_MAX,
+            le=INT64_MAX,
             description="Free space on the embedded server's disk below which records are refused. Below "
             "half of it, all writes are refused. 0 turns the check off.",
         ),
     ] = 67_108_864
+
+    min_insync_replicas: Annotated[
+        Size,
+        Meta(
+            description="Copies of a record, including the primary's, before producers with acks=all and "
+            "consumers see it; topics may have their own value. 1 waits for no replica."
+        ),
+    ] = 1
+    acks_all_fsync: Annotated[
+        bool,
+        Meta(
+            description="Whether these copies must also be on disk, by the append-only files of Redis or "
+            "Valkey; topics may have their own value."
+        ),
+    ] = False
 
     auto_create_topics_enable: Annotated[
         bool, Meta(description="Create a topic when a client requests one that doesn't exist.")
@@ -159,14 +164,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             description="Largest number of client connections, including TLS handshakes. Further "
             "connections are closed at once."
         ),
-    ] = _INT32_MAX
+    ] = INT32_MAX
     max_connections_per_ip: Annotated[
         Size,
         Meta(
             description="Largest number of client connections from one address. Further connections are "
             "closed at once."
         ),
-    ] = _INT32_MAX
+    ] = INT32_MAX
     connections_max_idle_ms: Annotated[
         Limit,
         Meta(
@@ -280,7 +285,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         int,
         Meta(
             ge=1,
-            le=_INT64_MAX,
+            le=INT64_MAX,
             description="Approximate number of bytes that compaction reads and copies per second.",
         ),
     ] = 16_777_216
@@ -297,7 +302,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     group_max_session_timeout_ms: Annotated[
         Size, Meta(description="Largest session timeout that a member may request.")
     ] = 1_800_000
-    group_max_size: Annotated[Size, Meta(description="Largest number of members of one group.")] = _INT32_MAX
+    group_max_size: Annotated[Size, Meta(description="Largest number of members of one group.")] = INT32_MAX
     group_consumer_assignors: Annotated[
         str,
         Meta(description="Assignors of consumer groups (KIP-848), the default first: `uniform`, `range`."),
@@ -322,7 +327,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = 15_000
     group_consumer_max_size: Annotated[
         Size, Meta(description="Largest number of members of one consumer group.")
-    ] = _INT32_MAX
+    ] = INT32_MAX
     group_consumer_assignment_interval_ms: Annotated[
         Count, Meta(description="Shortest time between two assignments of one consumer group.")
     ] = 1_000
@@ -351,6 +356,20 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "unlimited."
         ),
     ] = 268_435_456
+    offsets_commit_required_acks: Annotated[
+        Literal[-1, 1],
+        Meta(
+            description="-1: a commit, and any other change of a group, is answered once it has "
+            "`min.insync.replicas` copies; 1: once the primary has it."
+        ),
+    ] = -1
+    offsets_commit_timeout_ms: Annotated[
+        Size,
+        Meta(
+            description="Longest wait of a commit, of another change of a group, or of a transaction's step, "
+            "for its replicas. After that, clients retry."
+        ),
+    ] = 5_000
     offset_metadata_max_bytes: Annotated[
         Count, Meta(description="Longest metadata of a commit, in UTF-16 units as in Kafka.")
     ] = 4_096
@@ -381,79 +400,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         ),
     ] = 3
 
-    listeners: Annotated[
-        str | None,
-        Meta(description="Named listeners, comma-separated NAME://HOST:PORT as in Kafka; replaces `listen`."),
-    ] = None
-    advertised_listeners: Annotated[
-        str | None,
-        Meta(
-            description="Addresses that clients connect to, by listener name, if they differ from "
-            "`listeners`."
-        ),
-    ] = None
-    listener_security_protocol_map: Annotated[
-        str,
-        Meta(
-            description="Protocol of each listener, comma-separated NAME:PROTOCOL (PLAINTEXT, SSL, "
-            "SASL_PLAINTEXT, SASL_SSL)."
-        ),
-    ] = "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL"
-    sasl_enabled_mechanisms: Annotated[
-        str, Meta(description="SASL mechanisms offered to clients, comma-separated.")
-    ] = ",".join(MECHANISMS)
-    plain_sasl_jaas_config: Annotated[
-        str,
-        Meta(
-            description="PLAIN users in addition to those with SCRAM credentials, in the syntax of Kafka's "
-            "PlainLoginModule."
-        ),
-    ] = ""
-    connections_max_reauth_ms: Annotated[
-        Duration,
-        Meta(description="Time after which a client must authenticate again (KIP-368); 0 means never."),
-    ] = 0
-    connection_failed_authentication_delay_ms: Annotated[
-        Count, Meta(description="Delay between a failed authentication request and its response.")
-    ] = 100
-    ssl_keystore_location: Annotated[
-        str | None,
-        Meta(description="PEM file with the private key and the certificate chain of TLS listeners."),
-    ] = None
-    ssl_key_password: Annotated[
-        str | None, Meta(description="Password of the private key, if it is encrypted.")
-    ] = None
-    ssl_truststore_location: Annotated[
-        str | None, Meta(description="PEM file with the authorities that sign clients' certificates.")
-    ] = None
-    ssl_client_auth: Annotated[
-        Literal["none", "requested", "required"],
-        Meta(description="Whether clients of SSL listeners must present a certificate."),
-    ] = "none"
-    ssl_enabled_protocols: Annotated[
-        Literal["TLSv1.2,TLSv1.3", "TLSv1.3"], Meta(description="Enabled TLS versions.")
-    ] = "TLSv1.2,TLSv1.3"
-    ssl_cipher_suites: Annotated[
-        str | None,
-        Meta(description="Ciphers for TLS 1.2, by their OpenSSL names. If not set, OpenSSL's defaults."),
-    ] = None
-    ssl_principal_mapping_rules: Annotated[
-        str, Meta(description="Rules that translate a certificate's subject into a user name (KIP-371).")
-    ] = "DEFAULT"
-    authorizer_class_name: Annotated[
-        str,
-        Meta(
-            description="Set to `org.apache.kafka.metadata.authorizer.StandardAuthorizer`, the name of "
-            "Kafka's authorizer, to enforce ACLs. If empty, everything is allowed."
-        ),
-    ] = ""
-    super_users: Annotated[
-        str, Meta(description="Principals that may do everything, separated by semicolons.")
-    ] = ""
-    allow_everyone_if_no_acl_found: Annotated[
-        bool, Meta(description="Whether everyone may use a resource that has no ACL.")
-    ] = False
-
     listener_settings: tuple[ListenerSetting, ...] = ()
     """Settings `listener.name.NAME.KEY`, which aren't fields of this class."""
 
@@ -481,12 +427,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def consumer_assignors(self) -> tuple[str, ...]:
         """The names in `group.consumer.assignors`."""
         parts = (part.strip() for part in self.group_consumer_assignors.split(","))
-        return tuple(part for part in parts if part)
-
-    @property
-    def sasl_mechanisms(self) -> tuple[str, ...]:
-        """The names in `sasl.enabled.mechanisms`."""
-        parts = (part.strip() for part in self.sasl_enabled_mechanisms.split(","))
         return tuple(part for part in parts if part)
 
     @property

@@ -16,6 +16,7 @@ import msgspec
 from kio.schema.errors import ErrorCode
 
 from korvet.causes import Causes
+from korvet.coordinator.served import RELEASE_TIMEOUT_MS
 from korvet.records.control import ControlMarker
 from korvet.storage.errors import FencedCoordinator, InvalidProducerEpoch, StorageError, TopicGone
 from korvet.storage.keys import OFFSETS_TOPIC
@@ -46,7 +47,15 @@ _NEEDED_NO_MORE: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorC
 class LocalMarkers:
     """Writes markers into partitions that this broker leads."""
 
-    def __init__(self, logs: Logs, catalogue: Catalogue, groups: CoordinatorService) -> None:
+    def __init__(
+        self,
+        logs: Logs,
+        catalogue: Catalogue,
+        groups: CoordinatorService,
+        release_timeout_ms: int = RELEASE_TIMEOUT_MS,
+    ) -> None:
+        """`release_timeout_ms`: longest wait for the replicas that a topic asks for."""
+        self._release_timeout_ms = release_timeout_ms
         self._logs = logs
         self._catalogue = catalogue
         self._groups = groups
@@ -69,8 +78,10 @@ class LocalMarkers:
             return ErrorCode.not_leader_or_follower
         if name == OFFSETS_TOPIC:
             return await self._groups.mark(number, marker)
+        log = self._logs.get(topic, number)
         try:
-            await awaited(partial(self._logs.get(topic, number).mark, marker))
+            marked = await awaited(partial(log.mark, marker))
+            await awaited(partial(log.await_released, marked.end, self._release_timeout_ms))
         except StorageError as error:
             lasting = _LASTING.get(type(error))
             if lasting is None:

@@ -79,8 +79,11 @@ class Partitions(Generic[_Term]):
         on_loaded: Callable[[], None] | None = None,
         *,
         message_max_bytes: int,
+        release_timeout_ms: int | None,
     ) -> None:
+        """`message_max_bytes` and `release_timeout_ms`: see Claim."""
         self._message_max_bytes = message_max_bytes
+        self._release_timeout_ms = release_timeout_ms
         self._logs = logs
         self._name = name
         self._clock = clock
@@ -233,6 +236,7 @@ class Partitions(Generic[_Term]):
             partial(self._alarms.set, number),
             lambda error: self._failed(partition, term, error),
             self._message_max_bytes,
+            self._release_timeout_ms,
         )
         term = await self._read(claim)
         return term

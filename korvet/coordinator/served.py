@@ -24,7 +24,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.offsets.wire import EncodeError
 from korvet.records.kernel import encode_append_records
-from korvet.storage.errors import StorageError
+from korvet.storage.errors import HistoryChanged, StorageError
 from korvet.topics.configs import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ EncodedRecord: TypeAlias = tuple[bytes, bytes | None]
 # milliseconds, and stay far below the 1,048,576 arguments of a command. Only expiry and deleted topics write
 # that many at a time.
 MAX_APPEND_RECORDS: Final = 10_000
+RELEASE_TIMEOUT_MS: Final = 5_000
+"""The default of offsets.commit.timeout.ms, as in Kafka."""
 # Records up to this size are appended whatever the value of max.message.bytes: with a smaller value no group
 # could commit. An offset with its metadata fits.
 _ALWAYS_TAKEN_BYTES: Final = 200_000
@@ -71,11 +73,13 @@ class Claim(NamedTuple):
     on_failure: Callable[[Exception], None]
     message_max_bytes: int
     """The largest record in bytes, unless the topic's max.message.bytes differs."""
+    release_timeout_ms: int | None
+    """Longest wait of a request for the replicas that the topic asks for; None: nothing waits for them."""
 
 
 class Step:
-    """An outcome in progress: safe once the last of its records is in the log; `unsafe` counts those that
-    are not.
+    """An outcome in progress: safe once the last of its records is in the log, and on the replicas that the
+    topic asks for; `unsafe` counts those that are not.
     """
 
     __slots__ = ("append_key", "error", "on_safe", "outcome", "unsafe")
@@ -151,8 +155,9 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
     def submit(self, handler: Any, request: Any, done: Done) -> Token:
         """Handle a request. done(reply) is called once, before this returns or later, unless the token is
         withdrawn. The reply is UNKNOWN_SERVER_ERROR if a record of the request does not fit Kafka's format or
-        exceeds max.message.bytes, and COORDINATOR_LOAD_IN_PROGRESS if there are records and Redis is known to
-        take no writes.
+        exceeds max.message.bytes. If there are records, it is COORDINATOR_LOAD_IN_PROGRESS if Redis is known
+        to take no writes, and COORDINATOR_NOT_AVAILABLE if replicas are known to be missing, or do not have
+        the records in time.
 
         An exception of the handler is raised here, without a call of done.
         """
@@ -173,6 +178,9 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
         if outcome.records and self._log.writes_refused is not None:
             # The append would end this term, which still answers reads: groups' offsets, for example.
             self._discard(outcome, token, error=ErrorCode.coordinator_load_in_progress)
+            return token
+        if outcome.records and self._waits_for_replicas and self._log.missing_replicas is not None:
+            self._discard(outcome, token, error=ErrorCode.coordinator_not_available)
             return token
         try:
             self._apply(self._step(outcome), now_ms, is_limited=True)
@@ -317,22 +325,63 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
         try:
             for position, pending in enumerate(batch, result.base_offset):
                 self._placed(pending, position)
-                pending.step.unsafe -= 1
-            self._go_on()
+            self._go_on(batch, result.base_offset + len(batch))
         except Exception as error:
             # Nothing more would be appended, and the waiting requests would wait for ever.
             logger.exception("the result of an append to %s could not be handled", self._log.topic.name)
             self._on_failure(error)
 
-    def _go_on(self) -> None:
-        """The append is safe: send the records that came since, and release what waited for it."""
+    def _go_on(self, batch: Sequence[Pending], end: int) -> None:
+        """The batch is in the log, before the offset `end`: send the records that came since, and release
+        what waits for it once replicas have it.
+        """
         self._sent = ()
         if self._pending:
             self._append()
         else:
             self._appending = False
+        self._await_replicas(batch, end)
+
+    @property
+    def _waits_for_replicas(self) -> bool:
+        return self._claim.release_timeout_ms is not None and self._log.waits_for_replicas
+
+    def _await_replicas(self, batch: Sequence[Pending], end: int) -> None:
+        timeout_ms = self._claim.release_timeout_ms
+        if timeout_ms is None:
+            self._safe(batch)
+        else:
+            self._log.await_released(end, timeout_ms, partial(self._replicated, batch, end))
+
+    def _replicated(self, batch: Sequence[Pending], end: int, error: StorageError | None) -> None:
+        if self.closed:
+            return
+        if error is None:
+            try:
+                self._safe(batch)
+            except Exception as failure:
+                logger.exception("replies of %s could not be released", self._log.topic.name)
+                self._on_failure(failure)
+        elif isinstance(error, HistoryChanged) or self._log.closed:
+            self._on_failure(error)
+        else:
+            # The records stay in the log, and what depends on them waits on; its clients have to retry.
+            self._refuse_all(ErrorCode.coordinator_not_available)
+            self._await_replicas(batch, end)
+
+    def _safe(self, batch: Sequence[Pending]) -> None:
+        for pending in batch:
+            pending.step.unsafe -= 1
         while self._steps and not self._steps[0].unsafe:
             self._release(self._steps.popleft())
+
+    def _refuse_all(self, error: ErrorCode) -> None:
+        """Refuse all requests whose replies wait for replicas."""
+        for step in self._steps:
+            for token, _ in step.outcome.replies:
+                waiting = self._waiting.pop(token, None)
+                if waiting is not None:
+                    call(waiting[1], self._refuse(waiting[0], error))
 
     def _finish(self, step: _Step) -> None:
         """Send the replies."""

@@ -18,6 +18,7 @@ from korvet.coordinator.loader import OffsetsLoader
 from korvet.coordinator.partitions import FIRST_RETRY_S, LAST_RETRY_S, Partitions
 from korvet.coordinator.projector import CommitChange, Projector
 from korvet.coordinator.refusals import refuse
+from korvet.coordinator.served import RELEASE_TIMEOUT_MS
 from korvet.coordinator.term import Term
 from korvet.coordinator.topics import CatalogueTopics
 from korvet.groups.messages import ListedGroup, ListReply, ListRequest, Reply
@@ -106,9 +107,11 @@ class CoordinatorService:
         *,
         topic_partitions: int = OFFSETS_PARTITIONS,
         message_max_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        release_timeout_ms: int | None = RELEASE_TIMEOUT_MS,
     ) -> None:
         """clock: now in ms since the epoch; topic_partitions: of a topic that is still to be created;
-        message_max_bytes: of a record, unless the topic's max.message.bytes differs.
+        message_max_bytes: of a record, unless the topic's max.message.bytes differs; release_timeout_ms:
+        see Claim.
         """
         self._topic_partitions = topic_partitions
         self._commands = commands
@@ -123,6 +126,7 @@ class CoordinatorService:
             self._read,
             self._reconcile_soon,
             message_max_bytes=message_max_bytes,
+            release_timeout_ms=release_timeout_ms,
         )
         self._reconciling = False
         self._expressions = TopicExpressions(catalogue, self._partitions.spawn)

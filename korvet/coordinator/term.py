@@ -212,11 +212,10 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
             self._on_failure(result)
             return
         for pending in batch:
-            pending.step.unsafe -= 1
             pending.step.error = error
             if error is ErrorCode.none:
                 self._end_transaction(pending.step, marker)
-        self._go_on()
+        self._go_on(batch, 0 if isinstance(result, StorageError) else result.end)
 
     def _end_transaction(self, step: _GroupStep, marker: ControlMarker) -> None:
         """The marker is in the log: the offsets that it commits count."""

@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 from korvet.causes import Causes
 from korvet.coordinator.loader import TransactionsLoader
 from korvet.coordinator.partitions import Partitions
+from korvet.coordinator.served import RELEASE_TIMEOUT_MS
 from korvet.coordinator.transaction_term import TransactionTerm, refuse_transaction
 from korvet.offsets.transaction_log import transaction_partition_for
 from korvet.storage.errors import StorageError
@@ -66,10 +67,11 @@ class TransactionService:
         *,
         topic_partitions: int = TRANSACTIONS_PARTITIONS,
         message_max_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        release_timeout_ms: int = RELEASE_TIMEOUT_MS,
     ) -> None:
         """clock: now in ms since the epoch. peers: required if there may be other brokers.
         topic_partitions: of a topic that is still to be created. message_max_bytes: of a record, unless
-        the topic's max.message.bytes differs.
+        the topic's max.message.bytes differs. release_timeout_ms: see Claim.
         """
         self._topic_partitions = topic_partitions
         self._logs = logs
@@ -78,7 +80,12 @@ class TransactionService:
         self._config = config
         self._markers = markers
         self._partitions: Partitions[TransactionTerm] = Partitions(
-            logs, TRANSACTIONS_TOPIC, clock, self._read, message_max_bytes=message_max_bytes
+            logs,
+            TRANSACTIONS_TOPIC,
+            clock,
+            self._read,
+            message_max_bytes=message_max_bytes,
+            release_timeout_ms=release_timeout_ms,
         )
         self._free_producer_ids: list[int] = []
         self._refilling = False

@@ -30,8 +30,10 @@ class ProduceTopic(msgspec.Struct, frozen=True, gc=False):
 
 
 class ProduceRequest(msgspec.Struct, frozen=True, gc=False):
-    """ProduceRequest without its timeout, which korvet does not use."""
+    """ProduceRequest."""
 
     acks: int
+    timeout_ms: int
+    """Longest wait for replicas with acks=-1."""
     transactional_id: str | None
     topics: tuple[ProduceTopic, ...]

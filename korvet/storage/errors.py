@@ -43,6 +43,24 @@ class NoRoom(WritesRefused):
     """
 
 
+class NotEnoughReplicas(StorageError):
+    """Fewer replicas follow the server than the topic asks for. Nothing was written."""
+
+
+class NotEnoughReplicasAfterAppend(StorageError):
+    """The records are in the log, but not on as many replicas as the topic asks for: a failover may lose
+    them.
+    """
+
+
+class HighWatermarkUnknown(StorageError):
+    """No replica has confirmed yet what the log holds."""
+
+
+class HistoryChanged(StorageError):
+    """Another server has taken over since the records were appended, and may lack them."""
+
+
 class NotPrimary(StorageError):
     """The server has become a replica, and its connections are opened again. Nothing was written."""
 

@@ -93,6 +93,10 @@ class Keyspace:
         """The name of the stream while a guarded append adds to it. It never exists between commands."""
         return f"{{{self._partition(topic, partition)}}}:w".encode()
 
+    def barrier(self, topic: str, partition: int) -> bytes:
+        """A short-lived string: its replication shows that replicas have all earlier writes."""
+        return f"{{{self._partition(topic, partition)}}}:barrier".encode()
+
     def mail(self, node_id: int, joined: int) -> bytes:
         """List: mail for the broker that joined in this version of the assignment."""
         return self._shared(f"mail:{node_id}:{joined}")

@@ -10,6 +10,7 @@ from korvet.storage.catalogue import Catalogue
 from korvet.storage.errors import StorageError, StoreError
 from korvet.storage.identity import open_keyspace
 from korvet.storage.link.address import DEFAULT_TIMEOUT_MS
+from korvet.storage.link.barrier import Level
 from korvet.storage.link.commands import Commands
 from korvet.storage.link.opening import connect, load_libraries
 from korvet.storage.log.native_watcher import NativeWatcher
@@ -62,6 +63,7 @@ class Store:
         watch_interval_ms: int = 75,
         lease_ms: int = 5000,
         lead_cap_ms: int = DEFAULT_LEAD_CAP_MS,
+        level: Level | None = None,
         tail_cache_bytes: int = DEFAULT_BYTES,
         readahead_bytes: int = DEFAULT_READAHEAD_BYTES,
         config_problem: ConfigProblem = lambda name, value: None,
@@ -70,8 +72,9 @@ class Store:
         """Connect to Redis, check that this program can use it, and read the topic catalogue.
 
         With a `node_id` this process becomes a live broker of the keyspace: clients find it at `endpoint`, or
-        at the endpoint of the listener that they use. Tools have no `node_id`. `timeout_ms`: how long a
-        connection may be silent while a reply is due.
+        at the endpoint of the listener that they use. Tools have no `node_id`. `level`: what records need
+        before readers see them, unless a topic has its own configs; nothing without it. `timeout_ms`: how
+        long a connection may be silent while a reply is due.
 
         Raises StoreError with a message for the terminal if a server cannot be reached, refuses the
         connection, is too old, is a replica or may evict our keys; if the keyspace has another format; if
@@ -86,6 +89,7 @@ class Store:
             resources = LogResources(
                 Commands(keyspace, router, cluster_id),
                 lead_cap_ms=lead_cap_ms,
+                level=level or Level(),
                 tails=TailBudget(tail_cache_bytes),
                 readaheads=ReadAheadBudget(readahead_bytes),
                 watcher=NativeWatcher(watch_interval_ms),

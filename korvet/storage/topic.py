@@ -46,6 +46,18 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
         return self.internal and "compact" in self.configs.get(CLEANUP_POLICY, "")
 
     @property
+    def min_insync_replicas(self) -> int | None:
+        """The topic's own min.insync.replicas; None if the broker's is in force."""
+        value = self.configs.get("min.insync.replicas")
+        return None if value is None else int(value)
+
+    @property
+    def acks_all_fsync(self) -> bool | None:
+        """The topic's own acks.all.fsync; None if the broker's is in force."""
+        value = self.configs.get("acks.all.fsync")
+        return None if value is None else value == "true"
+
+    @property
     def native_format(self) -> str:
         """The format in which entries of native writers are served (native.format)."""
         return self.configs.get("native.format", "json")

@@ -139,6 +139,8 @@ DELETION_CONFIGS: Final = frozenset(
 OFFSET_ASSIGNMENT: Final = "offset.assignment"
 STORAGE_LAYOUT: Final = "storage.layout"
 NATIVE_FORMAT: Final = "native.format"
+MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
+ACKS_ALL_FSYNC: Final = "acks.all.fsync"
 
 _KAFKA: Final = (
     TopicConfig(
@@ -180,7 +182,7 @@ _KAFKA: Final = (
         MIN_CLEANABLE_DIRTY_RATIO, ConfigType.DOUBLE, "0.5", _ratio, "log.cleaner.min.cleanable.ratio"
     ),
     _long(MIN_COMPACTION_LAG_MS, 0, 0, "log.cleaner.min.compaction.lag.ms"),
-    _int("min.insync.replicas", 1, 1, "min.insync.replicas"),
+    _int(MIN_INSYNC_REPLICAS, 1, 1, MIN_INSYNC_REPLICAS),
     _boolean("preallocate", False, "log.preallocate"),
     _long("remote.copy.lag.bytes", -1, -1, "log.remote.copy.lag.bytes"),
     _long("remote.copy.lag.ms", 0, -1, "log.remote.copy.lag.ms"),
@@ -199,6 +201,7 @@ _KAFKA: Final = (
 )
 
 _OURS: Final = (
+    _boolean(ACKS_ALL_FSYNC, False, ACKS_ALL_FSYNC),
     TopicConfig(
         OFFSET_ASSIGNMENT,
         ConfigType.STRING,

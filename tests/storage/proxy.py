@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
     from pathlib import Path
 
+    from korvet.storage.link.barrier import Level
+
 _DEADLINE_S = 20.0
 # Marks a connection that carries appends: it has sent one of these words.
 _APPENDING = (b"korvet_append", b"korvet_guard", b"korvet_mark")
@@ -139,12 +141,14 @@ class Proxy:
 
 @contextlib.asynccontextmanager
 async def proxied_store(
-    socket: Path, prefix: str, credentials: str = ""
+    socket: Path, prefix: str, credentials: str = "", level: Level | None = None
 ) -> AsyncIterator[tuple[Proxy, Store]]:
-    """A store that connects through a proxy; `credentials`: user and password of a URL, with the "@"."""
+    """A store that connects through a proxy; `credentials`: user and password of a URL, with the "@";
+    `level`: see Store.open.
+    """
     proxy = Proxy(socket)
     url = (await proxy.start()).replace("redis://", f"redis://{credentials}")
-    store = await Store.open(url, Keyspace(prefix))
+    store = await Store.open(url, Keyspace(prefix), level=level)
     try:
         yield proxy, store
     finally:

@@ -31,6 +31,8 @@ _BY_TYPE: Final[dict[type[Exception], ErrorCode]] = {
     # After NOT_ENOUGH_REPLICAS every client retries; it means that no record was written.
     storage.Throttled: ErrorCode.not_enough_replicas,
     storage.WritesRefused: ErrorCode.not_enough_replicas,
+    storage.NotEnoughReplicas: ErrorCode.not_enough_replicas,
+    storage.NotEnoughReplicasAfterAppend: ErrorCode.not_enough_replicas_after_append,
     # The batch may be in the log. Producers treat this as a timeout; for idempotent ones the retry is a
     # duplicate.
     storage.LinkLost: ErrorCode.request_timed_out,

@@ -92,17 +92,19 @@ class FetchedPartition:
             self.log = None
         self._clear()
 
-    def found(self, batches: Sequence[bytes], log_end: int, log_start: int, last_stable_offset: int) -> None:
+    def found(
+        self, batches: Sequence[bytes], high_watermark: int, log_start: int, last_stable_offset: int
+    ) -> None:
         """Set what was read: record batches in any number of pieces, and the offsets of the log."""
         self.batches = batches
         self.size_bytes = sum(map(len, batches))
-        self.high_watermark = log_end
+        self.high_watermark = high_watermark
         self.last_stable_offset = last_stable_offset
         self.log_start = log_start
 
     def found_nothing(self, state: LogState) -> None:
         """Set the offsets of the log, which was not read."""
-        self.found((), state.log_end, state.log_start, state.last_stable_offset)
+        self.found((), state.high_watermark, state.log_start, state.last_stable_offset)
 
     def replace(self, batches: Sequence[bytes]) -> None:
         """Return these record batches in place of the ones found."""
@@ -112,7 +114,7 @@ class FetchedPartition:
     def is_at_end(self, state: LogState, *, is_committed: bool) -> bool:
         """Whether the log holds nothing more for this reader yet, as far as this broker knows."""
         if not is_committed:
-            return self.offset == state.log_end
+            return state.high_watermark <= self.offset <= state.log_end
         return (
             state.last_stable_offset_is_current and state.last_stable_offset <= self.offset <= state.log_end
         )
@@ -120,7 +122,7 @@ class FetchedPartition:
     def shows(self, state: LogState) -> bool:
         """Whether the offsets that were found are those of the log now."""
         return (
-            self.high_watermark == state.log_end
+            self.high_watermark == state.high_watermark
             and self.log_start == state.log_start
             and self.last_stable_offset == state.last_stable_offset
         )

@@ -46,7 +46,7 @@ class PartitionRead:
         else:
             assert partition.log is not None
             last_stable_offset = partition.log.last_stable_offset
-            partition.found([outcome.data], outcome.log_end, outcome.log_start, last_stable_offset)
+            partition.found([outcome.data], outcome.high_watermark, outcome.log_start, last_stable_offset)
         waiter.read_done()
 
     def __del__(self) -> None:
@@ -56,5 +56,5 @@ class PartitionRead:
 
 def found_committed(partition: FetchedPartition, outcome: Committed) -> None:
     """Set what was read with isolation level read_committed."""
-    partition.found(outcome.batches, outcome.log_end, outcome.log_start, outcome.last_stable_offset)
+    partition.found(outcome.batches, outcome.high_watermark, outcome.log_start, outcome.last_stable_offset)
     partition.aborted = outcome.aborted

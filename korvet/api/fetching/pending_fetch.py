@@ -243,7 +243,7 @@ class PendingFetch(Deadline):
             if batches is None:
                 return False
             state = log.state
-            partition.found(batches, state.log_end, state.log_start, state.last_stable_offset)
+            partition.found(batches, state.high_watermark, state.log_start, state.last_stable_offset)
         if (
             not partition.batches
             and self._reads > 1

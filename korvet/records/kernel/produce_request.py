@@ -78,6 +78,7 @@ def _decode(
     least_size: cython.longlong = 18 if by_id else 3 if flexible else 6
     size: cython.longlong
     acks: cython.int
+    timeout_ms: cython.int
     count: cython.longlong
     elements: cython.longlong
     i: cython.longlong
@@ -90,7 +91,7 @@ def _decode(
     if at < 0 or end - at < 6:
         raise _fault(at if at < 0 else ENDS_EARLY)
     acks = int16(p, at)
-    # A timeout of 4 bytes follows.
+    timeout_ms = int32(p, at + 2)
     count, at = _array(p, at + 6, end, flexible, least_size)
     if at < 0:
         raise _fault(at)
@@ -115,7 +116,7 @@ def _decode(
         elements, at = _tagged_fields(p, at, end, elements)
         if at < 0:
             raise _fault(at)
-    return ProduceRequest(acks, transactional_id, tuple(topics))
+    return ProduceRequest(acks, timeout_ms, transactional_id, tuple(topics))
 
 
 @cython.cfunc

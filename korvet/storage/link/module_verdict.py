@@ -7,21 +7,20 @@ would lose these records, and report no error.
 from __future__ import annotations
 
 import enum
-import re
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from korvet.storage.errors import StorageError
-from korvet.storage.link.info import parse_info
+from korvet.storage.link.replication import parse_replication
 from korvet.storage.module import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from korvet.storage.link.replication import Replication
     from korvet.storage.link.slots import NodeAddress
 
-_REPLICA: Final = re.compile(r"slave\d+")
 # Error replies to a command that the server does not know, and to one that the user may not run. A user that
 # may run the command, but not on the key, gets another text.
 _UNKNOWN: Final = "unknown command"
@@ -65,7 +64,7 @@ def decide(primary: Answer, replicas: Mapping[NodeAddress, Answer]) -> Verdict:
     problem = problem_of(primary)
     if problem is not None:
         return problem
-    if _info(primary).get("role") == "slave":
+    if _replication(primary).is_replica:
         return Verdict(Use.UNKNOWN, "the server is a replica")
     for (host, port), answer in sorted(replicas.items(), key=lambda item: item[0]):
         problem = problem_of(answer)
@@ -89,7 +88,8 @@ def problem_of(answer: Answer) -> Verdict | None:
         return Verdict(Use.OTHER_VERSION, text)
     if isinstance(answer.replication, StorageError):
         return refusal(answer.replication)
-    attached, named = int(_info(answer).get("connected_slaves", "0")), len(_named(answer))
+    replication = _replication(answer)
+    attached, named = replication.attached, len(replication.replicas)
     if attached > named:
         return Verdict(Use.REPLICA, f"INFO replication names {named} of {attached} replicas")
     return None
@@ -121,13 +121,9 @@ def _synchronising(answer: Answer) -> set[NodeAddress]:
 
 
 def _states(answer: Answer) -> dict[NodeAddress, str]:
-    pairs = [dict(pair.split("=", 1) for pair in text.split(",") if "=" in pair) for text in _named(answer)]
-    return {(pair.get("ip", ""), int(pair.get("port", "0"))): pair.get("state", "") for pair in pairs}
+    return {(replica.host, replica.port): replica.state for replica in _replication(answer).replicas}
 
 
-def _named(answer: Answer) -> list[str]:
-    return [text for name, text in _info(answer).items() if _REPLICA.fullmatch(name)]
-
-
-def _info(answer: Answer) -> dict[str, str]:
-    return {} if isinstance(answer.replication, StorageError) else parse_info(answer.replication)
+def _replication(answer: Answer) -> Replication:
+    """What a server reports; nothing if it did not answer."""
+    return parse_replication(b"" if isinstance(answer.replication, StorageError) else answer.replication)

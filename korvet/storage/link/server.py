@@ -5,15 +5,18 @@ without.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Protocol
+import contextlib
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
-from korvet.storage.errors import StoreError
+from korvet.storage.errors import StorageError, StoreError
+from korvet.storage.link.barrier import Barriers
 from korvet.storage.link.clock import RedisClock
 from korvet.storage.link.connection import READONLY
 from korvet.storage.link.library import FunctionCaller
 from korvet.storage.link.module import ServerModule
 from korvet.storage.link.redis_link import RedisLink
-from korvet.supervisor import once
+from korvet.storage.link.replication import Replication, parse_replication
+from korvet.supervisor import keep, once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -31,6 +34,8 @@ _CHECK_TIMEOUT_S: Final = 3.0
 _HALF_OPEN_MS: Final = 3000
 # How long a reply may take after another connection was answered: the server answers all in turn.
 _GRACE_S: Final = 0.5
+# Interval of INFO replication: replicas report to their primary once a second.
+_REPLICATION_INTERVAL_S: Final = 1.0
 
 
 class Links(Protocol):
@@ -95,6 +100,8 @@ class Server:
         "_checking",
         "_common_history",
         "_history",
+        "_watching",
+        "barriers",
         "clock",
         "module",
         "on_down",
@@ -102,6 +109,7 @@ class Server:
         "on_up",
         "read",
         "read_functions",
+        "replication",
         "write",
         "write_functions",
     )
@@ -113,6 +121,9 @@ class Server:
         self.read_functions = FunctionCaller(read)
         self.clock = RedisClock()
         self.module = ServerModule(write)
+        self.replication: Replication | None = None
+        """What the server reported of its replicas, about a second ago at most; None if that is unknown."""
+        self.barriers = Barriers(self)
         self.on_up: Callable[[], None] | None = None
         """Called each time the server can be written to again after the connection was lost."""
         self.on_down: Callable[[], None] | None = None
@@ -128,6 +139,7 @@ class Server:
         write.on_silent = read.on_silent = self._went_silent
         write.on_fault = read.on_fault = self._faulted
         self._compare(write, read)
+        self._watching = keep("replication of Redis", self._watch_replication)
 
     @classmethod
     def begin(cls, address: RedisAddress) -> Server:
@@ -156,21 +168,34 @@ class Server:
 
     def move(self, address: RedisAddress, reason: str) -> None:
         """Lead to the server at another address from now on; see RedisLink.move."""
-        self.write.move(address, reason)
-        self.read.move(address, reason)
+        for link in self._links():
+            link.move(address, reason)
 
     def hold(self, reason: str) -> None:
         """Lead to no server until `move`: commands, those in flight too, fail with LinkLost."""
-        self.write.hold(reason)
-        self.read.hold(reason)
+        for link in self._links():
+            link.hold(reason)
 
     def has_new_history(self) -> bool:
         """Whether the history of the server's data has changed since the last call (RedisLink.history)."""
         before, self._history = self._history, self.write.history
         return bool(before) and before != self._history
 
+    def _links(self) -> tuple[RedisLink, ...]:
+        return self.write, self.read, *self.barriers.links
+
+    async def _watch_replication(self) -> NoReturn:
+        while True:
+            with contextlib.suppress(StorageError):
+                # INFO may be forbidden to the user.
+                self.replication = parse_replication(await self.read.call("INFO", "replication"))
+            await asyncio.sleep(_REPLICATION_INTERVAL_S)
+
     def _write_went_down(self) -> None:
+        self.replication = None
         self.module.lost()
+        for link in self.barriers.links:
+            link.reset("the connection for writes is lost")
         self._went_down()
 
     def _went_down(self) -> None:
@@ -240,15 +265,18 @@ class Server:
         await asyncio.sleep(_CHECK_INTERVAL_S)
 
     def _reset(self, reason: str) -> None:
-        self.write.reset(reason)
-        self.read.reset(reason)
+        for link in self._links():
+            link.reset(reason)
 
     async def close(self) -> None:
         """Close both links; commands in flight fail with LinkLost."""
         if self._checking is not None:
             self._checking.cancel()
             await asyncio.gather(self._checking, return_exceptions=True)
+        self._watching.cancel()
+        await asyncio.gather(self._watching, return_exceptions=True)
         await self.module.close()
+        await self.barriers.close()
         await asyncio.gather(self.read.close(), self.write.close())
 
 

@@ -39,7 +39,7 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
     last_stable_offset: int
     """The last stable offset at which the batches are cut."""
     log_start: int
-    log_end: int
+    high_watermark: int
 
 
 def cut_batches(pieces: list[bytes], end: int) -> tuple[list[bytes], int]:
@@ -72,7 +72,7 @@ def cached_committed(
         if not state.last_stable_offset_is_current:
             return None
         if offset < state.log_end:
-            return Committed([], [], stable, state.log_start, state.log_end)
+            return Committed([], [], stable, state.log_start, state.high_watermark)
     aborted = state.transactions.aborted_from(offset) if offset < stable else []
     if aborted is None:
         return None
@@ -80,7 +80,7 @@ def cached_committed(
     if pieces is None:
         return None
     if not pieces:
-        return Committed([], [], stable, state.log_start, state.log_end)
+        return Committed([], [], stable, state.log_start, state.high_watermark)
     return _committed(state, offset, pieces, stable, aborted)
 
 
@@ -144,9 +144,10 @@ class _Read:
             self._done(domain_error(reply))
             return
         bounds = self._state.take_bounds(parse_reply(reply))
-        stable = bounds.last_stable_offset
+        watermark = self._state.high_watermark
+        stable = min(bounds.last_stable_offset, watermark)
         if stable <= self._offset <= bounds.log_end:
-            self._done(Committed([], [], stable, bounds.log_start, self._state.log_end))
+            self._done(Committed([], [], stable, bounds.log_start, watermark))
         else:
             self._read()
 
@@ -211,11 +212,11 @@ def _committed(
     aborted: list[Aborted],
 ) -> Committed:
     kept, after = cut_batches(pieces, last_stable_offset)
-    log_start, log_end = state.log_start, state.log_end
+    log_start, watermark = state.log_start, state.high_watermark
     if after < 0:
         # An empty batch moves a reader in a gap before an open transaction on to the last stable offset.
         gap: list[bytes] = []
         if pieces and offset < last_stable_offset:
             gap = [empty_batch(offset, last_stable_offset - 1, state.leader_epoch)]
-        return Committed(gap, [], last_stable_offset, log_start, log_end)
-    return Committed(kept, overlapping(aborted, after), last_stable_offset, log_start, log_end)
+        return Committed(gap, [], last_stable_offset, log_start, watermark)
+    return Committed(kept, overlapping(aborted, after), last_stable_offset, log_start, watermark)

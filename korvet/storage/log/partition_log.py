@@ -7,15 +7,23 @@ higher.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from korvet.storage.brokers.claims import claim
-from korvet.storage.errors import StorageError
+from korvet.storage.errors import (
+    HighWatermarkUnknown,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    StorageError,
+)
 from korvet.storage.link.calls import parse_reply
+from korvet.storage.link.futures import awaited
 from korvet.storage.log.appender import Appender
 from korvet.storage.log.index import LogIndex
 from korvet.storage.log.queries import Queries
 from korvet.storage.log.readahead import ReadAhead
+from korvet.storage.log.release import UNKNOWN_END, level_of
 from korvet.storage.log.state import LogState
 from korvet.storage.log.trimming import Trimming
 
@@ -35,6 +43,10 @@ if TYPE_CHECKING:
         Summary,
     )
     from korvet.storage.topic import Topic
+
+
+# Longest wait for the replicas' first answer about a log. It usually takes a millisecond.
+_FIRST_RELEASE_MS: Final = 1000
 
 
 def _always() -> bool:
@@ -72,7 +84,8 @@ class PartitionLog:
     ) -> None:
         """Use Logs.get. `epoch` is our leader epoch; without it no other broker fences us."""
         commands = resources.commands
-        state = LogState(commands, resources.tails, topic, partition, epoch, resources.lead_cap_ms)
+        level = level_of(topic, resources.level)
+        state = LogState(commands, resources.tails, topic, partition, epoch, resources.lead_cap_ms, level)
         self._resources = resources
         self.state = state
         self.partition = partition
@@ -102,7 +115,8 @@ class PartitionLog:
         if topic.log_append_time != self.state.topic.log_append_time:
             # Readers get other timestamps from now on, for existing records too.
             self.state.tail.clear()
-        self.state.configure(topic, self._resources.lead_cap_ms)
+        level = level_of(topic, self._resources.level)
+        self.state.configure(topic, self._resources.lead_cap_ms, level)
         self._appender.configure()
 
     @property
@@ -114,6 +128,16 @@ class PartitionLog:
     def log_end(self) -> int:
         """The known log end offset; see LogState."""
         return self.state.log_end
+
+    @property
+    def high_watermark(self) -> int:
+        """The end of the records that readers see; see LogState."""
+        return self.state.high_watermark
+
+    @property
+    def waits_for_replicas(self) -> bool:
+        """Whether records are released only after replicas, or disks, have them."""
+        return self.state.release is not None
 
     @property
     def last_stable_offset(self) -> int:
@@ -211,6 +235,26 @@ class PartitionLog:
         self._appender.mark(marker, epoch, done)
 
     @property
+    def missing_replicas(self) -> NotEnoughReplicas | None:
+        """Why records cannot become as safe now as the topic asks for; None if nothing speaks against it."""
+        release = self.state.release
+        return None if release is None else self.links.server.barriers.refusal(release.level)
+
+    def await_released(self, end: int, timeout_ms: int, done: Callable[[StorageError | None], None]) -> None:
+        """Call done(None), now or later, once all records before the offset `end` are as safe as the topic
+        asks for. These records must have been appended.
+
+        Otherwise `done` is called with NotEnoughReplicasAfterAppend, after `timeout_ms` or when replicas are
+        known to be missing, or with HistoryChanged after another server took over. Redis commands WAIT and
+        WAITAOF.
+        """
+        release = self.state.release
+        if release is None:
+            done(None)
+        else:
+            release.wait(end, timeout_ms, done)
+
+    @property
     def throttle_ms(self) -> int:
         """How long a producer should wait before its next append, because the offsets are ahead of Redis's
         clock by the permitted lead (ms).
@@ -250,16 +294,17 @@ class PartitionLog:
     def cached(
         self, offset: int, max_bytes: int, remaining_bytes: int | None, *, zstd: bool
     ) -> list[bytes] | None:
-        """Record batches from `offset` on out of the tail cache, at once; see TailCache.read. At a log end
-        that Redis stated within `native.poll.interval.ms` the list is empty.
+        """Record batches from `offset` on out of the tail cache, at once; see TailCache.read. At the high
+        watermark the list is empty if Redis stated the log end within `native.poll.interval.ms`.
 
         Deletions by native clients are noticed soon after, as by `read`.
         """
         state = self.state
-        if offset == state.log_end:
+        end = state.high_watermark
+        if end <= offset <= state.log_end:
             is_fresh = state.end_is_fresh(self._resources.watcher.interval_s)
             return [] if is_fresh and state.refusal is None else None
-        found = state.tail.read(offset, max_bytes, remaining_bytes, zstd=zstd)
+        found = state.tail.read(offset, max_bytes, remaining_bytes, zstd=zstd, before=end)
         if found is not None and state.start_needs_reading():
             state.links.read_functions.send(state.bounds_call, self._bounds_arrived)
         return found
@@ -271,6 +316,20 @@ class PartitionLog:
     async def bounds(self) -> Bounds:
         """Read both ends from Redis; see Queries.bounds. Raises StorageError."""
         return await self.queries.bounds()
+
+    async def readable_end(self, *, is_committed: bool) -> int:
+        """The high watermark, or the last stable offset if `is_committed`, of the log as Redis has it now.
+        Raises HighWatermarkUnknown if no replica confirms soon what the log holds, and StorageError.
+        """
+        bounds = await self.bounds()
+        release = self.state.release
+        if release is not None and release.end == UNKNOWN_END:
+            try:
+                await awaited(partial(release.wait, 0, _FIRST_RELEASE_MS))
+            except NotEnoughReplicasAfterAppend as error:
+                raise HighWatermarkUnknown(str(error)) from error
+        end = self.state.high_watermark
+        return min(bounds.last_stable_offset, end) if is_committed else end
 
     async def read_last_stable_offset(self) -> int:
         """The last stable offset, read from Redis. It is not after the first append whose outcome may have to
@@ -313,6 +372,8 @@ class PartitionLog:
         """
         state = self.state
         state.refusal = refusal
+        if state.release is not None:
+            state.release.close(refusal)
         state.tail.clear()
         self._readahead.clear()
         self._resources.watcher.unwatch(state)

@@ -179,7 +179,9 @@ class ReadAhead:
         if fetched.record_count:
             self._read_on(begun, fetched.next_offset)
         self._remember_end(fetched.next_offset)
-        taker(msgspec.structs.replace(fetched, log_start=state.log_start, log_end=state.log_end))
+        taker(
+            msgspec.structs.replace(fetched, log_start=state.log_start, high_watermark=state.high_watermark)
+        )
 
     def _check_end(self, begun: _Begun, fetched: Fetched) -> None:
         """Compare the reader's next offset with the probable end of the reply."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
@@ -134,12 +135,14 @@ class Read:
         self._count = max(1, min(int(self._max_bytes / expected) + 1, _MOST_ENTRIES))
         if self._offset < 0 or (state.loaded and not state.log_start <= self._offset <= state.log_end):
             self._recheck()
+        elif state.release is not None and state.loaded and self._offset >= state.high_watermark:
+            asyncio.get_running_loop().call_soon(self._nothing_left)
         elif self._count * state.largest_bytes > _LARGEST_REPLY_BYTES:
             index = state.keys[1]
             payload = pack_command("FCALL", "korvet_reading_limit", 1, index, self._offset, self._max_bytes)
             state.links.read_functions.send(payload, self._limit_known)
         else:
-            self._range(_LAST_ID)
+            self._range_to_end()
 
     def _loaded(self, reply: memoryview | StorageError) -> None:
         if isinstance(reply, StorageError):
@@ -155,10 +158,18 @@ class Read:
         limit = parse_reply(reply)
         if limit < 0:
             self._count = min(self._count, _FEW_ENTRIES)
-            self._range(_LAST_ID)
+            self._range_to_end()
             return
         self._limited = True
-        self._range("(" + entry_id(limit, self._state.bias))
+        state = self._state
+        if state.release is not None:
+            limit = min(limit, state.high_watermark)
+        self._range("(" + entry_id(limit, state.bias))
+
+    def _range_to_end(self) -> None:
+        """Read up to the high watermark, or as far as the log reaches if it is all released."""
+        state = self._state
+        self._range(_LAST_ID if state.release is None else "(" + entry_id(state.high_watermark, state.bias))
 
     def _range(self, last_id: str) -> None:
         first_id = entry_id(self._at, self._state.bias)
@@ -174,7 +185,7 @@ class Read:
                 # The whole span was deleted: continue after it with few entries.
                 self._limited = False
                 self._count = min(self._count, _FEW_ENTRIES)
-                self._range(_LAST_ID)
+                self._range_to_end()
             elif self._rechecked or self._is_at_end():
                 self._nothing_left()
             else:
@@ -183,11 +194,12 @@ class Read:
         self._convert(reply)
 
     def _is_at_end(self) -> bool:
-        """Whether the offset is the log end and both ends are fresh. A gap up to a new log end is found by
-        the next read.
+        """Whether the offset is at the high watermark and both ends are fresh. A gap up to a new log end is
+        found by the next read.
         """
         state = self._state
-        return self._offset == state.log_end and state.loaded and state.has_fresh_bounds
+        at_end = state.high_watermark <= self._offset <= state.log_end
+        return at_end and state.loaded and state.has_fresh_bounds
 
     def _convert(self, reply: memoryview) -> None:
         state = self._state
@@ -215,7 +227,7 @@ class Read:
             self._done(self._unreadable.damaged(entries.damaged_offset))
         else:
             self._at = entries.next_offset
-            self._range(_LAST_ID)
+            self._range_to_end()
 
     def _take(self, entries: Entries) -> None:
         """Deliver records, after a check of the log start if they begin after the requested offset."""
@@ -233,7 +245,7 @@ class Read:
             entries.last_offset,
             entries.next_offset,
             state.log_start,
-            state.log_end,
+            state.high_watermark,
         )
         # The offsets before the first record may be a gap. If they were deleted, the reader gets an error.
         if entries.first_offset > self._offset and not self._rechecked and not state.has_fresh_bounds:
@@ -269,8 +281,8 @@ class Read:
             if self._offset < bounds.log_start:
                 self._done(OffsetOutOfRange(self._offset, bounds.log_start, bounds.log_end))
             else:
-                log_end = self._state.log_end
-                self._done(msgspec.structs.replace(fetched, log_start=bounds.log_start, log_end=log_end))
+                end = self._state.high_watermark
+                self._done(msgspec.structs.replace(fetched, log_start=bounds.log_start, high_watermark=end))
 
         self._state.links.read_functions.send(self._state.bounds_call, arrived)
 
@@ -292,15 +304,17 @@ class Read:
         if self._offset > bounds.log_end and self._state.is_superseded(bounds.epoch):
             self._done(self._superseded())
         elif bounds.log_start <= self._offset <= bounds.log_end:
-            self._range(_LAST_ID)
+            self._range_to_end()
         else:
             self._done(OffsetOutOfRange(self._offset, bounds.log_start, bounds.log_end))
 
     def _nothing_left(self) -> None:
-        state, end = self._state, self._gap_end
+        state = self._state
+        watermark = state.high_watermark
+        end = min(self._gap_end, watermark)
         if self._offset >= end:
             state.note_end_read()
-            self._done(Fetched(b"", 0, -1, -1, self._offset, state.log_start, state.log_end))
+            self._done(Fetched(b"", 0, -1, -1, self._offset, state.log_start, watermark))
             return
         data = empty_batch(self._offset, end - 1, state.leader_epoch)
-        self._done(Fetched(data, 0, -1, end - 1, end, state.log_start, state.log_end))
+        self._done(Fetched(data, 0, -1, end - 1, end, state.log_start, watermark))

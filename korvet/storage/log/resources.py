@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from korvet.storage.errors import FencedEpoch, NoRoom, StorageError
+    from korvet.storage.link.barrier import Level
     from korvet.storage.link.commands import Commands
     from korvet.storage.log.native_watcher import NativeWatcher
     from korvet.storage.log.readahead import ReadAheadBudget
@@ -31,6 +32,7 @@ class LogResources:
     __slots__ = (
         "commands",
         "lead_cap_ms",
+        "level",
         "no_room",
         "on_fenced",
         "readaheads",
@@ -44,13 +46,17 @@ class LogResources:
         commands: Commands,
         *,
         lead_cap_ms: int,
+        level: Level,
         tails: TailBudget,
         readaheads: ReadAheadBudget,
         watcher: NativeWatcher,
     ) -> None:
-        """`lead_cap_ms`: how far offsets may run ahead of Redis's clock before appends wait for it."""
+        """`lead_cap_ms`: how far offsets may run ahead of Redis's clock before appends wait for it. `level`:
+        what the records of topics need, unless a topic has its own configs.
+        """
         self.commands = commands
         self.lead_cap_ms = lead_cap_ms
+        self.level = level
         self.tails = tails
         self.readaheads = readaheads
         self.watcher = watcher

@@ -14,7 +14,9 @@ from korvet.records.control import control_batch
 from korvet.records.kernel import pack_command
 from korvet.records.native import native_rule
 from korvet.storage.brokers.assignment import to_leader_epoch
+from korvet.storage.link.barrier import Level
 from korvet.storage.log.listeners import Listeners
+from korvet.storage.log.release import UNKNOWN_END, Release
 from korvet.storage.log.tail_cache import TailCache
 from korvet.storage.log.transactions import Aborted, TransactionIndex
 from korvet.storage.log.values import BOUNDS_FRESH_S, DEFAULT_AVERAGE_BYTES, Bounds
@@ -48,6 +50,7 @@ class LogState:
     """The state of one partition's log. Its collaborators share one instance, in one event loop.
 
     `log_start` and `log_end` are the known ends; before Redis's first reply both are 0 and `loaded` is False.
+    Readers see the records before `high_watermark`.
     """
 
     __slots__ = (
@@ -58,6 +61,7 @@ class LogState:
         "_tails",
         "aborted_key",
         "average_bytes",
+        "barrier_key",
         "bias",
         "bounds_call",
         "epoch",
@@ -77,6 +81,7 @@ class LogState:
         "on_index_stale",
         "partition",
         "refusal",
+        "release",
         "stream",
         "tail",
         "topic",
@@ -91,8 +96,9 @@ class LogState:
         partition: int,
         epoch: int | None,
         lead_cap_ms: int,
+        level: Level,
     ) -> None:
-        """`epoch` and `lead_cap_ms`: see PartitionLog and `configure`."""
+        """`epoch`: see PartitionLog; `lead_cap_ms` and `level`: see `configure`."""
         keyspace = commands.keyspace
         self.partition = partition
         self.keys = keyspace.partition_keys(topic.name, partition)
@@ -100,6 +106,7 @@ class LogState:
         self.name = self.stream.decode()
         """The stream's key, for messages."""
         self.aborted_key = keyspace.aborted(topic.name, partition)
+        self.barrier_key = keyspace.barrier(topic.name, partition)
         self.links = commands.links(self.stream)
         self.bias = topic.bias
         self.bounds_call = pack_command("FCALL", "korvet_bounds", 3, *self.keys[:3], self.bias)
@@ -130,16 +137,33 @@ class LogState:
         self._tails = tails
         self.tail = TailCache(tails)
         self.transactions = TransactionIndex()
-        self.configure(topic, lead_cap_ms)
+        self.release: Release | None = None
+        """The wait for replicas; None if the topic asks for nothing beyond the primary's memory."""
+        self.configure(topic, lead_cap_ms, level)
 
-    def configure(self, topic: Topic, lead_cap_ms: int) -> None:
+    def configure(self, topic: Topic, lead_cap_ms: int, level: Level) -> None:
         """Take over the topic's configuration. `lead_cap_ms`: how far offsets may run ahead of Redis's clock
-        before appends wait for it, on topics with storage.layout=record.
+        before appends wait for it, on topics with storage.layout=record. `level`: what records need before
+        readers see them.
         """
         self.topic = topic
         self.native = native_rule(topic.native_format)
         is_batch = topic.storage_layout == "batch"
         self.lead_cap_ms = max(lead_cap_ms, _BATCH_LEAD_CAP_MS) if is_batch else lead_cap_ms
+        former = self.release
+        if level != (former.level if former is not None else Level()):
+            # What readers see stays visible.
+            end = self.high_watermark if self.loaded else UNKNOWN_END
+            self.release = Release(self, level, end) if level else None
+            if former is not None:
+                former.end_all()
+            self.listeners.wake()
+
+    @property
+    def high_watermark(self) -> int:
+        """The end of the records that readers see: those that are as safe as the topic asks for."""
+        release = self.release
+        return self.log_end if release is None else max(min(release.end, self.log_end), self.log_start)
 
     @property
     def keeps_batches(self) -> bool:
@@ -164,8 +188,9 @@ class LogState:
 
     @property
     def last_stable_offset(self) -> int:
-        """The last stable offset as far as replies of Redis prove it."""
-        return max(self.transactions.last_stable_offset, self.log_start)
+        """The last stable offset as far as replies of Redis prove it; the high watermark at most."""
+        stable = max(self.transactions.last_stable_offset, self.log_start)
+        return stable if self.release is None else min(stable, self.high_watermark)
 
     @property
     def last_stable_offset_is_current(self) -> bool:
@@ -281,6 +306,8 @@ class LogState:
             self.log_start = start
             is_news = is_news or end < self.log_end
             self.log_end = min(self.log_end, end)
+            if self.release is not None:
+                self.release.loaded(end)
         self._start_known_at = self._end_known_at = time.monotonic()
         if has_begun_later:
             self.log_start = start
@@ -294,7 +321,10 @@ class LogState:
         """Take over that the log reaches at least to `end`."""
         if end > self.log_end:
             self.log_end = end
-            self.listeners.wake()
+            if self.release is None:
+                self.listeners.wake()
+            else:
+                self.release.grown()
 
     def lost_track(self) -> None:
         """Take over that the outcome of an append is unknown: the cached batches may end before it."""
@@ -308,6 +338,8 @@ class LogState:
         """
         self.transactions.forget()
         self.loaded = False
+        if self.release is not None:
+            self.release.moved()
         self.lost_track()
 
     # How old that knowledge is.

@@ -176,10 +176,16 @@ class TailCache:
             budget.make_room()
 
     def read(
-        self, offset: int, max_bytes: int, remaining_bytes: int | None, *, zstd: bool = True
+        self,
+        offset: int,
+        max_bytes: int,
+        remaining_bytes: int | None,
+        *,
+        zstd: bool = True,
+        before: int | None = None,
     ) -> list[bytes] | None:
-        """Whole batches from the one that holds `offset`, or the next one, up to max_bytes; None if the
-        offset is not cached.
+        """Whole batches from the one that holds `offset`, or the next one, up to max_bytes and to the offset
+        `before`; None if the offset is not cached.
 
         The first batch is returned even if it is larger than max_bytes, but not if it is larger than
         remaining_bytes: then the list is empty. None means no such limit. Without `zstd` the reader can't
@@ -191,6 +197,10 @@ class TailCache:
         size = len(self._batches[first])
         before = self._through[first] - size
         last = bisect_right(self._through, before + max_bytes, first)
+        if before is not None and before < self.end:
+            if self._ends[first] > before:
+                return []
+            last = min(last, bisect_right(self._ends, before, first))
         if last <= first + 1:
             return (
                 [self._batches[first]]

@@ -71,6 +71,11 @@ class Marked(msgspec.Struct, frozen=True, gc=False):
     append_ms: int
     """The append time by Redis's clock."""
 
+    @property
+    def end(self) -> int:
+        """The log end offset after the marker."""
+        return self.previous_end if self.offset < 0 else self.offset + 1
+
 
 class Fetched(msgspec.Struct, frozen=True, gc=False):
     """Record batches read from a log."""
@@ -85,7 +90,8 @@ class Fetched(msgspec.Struct, frozen=True, gc=False):
     next_offset: int
     """The offset of the next read."""
     log_start: int
-    log_end: int
+    high_watermark: int
+    """The end of the records that readers see."""
 
 
 class Bounds(msgspec.Struct, frozen=True, gc=False):

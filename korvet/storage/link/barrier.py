@@ -1,0 +1,242 @@
+"""Waits until replicas have what a server has executed (WAIT, WAITAOF).
+
+WAIT blocks the commands after it, so it has a connection of its own. There a *round* is a tiny write and a
+WAIT for it: replication offsets count the writes of all connections, so a round proves that replicas have
+everything that was answered on any connection before the round began. One round at a time serves all
+partitions of the server; who comes during a round waits for the next one.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+import msgspec
+
+from korvet.causes import Causes
+from korvet.records.kernel import pack_command
+from korvet.storage.errors import HistoryChanged, LinkLost, NotEnoughReplicas, StorageError, domain_error
+from korvet.storage.link.calls import answer, parse_replies
+from korvet.storage.link.redis_link import RedisLink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from korvet.storage.link.address import RedisAddress
+    from korvet.storage.link.calls import Payload
+    from korvet.storage.link.replication import Replication
+
+log = logging.getLogger(__name__)
+causes = Causes(log)
+
+# Longest WAIT. After it the broker looks whether enough replicas are left, and waits on for the same write.
+_WAIT_MS: Final = 500
+# How long the written key lasts.
+_KEY_S: Final = 60
+
+
+class Level(msgspec.Struct, frozen=True):
+    """How safe records have to be before producers with acks=all, and consumers, see them."""
+
+    replicas: int = 0
+    """Replicas that must have them, in addition to the primary."""
+    fsync: bool = False
+    """Whether the primary and these replicas must have them in their append-only files on disk."""
+
+    def __bool__(self) -> bool:
+        """Whether anything is asked for beyond the primary's memory."""
+        return self.replicas > 0 or self.fsync
+
+
+class _Waiter(NamedTuple):
+    key: bytes
+    history: bytes
+    done: Callable[[StorageError | None], None]
+
+
+class Barrier:
+    """The rounds of one server and one level. The connection is opened on first use."""
+
+    __slots__ = ("_gathered", "_link", "_owner", "_round", "level", "refusal")
+
+    def __init__(self, owner: Barriers, level: Level) -> None:
+        self.level = level
+        self.refusal: NotEnoughReplicas | None = None
+        """Why the server cannot give this level at all; None if nothing speaks against it."""
+        self._owner = owner
+        self._link: RedisLink | None = None
+        self._gathered: list[_Waiter] = []
+        # The round in progress; empty between rounds.
+        self._round: list[_Waiter] = []
+
+    def wait(self, key: bytes, history: bytes, done: Callable[[StorageError | None], None]) -> None:
+        """Call done(None) once the replicas have all that was answered before this call, or done(error):
+        HistoryChanged, NotEnoughReplicas, LinkLost or another StorageError. It is never called before this
+        method returns.
+
+        `key` is a key of the server that may be written; `history` is the server's history when it answered
+        (RedisLink.history).
+        """
+        self._gathered.append(_Waiter(key, history, done))
+        if not self._round:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Begin a round, unless nobody waits. Without a connection the waiters wait for it."""
+        if self._link is None:
+            self._link = self._owner.begin_link()
+            self._link.on_up = self._came_up
+        if not self._gathered or not self._link.connected:
+            return
+        self._round, self._gathered = self._gathered, []
+        write = pack_command("SET", self._round[0].key, "", "EX", _KEY_S)
+        self._send([write, self._wait_command()], 2)
+
+    def _came_up(self) -> None:
+        if not self._round:
+            self._begin()
+
+    def _wait_command(self) -> bytes:
+        level = self.level
+        if level.fsync:
+            return pack_command("WAITAOF", 1, level.replicas, _WAIT_MS)
+        return pack_command("WAIT", level.replicas, _WAIT_MS)
+
+    def _send(self, payload: Payload, replies: int) -> None:
+        assert self._link is not None
+
+        def arrived(reply: memoryview | StorageError) -> None:
+            if isinstance(reply, StorageError):
+                self._failed(domain_error(reply))
+                return
+            self._waited(parse_replies(reply, replies)[-1])
+
+        self._link.send(payload, arrived, replies)
+
+    def _waited(self, found: int | list[int] | StorageError) -> None:
+        if isinstance(found, StorageError):
+            self._failed(self._refused(found))
+            return
+        have = [found] if isinstance(found, int) else found
+        want = [1, self.level.replicas] if self.level.fsync else [self.level.replicas]
+        if all(each >= wanted for each, wanted in zip(have, want, strict=True)):
+            self.refusal = None
+            self._end(None)
+            return
+        shortage = self._owner.shortage(self.level)
+        if shortage is None:
+            # Enough replicas follow, and one of them is late: WAIT counts the acknowledgements of the same
+            # write again.
+            self._send(self._wait_command(), 1)
+        else:
+            self._end(shortage)
+
+    def _refused(self, fault: StorageError) -> StorageError:
+        """The error of WAIT or WAITAOF, which the server does not know or cannot do."""
+        self.refusal = NotEnoughReplicas(f"the server cannot wait for {self.level}: {fault}")
+        causes.warn(fault, "Redis at %s: %s", self._owner.address, self.refusal)
+        return self.refusal
+
+    def _failed(self, error: StorageError) -> None:
+        self._end(error)
+
+    def _end(self, error: StorageError | None) -> None:
+        """End the round, and begin the next one before the answers: these cost time."""
+        assert self._link is not None
+        ended, self._round = self._round, []
+        history = self._link.history
+        if error is None:
+            self._begin()
+        for waiter in ended:
+            answer(waiter.done, error or self._mismatch(waiter, history))
+        if error is not None and not self._round:
+            self._begin()
+
+    def _mismatch(self, waiter: _Waiter, history: bytes) -> StorageError | None:
+        """Why a round on a server of this history proves nothing for a waiter; None if it does."""
+        if waiter.history == history:
+            return None
+        if waiter.history != self._owner.history:
+            return HistoryChanged("another server has taken over since the append")
+        assert self._link is not None
+        reason = "it leads to another server than the connection for writes"
+        self._link.reset(reason)
+        return LinkLost(f"the connection of the barrier: {reason}")
+
+    def close(self) -> None:
+        """Begin no further round."""
+        self._gathered.clear()
+
+
+class Primary(Protocol):
+    """The server whose barriers these are."""
+
+    @property
+    def address(self) -> RedisAddress:
+        """Where its links lead to."""
+
+    @property
+    def write(self) -> RedisLink:
+        """The link on which records are appended."""
+
+    replication: Replication | None
+
+
+class Barriers:
+    """The barriers of one server, one for each level that topics ask for."""
+
+    __slots__ = ("_by_level", "_server", "links")
+
+    def __init__(self, server: Primary) -> None:
+        self._server = server
+        self._by_level: dict[Level, Barrier] = {}
+        self.links: list[RedisLink] = []
+        """The connections of all barriers, which lead to where those of the server lead to."""
+
+    @property
+    def address(self) -> RedisAddress:
+        """The server's address."""
+        return self._server.address
+
+    @property
+    def history(self) -> bytes:
+        """The history to which records are appended now (RedisLink.history)."""
+        return self._server.write.history
+
+    def begin_link(self) -> RedisLink:
+        """A new connection for a barrier."""
+        link = RedisLink.begin(self._server.address, "korvet-barrier")
+        link.primary_only = self._server.write.primary_only
+        self.links.append(link)
+        return link
+
+    def wait(
+        self, level: Level, key: bytes, history: bytes, done: Callable[[StorageError | None], None]
+    ) -> None:
+        """See Barrier.wait."""
+        found = self._by_level.get(level)
+        if found is None:
+            found = self._by_level[level] = Barrier(self, level)
+        found.wait(key, history, done)
+
+    def refusal(self, level: Level) -> NotEnoughReplicas | None:
+        """Why the server cannot give this level now; None if it can, or if that is unknown."""
+        known = self._by_level.get(level)
+        return (known and known.refusal) or self.shortage(level)
+
+    def shortage(self, level: Level) -> NotEnoughReplicas | None:
+        """Whether fewer replicas follow the server than a level asks for, as far as is known."""
+        replication = self._server.replication
+        if replication is None or replication.in_sync >= level.replicas:
+            return None
+        return NotEnoughReplicas(
+            f"Redis at {self.address} has {replication.in_sync} replica(s) in sync of {level.replicas} that "
+            "min.insync.replicas asks for besides the primary"
+        )
+
+    async def close(self) -> None:
+        """Close all connections; who waits gets no answer."""
+        for barrier in self._by_level.values():
+            barrier.close()
+        for link in self.links:
+            await link.close()

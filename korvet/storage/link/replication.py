@@ -1,0 +1,85 @@
+"""What a server reports about its replicas (INFO replication). No I/O."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from korvet.storage.link.info import parse_info
+
+_NAMED: Final = re.compile(r"slave\d+")
+# A replica reports its offset every second. Redis and Valkey have the same limit for min-replicas-to-write.
+_MOST_LAG_S: Final = 10
+
+
+class Replica(msgspec.Struct, frozen=True):
+    """A replica as its primary reports it."""
+
+    host: str
+    port: int
+    """0 if the replica accepts no connections."""
+    state: str
+    """`online` once it has received all data."""
+    offset: int
+    """The replication offset up to which the replica has reported the data, in bytes."""
+    lag_s: int
+    """Seconds since its last report."""
+
+    @property
+    def is_in_sync(self) -> bool:
+        """Whether the replica follows the primary."""
+        return self.state == "online" and self.lag_s <= _MOST_LAG_S
+
+
+class Replication(msgspec.Struct, frozen=True):
+    """INFO replication of one server."""
+
+    is_replica: bool
+    history: str
+    """The id of the server's history (master_replid), which changes when a replica becomes the primary, and
+    when the server is restarted.
+    """
+    former_history: str
+    """The history before that (master_replid2)."""
+    former_end: int
+    """The replication offset from which on that history is not in this server (second_repl_offset); -1
+    without one.
+    """
+    offset: int
+    """The server's replication offset, in bytes."""
+    attached: int
+    """Connected replicas, including those that are not named."""
+    replicas: tuple[Replica, ...]
+    """The named replicas, in the server's order."""
+
+    @property
+    def in_sync(self) -> int:
+        """The number of replicas that follow the primary."""
+        return sum(replica.is_in_sync for replica in self.replicas)
+
+
+def parse_replication(reply: bytes) -> Replication:
+    """A reply to INFO replication; what it lacks is 0, -1 or empty."""
+    fields = parse_info(reply)
+    return Replication(
+        is_replica=fields.get("role") == "slave",
+        history=fields.get("master_replid", ""),
+        former_history=fields.get("master_replid2", ""),
+        former_end=int(fields.get("second_repl_offset", "-1")),
+        offset=int(fields.get("master_repl_offset", "0")),
+        attached=int(fields.get("connected_slaves", "0")),
+        replicas=tuple(_replica(text) for name, text in fields.items() if _NAMED.fullmatch(name)),
+    )
+
+
+def _replica(text: str) -> Replica:
+    pairs = dict(pair.split("=", 1) for pair in text.split(",") if "=" in pair)
+    return Replica(
+        pairs.get("ip", ""),
+        int(pairs.get("port", "0")),
+        pairs.get("state", ""),
+        int(pairs.get("offset", "0")),
+        int(pairs.get("lag", "0")),
+    )

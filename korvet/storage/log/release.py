@@ -1,0 +1,208 @@
+"""The wait of one log for replicas: its records are released to readers, and to producers with acks=all, once
+they are as safe as the topic asks for.
+
+Each growth of the log asks the server's barrier, unless an answer is due; then the next question covers all
+growth up to that time. Records that were appended while a server was the primary are never released by the
+replicas of another one: the barrier compares the histories.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from korvet.storage.errors import (
+    HistoryChanged,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    StorageError,
+)
+from korvet.storage.link.barrier import Level
+from korvet.storage.link.calls import answer, parse_reply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from korvet.storage.link.server import Links
+    from korvet.storage.log.listeners import Listeners
+    from korvet.storage.topic import Topic
+
+UNKNOWN_END: Final = -1
+"""The released end before the first answer of the barrier."""
+# Pause before the barrier is asked again after an error.
+_RETRY_S: Final = 0.1
+
+
+def level_of(topic: Topic, default: Level) -> Level:
+    """What a topic's records need: its own configs, else the broker's."""
+    copies, fsync = topic.min_insync_replicas, topic.acks_all_fsync
+    return Level(
+        default.replicas if copies is None else copies - 1, default.fsync if fsync is None else fsync
+    )
+
+
+class _Log(Protocol):
+    """The log whose records are released; LogState implements it."""
+
+    name: str
+    links: Links
+    listeners: Listeners
+    barrier_key: bytes
+    bounds_call: bytes
+    log_end: int
+    refusal: StorageError | None
+
+    def forget(self) -> None:
+        """Both ends have to be read again."""
+
+    def take_bounds(self, reply: list[Any]) -> object:
+        """Take over both ends."""
+
+
+class _Waiter(NamedTuple):
+    end: int
+    deadline_s: float
+    done: Callable[[StorageError | None], None]
+
+
+class Release:
+    """The released end of one log, and who waits for it."""
+
+    __slots__ = ("_asked", "_log", "_retry", "_timer", "_waiters", "end", "level")
+
+    def __init__(self, log: _Log, level: Level, end: int) -> None:
+        self.level = level
+        self.end = end
+        """The offset before which all records are released; UNKNOWN_END before the first answer."""
+        self._log = log
+        # The end that was asked for last; None if no answer is due. Its identity tells an answer that is
+        # still wanted from one that was given up.
+        self._asked: list[int] | None = None
+        self._waiters: deque[_Waiter] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._retry: asyncio.TimerHandle | None = None
+
+    # What the log shows.
+
+    def grown(self) -> None:
+        """The log end has grown."""
+        if self._asked is None and self._retry is None:
+            self._ask()
+
+    def loaded(self, end: int) -> None:
+        """Both ends were read for the first time, or for the first time since another server took over."""
+        self.end = min(self.end, end) if end else 0
+        self.grown()
+
+    def moved(self) -> None:
+        """Another server holds the log now, which may lack what was not released."""
+        self._asked = None
+        self._fail(
+            HistoryChanged(f"{self._log.name}: another server took over before replicas had the records")
+        )
+
+    def end_all(self) -> None:
+        """The topic asks for another level from now on: answer all who wait."""
+        self._stop()
+        waiters, self._waiters = self._waiters, deque()
+        for waiter in waiters:
+            answer(waiter.done, None)
+
+    def close(self, refusal: StorageError) -> None:
+        """The log is closed."""
+        self._stop()
+        self._fail(NotEnoughReplicasAfterAppend(f"the records are on too few servers as yet: {refusal}"))
+
+    def _stop(self) -> None:
+        self._asked = None
+        for timer in (self._timer, self._retry):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._retry = None
+
+    # The barrier.
+
+    def _ask(self) -> None:
+        log = self._log
+        if log.log_end <= self.end or log.refusal is not None:
+            return
+        asked = self._asked = [log.log_end]
+        server = log.links.server
+        server.barriers.wait(
+            self.level, log.barrier_key, server.write.history, partial(self._answered, asked)
+        )
+
+    def _answered(self, asked: list[int], error: StorageError | None) -> None:
+        if asked is not self._asked:
+            return
+        self._asked = None
+        log = self._log
+        if error is None:
+            self.end = max(self.end, asked[0])
+            self._ask()
+            self._answer_released()
+            log.listeners.wake()
+        elif isinstance(error, HistoryChanged):
+            log.forget()
+            log.links.read_functions.send(log.bounds_call, self._bounds_arrived)
+        else:
+            if isinstance(error, NotEnoughReplicas):
+                self._fail(NotEnoughReplicasAfterAppend(str(error)))
+            self._retry = asyncio.get_running_loop().call_later(_RETRY_S, self._ask_again)
+
+    def _ask_again(self) -> None:
+        self._retry = None
+        self.grown()
+
+    def _bounds_arrived(self, reply: memoryview | StorageError) -> None:
+        if isinstance(reply, StorageError):
+            self._retry = asyncio.get_running_loop().call_later(_RETRY_S, self._ask_again)
+        else:
+            self._log.take_bounds(parse_reply(reply))
+
+    # Who waits.
+
+    def wait(self, end: int, timeout_ms: int, done: Callable[[StorageError | None], None]) -> None:
+        """See PartitionLog.await_released."""
+        if end <= self.end:
+            done(None)
+            return
+        deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
+        self._waiters.append(_Waiter(end, deadline_s, done))
+        self._expire_at(deadline_s)
+
+    def _expire_at(self, deadline_s: float) -> None:
+        """Look for expired waits at that time, unless an earlier look is due."""
+        if self._timer is not None:
+            if self._timer.when() <= deadline_s:
+                return
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(deadline_s, self._expire)
+
+    def _answer_released(self) -> None:
+        waiters = self._waiters
+        while waiters and waiters[0].end <= self.end:
+            answer(waiters.popleft().done, None)
+
+    def _fail(self, error: StorageError) -> None:
+        waiters, self._waiters = self._waiters, deque()
+        for waiter in waiters:
+            answer(waiter.done, error)
+
+    def _expire(self) -> None:
+        """End the waits that have lasted too long."""
+        self._timer = None
+        if not self._waiters:
+            return
+        now_s = asyncio.get_running_loop().time()
+        expired = [waiter for waiter in self._waiters if waiter.deadline_s <= now_s]
+        self._waiters = deque(waiter for waiter in self._waiters if waiter.deadline_s > now_s)
+        if self._waiters:
+            self._expire_at(min(waiter.deadline_s for waiter in self._waiters))
+        error = NotEnoughReplicasAfterAppend(
+            f"{self._log.name}: the replicas did not have the records in time"
+        )
+        for waiter in expired:
+            answer(waiter.done, error)

@@ -1,0 +1,280 @@
+"""Records are released to readers, and to producers with acks=all, once the replicas that their topic asks
+for have them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from korvet.records.kernel import encode_append_records
+from korvet.storage.errors import (
+    HighWatermarkUnknown,
+    HistoryChanged,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+)
+from korvet.storage.keys import Keyspace
+from korvet.storage.link.barrier import Level
+from korvet.storage.link.futures import awaited
+from korvet.storage.store import Store
+from tests.storage.batches import received
+from tests.storage.proxy import proxied_store
+from tests.support.logs import admit, append_own, read_log
+from tests.support.polling import until, until_async
+from tests.support.ports import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from korvet.storage.log.partition_log import PartitionLog
+    from korvet.storage.log.values import Appended
+    from tests.storage.conftest import Server
+
+    NewServer = Callable[..., Server]
+
+ONE_REPLICA = Level(1)
+SOON_S = 20
+LONG_MS = 20_000
+
+
+@pytest.fixture
+def pair(new_server: NewServer) -> tuple[Server, Server]:
+    """A primary, and a replica that follows it."""
+    port = free_port()
+    at_once = ("--repl-diskless-sync-delay", "0")
+    primary, replica = new_server("--port", str(port), *at_once), new_server(*at_once)
+    replica.client.replicaof("127.0.0.1", port)
+    until(lambda: replica.client.info("replication")["master_link_status"] == "up", 20, "the replica follows")
+    return primary, replica
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    server: Server, prefix: str, level: Level = ONE_REPLICA, configs: dict[str, str] | None = None
+) -> AsyncIterator[PartitionLog]:
+    store = await Store.open(server.url, Keyspace(prefix), level=level)
+    try:
+        yield store.logs.get(await store.catalogue.create("t", 1, configs or {}), 0)
+    finally:
+        await store.close()
+
+
+@contextlib.contextmanager
+def stopped(server: Server) -> Any:
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+
+
+def batch(*values: bytes) -> Any:
+    return encode_append_records([(b"", value, 5) for value in values])
+
+
+async def produce(log: PartitionLog, value: bytes) -> Appended:
+    """Append as a producer's batch, which the tail cache keeps."""
+    return await awaited(lambda done: log.append(received([(b"", value, 5)]), None, admit, done))
+
+
+async def released(log: PartitionLog, end: int, timeout_ms: int = LONG_MS) -> None:
+    await awaited(partial(log.await_released, end, timeout_ms))
+
+
+async def sees(log: PartitionLog, end: int) -> bool:
+    return log.high_watermark == end
+
+
+def test_a_record_is_released_when_the_replica_has_it(pair: tuple[Server, Server], prefix: str) -> None:
+    async def work() -> None:
+        async with opened(pair[0], prefix) as log:
+            end = (await append_own(log, batch(b"1", b"2"))).base_offset + 2
+            await released(log, end)
+            assert log.high_watermark == log.log_end == end
+            assert log.missing_replicas is None
+            assert (await read_log(log, 0, 1 << 20)).record_count == 2
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("append", ["own", "produced"])
+def test_nobody_sees_a_record_that_the_replica_lacks(
+    pair: tuple[Server, Server], prefix: str, append: str
+) -> None:
+    async def work() -> None:
+        async with opened(pair[0], prefix) as log:
+            first = await produce(log, b"1")
+            seen = first.base_offset + 1
+            await released(log, seen)
+            woken = asyncio.Event()
+            log.listen(woken.set)
+            with stopped(pair[1]):
+                if append == "own":
+                    end = (await append_own(log, batch(b"2"))).base_offset + 1
+                else:
+                    end = (await produce(log, b"2")).base_offset + 1
+                with pytest.raises(NotEnoughReplicasAfterAppend, match="in time"):
+                    await released(log, end, 50)
+                assert log.log_end == end
+                assert log.high_watermark == log.last_stable_offset == seen
+                assert await log.readable_end(is_committed=False) == seen
+                assert await log.readable_end(is_committed=True) == seen
+                assert log.cached(seen, 1 << 20, None, zstd=True) in ([], None)
+                everything = await read_log(log, 0, 1 << 20)
+                assert (everything.record_count, everything.high_watermark) == (1, seen)
+                assert (await read_log(log, seen, 1 << 20)).record_count == 0
+                woken.clear()
+                waiting = asyncio.ensure_future(released(log, end))
+            await waiting
+            await asyncio.wait_for(woken.wait(), SOON_S)
+            assert log.high_watermark == end
+            assert (await read_log(log, seen, 1 << 20)).record_count == 1
+            log.unlisten(woken.set)
+
+    asyncio.run(work())
+
+
+def test_a_native_entry_is_released_too(pair: tuple[Server, Server], prefix: str) -> None:
+    async def work() -> None:
+        async with opened(pair[0], prefix) as log:
+            await released(log, (await append_own(log, batch(b"1"))).base_offset + 1)
+            pair[0].client.xadd(log.stream, {"a": "b"})
+            end = (await log.bounds()).log_end
+            await until_async(lambda: sees(log, end), SOON_S, "the entry is released")
+
+    asyncio.run(work())
+
+
+def test_missing_replicas_are_known_before_the_append(new_server: NewServer, prefix: str) -> None:
+    alone = new_server()
+
+    async def work() -> None:
+        async with opened(alone, prefix) as log:
+
+            async def known() -> bool:
+                return isinstance(log.missing_replicas, NotEnoughReplicas)
+
+            await until_async(known, SOON_S, "the server is known to have no replica")
+            assert "0 replica(s) in sync of 1" in str(log.missing_replicas)
+            end = (await append_own(log, batch(b"1"))).base_offset + 1
+            with pytest.raises(NotEnoughReplicasAfterAppend, match=r"min\.insync\.replicas"):
+                await released(log, end)
+            with pytest.raises(HighWatermarkUnknown):
+                await log.readable_end(is_committed=False)
+            assert log.high_watermark == log.log_start
+
+    asyncio.run(work())
+
+
+def test_a_replica_that_comes_releases_what_waits(new_server: NewServer, prefix: str) -> None:
+    port = free_port()
+    alone, other = new_server("--port", str(port), "--repl-diskless-sync-delay", "0"), new_server()
+
+    async def work() -> None:
+        async with opened(alone, prefix) as log:
+            end = (await append_own(log, batch(b"1"))).base_offset + 1
+            assert log.high_watermark < end
+            other.client.replicaof("127.0.0.1", port)
+            await until_async(lambda: sees(log, end), SOON_S, "the record is released")
+
+            async def enough() -> bool:
+                return log.missing_replicas is None
+
+            await until_async(enough, SOON_S, "the replica is known")
+
+    asyncio.run(work())
+
+
+def test_topics_have_their_own_level(new_server: NewServer, prefix: str) -> None:
+    alone = new_server()
+
+    async def work() -> None:
+        store = await Store.open(alone.url, Keyspace(prefix), level=ONE_REPLICA)
+        try:
+            topic = await store.catalogue.create("t", 1, {"min.insync.replicas": "1"})
+            log = store.logs.get(topic, 0)
+            end = (await append_own(log, batch(b"1"))).base_offset + 1
+            assert log.high_watermark == end
+            assert not log.waits_for_replicas
+            await store.catalogue.set_configs("t", {"min.insync.replicas": "2"})
+            assert log.waits_for_replicas
+            assert log.high_watermark == end, "what readers saw stays visible"
+            later = (await append_own(log, batch(b"2"))).base_offset + 1
+            assert log.high_watermark == end
+            waiting = asyncio.ensure_future(released(log, later))
+            await asyncio.sleep(0)
+            await store.catalogue.set_configs("t", {"min.insync.replicas": "1"})
+            await waiting
+            assert log.high_watermark == later
+        finally:
+            await store.close()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("appendonly", ["yes", "no"])
+def test_records_are_released_when_they_are_on_disk(
+    new_server: NewServer, prefix: str, appendonly: str
+) -> None:
+    alone = new_server("--appendonly", appendonly, "--appendfsync", "everysec")
+
+    async def work() -> None:
+        async with opened(alone, prefix, Level(0, fsync=True)) as log:
+            end = (await append_own(log, batch(b"1"))).base_offset + 1
+            if appendonly == "yes":
+                await released(log, end)
+                assert log.high_watermark == end
+                return
+            with pytest.raises(NotEnoughReplicasAfterAppend, match="appendonly is disabled"):
+                await released(log, end)
+            assert isinstance(log.missing_replicas, NotEnoughReplicas)
+
+    asyncio.run(work())
+
+
+def test_replicas_of_another_server_release_nothing(new_server: NewServer, prefix: str) -> None:
+    """The record is on the old primary only, and a server that lacks the record has taken over."""
+    port = free_port()
+    at_once = ("--repl-diskless-sync-delay", "0")
+    old, new, third = new_server("--port", str(port), *at_once), new_server(*at_once), new_server(*at_once)
+    new_port = free_port()
+    new.client.config_set("port", new_port)
+    new.client.replicaof("127.0.0.1", port)
+    until(lambda: new.client.info("replication")["master_link_status"] == "up", 20, "the replica follows")
+
+    async def work() -> None:
+        async with proxied_store(old.socket, prefix, level=ONE_REPLICA) as (proxy, store):
+            log = store.logs.get(await store.catalogue.create("t", 1), 0)
+            kept = (await append_own(log, batch(b"kept"))).base_offset + 1
+            await released(log, kept)
+            with stopped(new):
+                lost = (await append_own(log, batch(b"lost"))).base_offset + 1
+                waiting = asyncio.ensure_future(released(log, lost))
+                await asyncio.sleep(0)
+                old.process.kill()
+                old.process.wait()
+            new.client.replicaof("NO", "ONE")
+            third.client.replicaof("127.0.0.1", new_port)
+            until(lambda: third.client.info("replication")["master_link_status"] == "up", 20, "a new replica")
+            proxy.socket = new.socket
+            await proxy.cut()
+            with pytest.raises((HistoryChanged, NotEnoughReplicasAfterAppend)):
+                await waiting
+            await until_async(lambda: sees(log, kept), SOON_S, "the log ends where the new server's does")
+
+            async def appended() -> bool:
+                with contextlib.suppress(Exception):
+                    later = (await append_own(log, batch(b"later"))).base_offset + 1
+                    await released(log, later)
+                    return True
+                return False
+
+            await until_async(appended, SOON_S, "the new server's replica releases records")
+
+    asyncio.run(work())
