@@ -71,6 +71,8 @@ def test_every_setting_can_be_given_in_the_environment(setting: Setting) -> None
         "offsets_topic_num_partitions": "7",
         "transaction_state_log_num_partitions": "7",
         "log_storage_layout": "batch",
+        "acks_all_fsync": "true",
+        "offsets_commit_required_acks": "1",
         "auto_create_topics_enable": "false",
         "log_cleaner_enable": "false",
         "native_groups_enable": "false",

@@ -304,7 +304,7 @@ class PartitionLog:
         if end <= offset <= state.log_end:
             is_fresh = state.end_is_fresh(self._resources.watcher.interval_s)
             return [] if is_fresh and state.refusal is None else None
-        found = state.tail.read(offset, max_bytes, remaining_bytes, zstd=zstd, before=end)
+        found = state.tail.read(offset, max_bytes, remaining_bytes, zstd=zstd, to_offset=end)
         if found is not None and state.start_needs_reading():
             state.links.read_functions.send(state.bounds_call, self._bounds_arrived)
         return found

@@ -182,10 +182,10 @@ class TailCache:
         remaining_bytes: int | None,
         *,
         zstd: bool = True,
-        before: int | None = None,
+        to_offset: int | None = None,
     ) -> list[bytes] | None:
-        """Whole batches from the one that holds `offset`, or the next one, up to max_bytes and to the offset
-        `before`; None if the offset is not cached.
+        """Whole batches from the one that holds `offset`, or the next one, up to max_bytes and `to_offset`;
+        None if `offset` is not cached.
 
         The first batch is returned even if it is larger than max_bytes, but not if it is larger than
         remaining_bytes: then the list is empty. None means no such limit. Without `zstd` the reader can't
@@ -197,10 +197,10 @@ class TailCache:
         size = len(self._batches[first])
         before = self._through[first] - size
         last = bisect_right(self._through, before + max_bytes, first)
-        if before is not None and before < self.end:
-            if self._ends[first] > before:
+        if to_offset is not None and to_offset < self.end:
+            if self._ends[first] > to_offset:
                 return []
-            last = min(last, bisect_right(self._ends, before, first))
+            last = min(last, bisect_right(self._ends, to_offset, first))
         if last <= first + 1:
             return (
                 [self._batches[first]]

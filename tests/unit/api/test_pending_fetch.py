@@ -55,6 +55,10 @@ class Log:
         return self
 
     @property
+    def high_watermark(self) -> int:
+        return self.log_end
+
+    @property
     def last_stable_offset(self) -> int:
         return self.log_end
 
