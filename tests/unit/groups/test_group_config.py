@@ -11,6 +11,8 @@ from korvet.groups.config import GroupConfig
 
 # Settings of the topic `__consumer_offsets` itself, and of its retention: topics and storage read these.
 OF_THE_TOPIC = {
+    "offsets.commit.required.acks",
+    "offsets.commit.timeout.ms",
     "offsets.history.retention.ms",
     "offsets.history.retention.bytes",
     "offsets.topic.alias",
