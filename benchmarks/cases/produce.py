@@ -100,10 +100,10 @@ def sides(
     return measured | {"redis": functools.partial(written, rig, shape, depth)}
 
 
-def produced(cluster: Cluster, shape: Shape, depth: int, seconds: float) -> Sample:
+def produced(cluster: Cluster, shape: Shape, depth: int, seconds: float, acks: int = 1) -> Sample:
     """Produce into a new topic for a while."""
     topic = cluster.new_topic()
-    requests = write_requests("produce", produce_requests(topic, 1, shape, 2 * depth))
+    requests = write_requests("produce", produce_requests(topic, 1, shape, 2 * depth, acks))
     rest()
     store = cluster.store
     before_s = store.cpu_seconds() if store is not None else 0

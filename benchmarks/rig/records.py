@@ -99,20 +99,20 @@ def record_batch(records: list[tuple[bytes, bytes]]) -> bytes:
     return bytes(builder.build())
 
 
-def produce_request(topic: str, partition: int, batch: bytes, records: int) -> Request:
-    """Returns a Produce v9 request with acks=1."""
+def produce_request(topic: str, partition: int, batch: bytes, records: int, acks: int = 1) -> Request:
+    """Returns a Produce v9 request."""
     name = compact_bytes(topic.encode())
-    body = b"\0" + struct.pack(">hi", 1, _PRODUCE_TIMEOUT_MS) + b"\x02" + name + b"\x02"
+    body = b"\0" + struct.pack(">hi", acks, _PRODUCE_TIMEOUT_MS) + b"\x02" + name + b"\x02"
     body += struct.pack(">i", partition) + compact_bytes(batch) + b"\0\0\0"
     # Response: size, correlation id, tags, topics, name, partitions, index, error code.
     error_at = 4 + 4 + 1 + 1 + len(name) + 1 + 4
     return Request(framed(PRODUCE, 9, body, flexible=True), records, error_at)
 
 
-def produce_requests(topic: str, partitions: int, shape: Shape, batches: int) -> list[Request]:
+def produce_requests(topic: str, partitions: int, shape: Shape, batches: int, acks: int = 1) -> list[Request]:
     """Returns Produce requests of one batch each, cycling through the partitions."""
     return [
-        produce_request(topic, number % partitions, record_batch(records), len(records))
+        produce_request(topic, number % partitions, record_batch(records), len(records), acks)
         for number, records in enumerate(payloads(shape, batches))
     ]
 

@@ -48,7 +48,7 @@ class Store:
         environ = server_environment(binary, os.environ)
         self.program = str(binary.path)
         self._allocator = Path(environ.get("LD_PRELOAD") or binary.allocator).name
-        port = free_port()
+        self.port = port = free_port()
         self.tcp_url = f"redis://127.0.0.1:{port}"
         options = [
             "--port",
