@@ -32,9 +32,9 @@ from korvet.server.backpressure import Backpressure
 from korvet.server.dispatch import Dispatcher
 from korvet.server.listener import Listener
 from korvet.storage.brokers.mailbox import Mailbox
+from korvet.storage.copies import PartitionCopies
 from korvet.storage.errors import NoRoom, StorageError, StorageFault, StoreError
 from korvet.storage.keys import Keyspace
-from korvet.storage.link.barrier import Level
 from korvet.storage.link.eviction import EvictionWatch
 from korvet.storage.outlook_log import log_outlooks
 from korvet.storage.shared_configs import SharedConfigs
@@ -43,7 +43,7 @@ from korvet.supervisor import keep, once
 from korvet.topics.compaction import LogCleaner
 from korvet.topics.configs import config_problem
 from korvet.topics.directory import TopicDirectory
-from korvet.topics.levels import setup_of
+from korvet.topics.levels import default_level, setup_of
 from korvet.topics.retention import keep_retention
 from korvet.transactions.config import TransactionConfig
 
@@ -79,6 +79,7 @@ class _Parts(NamedTuple):
     peers: Peers
     transactions: TransactionService
     topics: TopicDirectory
+    copies: PartitionCopies
 
 
 async def run(config: Config, redis_url: str, ready: Callable[[str, int], None]) -> None:
@@ -151,6 +152,7 @@ def _assemble(
         peers=peers,
         transactions=transactions,
         topics=TopicDirectory(store.catalogue, store.logs, config, coordinator),
+        copies=PartitionCopies(store.router, store.commands.keyspace, time.monotonic),
     )
 
 
@@ -165,7 +167,7 @@ async def _open_store(config: Config, redis_url: str, endpoints: Mapping[str, Ad
         watch_interval_ms=config.native_poll_interval_ms,
         lease_ms=config.broker_session_timeout_ms,
         lead_cap_ms=config.append_lead_max_ms,
-        level=Level(config.min_insync_replicas - 1, config.acks_all_fsync),
+        level=default_level(config),
         tail_cache_bytes=config.tail_cache_bytes,
         readahead_bytes=config.fetch_readahead_bytes,
         config_problem=config_problem,
@@ -208,7 +210,8 @@ def _ready(parts: _Parts, redis_url: str, ready: Callable[[str, int], None], end
     # One broker is enough: the others would log the same.
     if parts.member.is_controller:
         embedded = _embedded_disk(parts.config, redis_url) is not None
-        setup = setup_of(parts.topics.listed(), redis_url, embedded=embedded)
+        level = parts.store.resources.level
+        setup = setup_of(parts.topics.listed(), level, redis_url, embedded=embedded)
         once("outlooks", log_outlooks(parts.store.router, setup))
 
 
@@ -220,6 +223,7 @@ def _services(parts: _Parts) -> Services:
         cluster_id=parts.store.commands.cluster_id,
         membership=parts.member,
         topics=parts.topics,
+        copies=parts.copies,
         coordinator=parts.coordinator,
         groups=parts.groups,
         transactions=parts.transactions,
@@ -268,6 +272,7 @@ def _housekeeping(parts: _Parts) -> list[asyncio.Task[None]]:
     tasks = [
         keep("retention", partial(keep_retention, topics, config, _now_ms)),
         keep("compaction", LogCleaner(parts.store.commands, parts.store.logs, topics, config, _now_ms).run),
+        keep("replicas", parts.copies.run),
         keep("watch for evictions", EvictionWatch(parts.store.router).run),
         keep("users, ACLs and quotas", partial(security.keep_up, guards=guards)),
     ]

@@ -1,7 +1,7 @@
 """AlterPartitionReassignments (key 45), versions 0-1 (KIP-455).
 
-A partition has one replica, on the broker that hashing selects. A request for that broker changes nothing;
-other replicas are refused. v1 adds whether the number of replicas may change (KIP-860).
+The leader of a partition is the broker that hashing selects, and its replicas are those of Redis. A request
+for these changes nothing; others are refused. v1 adds whether the number of replicas may change (KIP-860).
 """
 
 from __future__ import annotations

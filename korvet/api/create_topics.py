@@ -1,7 +1,8 @@
 """CreateTopics (key 19), versions 2-7.
 
-A partition has one replica, so a replication factor above 1 is refused, and so is an assignment to a broker
-other than the one that hashing selects. While `__consumer_offsets` is empty and there is one broker,
+A partition has as many replicas as Redis has, and its primary: a larger replication factor is refused, and a
+smaller one changes nothing. An assignment must name the broker that hashing selects, alone or with the
+replicas that Metadata shows. While `__consumer_offsets` is empty and there is one broker,
 CreateTopics replaces it by a topic as requested. v5 returns partition count, replication factor and configs
 (KIP-525) and is flexible, v6 may be throttled (KIP-599), v7 returns the topic ID (KIP-516).
 """
@@ -14,10 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.common.errors import error_code_of
+from korvet.api.common.replicas import replicas_of, replication_factor
 from korvet.protocol.registry import api
 from korvet.quotas.throttle import MutationsExceeded
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import sliced
+from korvet.storage.copies import Copies
 from korvet.topics.configs import TOPIC_CONFIGS, describe
 from korvet.topics.directory import MAX_PARTITIONS, TOO_MANY
 from korvet.topics.errors import (
@@ -103,7 +106,7 @@ async def _create(context: RequestContext, asked: Any, validate_only: bool, *, t
         error_message=None,
         topic_config_error_code=ErrorCode.none if shown else ErrorCode.topic_authorization_failed,
         num_partitions=topic.partitions if shown else -1,
-        replication_factor=1 if shown else -1,
+        replication_factor=replication_factor(context, topic) if shown else -1,
         configs=_described(context, topic) if shown else (),
     )
 
@@ -136,9 +139,11 @@ def _partitions(context: RequestContext, asked: Any) -> int:
         partitions = asked.num_partitions
     if asked.replication_factor == 0 or asked.replication_factor < -1:
         raise InvalidReplication("Replication factor must be larger than 0, or -1 to use the default value")
-    if asked.replication_factor > 1:
+    most = 1 + context.services.copies.expected
+    if asked.replication_factor > most:
         raise InvalidReplication(
-            f"Unable to replicate the partition {asked.replication_factor} time(s): a partition has 1 broker"
+            f"Unable to replicate the partition {asked.replication_factor} time(s): Redis has {most - 1} "
+            f"replica(s), so the largest replication factor is {most}"
         )
     return int(partitions)
 
@@ -146,14 +151,17 @@ def _partitions(context: RequestContext, asked: Any) -> int:
 def check_replicas(
     context: RequestContext, topic: str, assigned: Iterable[tuple[int, Sequence[int]]]
 ) -> None:
-    """Raises InvalidAssignment unless each partition is given to the broker that leads it anyway."""
-    assignment = context.services.membership.assignment
+    """Raises InvalidAssignment unless each partition is given to the broker that leads it anyway, alone or
+    with replicas that Redis has.
+    """
+    assignment, expected = context.services.membership.assignment, context.services.copies.expected
     for index, broker_ids in assigned:
-        leader = assignment.leader(topic, index)
-        if tuple(broker_ids) != (leader.node_id,):
+        leader = assignment.leader(topic, index).node_id
+        others = replicas_of(leader, Copies(expected)).all[1:]
+        if [*broker_ids] not in ([leader, *others[:count]] for count in range(len(others) + 1)):
             raise InvalidAssignment(
-                f"The replicas of partition {index} have to be [{leader.node_id}]: who leads it follows from "
-                "its name"
+                f"The replicas of partition {index} have to be {[leader, *others]}, or only the first of "
+                "them: who leads it follows from its name"
             )
 
 

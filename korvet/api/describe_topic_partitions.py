@@ -1,7 +1,7 @@
 """DescribeTopicPartitions (key 75), version 0 (KIP-966).
 
-Returns topics in the order of their names, page by page. A partition has one replica, its leader, so there
-are no other eligible leaders.
+Returns topics in the order of their names, page by page. Replicas are shown as in Metadata. There are no
+eligible leader replicas, because hashing selects the leader.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.common.operations import NOT_ASKED, operations_on
+from korvet.api.common.replicas import copies_of, replicas_of
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import sliced
@@ -21,6 +22,7 @@ from korvet.topics.internal import INTERNAL_TOPICS
 if TYPE_CHECKING:
     from korvet.api.common.context import RequestContext
     from korvet.storage.brokers.assignment import Leader
+    from korvet.storage.copies import Copies
     from korvet.storage.topic import Topic
 
 # As Kafka's max.request.partition.size.limit.
@@ -82,31 +84,35 @@ def _why_missing(context: RequestContext, name: str) -> ErrorCode:
 def _found(context: RequestContext, topic: Topic, first: int, end: int) -> Any:
     led = context.services.topics.target(topic).name
     leaders = context.services.membership.assignment.leaders(led, topic.partitions)
+    copies = copies_of(context, topic)
+    of_each = copies if isinstance(copies, list) else [copies] * topic.partitions
     return context.make(
         "DescribeTopicPartitionsResponseTopic",
         error_code=ErrorCode.none,
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
-        partitions=tuple(_partition(context, index, leaders[index]) for index in range(first, end)),
+        partitions=tuple(
+            _partition(context, index, leaders[index], of_each[index]) for index in range(first, end)
+        ),
         topic_authorized_operations=operations_on(context, ResourceType.TOPIC, topic.name),
     )
 
 
-def _partition(context: RequestContext, index: int, leader: Leader) -> Any:
+def _partition(context: RequestContext, index: int, leader: Leader, copies: Copies) -> Any:
     is_led = leader.node_id != NO_NODE
-    replicas = (leader.node_id,) if is_led else ()
+    replicas = replicas_of(leader.node_id, copies)
     return context.make(
         "DescribeTopicPartitionsResponsePartition",
         error_code=ErrorCode.none if is_led else ErrorCode.leader_not_available,
         partition_index=index,
         leader_id=leader.node_id,
         leader_epoch=leader.epoch,
-        replica_nodes=replicas,
-        isr_nodes=replicas,
+        replica_nodes=replicas.all,
+        isr_nodes=replicas.in_sync,
         eligible_leader_replicas=(),
         last_known_elr=(),
-        offline_replicas=(),
+        offline_replicas=replicas.offline,
     )
 
 

@@ -1,8 +1,9 @@
 """Metadata (key 3), versions 0-13.
 
-A topic that the request creates has a leader at once, and is returned like an existing one. In v1 null means
-all topics; v4 lets the client forbid auto-creation, v8 adds authorized operations (KIP-430), v9 is flexible,
-v10 adds topic IDs (KIP-516), v12 lookup by ID, v13 a top-level error.
+A topic that the request creates has a leader at once, and is returned like an existing one. Replicas of Redis
+are shown as replicas of the partition; their node IDs, from 1,000,000,001 on, are not in the list of brokers.
+In v1 null means all topics; v4 lets the client forbid auto-creation, v8 adds authorized operations (KIP-430),
+v9 is flexible, v10 adds topic IDs (KIP-516), v12 lookup by ID, v13 a top-level error.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from korvet.api.common.errors import error_code_of
 from korvet.api.common.metadata_response import encode_partitions, encode_response, encode_topic
 from korvet.api.common.operations import NOT_ASKED, cluster_operations, operations_on
+from korvet.api.common.replicas import copies_of
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import sliced
@@ -149,12 +151,12 @@ def _error(context: RequestContext, refused: TopicError) -> ErrorCode:
 
 
 def _found(context: RequestContext, assignment: Assignment, topic: Topic, tells_operations: bool) -> bytes:
-    led = context.services.topics.target(topic).name
+    led, version = context.services.topics.target(topic).name, context.api_version
     return encode_topic(
-        context.api_version,
+        version,
         topic.name,
         topic.topic_id,
-        partitions=encode_partitions(context.api_version, assignment, led, topic.partitions),
+        partitions=encode_partitions(version, assignment, led, topic.partitions, copies_of(context, topic)),
         count=topic.partitions,
         internal=topic.internal,
         operations=operations_on(context, ResourceType.TOPIC, topic.name) if tells_operations else NOT_ASKED,

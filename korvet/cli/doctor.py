@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from korvet.cli.options import json_option
 from korvet.cli.output import print_json, table
 from korvet.cli.redis_address import find_redis, redis_options
 from korvet.config.address import redacted
+from korvet.config.loading import load
 from korvet.embedded.binary import OLDEST_VERSION, version_text
 from korvet.embedded.writer import read_writer
 from korvet.offsets.packing import AddressError, offset_of
@@ -49,7 +51,7 @@ from korvet.storage.log.transactions import parse_open, parse_producer
 from korvet.storage.shared_configs import parse_acl, parse_group_config, parse_quota, parse_user
 from korvet.storage.topic import Topic
 from korvet.topics.configs import config_problem
-from korvet.topics.levels import setup_of
+from korvet.topics.levels import default_level, setup_of
 
 if TYPE_CHECKING:
     from korvet.storage.link.server_facts import ServerFacts
@@ -97,7 +99,7 @@ def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> Non
             *([] if url else check_folder(data_dir)),
             *check_sentinels(address),
             *check_servers(servers),
-            *check_durability(addresses, setup_of(_topics(clients, keyspace), address, embedded=not url)),
+            *check_durability(addresses, _setup(clients, keyspace, address, embedded=not url)),
             *check_modules(addresses),
             *check_shared(clients, keyspace),
             *check_entries(clients, keyspace),
@@ -225,11 +227,12 @@ def check_durability(addresses: Sequence[RedisAddress], setup: Setup) -> Iterato
             facts[place] = found
     for place, server in facts.items():
         subject = f"replicas, {place}" if len(addresses) > 1 else "replicas"
-        text, short = describe_replicas(server), short_of_replicas(server, setup.levels)
+        text = describe_replicas(server.replication)
+        short = short_of_replicas(server.replication, setup.levels)
         if short:
             topics = sum(setup.levels.values())
             text += f"; {short} of {topics} topics refuse records with acks=all (min.insync.replicas)"
-        late = not all(replica.online for replica in server.replicas)
+        late = server.replication.in_sync < len(server.replication.replicas)
         yield Finding(subject, _FAULT if short else _WARNING if late else _OK, text)
     outlooks_of = {place: outlooks(server, setup) for place, server in facts.items()}
     for outlook, places in merged(outlooks_of):
@@ -255,14 +258,20 @@ async def _facts(address: RedisAddress) -> "ServerFacts | StorageError":
         return error
 
 
-def _topics(servers: "Sequence[redis.Redis]", keyspace: str) -> list[Topic]:
-    """The topics whose fields in the catalogue are readable."""
+def _setup(servers: "Sequence[redis.Redis]", keyspace: str, url: str, *, embedded: bool) -> Setup:
+    """The levels of the topics whose fields in the catalogue are readable. The settings of this environment
+    count for topics without configs of their own.
+    """
     keys = _keys(keyspace)
     fields: dict[bytes, bytes] = {}
     for client in servers:
-        for key in client.scan_iter(match=f"{{{keyspace}}}:topics", count=_PAGE, _type="hash"):
-            fields |= {} if key != keys.topics else cast("dict[bytes, bytes]", client.hgetall(key))
-    return read_fields(fields.items(), parse_topic)[0]
+        # In a cluster, one server has the key.
+        for key in client.scan_iter(match=keys.topics, count=_PAGE, _type="hash"):
+            fields = cast("dict[bytes, bytes]", client.hgetall(key))
+    file = os.environ.get("KORVET_CONFIG")
+    settings = load(file=Path(file) if file else None, environ=os.environ)
+    topics, _ = read_fields(fields.items(), parse_topic)
+    return setup_of(topics, default_level(settings), url, embedded=embedded)
 
 
 def _keys(keyspace: str) -> Keyspace:

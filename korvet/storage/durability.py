@@ -6,13 +6,15 @@ No I/O.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from korvet.storage.link.barrier import Level
+    from korvet.storage.link.replication import Replication
     from korvet.storage.link.server_facts import ServerFacts
 
 # With everysec, a flush may be in progress for this long before the server writes its file again.
@@ -24,15 +26,6 @@ _EVERYSEC: Final = "everysec"
 _NOTHING: Final = "nothing is lost"
 _UNKNOWN: Final = "unknown: the Redis user may not run CONFIG GET"
 _ALLOW_CONFIG: Final = "give the user the ACL rule +config|get"
-
-
-class Level(NamedTuple):
-    """What a topic asks for before a record with acks=all is acknowledged."""
-
-    replicas: int
-    """The number of replicas, beyond the primary, that must have the record."""
-    fsync: bool
-    """Whether the record must be flushed to the disk."""
 
 
 class Failure(enum.Enum):
@@ -97,7 +90,7 @@ def outlooks(server: ServerFacts, setup: Setup) -> tuple[Outlook, ...]:
         _disk_full(server, setup),
         _memory_full(server, restart),
     ]
-    if server.replicas:
+    if server.replication.replicas:
         found += [_replica(server, setup), _planned(server, setup), _primary(server, setup)]
         found.append(_split(server, setup))
     else:
@@ -122,25 +115,23 @@ def merged(found: Mapping[str, Sequence[Outlook]]) -> list[tuple[Outlook, tuple[
     ]
 
 
-def describe_replicas(server: ServerFacts) -> str:
-    """How many replicas there are, and how far the last one is behind."""
-    online = [replica for replica in server.replicas if replica.online]
-    if not server.replicas:
-        return "none"
-    text = f"{len(online)} of {len(server.replicas)} online"
-    if online:
-        behind = max(max(server.offset - replica.offset, 0) for replica in online)
-        lag_s = max(replica.lag_s for replica in online)
-        text += f", at most {behind} bytes behind, the last answer {lag_s} s ago"
+def describe_replicas(replication: Replication) -> str:
+    """How many replicas there are, and how far the last one in sync is behind."""
+    replicas = replication.replicas
+    text = f"{replication.in_sync} of {len(replicas)} in sync" if replicas else "none"
+    followers = [replica for replica in replicas if replica.is_in_sync]
+    if followers:
+        behind = max(max(replication.offset - replica.offset, 0) for replica in followers)
+        lag_s = max(replica.lag_s for replica in followers)
+        text += f", at most {behind} bytes behind, the last report {lag_s} s ago"
     return text
 
 
-def short_of_replicas(server: ServerFacts, levels: Mapping[Level, int]) -> int:
+def short_of_replicas(replication: Replication, levels: Mapping[Level, int]) -> int:
     """The number of topics that refuse records with acks=all now, because they ask for more replicas than
-    are online.
+    are in sync.
     """
-    online = sum(replica.online for replica in server.replicas)
-    return _count(levels, lambda level: level.replicas > online)
+    return _count(levels, lambda level: level.replicas > replication.in_sync)
 
 
 def _broker(restart: Outlook, setup: Setup) -> Outlook:
@@ -179,7 +170,7 @@ def _without_file(server: ServerFacts, failure: Failure) -> Outlook:
         text = f"everything since the last snapshot is lost, now {server.unsaved_changes} changes"
         return Outlook(failure, Loss.SOME, text, advice)
     text = "everything is lost, because the server keeps no files"
-    if server.replicas:
+    if server.replication.replicas:
         text += "; the replicas then copy the empty server, unless one was promoted before"
     return Outlook(failure, Loss.EVERYTHING, text, advice, is_fault=True)
 
@@ -242,7 +233,7 @@ def _memory_full(server: ServerFacts, restart: Outlook) -> Outlook:
 
 
 def _replica(server: ServerFacts, setup: Setup) -> Outlook:
-    left = sum(replica.online for replica in server.replicas) - 1
+    left = server.replication.in_sync - 1
     stopped, topics = _count(setup.levels, lambda level: level.replicas > left), sum(setup.levels.values())
     if server.min_replicas_to_write is not None and server.min_replicas_to_write > max(left, 0):
         text = f"{_NOTHING}, but the server refuses all writes (min-replicas-to-write)"
@@ -279,7 +270,7 @@ def _planned(server: ServerFacts, setup: Setup) -> Outlook:
 
 
 def _split(server: ServerFacts, setup: Setup) -> Outlook:
-    needed, count = server.min_replicas_to_write or 0, len(server.replicas)
+    needed, count = server.min_replicas_to_write or 0, len(server.replication.replicas)
     advice = _more_copies(server)
     if server.cluster and server.node_timeout_s is not None:
         lasts = f"for about {server.node_timeout_s:.0f} s (cluster-node-timeout)"
@@ -294,12 +285,13 @@ def _split(server: ServerFacts, setup: Setup) -> Outlook:
 
 
 def _more_copies(server: ServerFacts) -> str:
-    return f"set min.insync.replicas {len(server.replicas) + 1} (acks=all then stops while a replica is lost)"
+    copies = len(server.replication.replicas) + 1
+    return f"set min.insync.replicas {copies} (acks=all then stops while a replica is lost)"
 
 
 def _on_all_replicas(server: ServerFacts) -> Callable[[Level], bool]:
     """Whichever replica takes over has what was acknowledged."""
-    return lambda level: level.replicas >= len(server.replicas)
+    return lambda level: level.replicas >= len(server.replication.replicas)
 
 
 def _flushed(level: Level) -> bool:

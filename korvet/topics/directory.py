@@ -12,6 +12,7 @@ import msgspec
 from korvet.storage.errors import CatalogueConflict, StorageError, TopicGone
 from korvet.storage.errors import TopicExists as StoredTopicExists
 from korvet.storage.keys import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from korvet.storage.log.release import level_of
 from korvet.storage.topic import OffsetAssignment, StorageLayout, Topic
 from korvet.topics.alterations import check_fixed, check_internal
 from korvet.topics.configs import (
@@ -35,6 +36,7 @@ from korvet.topics.errors import (
     UnknownTopic,
 )
 from korvet.topics.internal import INTERNAL_TOPICS, create_internal
+from korvet.topics.levels import default_level
 from korvet.topics.names import CollidingNames, check_topic_name
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
     from korvet.config.settings import Config
     from korvet.storage.catalogue import Catalogue
+    from korvet.storage.link.barrier import Level
     from korvet.storage.log.partition_log import PartitionLog
     from korvet.storage.logs import Logs
     from korvet.topics.alterations import Alteration
@@ -97,6 +100,7 @@ class TopicDirectory:
         # Serialises changes of topics: two clients that create a topic at once must not interleave.
         self._lock = asyncio.Lock()
         self._broker_configs: Mapping[str, str] = _broker_configs(config)
+        self._level = default_level(config)
         self._names = CollidingNames()
 
     def all(self) -> list[Topic]:
@@ -183,6 +187,10 @@ class TopicDirectory:
         if known is None or known[0] is not topic:
             known = self._policies[topic.name] = (topic, policy_of(topic.configs, self.broker_configs(topic)))
         return known[1]
+
+    def level(self, topic: Topic) -> Level:
+        """What the records of a topic need before they are released."""
+        return level_of(self.target(topic), self._level)
 
     def keeps_all(self, topic: Topic) -> bool:
         """Whether retention and compaction must keep all of a topic's records: one of its configs cannot be

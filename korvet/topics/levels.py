@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from korvet.storage.durability import Level, Setup
+from korvet.storage.durability import Setup
+from korvet.storage.link.barrier import Level
+from korvet.storage.log.release import level_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from korvet.config.settings import Config
     from korvet.storage.topic import Topic
 
 
-def setup_of(topics: Iterable[Topic], url: str, *, embedded: bool) -> Setup:
-    """What topics and the URL of Redis contribute to the outlooks."""
-    return Setup(Counter(map(_level, topics)), embedded=embedded, sentinel="+sentinel:" in url)
+def default_level(config: Config) -> Level:
+    """What topics ask for that have no configs of their own."""
+    return Level(config.min_insync_replicas - 1, config.acks_all_fsync)
 
 
-def _level(topic: Topic) -> Level:
-    replicas = int(topic.configs.get("min.insync.replicas", "1")) - 1
-    return Level(replicas, topic.configs.get("acks.all.fsync") == "true")
+def setup_of(topics: Iterable[Topic], default: Level, url: str, *, embedded: bool) -> Setup:
+    """What topics and the URL of Redis contribute to the outlooks; `default`: see default_level."""
+    levels = Counter(level_of(topic, default) for topic in topics)
+    return Setup(levels, embedded=embedded, sentinel="+sentinel:" in url)

@@ -7,8 +7,9 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from korvet.cli.doctor import check_durability
-from korvet.storage.durability import Level, Setup
+from korvet.storage.durability import Setup
 from korvet.storage.link.address import parse_url
+from korvet.storage.link.barrier import Level
 from korvet.storage.link.opening import connect
 from korvet.storage.outlook_log import log_outlooks
 from tests.support.polling import until
@@ -52,7 +53,7 @@ def test_the_doctor_reports_a_pair(new_server: Callable[..., Server]) -> None:
     found = findings(primary, TWO, TWO)
     state, text = found["replicas"]
     assert state == "ok"
-    assert text.startswith("1 of 1 online, at most ")
+    assert text.startswith("1 of 1 in sync, at most ")
     assert found["if the Redis process dies and restarts"] == (
         "fault",
         "everything is lost, because the server keeps no files; the replicas then copy the empty server, "
@@ -106,7 +107,7 @@ def test_the_log_has_a_line_for_each_failure_that_loses_something(
     with caplog.at_level(logging.INFO, "korvet.storage.outlook_log"):
         asyncio.run(run())
     lines = [(each.levelname, each.getMessage()) for each in caplog.records if "outlook" in each.name]
-    assert "replicas: 1 of 1 online" in lines[0][1]
+    assert "replicas: 1 of 1 in sync" in lines[0][1]
     level, kept = lines[1]
     assert level == "INFO"
     assert kept.startswith("nothing that was acknowledged with acks=all is lost if a broker process dies; ")

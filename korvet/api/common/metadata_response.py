@@ -1,9 +1,10 @@
 """Encodes Metadata responses (MetadataResponse.json) by hand: a cluster has thousands of partitions, and each
 client requests them again and again.
 
-While one broker leads all partitions, an encoded partition depends on its index alone: all topics share one
-sequence of encoded partitions per version, and each topic uses the first ones. With several brokers, each
-topic has a sequence of its own, which is kept until the leaders change.
+While one broker leads all partitions and all servers have as many replicas, an encoded partition depends on
+its index alone: topics share one sequence of encoded partitions per version, and each topic uses the first
+ones. With several brokers, each topic has a sequence of its own, which is kept until the leaders or the
+replicas change.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from weakref import WeakKeyDictionary
 
 from kio.schema.errors import ErrorCode
 
+from korvet.api.common.replicas import replicas_of
 from korvet.protocol.primitives import length, string, uuid_bytes
 from korvet.storage.brokers.assignment import NO_NODE
+from korvet.storage.copies import Copies
 
 if TYPE_CHECKING:
     import uuid
@@ -43,13 +46,13 @@ _NO_LEADER: Final = _INT16.pack(ErrorCode.leader_not_available)
 
 
 class _Partitions:
-    """The encoded partitions 0, 1, 2 … of any topic with one leader (MetadataResponsePartition), up to the
-    largest number that was needed.
+    """The encoded partitions 0, 1, 2 … of any topic with one leader and these copies
+    (MetadataResponsePartition), up to the largest number that was needed.
     """
 
-    def __init__(self, version: int, leader: Leader) -> None:
+    def __init__(self, version: int, leader: Leader, copies: Copies) -> None:
         self._error = _error_of(leader)
-        self._after_index = _after_index(version, leader)
+        self._after_index = _after_index(version, leader, copies)
         self._size = len(self._error) + _INT32.size + len(self._after_index)
         self._encoded = b""
 
@@ -66,51 +69,76 @@ def _error_of(leader: Leader) -> bytes:
     return _NO_LEADER if leader.node_id == NO_NODE else _NO_ERROR
 
 
-def _after_index(version: int, leader: Leader) -> bytes:
+def _after_index(version: int, leader: Leader, copies: Copies) -> bytes:
     flexible = version >= _FLEXIBLE_SINCE
-    node_id = _INT32.pack(leader.node_id)
-    replicas = length(0, flexible) if leader.node_id == NO_NODE else length(1, flexible) + node_id
+    replicas = replicas_of(leader.node_id, copies)
     return b"".join(
         (
-            node_id,
+            _INT32.pack(leader.node_id),
             _INT32.pack(leader.epoch) if version >= _EPOCHS_SINCE else b"",
-            replicas,
-            replicas,
-            length(0, flexible) if version >= _OFFLINE_SINCE else b"",
+            _node_ids(replicas.all, flexible),
+            _node_ids(replicas.in_sync, flexible),
+            _node_ids(replicas.offline, flexible) if version >= _OFFLINE_SINCE else b"",
             b"\x00" if flexible else b"",
         )
     )
 
 
-# The encoded partitions by version, topic and number, for each assignment that is in use: clients request the
-# same few topics, and a topic of 1,000 partitions takes a millisecond to encode.
-_encoded_partitions: Final[WeakKeyDictionary[Assignment, dict[tuple[int, str, int], bytes]]] = (
-    WeakKeyDictionary()
-)
+def _node_ids(nodes: tuple[int, ...], flexible: bool) -> bytes:
+    return length(len(nodes), flexible) + struct.pack(f">{len(nodes)}i", *nodes)
+
+
+class _Sequences:
+    """The encoded partitions of topics in one assignment, by version, topic, number and copies."""
+
+    # Limits the sequences that are kept: every change of the replicas adds new ones.
+    _MOST: Final = 10_000
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, str, int, Copies], bytes] = {}
+
+    def find(self, version: int, leaders: list[Leader], topic: str, copies: Copies) -> bytes:
+        """The partitions of a topic with these leaders."""
+        key = version, topic, len(leaders), copies
+        encoded = self._known.get(key)
+        if encoded is None:
+            if len(self._known) >= self._MOST:
+                self._known.clear()
+            encoded = self._known[key] = _encode(version, leaders, [copies] * len(leaders))
+        return encoded
+
+
+# The sequences of each assignment that is in use: clients request the same few topics, and a topic of 1,000
+# partitions takes a millisecond to encode.
+_sequences: Final[WeakKeyDictionary[Assignment, _Sequences]] = WeakKeyDictionary()
 
 
 @lru_cache(maxsize=64)
-def _partitions_of(version: int, leader: Leader) -> _Partitions:
-    return _Partitions(version, leader)
+def _partitions_of(version: int, leader: Leader, copies: Copies) -> _Partitions:
+    return _Partitions(version, leader, copies)
 
 
-def encode_partitions(version: int, assignment: Assignment, topic: str, count: int) -> bytes | memoryview:
-    """The first `count` partitions of a topic (MetadataResponsePartition), one after the other."""
+def _encode(version: int, leaders: Sequence[Leader], copies: Sequence[Copies]) -> bytes:
+    kinds = [*zip(leaders, copies, strict=True)]
+    after = {kind: _after_index(version, *kind) for kind in set(kinds)}
+    return b"".join(
+        [_error_of(kind[0]) + _INT32.pack(index) + after[kind] for index, kind in enumerate(kinds)]
+    )
+
+
+def encode_partitions(
+    version: int, assignment: Assignment, topic: str, count: int, copies: Copies | Sequence[Copies]
+) -> bytes | memoryview:
+    """The first `count` partitions of a topic (MetadataResponsePartition), one after the other.
+
+    `copies`: those of any partition, or of each.
+    """
+    if not isinstance(copies, Copies):
+        return _encode(version, assignment.leaders(topic, count)[:count], copies[:count])
     if assignment.sole_leader is not None:
-        return _partitions_of(version, assignment.sole_leader).first(count)
-    known = _encoded_partitions.setdefault(assignment, {})
-    key = version, topic, count
-    encoded = known.get(key)
-    if encoded is None:
-        after = {leader: _after_index(version, leader) for leader in assignment.leaders(topic, count)}
-        encoded = b"".join(
-            [
-                _error_of(leader) + _INT32.pack(index) + after[leader]
-                for index, leader in enumerate(assignment.leaders(topic, count)[:count])
-            ]
-        )
-        known[key] = encoded
-    return encoded
+        return _partitions_of(version, assignment.sole_leader, copies).first(count)
+    sequences = _sequences.setdefault(assignment, _Sequences())
+    return sequences.find(version, assignment.leaders(topic, count)[:count], topic, copies)
 
 
 def encode_topic(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from korvet.groups.config import GroupConfig
     from korvet.quotas.throttle import ClientQuotas
     from korvet.storage.brokers.membership import Membership
+    from korvet.storage.copies import PartitionCopies
     from korvet.storage.log.native_watcher import NativeWatcher
     from korvet.storage.shared_configs import SharedConfigs
     from korvet.topics.directory import TopicDirectory
@@ -33,6 +34,7 @@ class Services(msgspec.Struct, frozen=True):
     cluster_id: str
     membership: Membership
     topics: TopicDirectory
+    copies: PartitionCopies
     coordinator: CoordinatorService
     groups: GroupConfig
     transactions: TransactionService

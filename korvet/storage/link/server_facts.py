@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -10,13 +9,13 @@ import msgspec
 from korvet.storage.errors import LinkLost, StorageError
 from korvet.storage.link.eviction import may_evict_ours
 from korvet.storage.link.info import parse_info
+from korvet.storage.link.replication import Replication, parse_replication
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from korvet.storage.link.redis_link import RedisLink
 
-_REPLICA: Final = re.compile(r"slave\d+")
 _CONFIGS: Final = (
     "appendfsync",
     "no-appendfsync-on-rewrite",
@@ -28,17 +27,6 @@ _CONFIGS: Final = (
     "cluster-replica-validity-factor",
     "repl-ping-replica-period",
 )
-
-
-class ReplicaFacts(msgspec.Struct, frozen=True):
-    """A replica as its primary reports it."""
-
-    online: bool
-    """Whether it has received all data; else it synchronises."""
-    offset: int
-    """The replication offset that it has confirmed."""
-    lag_s: int
-    """Time since its last confirmation."""
 
 
 class ServerFacts(msgspec.Struct, frozen=True):
@@ -57,9 +45,7 @@ class ServerFacts(msgspec.Struct, frozen=True):
     maxmemory: int
     maxmemory_policy: str
     evicted_keys: int
-    offset: int
-    """The server's replication offset."""
-    replicas: tuple[ReplicaFacts, ...]
+    replication: Replication
     min_replicas_to_write: int | None
     min_replicas_max_lag_s: int | None
     cluster: bool
@@ -75,7 +61,7 @@ class ServerFacts(msgspec.Struct, frozen=True):
 
 async def ask(link: RedisLink) -> ServerFacts:
     """Ask a server for its facts. Raises LinkLost, and StorageError if the server refuses INFO."""
-    info = parse_info(await link.call("INFO"))
+    info: bytes = await link.call("INFO")
     try:
         flat = await link.call("CONFIG", "GET", *_CONFIGS)
     except LinkLost:
@@ -87,8 +73,9 @@ async def ask(link: RedisLink) -> ServerFacts:
     return facts_of(info, {name.decode(): value.decode() for name, value in configs.items()})
 
 
-def facts_of(info: Mapping[str, str], configs: Mapping[str, str]) -> ServerFacts:
-    """The facts from the fields of INFO, and from configs, which may be empty."""
+def facts_of(reply: bytes, configs: Mapping[str, str]) -> ServerFacts:
+    """The facts from the reply to INFO, and from configs, which may be empty."""
+    info = parse_info(reply)
     cluster = info.get("cluster_enabled") == "1"
     timeout_s = _number(configs, "cluster-node-timeout", 1000) if cluster else None
     factor = _number(configs, "cluster-replica-validity-factor")
@@ -104,23 +91,12 @@ def facts_of(info: Mapping[str, str], configs: Mapping[str, str]) -> ServerFacts
         maxmemory=int(info.get("maxmemory", "0")),
         maxmemory_policy=info.get("maxmemory_policy", "noeviction"),
         evicted_keys=int(info.get("evicted_keys", "0")),
-        offset=int(info.get("master_repl_offset", "0")),
-        replicas=tuple(_replica(text) for name, text in info.items() if _REPLICA.fullmatch(name)),
+        replication=parse_replication(reply),
         min_replicas_to_write=_whole(configs, "min-replicas-to-write"),
         min_replicas_max_lag_s=_whole(configs, "min-replicas-max-lag"),
         cluster=cluster,
         node_timeout_s=timeout_s,
         replica_validity_s=timeout_s * factor + ping_s if timeout_s and factor else None,
-    )
-
-
-def _replica(text: str) -> ReplicaFacts:
-    """A replica as INFO replication describes it: ip=...,port=...,state=online,offset=...,lag=..."""
-    fields = dict(pair.split("=", 1) for pair in text.split(",") if "=" in pair)
-    return ReplicaFacts(
-        online=fields.get("state") == "online",
-        offset=int(fields.get("offset", "0")),
-        lag_s=int(fields.get("lag", "0")),
     )
 
 

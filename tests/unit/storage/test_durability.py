@@ -9,7 +9,6 @@ import pytest
 
 from korvet.storage.durability import (
     Failure,
-    Level,
     Loss,
     Outlook,
     Setup,
@@ -18,18 +17,15 @@ from korvet.storage.durability import (
     outlooks,
     short_of_replicas,
 )
-from korvet.storage.link.server_facts import ReplicaFacts, ServerFacts, facts_of
+from korvet.storage.link.barrier import Level
+from korvet.storage.link.replication import Replica, parse_replication
+from korvet.storage.link.server_facts import ServerFacts, facts_of
 
 NOTHING, SOME, EVERYTHING, UNKNOWN = Loss.NOTHING, Loss.SOME, Loss.EVERYTHING, Loss.UNKNOWN
 ALONE, TWO, FLUSHED = Level(0, False), Level(1, False), Level(0, True)
 
 SAFE = facts_of(
-    {
-        "aof_enabled": "1",
-        "aof_last_write_status": "ok",
-        "maxmemory": "1000",
-        "maxmemory_policy": "noeviction",
-    },
+    b"aof_enabled:1\r\naof_last_write_status:ok\r\nmaxmemory:1000\r\nmaxmemory_policy:noeviction\r\n",
     {
         "appendfsync": "always",
         "no-appendfsync-on-rewrite": "no",
@@ -38,8 +34,16 @@ SAFE = facts_of(
         "min-replicas-max-lag": "10",
     },
 )
-NEAR = ReplicaFacts(online=True, offset=900, lag_s=1)
-PAIR = msgspec.structs.replace(SAFE, offset=1000, replicas=(NEAR,))
+NEAR = Replica("10.0.0.1", 6379, "online", offset=900, lag_s=1)
+COPYING = Replica("10.0.0.2", 6379, "wait_bgsave", offset=0, lag_s=0)
+
+
+def with_replicas(facts: ServerFacts, *replicas: Replica) -> ServerFacts:
+    replication = msgspec.structs.replace(facts.replication, offset=1000, replicas=replicas)
+    return msgspec.structs.replace(facts, replication=replication)
+
+
+PAIR = with_replicas(SAFE, NEAR)
 CLUSTER = msgspec.structs.replace(PAIR, cluster=True, node_timeout_s=15.0, replica_validity_s=160.0)
 
 
@@ -154,7 +158,7 @@ def test_a_lost_primary(facts: ServerFacts, failure: Failure) -> None:
     assert "min.insync.replicas 2" in found.advice
     assert outlook(failure, facts, setup(TWO)).loss is NOTHING
     assert outlook(failure, facts, setup(TWO, ALONE)).loss is SOME
-    both = but(facts, replicas=(NEAR, NEAR))
+    both = with_replicas(facts, NEAR, NEAR)
     assert outlook(failure, both, setup(TWO)).loss is SOME, "the other replica may take over"
     assert outlook(failure, both, setup(Level(2, False))).loss is NOTHING
 
@@ -172,7 +176,7 @@ def test_how_long_a_cut_off_primary_goes_on() -> None:
     assert "min-replicas-to-write 1" in outlook(Failure.SPLIT, PAIR, of).advice
     bounded = but(PAIR, min_replicas_to_write=1)
     assert "for up to 10 s (min-replicas-max-lag)" in outlook(Failure.SPLIT, bounded, of).text
-    both = but(bounded, replicas=(NEAR, NEAR))
+    both = with_replicas(bounded, NEAR, NEAR)
     cut_off_with_a_replica = outlook(Failure.SPLIT, both, of)
     assert "for as long as clients reach it" in cut_off_with_a_replica.text
     assert "about 15 s (cluster-node-timeout)" in outlook(Failure.SPLIT, CLUSTER, of).text
@@ -189,7 +193,7 @@ def test_how_old_a_replica_may_be_in_a_cluster() -> None:
     [
         (PAIR, [ALONE], "writes go on"),
         (PAIR, [ALONE, TWO], "1 of 2 topics refuse"),
-        (but(PAIR, replicas=(NEAR, NEAR)), [TWO], "writes go on"),
+        (with_replicas(PAIR, NEAR, NEAR), [TWO], "writes go on"),
         (but(PAIR, min_replicas_to_write=1), [ALONE], "refuses all writes"),
     ],
 )
@@ -200,16 +204,12 @@ def test_a_lost_replica(facts: ServerFacts, levels: list[Level], text: str) -> N
 
 
 def test_replicas_now() -> None:
-    assert describe_replicas(SAFE) == "none"
-    copying = ReplicaFacts(online=False, offset=0, lag_s=0)
-    facts = but(PAIR, replicas=(NEAR, copying, but_replica(offset=400, lag_s=7)))
-    assert describe_replicas(facts) == "2 of 3 online, at most 600 bytes behind, the last answer 7 s ago"
-    assert short_of_replicas(PAIR, {ALONE: 3, TWO: 2, Level(2, True): 1}) == 1
-    assert short_of_replicas(but(PAIR, replicas=(copying,)), {ALONE: 3, TWO: 2}) == 2
-
-
-def but_replica(**changes: Any) -> ReplicaFacts:
-    return msgspec.structs.replace(NEAR, **changes)
+    assert describe_replicas(SAFE.replication) == "none"
+    far = msgspec.structs.replace(NEAR, offset=400, lag_s=7)
+    found = describe_replicas(with_replicas(PAIR, NEAR, COPYING, far).replication)
+    assert found == "2 of 3 in sync, at most 600 bytes behind, the last report 7 s ago"
+    assert short_of_replicas(PAIR.replication, {ALONE: 3, TWO: 2, Level(2, True): 1}) == 1
+    assert short_of_replicas(with_replicas(PAIR, COPYING).replication, {ALONE: 3, TWO: 2}) == 2
 
 
 def test_servers_with_the_same_outlook_are_named_once() -> None:
@@ -230,24 +230,18 @@ def test_servers_with_the_same_outlook_are_named_once() -> None:
 
 def test_facts_of_a_primary_in_a_cluster() -> None:
     facts = facts_of(
-        {
-            "cluster_enabled": "1",
-            "master_repl_offset": "77",
-            "slave0": "ip=10.0.0.1,port=6379,state=online,offset=70,lag=1,type=replica",
-            "slave1": "ip=10.0.0.2,port=6379,state=wait_bgsave,offset=0,lag=0",
-            "slave_repl_offset": "1",
-        },
+        b"cluster_enabled:1\r\n",
         {
             "cluster-node-timeout": "15000",
             "cluster-replica-validity-factor": "10",
             "repl-ping-replica-period": "10",
         },
     )
-    assert facts.replicas == (ReplicaFacts(True, 70, 1), ReplicaFacts(False, 0, 0))
-    assert (facts.offset, facts.node_timeout_s, facts.replica_validity_s) == (77, 15.0, 160.0)
+    assert (facts.cluster, facts.node_timeout_s, facts.replica_validity_s) == (True, 15.0, 160.0)
 
 
 def test_facts_without_configs_are_unknown() -> None:
-    facts = facts_of({"aof_enabled": "1"}, {})
+    facts = facts_of(b"aof_enabled:1\r\n", {})
     assert facts.append_only
     assert facts.appendfsync is facts.save is facts.min_replicas_to_write is None
+    assert facts.replication == parse_replication(b"")

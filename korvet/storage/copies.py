@@ -1,0 +1,85 @@
+"""How many copies of their data partitions have: the replicas of the servers that hold them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from korvet.storage.keys import Keyspace
+    from korvet.storage.link.server import Router, Server
+
+# How long a replica that is gone counts as missing. Servers forget it at once.
+_REMEMBERED_S: Final = 3600.0
+# Interval of looks at the servers' replicas. Servers report them once a second.
+_PERIOD_S: Final = 1.0
+
+
+class Copies(NamedTuple):
+    """The replicas of a partition's data, besides the primary."""
+
+    expected: int = 0
+    """Replicas that should be there, at least the attached ones."""
+    attached: int = 0
+    """Replicas that are connected to the primary, including those that synchronise."""
+    in_sync: int = 0
+    """Replicas that follow the primary."""
+
+    def expecting(self, replicas: int) -> Copies:
+        """The same replicas, but at least this number is expected."""
+        return self if replicas <= self.expected else self._replace(expected=replicas)
+
+
+class PartitionCopies:
+    """Knows the copies of all partitions.
+
+    Expected are as many replicas as every server has had at the same time within the last hour: a replica
+    that is gone, or that has become a primary, is missing.
+    """
+
+    def __init__(self, router: Router, keyspace: Keyspace, clock_s: Callable[[], float]) -> None:
+        """`clock_s`: a monotonic clock."""
+        self._router = router
+        self._keyspace = keyspace
+        self._clock_s = clock_s
+        self._expected = 0
+        # When the number of expected replicas falls to the present one.
+        self._until_s = 0.0
+
+    async def run(self) -> NoReturn:
+        """Notice replicas that come and go, until cancelled."""
+        while True:
+            self.look()
+            await asyncio.sleep(_PERIOD_S)
+
+    def look(self) -> None:
+        """Count the replicas of all servers, unless those of one are unknown."""
+        known = [server.replication for server in self._router.servers()]
+        counts = [len(replication.replicas) for replication in known if replication is not None]
+        if len(counts) < len(known) or not counts:
+            return
+        now_s = self._clock_s()
+        if min(counts) >= self._expected or now_s >= self._until_s:
+            self._expected, self._until_s = min(counts), now_s + _REMEMBERED_S
+
+    @property
+    def expected(self) -> int:
+        """The number of replicas that every partition should have."""
+        return self._expected
+
+    def of_topic(self, topic: str, count: int) -> Copies | list[Copies]:
+        """The copies of any partition of a topic, or those of each of its first `count` partitions."""
+        found = {self._of(server) for server in self._router.servers()}
+        if len(found) == 1:
+            return found.pop()
+        key, links = self._keyspace.stream, self._router.links
+        return [self._of(links(key(topic, index)).server) for index in range(count)]
+
+    def _of(self, server: Server) -> Copies:
+        replication = server.replication
+        if replication is None:
+            return Copies(self._expected)
+        attached = len(replication.replicas)
+        return Copies(max(self._expected, attached), attached, replication.in_sync)
