@@ -15,7 +15,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,6 +24,9 @@ import redis
 from korvet.embedded import find_server
 from korvet.embedded.allocator import server_environment
 from korvet.storage.module import find_module
+from tests.clients.test_confluent import numbered
+from tests.support.admin import create_topic
+from tests.support.confluent import producer, read_all, send
 from tests.support.module import UNBUILT, module_built
 from tests.support.polling import until
 from tests.support.ports import free_port
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 HEALTHY_TIMEOUT_S = 60
+WAIT_S = 60
 
 
 def compose_program() -> Path:
@@ -58,16 +61,29 @@ def hadolint_program() -> str:
     return program
 
 
-@pytest.fixture(scope="module")
-def services() -> dict[str, Any]:
-    """Returns the services of all profiles, as compose reads them."""
+def read_services(profile: str, variables: dict[str, str]) -> dict[str, Any]:
+    """Returns the services of a profile, as compose reads them with these variables."""
     file = str(ROOT / "docker-compose.yml")
-    command = [str(compose_program()), "--profile", "*", "-f", file, "config", "--format", "json"]
+    command = [str(compose_program()), "--profile", profile, "-f", file, "config", "--format", "json"]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("KORVET_")}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ, cwd=ROOT)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environ | variables, cwd=ROOT
+    )
     assert done.returncode == 0, done.stderr
     assert not done.stderr, done.stderr
     return cast("dict[str, Any]", json.loads(done.stdout)["services"])
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, Any]:
+    """Returns the services of all profiles."""
+    return read_services("*", {})
+
+
+def variables_of_sentinel() -> dict[str, str]:
+    """Returns the variables that the head of the compose file sets for the profile with sentinels."""
+    head = (ROOT / "docker-compose.yml").read_text().partition("\nname:")[0]
+    return dict(re.findall(r"([A-Z_]+)=(\S+)", head))
 
 
 def test_compose_refuses_what_is_wrong(tmp_path: Path) -> None:
@@ -79,12 +95,37 @@ def test_compose_refuses_what_is_wrong(tmp_path: Path) -> None:
 
 
 def test_services_wait_for_each_others_health(services: dict[str, Any]) -> None:
-    assert set(services) == {"redis", "korvet", "report"}
+    sentinels = {"sentinel-1", "sentinel-2", "sentinel-3"}
+    assert set(services) == {"redis", "korvet", "report", "replica"} | sentinels
+    assert services["replica"]["depends_on"]["redis"]["condition"] == "service_healthy"
+    for name in sentinels:
+        assert services[name]["depends_on"]["replica"]["condition"] == "service_healthy"
     assert services["korvet"]["depends_on"]["redis"]["condition"] == "service_healthy"
     assert services["report"]["depends_on"]["korvet"]["condition"] == "service_healthy"
     assert services["report"]["depends_on"]["redis"]["condition"] == "service_healthy"
-    for name in ("redis", "korvet"):
+    for name in set(services) - {"report"}:
         assert services[name]["healthcheck"]["test"]
+
+
+def test_the_sentinels_and_the_replica_belong_to_a_profile(services: dict[str, Any]) -> None:
+    assert set(read_services("none", {})) == {"redis", "korvet"}
+    variables = variables_of_sentinel()
+    chosen = read_services(variables["COMPOSE_PROFILES"], variables)
+    assert set(services) - set(chosen) == {"report"}
+    assert variables["KORVET_REDIS"] in chosen["korvet"]["command"]
+    assert chosen["korvet"]["environment"]["KORVET_MIN_INSYNC_REPLICAS"] == "2"
+
+
+def test_the_replica_has_the_settings_of_the_first_server(services: dict[str, Any]) -> None:
+    first, replica = services["redis"], services["replica"]
+    assert replica["environment"] == first["environment"]
+    lines = dict(line.split(" ", 1) for line in re.findall(r"'([a-z-]+ .*?)'", replica["command"][2]))
+    arguments = [argument or '""' for argument in first["command"][1:]]
+    settings = dict(zip([name.removeprefix("--") for name in arguments[::2]], arguments[1::2], strict=True))
+    own = {"replicaof", "replica-announce-ip"}
+    assert {name: lines[name] for name in lines.keys() - own} == {
+        name: settings[name] for name in settings.keys() - own
+    }
 
 
 def test_images_are_pinned_and_nobody_is_root(services: dict[str, Any]) -> None:
@@ -147,23 +188,35 @@ class Stack:
     def __init__(self, services: dict[str, Any], folder: Path) -> None:
         self.services = services
         self.folder = folder
-        self.redis_port = free_port()
         self.kafka_port = free_port()
+        self.ports = {name: free_port() for name in services if name not in {"korvet", "report"}}
         self._places = {
-            "redis://redis:6379": f"redis://127.0.0.1:{self.redis_port}",
+            "redis://redis:6379": f"redis://127.0.0.1:{self.ports['redis']}",
             "0.0.0.0:9092": f"127.0.0.1:{self.kafka_port}",
             "localhost:9092": f"127.0.0.1:{self.kafka_port}",
             "127.0.0.1:9092": f"127.0.0.1:{self.kafka_port}",
             "/report": str(folder / "report"),
             "/usr/local/lib/korvet_module.so": str(find_module()),
+            "redis 6379": f"127.0.0.1 {self.ports['redis']}",
+            "announce-ip replica": "announce-ip 127.0.0.1",
+            "valkey-server": str(find_server().path),
+            "$$HOSTNAME": "127.0.0.1",
         }
+        sentinels = sorted(name for name in services if name.startswith("sentinel"))
+        self._places |= {name: f"127.0.0.1:{self.ports[name]}" for name in sentinels}
         bin_folder = Path(sys.executable).parent
         self.environ = {key: value for key, value in os.environ.items() if not key.startswith("KORVET_")}
         self.environ["PATH"] = f"{bin_folder}{os.pathsep}{self.environ['PATH']}"
         self.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), self.environ["PYTHONPATH"]])
 
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.kafka_port}"
+
     def here(self, argument: str) -> str:
         """Translates an argument to this machine's ports and folders."""
+        if argument in self.ports:
+            return "127.0.0.1"
         for there, here in self._places.items():
             argument = argument.replace(there, here)
         return argument
@@ -172,29 +225,38 @@ class Stack:
         """Returns the command line of the image's entry point."""
         return [sys.executable, "-m", "korvet", *map(self.here, arguments)]
 
-    def start_redis(self) -> Child:
-        """Start Redis with its service's command, on the test's port and in its folder."""
-        command = self.services["redis"]["command"]
-        assert command[0] in ("valkey-server", "redis-server")
-        place = ["--port", str(self.redis_port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
-        environ = {**self.environ, **self.services["redis"]["environment"]}
-        arguments = map(self.here, command[1:])
-        return Child([str(find_server().path), *arguments, *place], self.folder / "redis.log", environ)
+    def start_server(self, name: str) -> Child:
+        """Start Redis or a sentinel with its service's command, on the test's port and in its folder."""
+        service = self.services[name]
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        place = ["--port", str(self.ports[name]), "--bind", "127.0.0.1", "--dir", str(folder)]
+        command = [self.here(argument) for argument in service["command"]]
+        if command[0] == "sh":
+            command[-1] = f"cd {folder}; {command[-1]} {shlex.join(place)}"
+        else:
+            assert command[0] == str(find_server().path)
+            command += place
+        environ = {**self.environ, **service.get("environment", {})}
+        return Child(command, self.folder / f"{name}.log", environ)
 
     def start_korvet(self) -> Child:
         """Start the broker with its service's command."""
-        return Child(
-            self.korvet(self.services["korvet"]["command"]), self.folder / "korvet.log", self.environ
-        )
+        service = self.services["korvet"]
+        environ = {**self.environ, **service["environment"]}
+        return Child(self.korvet(service["command"]), self.folder / "korvet.log", environ)
 
-    def redis_is_healthy(self) -> bool:
+    def client(self, name: str) -> Any:
+        return redis.Redis(port=self.ports[name], decode_responses=True)
+
+    def server_is_healthy(self, name: str) -> bool:
         """Run the health check's PING without valkey-cli, which isn't on every machine."""
-        test = " ".join(self.services["redis"]["healthcheck"]["test"])
-        assert "valkey-cli ping" in test
-        with redis.Redis(port=self.redis_port) as client:
+        test = " ".join(self.services[name]["healthcheck"]["test"])
+        assert re.search(r"valkey-cli( -p 26379)? ping", test)
+        with self.client(name) as client:
             try:
                 return bool(client.ping())
-            except redis.ConnectionError:
+            except (redis.BusyLoadingError, redis.ConnectionError):
                 return False
 
     def korvet_is_healthy(self) -> bool:
@@ -204,26 +266,40 @@ class Stack:
         done = subprocess.run(self.korvet(arguments), capture_output=True, env=self.environ, check=False)
         return done.returncode == 0
 
+    def start(self, running: dict[str, Child]) -> None:
+        """Start all services but the report, each when those that it needs are healthy."""
+        for name in sorted(self.ports, key=lambda name: (name.startswith("sentinel"), name == "replica")):
+            running[name] = self.start_server(name)
+            until(lambda name=name: self.server_is_healthy(name), HEALTHY_TIMEOUT_S, f"{name} is healthy")
+        running["korvet"] = self.start_korvet()
+        until(self.korvet_is_healthy, HEALTHY_TIMEOUT_S, "the broker is healthy")
+
 
 @pytest.fixture
-def stack(services: dict[str, Any], tmp_path: Path) -> Iterator[Stack]:
+def running() -> Iterator[dict[str, Child]]:
+    """Processes by service, which are killed at the end."""
     if not module_built():
         pytest.skip(UNBUILT)
-    with ExitStack() as running:
-        stack = Stack(services, tmp_path)
-        running.callback(stack.start_redis().kill)
-        until(stack.redis_is_healthy, HEALTHY_TIMEOUT_S, "the store is healthy")
-        running.callback(stack.start_korvet().kill)
-        until(stack.korvet_is_healthy, HEALTHY_TIMEOUT_S, "the broker is healthy")
-        yield stack
+    processes: dict[str, Child] = {}
+    yield processes
+    for process in processes.values():
+        process.kill()
+
+
+@pytest.fixture
+def stack(tmp_path: Path, running: dict[str, Child]) -> Stack:
+    services = read_services("report", {})
+    stack = Stack(services, tmp_path)
+    stack.start(running)
+    return stack
 
 
 @pytest.mark.clients
 def test_services_start_and_serve(stack: Stack) -> None:
-    with redis.Redis(port=stack.redis_port, decode_responses=True) as client:
+    with stack.client("redis") as client:
         assert client.config_get("protected-mode") == {"protected-mode": "no"}
         assert "korvet" in [loaded["name"] for loaded in client.module_list()]
-    bootstrap = ["--bootstrap-server", f"127.0.0.1:{stack.kafka_port}"]
+    bootstrap = ["--bootstrap-server", stack.bootstrap]
     for arguments in (["topics", "create", "deployed"], ["topics", "describe", "deployed", "--json"]):
         done = subprocess.run(
             stack.korvet([*arguments, *bootstrap]),
@@ -234,6 +310,42 @@ def test_services_start_and_serve(stack: Stack) -> None:
         )
         assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["topic"] == "deployed"
+
+
+@pytest.mark.clients
+def test_the_replica_takes_over_and_stays_the_primary(tmp_path: Path, running: dict[str, Child]) -> None:
+    """Acknowledged records survive the loss of the first server, its return, and a restart of everything."""
+    variables = variables_of_sentinel()
+    stack = Stack(read_services(variables["COMPOSE_PROFILES"], variables), tmp_path)
+    stack.start(running)
+    create_topic(stack.bootstrap, "kept", 1)
+    until(lambda: stack.client("sentinel-1").sentinel_master("korvet")["num-slaves"], WAIT_S, "a replica")
+
+    def role(name: str) -> str:
+        try:
+            return str(stack.client(name).info("replication")["role"])
+        except (redis.BusyLoadingError, redis.ConnectionError):
+            return ""
+
+    send(producer(stack.bootstrap), "kept", 0, numbered(10))
+    running["redis"].kill()
+    until(lambda: role("replica") == "master", WAIT_S, "the replica takes over")
+    running["redis"] = stack.start_server("redis")
+    until(lambda: role("redis") == "slave", WAIT_S, "the first server follows")
+    send(producer(stack.bootstrap), "kept", 0, numbered(20)[10:])
+
+    for process in running.values():
+        process.kill()
+    stack.start(running)
+    until(lambda: role("redis") == "slave", WAIT_S, "the sentinels know the primary")
+    assert role("replica") == "master"
+    # The broker releases the records once the first server has them again.
+    expected = numbered(20)
+    until(
+        lambda: [read.record for read in read_all(stack.bootstrap, "kept")] == expected,
+        WAIT_S,
+        "all records are read",
+    )
 
 
 @pytest.mark.spark
