@@ -1,6 +1,6 @@
 """Sends a staged backup to a server: the commands in order, those that make the keyspaces usable last."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,8 +24,8 @@ Command = tuple[bytes, ...]
 def load(parts: list[Path], staged: Staged, manifest: Manifest, target: Connection, report: Report) -> None:
     """Send the commands of an append-only file to an empty server.
 
-    A mark in each keyspace makes brokers refuse it meanwhile, and makes a repetition possible. The hash with
-    the cluster id comes last, in one transaction with the removal of the mark. Raises BackupError.
+    A mark in each keyspace makes brokers refuse it until the end, and makes a repetition possible. The hash
+    with the cluster id comes last, in one transaction with the removal of the mark. Raises BackupError.
     """
     repeated = _begin(staged, manifest, target)
     late = {(each.database, each.keyspace.cluster) for each in staged.keyspaces}
@@ -37,7 +37,7 @@ def load(parts: list[Path], staged: Staged, manifest: Manifest, target: Connecti
         done += sum(map(len, command))
         name = command[0].upper()
         if name == b"SELECT":
-            database = int(command[1])
+            database, key = int(command[1]), b""
         if len(command) > 1 and (database, command[1]) in late:
             withheld.append((database, command))
         elif name == b"FUNCTION":
@@ -94,14 +94,22 @@ def _load_functions(target: Connection, command: Command) -> None:
 
 
 def _finish(keyspaces: Iterable[Found], withheld: list[tuple[int, Command]], target: Connection) -> None:
+    """Make all keyspaces usable in one transaction."""
+    commands: list[Sequence[bytes | str | int]] = []
+    for database, command in withheld:
+        commands += [("SELECT", database), command]
     for each in keyspaces:
-        target.call("SELECT", each.database)
-        own = [command for database, command in withheld if database == each.database]
-        mine = [command for command in own if command[1] == each.keyspace.cluster]
-        replies = target.pipeline([("MULTI",), *mine, ("DEL", each.keyspace.restoring), ("EXEC",)])
-        for reply in (*replies, *(replies[-1] if isinstance(replies[-1], list) else ())):
-            if isinstance(reply, ServerError):
-                raise reply
+        commands += [("SELECT", each.database), ("DEL", each.keyspace.restoring)]
+    *queued, done = target.pipeline([("MULTI",), *commands, ("EXEC",)])
+    for reply in (*queued, *(done if isinstance(done, list) else (done,))):
+        if isinstance(reply, ServerError):
+            raise _refused(target, "its last step", reply)
+
+
+def _refused(target: Connection, what: str, reply: ServerError) -> BackupError:
+    return BackupError(
+        f"the server at {target.address} refuses {what}: {reply}. The restore is not finished: run it again"
+    )
 
 
 class _Sender:
@@ -125,11 +133,8 @@ class _Sender:
             return
         for command, reply in zip(group, self._target.pipeline(group), strict=True):
             if isinstance(reply, ServerError):
-                shown = b" ".join(command[:2])
-                raise BackupError(
-                    f"the server at {self._target.address} refuses {shown[:200].decode(errors='replace')!r}: "
-                    f"{reply}. The restore is not finished: run it again"
-                )
+                what = b" ".join(command[:2])[:200].decode(errors="replace")
+                raise _refused(self._target, repr(what), reply)
 
 
 def _commands(parts: list[Path]) -> Iterator[Command]:

@@ -19,7 +19,7 @@ from korvet.storage.keys import Keyspace
 def backup(folder: Path, url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> None:
     """Write a backup to the new folder FOLDER.
 
-    Brokers and clients go on meanwhile. The backup is of one moment, and holds every record, commit and
+    Brokers and clients go on during the backup. The backup is of one moment, and holds every record, commit and
     transaction that was acknowledged before the command began. It holds all keys of the server, also those
     of other applications.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tests.support.java import JavaTools
     from tests.support.servers import KorvetServer
 
 pytestmark = [pytest.mark.faults, pytest.mark.clients]
@@ -137,6 +139,42 @@ def test_a_consumer_ahead_of_the_backup_misses_no_new_record(
     second.subscribe([TOPIC])
     assert [each.record for each in take(second, 10)] == records(10, 10)
     second.close()
+
+
+@pytest.mark.parametrize("assignment", ASSIGNMENTS)
+def test_javas_producer_and_consumer_go_on(
+    own_korvet: Callable[..., KorvetServer], java: JavaTools, tmp_path: Path, assignment: str
+) -> None:
+    """Both in their default configuration: the producer is idempotent, the consumer ahead of the backup."""
+    server = own_korvet()
+    create_topic(server.bootstrap, TOPIC, 1, {"offset.assignment": assignment})
+    options = ["--bootstrap-server", server.bootstrap, "--topic", TOPIC]
+    log = tmp_path / "read.log"
+    reader = java.start("console-consumer", *options, "--from-beginning", log=log)
+    command = java.command("console-producer", [*options, "--sync"])
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as writer:
+        assert writer.stdin is not None
+        sent: list[str] = []
+
+        def write(name: str, count: int) -> None:
+            lines = [f"{name}{number}" for number in range(count)]
+            writer.stdin.write("".join(f"{line}\n" for line in lines).encode())
+            writer.stdin.flush()
+            sent.extend(lines)
+            until(lambda: set(sent) <= set(log.read_text().split()), 30, f"{sent} are read")
+
+        try:
+            write("a", 5)
+            success("backup", tmp_path / "backup", "--data-dir", server.data_dir)
+            write("b", 5)
+            restore(server, tmp_path / "backup")
+            write("c", 8)
+        finally:
+            writer.kill()
+            reader.kill()
+    kept = [each.record.value.decode() for each in read_all(server.bootstrap, TOPIC)]
+    assert kept == [line for line in sent if not line.startswith("b")]
+    assert [line for line in log.read_text().split() if line in sent] == sent
 
 
 def transactional(server: KorvetServer) -> Any:

@@ -154,3 +154,28 @@ def test_a_native_writer_in_the_way_of_a_restore(
     monkeypatch.undo()
     success("restore", backup, "--redis", target.url)
     assert without_numbers(contents(target.client)) == without_numbers(contents(source.client))
+
+
+def test_keyspaces_become_usable_together(
+    start: Start, source: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last step is refused; none of two keyspaces can be used before the restore is repeated."""
+    source.client.hset("{other}:cluster", mapping={"id": "second", "format": 3})
+    success("backup", tmp_path / "backup", "--redis", source.url)
+    target = start()
+    finish = loading._finish
+
+    def refused(*arguments: Any) -> None:
+        target.client.config_set("maxmemory", 1)
+        finish(*arguments)
+
+    monkeypatch.setattr(loading, "_finish", refused)
+    message = failure("restore", tmp_path / "backup", "--redis", target.url)
+    assert "refuses its last step" in message
+    assert target.client.exists(RESTORING, "{other}:restoring") == 2
+    assert not target.client.exists(CLUSTER, "{other}:cluster")
+    monkeypatch.undo()
+    target.client.config_set("maxmemory", 0)
+    success("restore", tmp_path / "backup", "--redis", target.url)
+    assert target.client.exists(CLUSTER, "{other}:cluster") == 2
+    assert not target.client.exists(RESTORING, "{other}:restoring")

@@ -21,6 +21,7 @@ from tests.backup.contents import (
     damage,
     failure,
     fill,
+    run,
     success,
     without_numbers,
 )
@@ -290,6 +291,7 @@ def test_a_server_that_refuses_a_write_keeps_a_part_and_is_restored_again(
     assert "there is no keyspace" in failure("backup", tmp_path / "x", "--redis", server.url)
     served = failure("serve", "--redis", server.url, "--listen", "127.0.0.1:0")
     assert "a restore of keyspace 'korvet' has not finished" in served
+    assert "a restore has not finished" in run("doctor", "--redis", server.url).output
     second = tmp_path / "second"
     other = start()
     fill(other.client, 10)
