@@ -1,7 +1,7 @@
 """Makes a backup: receives a snapshot of a server, as a replica does, and describes it.
 
 The snapshot is of one moment, and holds every write that was answered before the backup began. Brokers and
-clients go on during the backup.
+clients continue during the backup.
 """
 
 import contextlib

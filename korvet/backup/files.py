@@ -28,7 +28,7 @@ Report = Callable[[str, int, int | None], None]
 def new_folder(folder: Path) -> Iterator[Path]:
     """Yields a folder that becomes `folder` at the end of the block, complete and on the disk.
 
-    `folder` may exist if it is empty. If the block fails, nothing of it is left. Raises BackupError.
+    `folder` may exist if it is empty. If the block fails, its files are deleted. Raises BackupError.
     """
     if folder.is_symlink() or (folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))):
         raise BackupError(f"{folder} exists already: name another folder")

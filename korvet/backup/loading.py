@@ -1,4 +1,4 @@
-"""Sends a staged backup to a server: the commands in order, those that make the keyspaces usable last."""
+"""Sends a staged backup to a server: the commands in their order, but the hash of each cluster at the end."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path

@@ -78,6 +78,6 @@ def read(backup: Path) -> Manifest:
         raise BackupError(f"{backup}: {error}") from error
     if size != manifest.bytes:
         raise BackupError(
-            f"{backup} is damaged: {SNAPSHOT} has {size} bytes and the manifest says {manifest.bytes}"
+            f"{backup} is damaged: {SNAPSHOT} has {size} bytes, not {manifest.bytes} as in the manifest"
         )
     return manifest

@@ -57,7 +57,7 @@ def raise_numbers(connection: Connection, found: Found, created_ms: int) -> None
     cluster = dict(pairs_of(connection.call("HGETALL", keys.cluster)))
     numbers = raised(cluster, created_ms, time.time_ns() // 1_000_000)
     connection.call("HSET", keys.cluster, *(part for pair in numbers.items() for part in pair))
-    # The next broker takes the first version of another history, which lacks nothing of the one that is gone.
+    # The raised version counts for the history of the new server, too.
     connection.call("HDEL", keys.cluster, "history")
     connection.call("DEL", keys.brokers)
 

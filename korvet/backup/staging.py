@@ -55,7 +55,7 @@ def stage(backup: Path, manifest: Manifest, folder: Path, report: Report) -> Sta
 
 
 def _copy(backup: Path, manifest: Manifest, folder: Path, report: Report) -> None:
-    """Make the snapshot the base of an append-only file, and compare the checksum of what is copied."""
+    """Make the snapshot the base of an append-only file, and check the checksum of the copy."""
     parts = folder / append_only.FOLDER
     parts.mkdir(mode=0o700)
     size, checksum = files.write(

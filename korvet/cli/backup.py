@@ -19,9 +19,9 @@ from korvet.storage.keys import Keyspace
 def backup(folder: Path, url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> None:
     """Write a backup to the new folder FOLDER.
 
-    Brokers and clients go on during the backup. The backup is of one moment, and holds every record, commit and
-    transaction that was acknowledged before the command began. It holds all keys of the server, also those
-    of other applications.
+    Brokers and clients continue during the backup. The backup is of one moment, and holds every record,
+    commit and transaction that was acknowledged before the command began. It holds all keys of the server,
+    also those of other applications.
 
     Without --redis, the command backs up the data folder, whether or not korvet runs on it.
 

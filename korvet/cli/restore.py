@@ -19,7 +19,7 @@ from korvet.config.address import redacted
 @click.option(
     "--scratch",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="With --redis or --check: where temporary files go  [default: the system's folder].",
+    help="With --redis or --check: the folder for temporary files  [default: the system's folder].",
 )
 @click.option("--check", "only_check", is_flag=True, help="Verify and load the backup, and restore nothing.")
 @json_option
@@ -32,7 +32,7 @@ def restore(
     space for all data. Then it writes the data to the empty target.
 
     Epochs, producer IDs and other numbers continue above every number that clients may have seen after the
-    backup. Consumers that have read beyond the backup are told that the log was truncated.
+    backup. Consumers that have read beyond the backup learn that the log was truncated.
 
     If the command fails or is killed, brokers refuse the target; run the command again.
 

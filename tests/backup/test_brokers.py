@@ -56,7 +56,7 @@ def test_a_backup_under_load_holds_all_that_was_acknowledged(
     before = dict(load.acknowledged)
     success("backup", tmp_path / "backup", "--data-dir", server.data_dir)
     during = len(load.acknowledged)
-    until(lambda: len(load.acknowledged) > during + 1000, 30, "the load goes on")
+    until(lambda: len(load.acknowledged) > during + 1000, 30, "the load continues")
     load.finish()
     assert not load.failed
     after = max(load.acknowledged.values())
@@ -119,7 +119,7 @@ def epoch_of(server: KorvetServer) -> int:
 def test_a_consumer_ahead_of_the_backup_misses_no_new_record(
     own_korvet: Callable[..., KorvetServer], tmp_path: Path, assignment: str
 ) -> None:
-    """The consumer goes on through the restore, and its group's offsets are those of the backup."""
+    """The consumer runs during the restore, and its group's offsets are those of the backup."""
     server = own_korvet()
     create_topic(server.bootstrap, TOPIC, 1, {"offset.assignment": assignment})
     send(producer(server.bootstrap), TOPIC, 0, records(0, 5))

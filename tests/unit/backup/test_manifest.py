@@ -66,7 +66,7 @@ def test_a_folder_without_one_of_its_files_is_no_backup(tmp_path: Path) -> None:
     with pytest.raises(BackupError, match=f"is no complete backup: .*{SNAPSHOT} does not exist"):
         read(tmp_path)
     (tmp_path / SNAPSHOT).write_bytes(b"12345")
-    with pytest.raises(BackupError, match="has 5 bytes and the manifest says 4"):
+    with pytest.raises(BackupError, match="has 5 bytes, not 4 as in the manifest"):
         read(tmp_path)
     (tmp_path / SNAPSHOT).write_bytes(b"1234")
     assert read(tmp_path) == GIVEN
