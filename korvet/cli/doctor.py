@@ -338,7 +338,6 @@ def check_shared(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[Fi
         for key in client.scan_iter(match=f"{{{keyspace}}}:*", count=_PAGE, _type="hash")
     }
     hashes: dict[bytes, Any] = {key: client.hgetall(key) for key, client in holders.items()}
-    # A backup is never restored into a cluster.
     if len(servers) == 1 and servers[0].exists(keys.restoring):
         yield Finding("keyspace", _FAULT, "a restore has not finished: run `korvet restore` again")
         return
