@@ -33,7 +33,7 @@ from korvet.storage.durability import (
     describe_replicas,
     merged,
     outlooks,
-    short_of_replicas,
+    refusing_topics,
 )
 from korvet.storage.errors import StorageError
 from korvet.storage.fields import counter_of, read_fields, shown
@@ -226,14 +226,11 @@ def check_durability(addresses: Sequence[RedisAddress], setup: Setup) -> Iterato
         else:
             facts[place] = found
     for place, server in facts.items():
-        subject = f"replicas, {place}" if len(addresses) > 1 else "replicas"
-        text = describe_replicas(server.replication)
-        short = short_of_replicas(server.replication, setup.levels)
-        if short:
-            topics = sum(setup.levels.values())
-            text += f"; {short} of {topics} topics refuse records with acks=all (min.insync.replicas)"
+        where = f", {place}" if len(addresses) > 1 else ""
         late = server.replication.in_sync < len(server.replication.replicas)
-        yield Finding(subject, _FAULT if short else _WARNING if late else _OK, text)
+        yield Finding(f"replicas{where}", _WARNING if late else _OK, describe_replicas(server.replication))
+        if refusing := refusing_topics(server, setup.levels):
+            yield Finding(f"acks=all{where}", _FAULT, refusing)
     outlooks_of = {place: outlooks(server, setup) for place, server in facts.items()}
     for outlook, places in merged(outlooks_of):
         subject = ", ".join((f"if {outlook.failure.value}", *places))

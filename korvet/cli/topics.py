@@ -58,6 +58,10 @@ def describe_topic(name: str, bootstrap: str, as_json: bool) -> None:
         topic = cluster.topic(name)
         indexes = sorted(int(part.partition_index) for part in topic.partitions)
         leaders = {int(part.partition_index): int(part.leader_id) for part in topic.partitions}
+        copies = {
+            int(part.partition_index): (len(part.replica_nodes), len(part.isr_nodes))
+            for part in topic.partitions
+        }
         starts = list_offsets(cluster, name, indexes, EARLIEST)
         ends = list_offsets(cluster, name, indexes, LATEST)
         configs = topic_requests.topic_configs(cluster, name)
@@ -68,7 +72,14 @@ def describe_topic(name: str, bootstrap: str, as_json: bool) -> None:
                 "topic_id": None if topic.topic_id is None else str(topic.topic_id),
                 "internal": topic.is_internal,
                 "partitions": [
-                    {"partition": i, "leader": leaders[i], "log_start": starts[i], "log_end": ends[i]}
+                    {
+                        "partition": i,
+                        "leader": leaders[i],
+                        "replicas": copies[i][0],
+                        "in_sync": copies[i][1],
+                        "log_start": starts[i],
+                        "log_end": ends[i],
+                    }
                     for i in indexes
                 ],
                 "configs": {config.name: config.value for config in configs},
@@ -76,8 +87,8 @@ def describe_topic(name: str, bootstrap: str, as_json: bool) -> None:
         )
         return
     click.echo(f"{name}  (id {topic.topic_id}{', internal' if topic.is_internal else ''})\n")
-    rows = [(i, leaders[i], starts[i], ends[i]) for i in indexes]
-    table(("PARTITION", "LEADER", "LOG START", "LOG END"), rows)
+    rows = [(i, leaders[i], *copies[i], starts[i], ends[i]) for i in indexes]
+    table(("PARTITION", "LEADER", "REPLICAS", "IN SYNC", "LOG START", "LOG END"), rows)
     click.echo()
     table(("SETTING", "VALUE"), [(config.name, config.value) for config in configs])
 

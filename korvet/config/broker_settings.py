@@ -44,8 +44,14 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     keyspace: Annotated[
         str, Meta(description="Prefix of all Redis keys. One keyspace is one Kafka cluster.")
     ] = "korvet"
+    # Larger IDs stand for replicas (korvet/api/common/replicas.py).
     node_id: Annotated[
-        Count, Meta(description="This broker's ID in the cluster, unique among live brokers.")
+        int,
+        Meta(
+            ge=0,
+            le=1_000_000_000,
+            description="This broker's ID in the cluster, unique among live brokers.",
+        ),
     ] = 1
     processes: Annotated[
         Size,

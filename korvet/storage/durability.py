@@ -127,11 +127,16 @@ def describe_replicas(replication: Replication) -> str:
     return text
 
 
-def short_of_replicas(replication: Replication, levels: Mapping[Level, int]) -> int:
-    """The number of topics that refuse records with acks=all now, because they ask for more replicas than
-    are in sync.
-    """
-    return _count(levels, lambda level: level.replicas > replication.in_sync)
+def refusing_topics(server: ServerFacts, levels: Mapping[Level, int]) -> str:
+    """Which topics refuse records with acks=all now, and why; empty if none does."""
+    in_sync, topics = server.replication.in_sync, sum(levels.values())
+    short = _count(levels, lambda level: level.replicas > in_sync)
+    flushed = 0 if server.append_only else _count(levels, lambda level: level.fsync)
+    reasons = (
+        (short, f"they need more replicas than {in_sync} (min.insync.replicas)"),
+        (flushed, "they need an append-only file (acks.all.fsync)"),
+    )
+    return "; ".join(f"{count} of {topics} topics refuse records: {why}" for count, why in reasons if count)
 
 
 def _broker(restart: Outlook, setup: Setup) -> Outlook:

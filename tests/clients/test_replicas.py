@@ -15,6 +15,7 @@ from korvet.embedded import find_server
 from tests.api.asking import connect
 from tests.clients.test_confluent import numbered
 from tests.support.admin import create_topic
+from tests.support.cluster import RedisCluster
 from tests.support.confluent import producer, read_all, send
 from tests.support.polling import until
 from tests.support.sentinel import SentinelGroup
@@ -150,6 +151,30 @@ def test_librdkafka_describes_replicas(server: KorvetServer) -> None:
     for partition in described.partitions:
         assert [node.id for node in partition.replicas] == [LEADER, COPY]
         assert [node.id for node in partition.isr] == [LEADER, COPY]
+
+
+def test_partitions_of_a_cluster_have_the_replicas_of_their_servers(
+    own_korvet: Callable[..., KorvetServer], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    cluster = RedisCluster(str(find_server().path), tmp_path_factory.mktemp("cluster"), replicas=3)
+    try:
+        server = own_korvet("--set", "offsets.topic.num.partitions=1", redis_url=cluster.url)
+        create_topic(server.bootstrap, "t", 8)
+        until(lambda: missing(server, "t") == set(), WAIT_S, "all replicas are seen")
+        primary, replica = cluster.nodes[0], cluster.nodes[3]
+        streams = [f"korvet:t:{index}".encode() for index in range(8)]
+        concerned = {index for index, stream in enumerate(streams) if cluster.owner(stream) is primary}
+        assert 0 < len(concerned) < 8
+        replica.kill()
+        until(lambda: missing(server, "t") == concerned, WAIT_S, "the replica is missed")
+    finally:
+        cluster.stop()
+
+
+def missing(server: KorvetServer, topic: str) -> set[int]:
+    """The partitions that lack a replica; a topic of a cluster whose primaries have one replica each."""
+    (found,) = asked(server, "Metadata", 12, topics=[{"topic_id": None, "name": topic}]).topics
+    return {each.partition_index for each in found.partitions if [*each.isr_nodes] != [LEADER, COPY]}
 
 
 def test_clients_use_the_leader(server: KorvetServer, java: JavaTools) -> None:

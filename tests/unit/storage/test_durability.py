@@ -15,7 +15,7 @@ from korvet.storage.durability import (
     describe_replicas,
     merged,
     outlooks,
-    short_of_replicas,
+    refusing_topics,
 )
 from korvet.storage.link.barrier import Level
 from korvet.storage.link.replication import Replica, parse_replication
@@ -208,8 +208,15 @@ def test_replicas_now() -> None:
     far = msgspec.structs.replace(NEAR, offset=400, lag_s=7)
     found = describe_replicas(with_replicas(PAIR, NEAR, COPYING, far).replication)
     assert found == "2 of 3 in sync, at most 600 bytes behind, the last report 7 s ago"
-    assert short_of_replicas(PAIR.replication, {ALONE: 3, TWO: 2, Level(2, True): 1}) == 1
-    assert short_of_replicas(with_replicas(PAIR, COPYING).replication, {ALONE: 3, TWO: 2}) == 2
+
+
+def test_topics_that_refuse_records() -> None:
+    levels = {ALONE: 3, TWO: 2, FLUSHED: 1}
+    assert not refusing_topics(PAIR, levels)
+    short = "2 of 6 topics refuse records: they need more replicas than 0 (min.insync.replicas)"
+    assert refusing_topics(with_replicas(PAIR, COPYING), levels) == short
+    flushed = "1 of 6 topics refuse records: they need an append-only file (acks.all.fsync)"
+    assert refusing_topics(but(SAFE, append_only=False), levels) == f"{short}; {flushed}"
 
 
 def test_servers_with_the_same_outlook_are_named_once() -> None:
