@@ -279,7 +279,7 @@ class LogState:
         if index_stale:
             self.on_index_stale()
         writer_epoch = int(epoch) if epoch else None
-        if self.is_superseded(writer_epoch) and self.loaded:
+        if self.is_superseded(writer_epoch):
             # What the next leader appends is no part of the log in our epoch.
             end = max(start, min(end, self.log_end))
             stable = min(stable, end)
