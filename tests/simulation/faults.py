@@ -84,6 +84,10 @@ class Faults:
     async def _cut_replies(self, plan: FaultPlan) -> None:
         await self._without(self._paths(plan)[1], plan)
 
+    async def _half_open(self, plan: FaultPlan) -> None:
+        broker = self._world.brokers[_number(plan)]
+        self._world.network.half_open(broker, [each.process for each in self._servers.all])
+
     async def _delay(self, plan: FaultPlan) -> None:
         there, back = self._paths(plan)
         network = self._world.network
@@ -192,6 +196,7 @@ _CARRY_OUT: Final[dict[str, Callable[[Faults, FaultPlan], Awaitable[None]]]] = {
     "cut": Faults._cut,
     "cut_requests": Faults._cut_requests,
     "cut_replies": Faults._cut_replies,
+    "half_open": Faults._half_open,
     "delay": Faults._delay,
     "flush_functions": Faults._flush_functions,
     "maxmemory": Faults._maxmemory,

@@ -13,7 +13,7 @@ from tests.simulation.transport import Closing, ListeningSocket, SimulatedTransp
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from tests.simulation.loop import SimulatedLoop
 
@@ -170,6 +170,13 @@ class Network:
             accept(transport)
         else:
             transport.begin(accept())
+
+    def half_open(self, process: Process, others: Collection[Process]) -> None:
+        """Let the open connections to other processes pass nothing any more; neither end is told."""
+        for transport in [each for one in (process, *others) for each in one.transports]:
+            pipe = transport.pipe
+            if process in (pipe.source, pipe.target) and {pipe.source, pipe.target} & set(others):
+                pipe.close()
 
     # Deaths
 

@@ -17,14 +17,14 @@ from tests.robustness.plan import (
     TopologyName,
 )
 
-TOPOLOGIES: Final[tuple[TopologyName, ...]] = ("alone",)
+TOPOLOGIES: Final[tuple[TopologyName, ...]] = ("alone", "pair")
 DURATION_MS: Final = (1_000, 4_000)
 # The first fault begins when topics exist and clients have connected.
 FIRST_FAULT_MS: Final = 300
 PAUSE_MS: Final = (50, 1_500)
 # A longer fault shows nothing new: leases, sessions and timeouts are shorter in simulated runs.
 LONGEST_FAULT_MS: Final = 3_000
-NOT_SIMULATED: Final = frozenset({"disk_full"})
+NOT_SIMULATED: Final = frozenset({"disk_full", "pause_primary"})
 KINDS: Final = tuple(
     kind for kind in FAULT_KINDS if kind.name not in NOT_SIMULATED for _ in range(kind.weight)
 )
@@ -42,7 +42,7 @@ def make(seed: int) -> Plan:
         duration_ms=duration_ms,
         topology=topology,
         brokers=brokers,
-        replica_lag_ms=0 if topology == "alone" else dice.one_of((0, 0, 20, 100, 1_500)),
+        replica_lag_ms=0 if topology == "alone" else dice.one_of((0, 0, 20, 100, 500)),
         topics=topics,
         producers=_producers(dice, topics),
         groups=_groups(dice, topics),

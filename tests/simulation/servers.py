@@ -22,9 +22,9 @@ class Servers:
     def __init__(self, network: Network, copies: int) -> None:
         self.network = network
         names = [f"redis-{number}" for number in range(1, copies + 1)]
-        self._servers = [RedisServer(network.loop, network, network.process(name)) for name in names]
-        self.primary = self._servers[0]
-        for server in self._servers:
+        self.all = [RedisServer(network.loop, network, network.process(name)) for name in names]
+        self.primary = self.all[0]
+        for server in self.all:
             server.start()
             if server is not self.primary:
                 server.replication.follow(self.primary)
@@ -33,12 +33,12 @@ class Servers:
     @property
     def replica(self) -> RedisServer:
         """The server that is not the primary."""
-        return next(server for server in self._servers if server is not self.primary)
+        return next(server for server in self.all if server is not self.primary)
 
     @property
     def names(self) -> list[str]:
         """The hosts of all servers."""
-        return [server.process.name for server in self._servers]
+        return [server.process.name for server in self.all]
 
     def kill(self, server: RedisServer) -> None:
         """End a server's process."""

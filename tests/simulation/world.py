@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 RECOVERY_S: Final = 30.0
 # Virtual time in which brokers start.
 _START_S: Final = 20.0
+# Until then replicas have all that was written, although they are late.
+_SETTLED_S: Final = 4.0
 # Clients go on after the last fault for this time.
 _CALM_S: Final = 0.5
 
@@ -112,7 +114,7 @@ class World:
     def start_broker(self, number: int) -> None:
         """Start a broker."""
         process = self.brokers[number] = self.network.process(f"broker-{number}")
-        brokers.start(process, number, {})
+        brokers.start(process, number, {"min_insync_replicas": COPIES[self.plan.topology]})
 
     async def main(self) -> None:
         """The whole run."""
@@ -126,9 +128,8 @@ class World:
             )
             for each in plan.topics
         )
-        kept_commits = not plan.may_lose or plan.topology == "pair"
         groups = tuple(group.name for group in plan.groups)
-        fields: dict[str, Any] = {"topics": topics, "kept_commits": kept_commits, "groups": groups}
+        fields: dict[str, Any] = {"topics": topics, "kept_commits": True, "groups": groups}
         self.note(Run, "info", seed=plan.seed, topology=plan.topology, plan=describe(plan), **fields)
         for number in range(1, plan.brokers + 1):
             self.start_broker(number)
@@ -138,6 +139,7 @@ class World:
         if len(names) > 1:
             self.network.slow_down(names[0], names[1], plan.replica_lag_ms / 1000)
         await self._work()
+        await asyncio.sleep(_SETTLED_S)
         await self._read_everything()
 
     def _client(self, name: str) -> Client:
@@ -159,9 +161,11 @@ class World:
         await self._run(client, self._create_topic(client, topic))
 
     async def _create_topic(self, client: Client, topic: TopicPlan) -> None:
-        configs = {"offset.assignment": topic.offsets, "storage.layout": topic.layout}
-        if topic.min_insync_replicas > 1:
-            configs["min.insync.replicas"] = str(topic.min_insync_replicas)
+        configs = {
+            "offset.assignment": topic.offsets,
+            "storage.layout": topic.layout,
+            "min.insync.replicas": str(topic.min_insync_replicas),
+        }
         request = CreateTopicsRequest(
             topics=(
                 CreatableTopic(

@@ -92,9 +92,10 @@ def get(db: Database, args: Args) -> bytes | None:
 def set_(db: Database, args: Args) -> Status:
     db.expiries.pop(args[0], None)
     for at in range(2, len(args), 2):
-        if args[at].upper() != b"PX" or at + 1 == len(args):
+        unit_ms = {b"PX": 1, b"EX": 1000}.get(args[at].upper())
+        if unit_ms is None or at + 1 == len(args):
             raise Fault(SYNTAX_ERROR)
-        db.expiries[args[0]] = db.now_ms + integer_of(args[at + 1])
+        db.expiries[args[0]] = db.now_ms + integer_of(args[at + 1]) * unit_ms
     db.put(args[0], args[1])
     return OK
 
