@@ -377,11 +377,12 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
 
     def _refuse_all(self, error: ErrorCode) -> None:
         """Refuse all requests whose replies wait for replicas."""
-        for step in self._steps:
-            for token, _ in step.outcome.replies:
-                waiting = self._waiting.pop(token, None)
-                if waiting is not None:
-                    call(waiting[1], self._refuse(waiting[0], error))
+        tokens = [token for step in self._steps for token, _ in step.outcome.replies]
+        for token in tokens:
+            waiting = self._waiting.pop(token, None)
+            if waiting is not None:
+                # The client's next request may already have been received, and is handled at once.
+                call(waiting[1], self._refuse(waiting[0], error))
 
     def _finish(self, step: _Step) -> None:
         """Send the replies."""

@@ -33,6 +33,8 @@ _BY_TYPE: Final[dict[type[Exception], ErrorCode]] = {
     storage.WritesRefused: ErrorCode.not_enough_replicas,
     storage.NotEnoughReplicas: ErrorCode.not_enough_replicas,
     storage.NotEnoughReplicasAfterAppend: ErrorCode.not_enough_replicas_after_append,
+    # The records may be lost, or not. Clients send them again.
+    storage.HistoryChanged: ErrorCode.not_enough_replicas_after_append,
     # The batch may be in the log. Producers treat this as a timeout; for idempotent ones the retry is a
     # duplicate.
     storage.LinkLost: ErrorCode.request_timed_out,

@@ -11,6 +11,7 @@ from korvet.protocol import registry
 from korvet.storage.errors import (
     PASSING,
     FencedEpoch,
+    HistoryChanged,
     LinkLost,
     RedisFault,
     StorageError,
@@ -70,6 +71,10 @@ def test_what_an_operator_has_to_mend_is_no_fault_of_the_client(reply: str) -> N
     assert error_code_of(of(reply)) is ErrorCode.kafka_storage_error
     assert error_code_of(of(reply), Asked.READ) in OF_FETCHES
     assert error_code_of(of(reply), Asked.COORDINATOR) is ErrorCode.coordinator_not_available
+
+
+def test_records_that_a_failover_may_have_lost_are_sent_again() -> None:
+    assert error_code_of(HistoryChanged("")) is ErrorCode.not_enough_replicas_after_append
 
 
 def test_every_api_is_one_of_these() -> None:

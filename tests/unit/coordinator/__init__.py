@@ -1,0 +1,1 @@
+"""Tests of pure parts of the coordinators."""

@@ -1,0 +1,88 @@
+"""A served partition whose records wait for replicas, without Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from korvet.coordinator.served import Claim, ServedPartition, Step
+from korvet.storage.errors import NotEnoughReplicasAfterAppend
+
+
+class Log:
+    """Takes appends, and keeps what waits for replicas."""
+
+    topic = SimpleNamespace(name="t", configs={})
+    closed = False
+    waits_for_replicas = True
+    missing_replicas = None
+    writes_refused = None
+
+    def __init__(self) -> None:
+        self.end = 0
+        self.waiting: list[Any] = []
+
+    def append_own(self, arguments: Any, producer: Any, done: Any, *, epoch: int) -> None:
+        self.end += 1
+        done(SimpleNamespace(base_offset=self.end - 1))
+
+    def await_released(self, end: int, timeout_ms: int, done: Any) -> None:
+        self.waiting.append(done)
+
+
+class Shard:
+    """Answers each request with its name, after one record."""
+
+    def answer(self, request: str, token: int, now_ms: int) -> Any:
+        return SimpleNamespace(records=[request], replies=[(token, request)])
+
+    def next_deadline_ms(self) -> None:
+        return None
+
+
+class Partition(ServedPartition[Shard, Step]):
+    """The simplest coordinator."""
+
+    def _step(self, outcome: Any) -> Step:
+        return Step(outcome)
+
+    def _replay(self, outcome: Any) -> None:
+        pass
+
+    def _encode(self, record: Any) -> tuple[bytes, bytes | None]:
+        return record.encode(), b""
+
+    def _refuse(self, request: Any, error: ErrorCode) -> Any:
+        return error
+
+    def _release(self, step: Step) -> None:
+        self._finish(step)
+
+
+def test_a_refused_client_may_ask_again_at_once() -> None:
+    """Its next request has been received already, and is submitted before the refusal returns."""
+
+    async def work() -> None:
+        log, failures = Log(), []
+        claim = Claim(log, 1, 0, lambda: 0, lambda at_ms: None, failures.append, 1000, 1000)  # type: ignore[arg-type]
+        partition, answers = Partition(Shard(), claim), []
+
+        def refused(answer: Any) -> None:
+            answers.append(answer)
+            partition.submit(Shard.answer, "again", answers.append)
+
+        partition.submit(Shard.answer, "first", refused)
+        partition.submit(Shard.answer, "second", answers.append)
+        await asyncio.sleep(0)
+        log.waiting.pop(0)(NotEnoughReplicasAfterAppend("late"))
+        assert answers == [ErrorCode.coordinator_not_available] * 2
+        await asyncio.sleep(0)
+        while log.waiting:
+            log.waiting.pop(0)(None)
+        assert answers[2:] == ["again"]
+        assert not failures
+
+    asyncio.run(work())
