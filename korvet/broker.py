@@ -38,6 +38,7 @@ from korvet.storage.keys import Keyspace
 from korvet.storage.link.eviction import EvictionWatch
 from korvet.storage.outlook_log import log_outlooks
 from korvet.storage.shared_configs import SharedConfigs
+from korvet.storage.shared_writes import SharedWrites
 from korvet.storage.store import Store
 from korvet.supervisor import keep, once
 from korvet.topics.compaction import LogCleaner
@@ -229,6 +230,7 @@ def _services(parts: _Parts) -> Services:
         transactions=parts.transactions,
         markers=parts.markers,
         security=parts.security,
+        shared_writes=SharedWrites(parts.store.commands, parts.store.resources.level),
         password_checks=PasswordChecks(),
         quotas=parts.security.quotas,
         new_producer_id=parts.store.producer_ids.allocate,

@@ -27,7 +27,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     return context.make("AlterClientQuotasResponse", entries=entries)
 
 
-@api(49, "AlterClientQuotas", (0, 1), refuse=refuse)
+@api(49, "AlterClientQuotas", (0, 1), refuse=refuse, changes_shared=True)
 async def alter_client_quotas(context: RequestContext, request: Any) -> Any:
     """Store and forget quotas; in force here when answered, and everywhere within two seconds."""
     if not context.may(Operation.ALTER_CONFIGS, ResourceType.CLUSTER):

@@ -28,7 +28,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     return context.make("AlterConfigsResponse", responses=responses)
 
 
-@api(33, "AlterConfigs", (0, 2), refuse=refuse)
+@api(33, "AlterConfigs", (0, 2), refuse=refuse, changes_shared=True)
 async def alter_configs(context: RequestContext, request: Any) -> Any:
     """Replace the configs of topics and groups, each on its own."""
     responses = await alter_resources(context, request, _never_null, _alteration, _group_configs)

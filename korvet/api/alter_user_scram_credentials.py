@@ -27,7 +27,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     return _response(context, [(user, error, None) for user in users])
 
 
-@api(51, "AlterUserScramCredentials", (0, 0), refuse=refuse)
+@api(51, "AlterUserScramCredentials", (0, 0), refuse=refuse, changes_shared=True)
 async def alter_user_scram_credentials(context: RequestContext, request: Any) -> Any:
     """Store and forget credentials; in force here when answered, and everywhere within a second."""
     if not context.may(Operation.ALTER, ResourceType.CLUSTER):

@@ -26,7 +26,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode, message: str
     )
 
 
-@api(30, "CreateAcls", (1, 3), refuse=refuse)
+@api(30, "CreateAcls", (1, 3), refuse=refuse, changes_shared=True)
 async def create_acls(context: RequestContext, request: Any) -> Any:
     """Store the bindings; they are in force here when answered, and everywhere within a second."""
     if not context.may(Operation.ALTER, ResourceType.CLUSTER):

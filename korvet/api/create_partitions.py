@@ -30,7 +30,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     return context.make("CreatePartitionsResponse", results=results)
 
 
-@api(37, "CreatePartitions", (0, 3), refuse=refuse, strict_quota_since=3)
+@api(37, "CreatePartitions", (0, 3), refuse=refuse, changes_shared=True, strict_quota_since=3)
 async def create_partitions(context: RequestContext, request: Any) -> Any:
     """Grow the topics to the counts asked for, each on its own."""
     times = Counter(asked.name for asked in request.topics)

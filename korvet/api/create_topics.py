@@ -51,7 +51,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     )
 
 
-@api(19, "CreateTopics", (2, 7), refuse=refuse, strict_quota_since=6)
+@api(19, "CreateTopics", (2, 7), refuse=refuse, changes_shared=True, strict_quota_since=6)
 async def create_topics(context: RequestContext, request: Any) -> Any:
     """Make the topics, each on its own: one that is refused does not keep the others."""
     times = Counter(asked.name for asked in request.topics)

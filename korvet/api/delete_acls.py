@@ -29,7 +29,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode, message: str
     )
 
 
-@api(31, "DeleteAcls", (1, 3), refuse=refuse)
+@api(31, "DeleteAcls", (1, 3), refuse=refuse, changes_shared=True)
 async def delete_acls(context: RequestContext, request: Any) -> Any:
     """Forget the bindings that the filters mean."""
     if not context.may(Operation.ALTER, ResourceType.CLUSTER):

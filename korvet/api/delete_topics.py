@@ -30,7 +30,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     return context.make("DeleteTopicsResponse", responses=tuple(results))
 
 
-@api(20, "DeleteTopics", (1, 6), refuse=refuse, strict_quota_since=5)
+@api(20, "DeleteTopics", (1, 6), refuse=refuse, changes_shared=True, strict_quota_since=5)
 async def delete_topics(context: RequestContext, request: Any) -> Any:
     """Delete the topics, each on its own."""
     asked = _asked(context, request)

@@ -29,7 +29,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     return context.make("IncrementalAlterConfigsResponse", responses=responses)
 
 
-@api(44, "IncrementalAlterConfigs", (0, 1), refuse=refuse)
+@api(44, "IncrementalAlterConfigs", (0, 1), refuse=refuse, changes_shared=True)
 async def incremental_alter_configs(context: RequestContext, request: Any) -> Any:
     """Change single configs of topics and groups, each on its own: all its changes or none."""
     responses = await alter_resources(context, request, _deletes, _alteration, _group_configs)

@@ -60,6 +60,8 @@ class Api(msgspec.Struct, frozen=True):
     """The first version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599). None for APIs that neither
     create nor delete partitions.
     """
+    changes_shared: bool = False
+    """Requests change what all brokers share. Their responses leave once replicas have the changes."""
     decode: Decode | None = None
     """A decoder written by hand; None for kio's."""
     is_repeated: Callable[[Any], bool] | None = None
@@ -82,6 +84,7 @@ def api(
     refuse: Refuse,
     waits: bool = False,
     strict_quota_since: int | None = None,
+    changes_shared: bool = False,
     unsupported: Callable[[], bytes] | None = None,
 ) -> Callable[[_H], _H]:
     """Register a coroutine function as the handler of an API for `versions` (first, last). See Api."""
@@ -98,6 +101,7 @@ def api(
             handle=handle,
             waits=waits,
             strict_quota_since=strict_quota_since,
+            changes_shared=changes_shared,
             unsupported=unsupported,
         )
         _add(entry)

@@ -184,6 +184,8 @@ class Dispatcher:
         assert api.handle is not None
         try:
             response = await api.handle(context, request)
+            if api.changes_shared:
+                await self._services.shared_writes.replicated()
             body: list[bytes] | None
             body = response
             if not isinstance(response, list):

@@ -53,6 +53,10 @@ class NotEnoughReplicasAfterAppend(StorageError):
     """
 
 
+class NotReplicated(StorageError):
+    """A change is made, but it is not on as many replicas as the broker asks for: a failover may lose it."""
+
+
 class HighWatermarkUnknown(StorageError):
     """No replica has confirmed yet what the log holds."""
 

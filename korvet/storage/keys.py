@@ -37,6 +37,7 @@ class Keyspace:
         "prefix",
         "quotas",
         "restoring",
+        "shared_barrier",
         "topics",
         "users",
     )
@@ -59,6 +60,8 @@ class Keyspace:
         """Hash: entity and key as JSON -> client quota."""
         self.group_configs = self._shared("group.configs")
         """Hash: group and name of a config as JSON -> the value that the group has set."""
+        self.shared_barrier = self._shared("barrier")
+        """As `barrier`, on the server of these keys."""
 
         self.restoring = self._shared("restoring")
         """String: checksum of the backup that is being restored; gone when the restore is complete."""

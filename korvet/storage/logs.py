@@ -123,6 +123,7 @@ class Logs:
         await self._resources.watcher.close()
         for name in list(self._logs):
             self.close_topic(name)
+        await self._resources.watermarks.close()
 
     def _open(self, topic: Topic, partition: int) -> PartitionLog:
         if self.membership is None:

@@ -18,10 +18,12 @@ from korvet.storage.errors import (
     HistoryChanged,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
+    NotReplicated,
 )
 from korvet.storage.keys import Keyspace
 from korvet.storage.link.barrier import Level
 from korvet.storage.link.futures import awaited
+from korvet.storage.shared_writes import SharedWrites
 from korvet.storage.store import Store
 from tests.storage.batches import received
 from tests.storage.proxy import proxied_store
@@ -276,5 +278,54 @@ def test_replicas_of_another_server_release_nothing(new_server: NewServer, prefi
                 return False
 
             await until_async(appended, SOON_S, "the new server's replica releases records")
+
+    asyncio.run(work())
+
+
+def test_the_next_leader_knows_what_readers_have_seen(pair: tuple[Server, Server], prefix: str) -> None:
+    async def work() -> None:
+        async with opened(pair[0], prefix) as log:
+            seen = (await append_own(log, batch(b"1"))).base_offset + 1
+            await released(log, seen)
+        with stopped(pair[1]):
+            store = await Store.open(pair[0].url, Keyspace(prefix), level=ONE_REPLICA)
+            try:
+                await store.catalogue.load()
+                topic = store.catalogue.get("t")
+                assert topic is not None
+                log = store.logs.get(topic, 0)
+                later = (await append_own(log, batch(b"2"))).base_offset + 1
+                await until_async(lambda: sees(log, seen), SOON_S, "the noted watermark is known")
+                assert log.log_end == later
+                assert await log.readable_end(is_committed=False) == seen
+                fetched = await read_log(log, 0, 1 << 20)
+                assert (fetched.record_count, fetched.high_watermark) == (1, seen)
+            finally:
+                await store.close()
+
+    asyncio.run(work())
+
+
+def test_a_note_does_not_bring_a_deleted_topic_back(pair: tuple[Server, Server], prefix: str) -> None:
+    async def work() -> None:
+        store = await Store.open(pair[0].url, Keyspace(prefix), level=ONE_REPLICA)
+        try:
+            log = store.logs.get(await store.catalogue.create("t", 1, {}), 0)
+            await released(log, (await append_own(log, batch(b"1"))).base_offset + 1)
+            await store.catalogue.delete("t")
+        finally:
+            await store.close()
+
+    asyncio.run(work())
+    assert not [key for key in pair[0].client.keys(f"*{prefix}:t:0*") if b"barrier" not in key]
+
+
+def test_shared_changes_wait_for_replicas(pair: tuple[Server, Server], prefix: str) -> None:
+    async def work() -> None:
+        async with opened(pair[0], prefix) as log:
+            writes = SharedWrites(log._resources.commands, ONE_REPLICA)
+            await writes.replicated()
+            with stopped(pair[1]), pytest.raises(NotReplicated, match="5 s"):
+                await writes.replicated()
 
     asyncio.run(work())

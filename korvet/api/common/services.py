@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from korvet.storage.copies import PartitionCopies
     from korvet.storage.log.native_watcher import NativeWatcher
     from korvet.storage.shared_configs import SharedConfigs
+    from korvet.storage.shared_writes import SharedWrites
     from korvet.topics.directory import TopicDirectory
 
 
@@ -40,6 +41,7 @@ class Services(msgspec.Struct, frozen=True):
     transactions: TransactionService
     markers: LocalMarkers
     security: SharedConfigs
+    shared_writes: SharedWrites
     password_checks: PasswordChecks
     quotas: ClientQuotas
     new_producer_id: Callable[[], Awaitable[int]]

@@ -31,6 +31,7 @@ _SCOPES: Final = (
     ("reindex",),
     ("lookup",),
     ("retention",),
+    ("watermark",),
     ("_shadow", "_shadow_groups", "_shadow_entries", "compact"),
     ("_group_view", "projection"),
     ("moved_groups",),

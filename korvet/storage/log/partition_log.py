@@ -100,6 +100,7 @@ class PartitionLog:
         """Whether a compaction is under way. It starts over if records are deleted during it."""
         self._index = LogIndex(state, commands)
         state.on_index_stale = self._index.fold_soon
+        state.on_released = resources.watermarks.changed
         self.queries = Queries(state, self._index)
         self.trimming = Trimming(state, commands, self._index)
         self._appender = Appender(state, resources)
@@ -371,6 +372,7 @@ class PartitionLog:
         changes that will not come.
         """
         state = self.state
+        self._resources.watermarks.note(state)
         state.refusal = refusal
         if state.release is not None:
             state.release.close(refusal)

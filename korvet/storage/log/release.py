@@ -13,6 +13,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from korvet.records.kernel import pack_command
 from korvet.storage.errors import (
     HistoryChanged,
     NotEnoughReplicas,
@@ -47,6 +48,7 @@ class _Log(Protocol):
     """The log whose records are released; LogState implements it."""
 
     name: str
+    meta: bytes
     links: Links
     listeners: Listeners
     barrier_key: bytes
@@ -59,6 +61,9 @@ class _Log(Protocol):
 
     def take_bounds(self, reply: list[Any]) -> object:
         """Take over both ends."""
+
+    def announce(self) -> None:
+        """The released end has grown."""
 
 
 class _Waiter(NamedTuple):
@@ -93,8 +98,22 @@ class Release:
 
     def loaded(self, end: int) -> None:
         """Both ends were read for the first time, or for the first time since another server took over."""
-        self.end = min(self.end, end) if end else 0
+        if not end:
+            self.end = 0
+        elif self.end == UNKNOWN_END:
+            command = pack_command("HGET", self._log.meta, "watermark")
+            self._log.links.read.send(command, partial(self._noted, end))
+        else:
+            self.end = min(self.end, end)
         self.grown()
+
+    def _noted(self, log_end: int, reply: memoryview | StorageError) -> None:
+        """Readers of the last leader have seen the records before this offset (Watermarks)."""
+        noted = None if isinstance(reply, StorageError) else parse_reply(reply)
+        if noted is not None and self.end < (end := min(int(noted), log_end)):
+            self.end = end
+            self._answer_released()
+            self._log.listeners.wake()
 
     def moved(self) -> None:
         """Another server holds the log now, which may lack what was not released."""
@@ -143,7 +162,7 @@ class Release:
             self.end = max(self.end, asked[0])
             self._ask()
             self._answer_released()
-            log.listeners.wake()
+            log.announce()
         elif isinstance(error, HistoryChanged):
             log.forget()
             log.links.read_functions.send(log.bounds_call, self._bounds_arrived)

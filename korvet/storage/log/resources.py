@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from korvet.storage.log.watermarks import Watermarks
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -38,6 +40,7 @@ class LogResources:
         "readaheads",
         "tails",
         "watcher",
+        "watermarks",
         "writes_refused",
     )
 
@@ -60,6 +63,7 @@ class LogResources:
         self.tails = tails
         self.readaheads = readaheads
         self.watcher = watcher
+        self.watermarks = Watermarks()
         self.no_room: NoRoom | None = None
         """Why records of clients are refused now; None while they are accepted."""
         self.on_fenced: Callable[[FencedEpoch], None] = _ignore

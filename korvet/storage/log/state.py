@@ -42,7 +42,7 @@ _AVERAGE_WEIGHT: Final = 0.25
 _NEVER: Final = float("-inf")
 
 
-def _ignore() -> None:
+def _ignore(*_: object) -> None:
     pass
 
 
@@ -79,6 +79,7 @@ class LogState:
         "native",
         "next_position",
         "on_index_stale",
+        "on_released",
         "partition",
         "refusal",
         "release",
@@ -139,6 +140,8 @@ class LogState:
         self.transactions = TransactionIndex()
         self.release: Release | None = None
         """The wait for replicas; None if the topic asks for nothing beyond the primary's memory."""
+        self.on_released: Callable[[LogState], None] = _ignore
+        """Called after the high watermark of a log that waits for replicas has grown."""
         self.configure(topic, lead_cap_ms, level)
 
     def configure(self, topic: Topic, lead_cap_ms: int, level: Level) -> None:
@@ -158,6 +161,11 @@ class LogState:
             if former is not None:
                 former.end_all()
             self.listeners.wake()
+
+    def announce(self) -> None:
+        """Take over that the released end has grown."""
+        self.listeners.wake()
+        self.on_released(self)
 
     @property
     def high_watermark(self) -> int:

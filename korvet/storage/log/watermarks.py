@@ -1,0 +1,55 @@
+"""Keeps the high watermarks of logs in Redis, for the next leaders of their partitions.
+
+A new leader would otherwise know none before the first answer of its replicas, and readers would wait
+although others have read the records. As in Kafka the noted watermark may be some seconds old; that delays
+the newest records only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from korvet.records.kernel import pack_command
+from korvet.supervisor import keep
+
+if TYPE_CHECKING:
+    from korvet.storage.log.state import LogState
+
+# Kafka's replica.high.watermark.checkpoint.interval.ms.
+_INTERVAL_S: Final = 5.0
+
+
+class Watermarks:
+    """Notes the watermarks that have changed, every few seconds, and at the end of a log."""
+
+    __slots__ = ("_changed", "_task")
+
+    def __init__(self) -> None:
+        self._changed: dict[LogState, None] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def changed(self, state: LogState) -> None:
+        """A log's high watermark has grown."""
+        self._changed[state] = None
+        if self._task is None:
+            self._task = keep("noting high watermarks", self._run)
+
+    def note(self, state: LogState) -> None:
+        """Note a log's high watermark now if it has changed."""
+        if self._changed.pop(state, state) is None:
+            command = pack_command("FCALL", "korvet_note_watermark", 1, state.meta, state.high_watermark)
+            # A lost note only makes the noted watermark older.
+            state.links.write_functions.send(command, lambda reply: None)
+
+    async def close(self) -> None:
+        """Note no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> NoReturn:
+        while True:
+            await asyncio.sleep(_INTERVAL_S)
+            for state in list(self._changed):
+                self.note(state)
