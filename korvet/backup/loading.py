@@ -8,27 +8,31 @@ from korvet.backup.connection import Connection, ServerError
 from korvet.backup.errors import BackupError
 from korvet.backup.files import Report
 from korvet.backup.manifest import Manifest
-from korvet.backup.numbers import Found, databases
-from korvet.backup.staging import Staged
+from korvet.backup.numbers import Found, databases, described_by
 from korvet.embedded import append_only
 
 # Limits of one group of commands: enough to keep the server busy, little enough that the replies fit in the
 # buffers of the connection.
 _GROUP_COMMANDS: Final = 512
 _GROUP_BYTES: Final = 1 << 20
+# Name of the connection of a restore (CLIENT LIST).
+_NAME: Final = "korvet-restore"
 _LIBRARY_EXISTS: Final = "already exists"
 
 Command = tuple[bytes, ...]
 
 
-def load(parts: list[Path], staged: Staged, manifest: Manifest, target: Connection, report: Report) -> None:
+def load(
+    parts: list[Path], keyspaces: list[Found], manifest: Manifest, target: Connection, report: Report
+) -> None:
     """Send the commands of an append-only file to an empty server.
 
     A mark in each keyspace makes brokers refuse it until the end, and makes a repetition possible. The hash
     with the cluster id comes last, in one transaction with the removal of the mark. Raises BackupError.
     """
-    repeated = _begin(staged, manifest, target)
-    late = {(each.database, each.keyspace.cluster) for each in staged.keyspaces}
+    repeated = check_target(keyspaces, manifest, target)
+    _set_marks(keyspaces, manifest, target)
+    late = {(each.database, each.keyspace.cluster) for each in keyspaces}
     withheld: list[tuple[int, Command]] = []
     total = sum(path.stat().st_size for path in parts)
     database, done, key = 0, 0, b""
@@ -50,29 +54,36 @@ def load(parts: list[Path], staged: Staged, manifest: Manifest, target: Connecti
             sender.send(command)
             report("restoring", min(done, total), total)
     sender.flush()
-    _finish(staged.keyspaces, withheld, target)
+    _finish(keyspaces, withheld, target)
 
 
-def _begin(staged: Staged, manifest: Manifest, target: Connection) -> bool:
-    """Mark the keyspaces; refuse a server that holds other data. Returns whether the server holds an
-    unfinished restore of this backup.
+def check_target(keyspaces: list[Found], manifest: Manifest, target: Connection) -> bool:
+    """Refuse a server that holds other data, or into which another process restores. Returns whether the
+    server holds an unfinished restore of this backup. Raises BackupError.
     """
+    target.call("CLIENT", "SETNAME", _NAME)
+    if target.call("CLIENT", "LIST").count(b" name=%b " % _NAME.encode()) > 1:
+        raise BackupError(f"another restore into the server at {target.address} is running")
     held = databases(target)
-    marked = [each for each in staged.keyspaces if _mark(each, target) is not None]
-    if not marked and held:
+    marks = {_mark(each, target) for each in keyspaces} - {None}
+    if not marks and held:
         raise BackupError(
             f"the server at {target.address} holds {sum(held.values())} keys, and a backup is restored into "
             "an empty server only: use another server, or delete everything there (FLUSHALL)"
         )
-    if any(_mark(each, target) != manifest.sha256.encode() for each in marked):
+    if marks - {manifest.sha256.encode()}:
         raise BackupError(
             f"the server at {target.address} holds an unfinished restore of another backup: repeat that "
             "restore, or delete everything there (FLUSHALL)"
         )
-    for each in staged.keyspaces:
+    return bool(marks)
+
+
+def _set_marks(keyspaces: list[Found], manifest: Manifest, target: Connection) -> None:
+    # The keyspace of the manifest first: a repetition looks for its mark before it knows the others.
+    for each in sorted(keyspaces, key=lambda each: each != described_by(manifest)):
         target.call("SELECT", each.database)
         target.call("SET", each.keyspace.restoring, manifest.sha256)
-    return bool(marked)
 
 
 def _mark(found: Found, target: Connection) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from korvet.backup.connection import Connection
+from korvet.backup.manifest import Manifest
 from korvet.storage.fields import counter_of, pairs_of
 from korvet.storage.identity import FORMAT_VERSION
 from korvet.storage.keys import Keyspace
@@ -27,7 +28,12 @@ class Found(NamedTuple):
     """A keyspace on a server."""
 
     database: int
-    keyspace: Keyspace
+    prefix: str
+
+    @property
+    def keyspace(self) -> Keyspace:
+        """Its keys."""
+        return Keyspace(self.prefix)
 
 
 def find_keyspaces(connection: Connection) -> list[Found]:
@@ -38,8 +44,13 @@ def find_keyspaces(connection: Connection) -> list[Found]:
         for key in _scan(connection, "{*}:cluster"):
             match = _CLUSTER_KEY.fullmatch(key)
             if match is not None and connection.call("HGET", key, "format") == b"%d" % FORMAT_VERSION:
-                found.append(Found(database, Keyspace(match[1].decode())))
-    return sorted(found, key=lambda each: (each.database, each.keyspace.prefix))
+                found.append(Found(database, match[1].decode()))
+    return sorted(found)
+
+
+def described_by(manifest: Manifest) -> Found:
+    """The keyspace that a manifest describes."""
+    return Found(manifest.database, manifest.keyspace)
 
 
 def databases(connection: Connection) -> dict[int, int]:

@@ -11,8 +11,9 @@ from pathlib import Path
 from korvet.backup import files
 from korvet.backup.errors import BackupError
 from korvet.backup.files import Report
-from korvet.backup.loading import load
+from korvet.backup.loading import check_target, load
 from korvet.backup.manifest import Manifest, read
+from korvet.backup.numbers import described_by
 from korvet.backup.primary import primary
 from korvet.backup.staging import stage
 from korvet.embedded import append_only, find_server, folder
@@ -44,10 +45,11 @@ def restore_folder(backup: Path, data_dir: Path, report: Report) -> Manifest:
             raise BackupError(
                 f"{data_dir} contains data already: name another folder, or move {target} away first"
             )
+        if staging.exists():
+            # The server of a killed restore may not have ended yet.
+            with folder.locked(staging):
+                shutil.rmtree(staging, ignore_errors=True)
         try:
-            if staging.exists():
-                with folder.locked(staging):
-                    shutil.rmtree(staging)
             staging.mkdir(mode=0o700)
             files.sync_folder(data_dir)
             stage(backup, manifest, staging, report)
@@ -70,8 +72,9 @@ def restore_server(backup: Path, url: str, scratch: Path | None, report: Report)
     """
     manifest = _read(backup)
     with primary(url) as target, _scratch(scratch) as name:
-        staged = stage(backup, manifest, Path(name), report)
-        load(append_only.parts(Path(name)), staged, manifest, target, report)
+        check_target([described_by(manifest)], manifest, target)
+        keyspaces = stage(backup, manifest, Path(name), report)
+        load(append_only.parts(Path(name)), keyspaces, manifest, target, report)
     return manifest
 
 

@@ -7,14 +7,14 @@ commands.
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from korvet.backup import files
 from korvet.backup.connection import Connection, ServerError
 from korvet.backup.errors import BackupError
 from korvet.backup.files import Report
 from korvet.backup.manifest import SNAPSHOT, Manifest
-from korvet.backup.numbers import Found, databases, find_keyspaces, raise_numbers
+from korvet.backup.numbers import Found, described_by, find_keyspaces, raise_numbers
 from korvet.embedded import EmbeddedServer, EmbeddedServerError, append_only, installed_servers
 from korvet.embedded.binary import OLDEST_VERSION
 from korvet.embedded.module import OFF
@@ -27,16 +27,8 @@ _BASE: Final = "appendonly.aof.1.base.rdb"
 _NO_LIBRARY: Final = "Library not found"
 
 
-class Staged(NamedTuple):
-    """What a staged backup holds."""
-
-    keyspaces: list[Found]
-    keys: dict[int, int]
-    """Number of keys by database."""
-
-
-def stage(backup: Path, manifest: Manifest, folder: Path, report: Report) -> Staged:
-    """Fill an empty folder with the append-only file. Its parts are in `append_only.parts(folder)`.
+def stage(backup: Path, manifest: Manifest, folder: Path, report: Report) -> list[Found]:
+    """Fill an empty folder with the append-only file. Returns the keyspaces in it.
 
     Call it on the main thread. Raises BackupError and EmbeddedServerError: the snapshot is damaged, no
     installed server can load it, the keyspace has another format, or the disk is full.
@@ -44,14 +36,13 @@ def stage(backup: Path, manifest: Manifest, folder: Path, report: Report) -> Sta
     _copy(backup, manifest, folder, report)
     with _loaded(folder, report) as server, Connection(parse_url(server.url)[0]) as connection:
         found = find_keyspaces(connection)
-        if manifest.keyspace not in {each.keyspace.prefix for each in found}:
+        if described_by(manifest) not in found:
             raise BackupError(f"{backup} does not hold the keyspace {manifest.keyspace!r} of its manifest")
         for each in found:
             raise_numbers(connection, each, manifest.created_ms)
         _forget_library(connection)
-        staged = Staged(found, databases(connection))
         rewrite_file(server, report)
-    return staged
+    return found
 
 
 def _copy(backup: Path, manifest: Manifest, folder: Path, report: Report) -> None:

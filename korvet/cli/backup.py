@@ -9,6 +9,7 @@ from korvet.backup.backup import back_up_folder, back_up_server
 from korvet.cli.options import json_option
 from korvet.cli.output import bytes_progress, print_json
 from korvet.cli.redis_address import redis_options
+from korvet.cli.signals import exit_on_sigterm
 from korvet.storage.keys import Keyspace
 
 
@@ -35,7 +36,7 @@ def backup(folder: Path, url: str | None, data_dir: Path, keyspace: str, as_json
         keys = Keyspace(keyspace)
     except ValueError as error:
         raise click.ClickException(str(error)) from error
-    with bytes_progress("loading", "receiving") as report:
+    with exit_on_sigterm(), bytes_progress("loading", "receiving") as report:
         if url:
             manifest = back_up_server(url, keys, folder, report)
         else:

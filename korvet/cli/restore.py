@@ -9,6 +9,7 @@ from korvet.backup.restore import check, restore_folder, restore_server
 from korvet.cli.options import json_option
 from korvet.cli.output import bytes_progress, print_json
 from korvet.cli.redis_address import data_dir_option
+from korvet.cli.signals import exit_on_sigterm
 from korvet.config.address import redacted
 
 
@@ -41,7 +42,7 @@ def restore(
     korvet restore /backups/monday --redis redis://host:6379
     korvet restore /backups/monday --check
     """
-    with bytes_progress("reading", "loading", "rewriting", "restoring") as report:
+    with exit_on_sigterm(), bytes_progress("reading", "loading", "rewriting", "restoring") as report:
         if only_check:
             manifest = check(folder, scratch, report)
         elif url:

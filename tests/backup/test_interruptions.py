@@ -62,6 +62,15 @@ def kill_when(reached: Callable[[], object], *arguments: object) -> None:
         process.kill()
 
 
+def terminate_when(reached: Callable[[], object], *arguments: object) -> None:
+    """As kill_when, with SIGTERM: the command cleans up."""
+    command = [sys.executable, "-m", "korvet", *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        until(reached, DEADLINE_S, "the command has begun")
+        process.terminate()
+        assert process.wait(DEADLINE_S) == 143
+
+
 def size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
@@ -141,14 +150,13 @@ def test_a_native_writer_in_the_way_of_a_restore(
 ) -> None:
     """An application adds a later entry to a stream before the restore writes that stream."""
     target = start()
-    begin = loading._begin
+    begin = loading._set_marks
 
-    def begun(*arguments: Any) -> bool:
-        found = begin(*arguments)
+    def begun(*arguments: Any) -> None:
+        begin(*arguments)
         target.client.xadd(STREAM, {"a": "b"})
-        return found
 
-    monkeypatch.setattr(loading, "_begin", begun)
+    monkeypatch.setattr(loading, "_set_marks", begun)
     message = failure("restore", backup, "--redis", target.url)
     assert f"XADD {STREAM}" in message
     monkeypatch.undo()
@@ -179,3 +187,40 @@ def test_keyspaces_become_usable_together(
     success("restore", tmp_path / "backup", "--redis", target.url)
     assert target.client.exists(CLUSTER, "{other}:cluster") == 2
     assert not target.client.exists(RESTORING, "{other}:restoring")
+
+
+def test_a_terminated_command_leaves_nothing(source: Server, start: Start, tmp_path: Path) -> None:
+    backup, scratch, data = tmp_path / "backup", tmp_path / "scratch", tmp_path / "data"
+    partial = tmp_path / "backup.partial"
+    source.client.config_set("rdbcompression", "no")
+    source.client.config_set("rdb-key-save-delay", 20_000)
+    terminate_when(lambda: size(partial / SNAPSHOT), "backup", backup, "--redis", source.url)
+    assert not any(tmp_path.iterdir())
+    source.client.config_set("rdb-key-save-delay", 0)
+    success("backup", backup, "--redis", source.url)
+    scratch.mkdir()
+    target = start()
+    arguments = ["restore", backup, "--redis", target.url, "--scratch", scratch]
+    terminate_when(lambda: any(scratch.iterdir()), *arguments)
+    assert not any(scratch.iterdir())
+    assert not target.client.dbsize()
+    terminate_when((data / "restoring").exists, "restore", backup, "--data-dir", data)
+    assert not (data / "restoring").exists()
+    assert not (data / "appendonlydir").exists()
+
+
+def test_two_restores_into_a_server_do_not_mix(start: Start, source: Server, backup: Path) -> None:
+    target = start()
+    arguments = ["restore", backup, "--redis", target.url]
+
+    def second() -> bool:
+        if not target.client.exists(RESTORING):
+            return False
+        target.client.client_pause(60_000, all=False)
+        assert "another restore into the server" in failure(*arguments)
+        return True
+
+    kill_when(second, *arguments)
+    target.client.client_unpause()
+    success(*arguments)
+    assert without_numbers(contents(target.client)) == without_numbers(contents(source.client))
