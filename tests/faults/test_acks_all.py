@@ -1,0 +1,192 @@
+"""What clients get while the replica of Redis is late, stopped or gone, and topics ask for it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.api.asking import connect
+from tests.api.batches import batch, read
+from tests.storage.conftest import server_programs
+from tests.support.admin import create_topic
+from tests.support.confluent import consumer, producer, read_all, send, take
+from tests.support.polling import until
+from tests.support.records import NOW_MS, Record
+from tests.support.sentinel import ReplicatedServer
+from tests.support.servers import KorvetServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.api.asking import Client
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
+
+TOPIC = "kept"
+REQUEST_TIMED_OUT, COORDINATOR_NOT_AVAILABLE = 7, 15
+NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND = 19, 20
+ALL, LEADER = -1, 1
+COMMIT_TIMEOUT_MS = 500
+# The broker knows within this time that a replica is gone.
+NOTICED_S = 5
+
+
+@pytest.fixture
+def pair(tmp_path: Any) -> Iterator[tuple[ReplicatedServer, ReplicatedServer]]:
+    """A primary, and a replica that follows it."""
+    made: list[ReplicatedServer] = []
+    try:
+        primary = ReplicatedServer(server_programs()[0], tmp_path / "primary", None, None)
+        made.append(primary)
+        replica = ReplicatedServer(server_programs()[0], tmp_path / "replica", None, None)
+        made.append(replica)
+        replica.client.replicaof("127.0.0.1", primary.port)
+        until(lambda: replica.follows(primary), 20, "the replica follows")
+        yield primary, replica
+    finally:
+        for one in made:
+            one.stop()
+
+
+@pytest.fixture
+def broker(pair: tuple[ReplicatedServer, ReplicatedServer]) -> Iterator[KorvetServer]:
+    settings = {"min.insync.replicas": 2, "offsets.commit.timeout.ms": COMMIT_TIMEOUT_MS}
+    settings |= {"offsets.topic.num.partitions": 1}
+    options = [each for name, value in settings.items() for each in ("-s", f"{name}={value}")]
+    server = KorvetServer(*options, redis_url=f"redis://127.0.0.1:{pair[0].port}")
+    try:
+        server.start()
+        create_topic(server.bootstrap, TOPIC, 1)
+        yield server
+    finally:
+        server.discard()
+
+
+@pytest.fixture
+def ask(broker: KorvetServer) -> Iterator[Client]:
+    client = connect(broker)
+    with client.raw:
+        yield client
+
+
+def put(ask: Client, value: bytes, acks: int, timeout_ms: int = 10_000) -> Any:
+    data = {"name": TOPIC, "partition_data": [{"index": 0, "records": batch([(b"k", value)])}]}
+    answer = ask("Produce", 9, acks=acks, timeout=timeout_ms, topic_data=[data])
+    return answer.responses[0].partition_responses[0]
+
+
+def fetched(ask: Client, isolation: int = 0) -> tuple[list[bytes], int, int]:
+    """The values from the beginning on, the high watermark and the last stable offset."""
+    wanted = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 10**6}
+    topics = [{"topic": TOPIC, "partitions": [wanted]}]
+    answer = ask(
+        "Fetch",
+        11,
+        max_wait=0,
+        min_bytes=1,
+        max_bytes=10**6,
+        session_epoch=-1,
+        topics=topics,
+        isolation_level=isolation,
+    )
+    part = answer.responses[0].partitions[0]
+    assert part.error_code == 0
+    return [value for _, _, value in read(part.records)], part.high_watermark, part.last_stable_offset
+
+
+def latest(ask: Client, isolation: int = 0) -> int:
+    partitions = [{"partition_index": 0, "timestamp": -1, "current_leader_epoch": -1}]
+    topics = [{"name": TOPIC, "partitions": partitions}]
+    answer = ask("ListOffsets", 6, replica_id=-1, isolation_level=isolation, topics=topics)
+    part = answer.topics[0].partitions[0]
+    assert part.error_code == 0
+    return int(part.offset)
+
+
+def commit(ask: Client, group: str) -> int:
+    partition = {"partition_index": 0, "committed_offset": 5, "committed_metadata": ""}
+    topics = [{"name": TOPIC, "partitions": [partition]}]
+    answer = ask("OffsetCommit", 8, group_id=group, generation_id_or_member_epoch=-1, topics=topics)
+    return int(answer.topics[0].partitions[0].error_code)
+
+
+def test_clients_work_while_the_replica_follows(broker: KorvetServer) -> None:
+    records = [Record(b"k", b"%d" % number, (), NOW_MS) for number in range(100)]
+    send(producer(broker.bootstrap, acks="all", enable_idempotence=True), TOPIC, 0, records)
+    reader = consumer(broker.bootstrap, "readers", auto_offset_reset="earliest")
+    reader.subscribe([TOPIC])
+    assert [each.record.value for each in take(reader, 100)] == [record.value for record in records]
+    reader.commit(asynchronous=False)
+    reader.close()
+
+
+def test_nobody_sees_what_the_replica_lacks(
+    broker: KorvetServer, ask: Client, pair: tuple[ReplicatedServer, ReplicatedServer]
+) -> None:
+    first = put(ask, b"1", ALL)
+    end = first.base_offset + 1
+    pair[1].pause()
+    assert put(ask, b"2", ALL, 300).error_code == NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    assert put(ask, b"3", LEADER).error_code == 0
+    for isolation in (0, 1):
+        assert fetched(ask, isolation) == ([b"1"], end, end)
+        assert latest(ask, isolation) == end
+    began = time.monotonic()
+    assert commit(ask, "late") == COORDINATOR_NOT_AVAILABLE
+    assert time.monotonic() - began >= COMMIT_TIMEOUT_MS / 1000
+    waiting = connect(broker)
+    data = {"name": TOPIC, "partition_data": [{"index": 0, "records": batch([(b"k", b"4")])}]}
+    waiting.send("Produce", 9, acks=ALL, timeout=60_000, topic_data=[data])
+    until(lambda: pair[0].client.xlen(f"korvet:{TOPIC}:0") == 4, 10, "the record is appended")
+    pair[1].resume()
+    with waiting.raw:
+        answer = waiting.receive("Produce", 9).responses[0].partition_responses[0]
+    assert answer.error_code == 0
+    after = answer.base_offset + 1
+    assert fetched(ask) == ([b"1", b"2", b"3", b"4"], after, after)
+    assert latest(ask) == after
+    assert commit(ask, "late") == 0
+
+
+def test_requests_are_refused_at_once_without_the_replica(
+    ask: Client, pair: tuple[ReplicatedServer, ReplicatedServer]
+) -> None:
+    end = put(ask, b"1", ALL).base_offset + 1
+    pair[1].kill()
+    answers: list[int] = []
+
+    def is_known() -> bool:
+        answers.append(put(ask, b"2", ALL).error_code)
+        return answers[-1] == NOT_ENOUGH_REPLICAS
+
+    until(is_known, NOTICED_S, "the broker knows that the replica is gone")
+    assert set(answers[:-1]) <= {NOT_ENOUGH_REPLICAS_AFTER_APPEND}
+    length = pair[0].client.xlen(f"korvet:{TOPIC}:0")
+    refused = put(ask, b"never", ALL)
+    assert refused.error_code == NOT_ENOUGH_REPLICAS
+    assert "min.insync.replicas" in refused.error_message
+    assert pair[0].client.xlen(f"korvet:{TOPIC}:0") == length, "nothing was written"
+    assert commit(ask, "refused") == COORDINATOR_NOT_AVAILABLE
+    created = ask(
+        "CreateTopics",
+        7,
+        timeout_ms=1000,
+        topics=[{"name": "other", "num_partitions": 1, "replication_factor": -1}],
+    )
+    assert created.topics[0].error_code == REQUEST_TIMED_OUT
+    assert fetched(ask)[:2] == ([b"1"], end)
+
+
+def test_a_broker_that_starts_without_the_replica_serves_what_was_seen(
+    broker: KorvetServer, pair: tuple[ReplicatedServer, ReplicatedServer]
+) -> None:
+    records = [Record(b"k", b"%d" % number, (), NOW_MS) for number in range(10)]
+    send(producer(broker.bootstrap, acks="all"), TOPIC, 0, records)
+    pair[1].kill()
+    broker.stop()
+    broker.start()
+    assert [each.record.value for each in read_all(broker.bootstrap, TOPIC)] == [
+        each.value for each in records
+    ]
