@@ -8,6 +8,7 @@ partitions of the server; who comes during a round waits for the next one.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -31,6 +32,8 @@ causes = Causes(log)
 
 # Longest WAIT. After it the broker looks whether enough replicas are left, and waits on for the same write.
 _WAIT_MS: Final = 500
+# How long a server counts as unable to wait, after which an append may try again.
+_REFUSED_S: Final = 1.0
 # How long the written key lasts.
 _KEY_S: Final = 60
 
@@ -62,7 +65,7 @@ class Barrier:
     def __init__(self, owner: Barriers, level: Level) -> None:
         self.level = level
         self.refusal: NotEnoughReplicas | None = None
-        """Why the server cannot give this level at all; None if nothing speaks against it."""
+        """Why the server could not wait a moment ago, whatever its replicas; None if it could."""
         self._owner = owner
         self._link: RedisLink | None = None
         self._gathered: list[_Waiter] = []
@@ -107,7 +110,7 @@ class Barrier:
 
         def arrived(reply: memoryview | StorageError) -> None:
             if isinstance(reply, StorageError):
-                self._failed(domain_error(reply))
+                self._end(domain_error(reply))
                 return
             self._waited(parse_replies(reply, replies)[-1])
 
@@ -115,12 +118,11 @@ class Barrier:
 
     def _waited(self, found: int | list[int] | StorageError) -> None:
         if isinstance(found, StorageError):
-            self._failed(self._refused(found))
+            self._end(self._refused(found))
             return
         have = [found] if isinstance(found, int) else found
         want = [1, self.level.replicas] if self.level.fsync else [self.level.replicas]
         if all(each >= wanted for each, wanted in zip(have, want, strict=True)):
-            self.refusal = None
             self._end(None)
             return
         shortage = self._owner.shortage(self.level)
@@ -135,10 +137,11 @@ class Barrier:
         """The error of WAIT or WAITAOF, which the server does not know or cannot do."""
         self.refusal = NotEnoughReplicas(f"the server cannot wait for {self.level}: {fault}")
         causes.warn(fault, "Redis at %s: %s", self._owner.address, self.refusal)
+        asyncio.get_running_loop().call_later(_REFUSED_S, self._forget_refusal)
         return self.refusal
 
-    def _failed(self, error: StorageError) -> None:
-        self._end(error)
+    def _forget_refusal(self) -> None:
+        self.refusal = None
 
     def _end(self, error: StorageError | None) -> None:
         """End the round, and begin the next one before the answers: these cost time."""

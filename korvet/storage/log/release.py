@@ -66,7 +66,9 @@ class _Log(Protocol):
         """The released end has grown."""
 
 
-class _Waiter(NamedTuple):
+class Waiter(NamedTuple):
+    """Waits until the records before `end` are released, and for no longer than until `deadline_s`."""
+
     end: int
     deadline_s: float
     done: Callable[[StorageError | None], None]
@@ -85,7 +87,7 @@ class Release:
         # The end that was asked for last; None if no answer is due. Its identity tells an answer that is
         # still wanted from one that was given up.
         self._asked: list[int] | None = None
-        self._waiters: deque[_Waiter] = deque()
+        self._waiters: deque[Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._retry: asyncio.TimerHandle | None = None
 
@@ -122,12 +124,17 @@ class Release:
             HistoryChanged(f"{self._log.name}: another server took over before replicas had the records")
         )
 
-    def end_all(self) -> None:
-        """The topic asks for another level from now on: answer all who wait."""
+    def hand_over(self, successor: Release | None) -> None:
+        """The topic asks for another level from now on, or for nothing: who waits, waits for that."""
         self._stop()
         waiters, self._waiters = self._waiters, deque()
-        for waiter in waiters:
-            answer(waiter.done, None)
+        if successor is None:
+            for waiter in waiters:
+                answer(waiter.done, None)
+        else:
+            for waiter in waiters:
+                successor.add(waiter)
+            successor.grown()
 
     def close(self, refusal: StorageError) -> None:
         """The log is closed."""
@@ -188,9 +195,12 @@ class Release:
         if end <= self.end:
             done(None)
             return
-        deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
-        self._waiters.append(_Waiter(end, deadline_s, done))
-        self._expire_at(deadline_s)
+        self.add(Waiter(end, asyncio.get_running_loop().time() + timeout_ms / 1000, done))
+
+    def add(self, waiter: Waiter) -> None:
+        """Let a waiter wait whose end is not released."""
+        self._waiters.append(waiter)
+        self._expire_at(waiter.deadline_s)
 
     def _expire_at(self, deadline_s: float) -> None:
         """Look for expired waits at that time, unless an earlier look is due."""

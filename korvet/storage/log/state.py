@@ -159,7 +159,7 @@ class LogState:
             end = self.high_watermark if self.loaded else UNKNOWN_END
             self.release = Release(self, level, end) if level else None
             if former is not None:
-                former.end_all()
+                former.hand_over(self.release)
             self.listeners.wake()
 
     def announce(self) -> None:
