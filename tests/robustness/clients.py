@@ -63,7 +63,9 @@ class Sender:
         transactional_id: str | None = None,
         *,
         plain: bool = False,
+        timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
+        """`timeout_s`: after this time a record without an answer counts as unknown."""
         self._record = recorder
         self._name = name
         self._transactional_id = transactional_id
@@ -71,11 +73,14 @@ class Sender:
         self._txn: str | None = None
         self._is_fatal = False
         self._is_plain = plain
+        self._timeout_s = timeout_s
+        self.acknowledged: set[tuple[str, int]] = set()
+        """The partitions that have acknowledged a record."""
         config: dict[str, Any] = {
             "bootstrap.servers": address,
             "enable.idempotence": not plain,
             "linger.ms": 0,
-            "message.timeout.ms": int(REQUEST_TIMEOUT_S * 1000),
+            "message.timeout.ms": int(timeout_s * 1000),
             "retry.backoff.ms": 20,
             **QUIET,
         }
@@ -87,7 +92,7 @@ class Sender:
         if transactional_id is not None:
             self._producer.init_transactions(REQUEST_TIMEOUT_S)
 
-    def send(self, topic: str, partition: int) -> None:
+    def send(self, topic: str, partition: int, key: str | None = None) -> None:
         """Send a record with a new value."""
         if self._is_fatal or (self._transactional_id is not None and self._txn is None):
             return
@@ -97,6 +102,7 @@ class Sender:
             "topic": topic,
             "partition": partition,
             "value": value,
+            "key": key,
             "txn": self._txn,
             "idempotent": not self._is_plain,
             "ordered": self._is_plain,
@@ -111,16 +117,17 @@ class Sender:
             offset = message.offset()
             known = UNKNOWN if offset is None else max(offset, UNKNOWN)
             self._record.add(Send, self._name, "ok", **fields, offset=known)
+            self.acknowledged.add((topic, partition))
 
         try:
-            self._producer.produce(topic, value, partition=partition, on_delivery=done)
+            self._producer.produce(topic, value, key, partition=partition, on_delivery=done)
         except KafkaException as error:
             self._is_fatal = True
             self._record.add(Send, self._name, "fail", **fields, error=str(error))
 
     def flush(self) -> None:
         """Wait until all records are answered or have timed out."""
-        self._producer.flush(2 * REQUEST_TIMEOUT_S)
+        self._producer.flush(2 * self._timeout_s)
 
     def waits(self, timeout_s: float) -> bool:
         """Serve callbacks for some time. Returns true, also if nothing is left to wait for."""

@@ -1,7 +1,7 @@
 """Brokers with a planted defect: `python -m tests.robustness.defects DEFECT serve OPTION...`.
 
-A defect replaces functions of korvet in the broker's process before that serves. Each one names the stages of
-the small run that show it, and the kinds of violations of which one must be found.
+A defect replaces functions of korvet in the broker's process before that serves. Each one names stages of the
+small run or a plan, which show it, and the kinds of violations of which one must be found.
 """
 
 from __future__ import annotations
@@ -20,29 +20,71 @@ from korvet.groups.messages import CommitReply, JoinReply
 from korvet.storage.keys import OFFSETS_TOPIC
 from korvet.storage.link import library
 from korvet.storage.log import committed, guarded, script
+from korvet.storage.log.partition_log import PartitionLog
+from korvet.storage.log.release import Release
 from korvet.storage.log.state import LogState
 from korvet.transactions.shard import TransactionShard
+from tests.robustness.plan import FaultPlan, GroupPlan, Plan, ProducerPlan, TopicPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from korvet.storage.errors import StorageError
 
 
 class Defect(NamedTuple):
     """A defect, and how it is found."""
 
     plant: Callable[[], None]
-    stages: tuple[str, ...]
     kinds: frozenset[str]
+    stages: tuple[str, ...] = ()
+    plan: Plan | None = None
+    """The plan of a run that shows it; None for the small run."""
 
 
 DEFECTS: Final[dict[str, Defect]] = {}
+# A primary is lost with what its replica did not have yet. One topic keeps what is acknowledged; the others
+# may lose it.
+LOSSY_FAILOVER: Final = Plan(
+    seed=0,
+    duration_ms=6_500,
+    topology="pair",
+    brokers=1,
+    replica_lag_ms=500,
+    topics=(
+        TopicPlan("kept", 1, "clock", min_insync_replicas=2),
+        TopicPlan("clock", 1, "clock", min_insync_replicas=1),
+        TopicPlan("dense", 1, "dense", min_insync_replicas=1),
+    ),
+    producers=(
+        ProducerPlan("all", "confluent", "plain", ("kept",), -1, rate_per_s=50, linger_ms=50),
+        ProducerPlan("one", "confluent", "plain", ("kept", "clock", "dense"), 1, rate_per_s=150, linger_ms=0),
+    ),
+    groups=(
+        GroupPlan(
+            name="group",
+            client="confluent",
+            protocol="classic",
+            members=1,
+            topics=("kept", "clock", "dense"),
+            isolation="read_uncommitted",
+            commit_interval_ms=200,
+            restart_interval_ms=0,
+        ),
+    ),
+    natives=(),
+    admins=(),
+    faults=(FaultPlan(at_ms=3_000, kind="failover_lossy", target="primary", duration_ms=300),),
+)
 
 
-def shown_by(*stages: str, kinds: set[str]) -> Callable[[Callable[[], None]], Callable[[], None]]:
+def shown_by(
+    *stages: str, kinds: set[str], plan: Plan | None = None
+) -> Callable[[Callable[[], None]], Callable[[], None]]:
     """Registers a defect under its function's name."""
 
     def register(plant: Callable[[], None]) -> Callable[[], None]:
-        DEFECTS[plant.__name__] = Defect(plant, stages, frozenset(kinds))
+        DEFECTS[plant.__name__] = Defect(plant, frozenset(kinds), stages, plan)
         return plant
 
     return register
@@ -161,6 +203,39 @@ def leave_a_redis_group_ahead() -> None:
         applied(self, followed, done)
 
     applied = _replace(Projector, "apply", apply)
+
+
+@shown_by(kinds={"lost write"}, plan=LOSSY_FAILOVER)
+def release_before_the_barrier() -> None:
+    """Records are acknowledged with acks=all before the replicas have them."""
+
+    def await_released(self: PartitionLog, end: int, timeout_ms: int, done: Callable[[None], None]) -> None:
+        done(None)
+
+    _replace(PartitionLog, "await_released", await_released)
+
+
+@shown_by(kinds={"vanished read"}, plan=LOSSY_FAILOVER)
+def serve_beyond_the_high_watermark() -> None:
+    """Consumers get records that the replicas don't have yet."""
+
+    def grown(self: Release) -> None:
+        ask(self)
+        self._log.listeners.wake()
+
+    ask = _replace(Release, "grown", grown)
+    _replace(LogState, "high_watermark", property(lambda self: self.log_end))
+
+
+@shown_by(kinds={"lost write", "vanished read"}, plan=LOSSY_FAILOVER)
+def release_more_than_was_asked_for() -> None:
+    """An answer of the replicas releases what was appended after the question, too."""
+
+    def answered(self: Release, asked: list[int], error: StorageError | None) -> None:
+        asked[0] = self._log.log_end
+        take(self, asked, error)
+
+    take = _replace(Release, "_answered", answered)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from tests.robustness.load.natives import NativeReader, NativeWriter
 from tests.robustness.load.producers import ProducerWorker
 from tests.robustness.site.faults import FAULTS
 from tests.robustness.site.site import Site
+from tests.support.servers import BROKER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,12 +35,15 @@ TICK_S: Final = 0.1
 RECOVERY_TIMEOUT_S: Final = 45.0
 
 
-def run(plan: Plan, folder: Path) -> Path:
-    """Carry out a plan. Returns the path of its history; logs stay beside it."""
+def run(plan: Plan, folder: Path, program: Sequence[str] = BROKER) -> Path:
+    """Carry out a plan with brokers of this program.
+
+    Returns the path of its history; logs stay beside it.
+    """
     path = folder / "history.jsonl"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    site = Site(plan, folder)
+    site = Site(plan, folder, program)
     with Writer(path) as writer:
         recorder = Recorder(writer)
         try:

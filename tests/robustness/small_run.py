@@ -18,7 +18,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from korvet.offsets.packing import offset_of
-from tests.robustness.clients import QUIET, Committer, Reader, Sender
+from tests.robustness.clients import QUIET, Committer, Reader, Recorder, Sender
 from tests.robustness.history import (
     UNKNOWN,
     Admin,
@@ -31,17 +31,18 @@ from tests.robustness.history import (
     ReadNativeGroup,
     Run,
     Topic,
+    Writer,
 )
 from tests.support.admin import create_topic
 from tests.support.polling import DeadlineMissed, until
+from tests.support.proxy import CuttingProxy
+from tests.support.servers import BROKER, KorvetServer
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
+    from pathlib import Path
 
-    from tests.robustness.clients import Recorder
     from tests.robustness.history import Isolation
-    from tests.support.proxy import CuttingProxy
-    from tests.support.servers import KorvetServer
 
 TOPIC: Final = "t"
 PARTITIONS: Final = (0, 1)
@@ -68,6 +69,23 @@ SERVER_OPTIONS: Final = (
 STAGES: Final = ("lose_replies", "rewind", "share_a_group", "fence", "race", "delete_records", "kill")
 
 
+def small_run(folder: Path, stages: Collection[str] = STAGES, program: Sequence[str] = BROKER) -> Path:
+    """Make a run of these stages with a broker of this program. Returns the path of its history."""
+    proxy = CuttingProxy()
+    options = [part for option in SERVER_OPTIONS for part in ("--set", option)]
+    server = KorvetServer(*options, advertise=proxy.address, program=program)
+    proxy.target_port = server.port
+    path = folder / "history.jsonl"
+    try:
+        server.start()
+        with Writer(path) as writer:
+            SmallRun(server, proxy, Recorder(writer)).run(stages)
+    finally:
+        proxy.close()
+        server.discard()
+    return path
+
+
 class SmallRun:
     """The clients and steps of a run, on a server that advertises the proxy's address."""
 
@@ -92,7 +110,7 @@ class SmallRun:
         self._observer = Reader(recorder, address, "observer", "read_uncommitted")
         self._committers = {name: Committer(recorder, address, name) for name in ("rewinder", "redis")}
 
-    def run(self, stages: Collection[str] = STAGES) -> None:
+    def run(self, stages: Collection[str]) -> None:
         """Take the steps of these stages, then read everything."""
         self._member.subscribe(TOPIC)
         self._observer.assign(TOPIC, PARTITIONS)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 START_TIMEOUT_S = 40.0
 KAFKA_VARIABLE = "KORVET_TEST_KAFKA"
+# The module that is run.
+BROKER = ("korvet",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class KorvetServer:
         advertise: str | None = None,
         redis_url: str | None = None,
         environ: Mapping[str, str] | None = None,
-        program: Sequence[str] = ("korvet",),
+        program: Sequence[str] = BROKER,
     ) -> None:
         """`program`: the module that is run, with its first arguments."""
         self._environ = environ or {}

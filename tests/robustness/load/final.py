@@ -8,7 +8,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicP
 from confluent_kafka.admin import AdminClient
 
 from korvet.offsets.packing import offset_of
-from tests.robustness.clients import Reader
+from tests.robustness.clients import Reader, Sender
 from tests.robustness.history import UNKNOWN, Place, ReadAll, ReadCommit, ReadNativeGroup
 from tests.robustness.load.administrator import bounds
 from tests.robustness.load.natives import NativeClient, stream, value_of
@@ -16,7 +16,7 @@ from tests.robustness.load.worker import LIBRDKAFKA, REQUEST_TIMEOUT_S
 from tests.support.polling import DeadlineMissed, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from tests.robustness.clients import Recorder
     from tests.robustness.plan import TopicPlan
@@ -35,10 +35,13 @@ class FinalReader:
         self._bootstrap = bootstrap
         self._admin = AdminClient({"bootstrap.servers": bootstrap, **LIBRDKAFKA})
         self._redis = NativeClient(topology)
+        self._visible: set[tuple[str, int]] = set()
+        """The partitions all of whose records can be read."""
 
     def read(self, topics: Sequence[TopicPlan], groups: Iterable[str]) -> None:
         """Read everything. What can't be read in time stays incomplete in the history."""
         partitions = {topic.name: self._partitions(topic.name) for topic in topics}
+        self._send_last(partitions)
         for topic in topics:
             for partition in range(partitions[topic.name]):
                 self._read_partition(topic, partition)
@@ -55,10 +58,21 @@ class FinalReader:
 
         return until(count, SETTLE_TIMEOUT_S, f"{topic} is in Metadata")
 
+    def _send_last(self, partitions: Mapping[str, int]) -> None:
+        """Send a record to each partition, with acks=all: readers see all records before it then."""
+        sender = Sender(self._record, self._bootstrap, "last", timeout_s=SETTLE_TIMEOUT_S)
+        for topic, count in partitions.items():
+            for partition in range(count):
+                sender.send(topic, partition, "last")
+        sender.flush()
+        self._visible = sender.acknowledged
+
     def _read_partition(self, topic: TopicPlan, partition: int) -> None:
         for isolation in ("read_uncommitted", "read_committed"):
             where = {"topic": topic.name, "partition": partition, "isolation": isolation}
             self._record.add(ReadAll, "final", "invoke", **where)
+        if (topic.name, partition) not in self._visible:
+            return
         try:
             until(
                 lambda: self._is_settled(topic.name, partition), SETTLE_TIMEOUT_S, "transactions have ended"

@@ -16,7 +16,7 @@ from tests.support.ports import accepts
 from tests.support.servers import KorvetServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from tests.robustness.plan import Plan
@@ -51,6 +51,7 @@ class Broker:
             advertise=self.gate.address,
             redis_url=site.topology.redis_url(),
             environ=self.clock.environ,
+            program=site.program,
         )
         self._server.log = site.folder / f"{self.name}.log"
         self._is_started = False
@@ -114,8 +115,9 @@ class Broker:
 class Site:
     """The servers and brokers of a plan."""
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
+    def __init__(self, plan: Plan, folder: Path, program: Sequence[str]) -> None:
         self.folder = folder
+        self.program = program
         self.network = Network(self._names)
         self.topology: Topology = TOPOLOGIES[plan.topology](folder, self.network, plan.replica_lag_ms)
         self.brokers: dict[str, Broker] = {}

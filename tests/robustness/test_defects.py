@@ -1,0 +1,34 @@
+"""Planted defects are found by a small run, or by a run with a plan; without a defect these pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.robustness.campaign import check_file
+from tests.robustness.defects import DEFECTS
+from tests.robustness.run import run
+from tests.robustness.small_run import small_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_small_run_has_no_violation(tmp_path: Path) -> None:
+    checked = check_file(small_run(tmp_path), tmp_path)
+    assert checked.has_passed, checked.text
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_planted_defect_is_found(name: str, tmp_path: Path) -> None:
+    defect = DEFECTS[name]
+    program = ("tests.robustness.defects", name)
+    if defect.plan is None:
+        path = small_run(tmp_path, defect.stages, program)
+    else:
+        path = run(defect.plan, tmp_path / "run", program)
+    checked = check_file(path, tmp_path)
+    found = {violation.kind for violation in checked.violations if not violation.is_note}
+    assert found & defect.kinds, checked.text
