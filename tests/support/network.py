@@ -123,8 +123,15 @@ class Network:
         async def closed() -> None:
             for server in self._servers:
                 server.close()
+            # Connections that are being accepted or opened.
+            begun = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in begun:
+                task.cancel()
+            await asyncio.gather(*begun, return_exceptions=True)
             for link in list(self._links):
                 link.reset()
+            # A transport closes its socket on the loop's next turn.
+            await asyncio.sleep(0)
 
         self._call(closed())
         self._loop.call_soon_threadsafe(self._loop.stop)
