@@ -63,7 +63,7 @@ def kill_when(reached: Callable[[], object], *arguments: object) -> None:
 
 
 def terminate_when(reached: Callable[[], object], *arguments: object) -> None:
-    """As kill_when, with SIGTERM: the command cleans up."""
+    """Run a command as a process of its own, and end it by SIGTERM at a moment."""
     command = [sys.executable, "-m", "korvet", *map(str, arguments)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         until(reached, DEADLINE_S, "the command has begun")

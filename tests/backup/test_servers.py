@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -289,8 +291,10 @@ def test_a_server_that_refuses_a_write_keeps_a_part_and_is_restored_again(
     assert server.client.exists(RESTORING)
     assert not server.client.exists(CLUSTER)
     assert "there is no keyspace" in failure("backup", tmp_path / "x", "--redis", server.url)
-    served = failure("serve", "--redis", server.url, "--listen", "127.0.0.1:0")
-    assert "a restore of keyspace 'korvet' has not finished" in served
+    command = [sys.executable, "-m", "korvet", "serve", "--redis", server.url, "--listen", "127.0.0.1:0"]
+    served = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert served.returncode == 1
+    assert "a restore of keyspace 'korvet' has not finished" in served.stderr
     assert "a restore has not finished" in run("doctor", "--redis", server.url).output
     second = tmp_path / "second"
     other = start()
