@@ -6,6 +6,7 @@ No I/O.
 from __future__ import annotations
 
 import enum
+import math
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 _EVERYSEC_S: Final = 2
 # Linux writes data to the disk after this time by default (vm.dirty_expire_centisecs).
 _UNFLUSHED_S: Final = 30
+# A replica that is this late has everything before SENTINEL FAILOVER promotes it: appends pause for longer.
+_GRACE_S: Final = 0.1
 _ALWAYS: Final = "always"
 _EVERYSEC: Final = "everysec"
 _NOTHING: Final = "nothing is lost"
@@ -163,7 +166,7 @@ def _restart(server: ServerFacts, setup: Setup) -> Outlook:
         # With "no", the server writes the file before it replies, too: only the system has not flushed it.
         return Outlook(failure, Loss.NOTHING, f"{_NOTHING}: it writes its append-only file before it replies")
     lost = f"up to {_EVERYSEC_S} s of writes are lost if a flush was in progress (appendfsync everysec)"
-    return _unless_kept(failure, lost, "set appendfsync always, or acks.all.fsync", setup, _flushed)
+    return _unless_kept(failure, lost, _flush_always(setup), setup, _flushed)
 
 
 def _without_file(server: ServerFacts, failure: Failure) -> Outlook:
@@ -184,7 +187,7 @@ def _power(server: ServerFacts, setup: Setup, restart: Outlook) -> Outlook:
     failure = Failure.POWER
     if not server.append_only or server.append_only_fails or server.appendfsync is None:
         return msgspec.structs.replace(restart, failure=failure, is_fault=False)
-    advice = "set appendfsync always, or acks.all.fsync"
+    advice = _flush_always(setup)
     if server.appendfsync == _EVERYSEC:
         lost = f"up to {_EVERYSEC_S} s of writes are lost (appendfsync everysec)"
     elif server.appendfsync != _ALWAYS:
@@ -205,10 +208,10 @@ def _disk_full(server: ServerFacts, setup: Setup) -> Outlook:
     if server.append_only and server.appendfsync == _ALWAYS:
         text = f"{_NOTHING}: the server exits, and can start again when the disk has room"
         return Outlook(failure, Loss.NOTHING, text)
-    if server.append_only:
+    if server.append_only and server.appendfsync is not None:
         lost = "the last writes are lost if the server exits before the disk has room; then it refuses writes"
-        return _unless_kept(failure, lost, "set appendfsync always, or acks.all.fsync", setup, _flushed)
-    if server.save is None:
+        return _unless_kept(failure, lost, _flush_always(setup), setup, _flushed)
+    if server.append_only or server.save is None:
         return Outlook(failure, Loss.UNKNOWN, _UNKNOWN, _ALLOW_CONFIG)
     if not server.save:
         return Outlook(failure, Loss.NOTHING, f"{_NOTHING}: the server keeps no files")
@@ -257,11 +260,11 @@ def _only_primary() -> Outlook:
 def _primary(server: ServerFacts, setup: Setup) -> Outlook:
     lost = "what the replica that takes over has not received is lost"
     if not server.cluster and not setup.sentinel:
-        lost += " (Sentinel does not watch this URL: promote the replica with the largest offset)"
+        lost += " (without Sentinel, promote the replica with the largest offset)"
+    elif server.cluster and server.replica_validity_s == math.inf:
+        lost += ", however old its data are (cluster-replica-validity-factor 0)"
     elif server.cluster and server.replica_validity_s is not None:
         lost += f", up to {server.replica_validity_s:.0f} s of writes (cluster-replica-validity-factor)"
-    elif server.cluster:
-        lost += ", however old its data are (cluster-replica-validity-factor 0)"
     return _unless_kept(Failure.PRIMARY, lost, _more_copies(server), setup, _on_all_replicas(server))
 
 
@@ -270,23 +273,32 @@ def _planned(server: ServerFacts, setup: Setup) -> Outlook:
         command = "CLUSTER FAILOVER" if server.cluster else "FAILOVER"
         text = f"{_NOTHING}: {command} waits until the replica has everything"
         return Outlook(Failure.PLANNED, Loss.NOTHING, text)
-    lost = "what the replica has not received is lost, because SENTINEL FAILOVER does not wait for it"
-    return _unless_kept(Failure.PLANNED, lost, _more_copies(server), setup, _on_all_replicas(server))
+    lost = f"what a replica that is more than {_GRACE_S} s late has not received is lost (SENTINEL FAILOVER)"
+    advice = f"use SENTINEL FAILOVER NAME COORDINATED (Valkey 9), or {_more_copies(server)}"
+    return _unless_kept(Failure.PLANNED, lost, advice, setup, _on_all_replicas(server))
 
 
 def _split(server: ServerFacts, setup: Setup) -> Outlook:
-    needed, count = server.min_replicas_to_write or 0, len(server.replication.replicas)
+    needed, count = server.min_replicas_to_write, len(server.replication.replicas)
     advice = _more_copies(server)
-    if server.cluster and server.node_timeout_s is not None:
-        lasts = f"for about {server.node_timeout_s:.0f} s (cluster-node-timeout)"
+    if server.cluster:
+        known = server.node_timeout_s is not None
+        lasts = f"for about {server.node_timeout_s:.0f} s" if known else "for the cluster's timeout"
+        lasts += " (cluster-node-timeout)"
+    elif needed is None:
+        lasts = "until it stops (min-replicas-max-lag, which is unknown)"
     elif needed >= count:
         lasts = f"for up to {server.min_replicas_max_lag_s} s (min-replicas-max-lag)"
     else:
         lasts = "for as long as clients reach it"
-        if not server.cluster:
-            advice += f", and min-replicas-to-write {count} on all servers"
+        advice += f", and min-replicas-to-write {count} on all servers"
     lost = f"what the old primary acknowledges {lasts} is lost"
     return _unless_kept(Failure.SPLIT, lost, advice, setup, _on_all_replicas(server))
+
+
+def _flush_always(setup: Setup) -> str:
+    setting = "embedded.appendfsync" if setup.embedded else "appendfsync"
+    return f"set {setting} always, or acks.all.fsync"
 
 
 def _more_copies(server: ServerFacts) -> str:

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 async def log_outlooks(router: Router, setup: Setup) -> None:
     """Log in one line which failures lose nothing, and a line for each failure that can lose something."""
     found = {}
-    for server in router.servers():
+    for server in tuple(router.servers()):
         try:
             facts = await server_facts.ask(server.read)
         except StorageError as error:

@@ -250,12 +250,16 @@ class Stack:
         return redis.Redis(port=self.ports[name], decode_responses=True)
 
     def server_is_healthy(self, name: str) -> bool:
-        """Run the health check's PING without valkey-cli, which isn't on every machine."""
+        """Run the commands of the health check without valkey-cli, which isn't on every machine."""
         test = " ".join(self.services[name]["healthcheck"]["test"])
-        assert re.search(r"valkey-cli( -p 26379)? ping", test)
+        pings = re.search(r"valkey-cli( -p 26379)? ping", test)
+        assert pings or "grep -qE '^(role:master|master_link_status:up)'" in test
         with self.client(name) as client:
             try:
-                return bool(client.ping())
+                if pings:
+                    return bool(client.ping())
+                found = client.info("replication")
+                return found["role"] == "master" or found["master_link_status"] == "up"
             except (redis.BusyLoadingError, redis.ConnectionError):
                 return False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -51,7 +52,7 @@ class ServerFacts(msgspec.Struct, frozen=True):
     cluster: bool
     node_timeout_s: float | None
     replica_validity_s: float | None
-    """How long a replica may have been cut off and still take over in a cluster; None without limit."""
+    """How long a replica may have been cut off and still take over in a cluster; infinite without limit."""
 
     @property
     def evicts_ours(self) -> bool:
@@ -77,9 +78,13 @@ def facts_of(reply: bytes, configs: Mapping[str, str]) -> ServerFacts:
     """The facts from the reply to INFO, and from configs, which may be empty."""
     info = parse_info(reply)
     cluster = info.get("cluster_enabled") == "1"
-    timeout_s = _number(configs, "cluster-node-timeout", 1000) if cluster else None
-    factor = _number(configs, "cluster-replica-validity-factor")
-    ping_s = _number(configs, "repl-ping-replica-period") or 0
+    timeout_ms = _whole(configs, "cluster-node-timeout") if cluster else None
+    timeout_s = None if timeout_ms is None else timeout_ms / 1000
+    factor = _whole(configs, "cluster-replica-validity-factor")
+    ping_s = _whole(configs, "repl-ping-replica-period") or 0
+    validity_s = None
+    if timeout_s is not None and factor is not None:
+        validity_s = timeout_s * factor + ping_s if factor else math.inf
     return ServerFacts(
         append_only=info.get("aof_enabled") == "1",
         append_only_fails=info.get("aof_last_write_status", "ok") != "ok",
@@ -96,13 +101,8 @@ def facts_of(reply: bytes, configs: Mapping[str, str]) -> ServerFacts:
         min_replicas_max_lag_s=_whole(configs, "min-replicas-max-lag"),
         cluster=cluster,
         node_timeout_s=timeout_s,
-        replica_validity_s=timeout_s * factor + ping_s if timeout_s and factor else None,
+        replica_validity_s=validity_s,
     )
-
-
-def _number(configs: Mapping[str, str], name: str, divisor: int = 1) -> float | None:
-    value = configs.get(name)
-    return None if value is None else int(value) / divisor
 
 
 def _whole(configs: Mapping[str, str], name: str) -> int | None:

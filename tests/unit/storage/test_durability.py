@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -93,7 +94,7 @@ def test_nothing_is_to_change_if_nothing_can_be_lost() -> None:
         ({"append_only": False, "save": "3600 1"}, SOME, SOME, SOME),
         ({"append_only": False}, EVERYTHING, EVERYTHING, NOTHING),
         ({"append_only_fails": True}, SOME, SOME, NOTHING),
-        ({"appendfsync": None}, UNKNOWN, UNKNOWN, SOME),
+        ({"appendfsync": None}, UNKNOWN, UNKNOWN, UNKNOWN),
         ({"append_only": False, "save": None}, UNKNOWN, UNKNOWN, UNKNOWN),
     ],
 )
@@ -148,6 +149,8 @@ def test_an_embedded_server_exits_with_its_broker() -> None:
     assert outlook(Failure.BROKER, facts, setup(ALONE)).loss is NOTHING
     assert outlook(Failure.BROKER, facts, setup(ALONE, embedded=True)).loss is SOME
     assert outlook(Failure.BROKER, SAFE, setup(ALONE, embedded=True)).loss is NOTHING
+    advice = outlook(Failure.BROKER, facts, setup(ALONE, embedded=True)).advice
+    assert advice == "set embedded.appendfsync always, or acks.all.fsync"
 
 
 @pytest.mark.parametrize("facts", [PAIR, CLUSTER])
@@ -180,12 +183,16 @@ def test_how_long_a_cut_off_primary_goes_on() -> None:
     cut_off_with_a_replica = outlook(Failure.SPLIT, both, of)
     assert "for as long as clients reach it" in cut_off_with_a_replica.text
     assert "about 15 s (cluster-node-timeout)" in outlook(Failure.SPLIT, CLUSTER, of).text
+    unknown = but(PAIR, min_replicas_to_write=None)
+    assert "which is unknown" in outlook(Failure.SPLIT, unknown, of).text
 
 
 def test_how_old_a_replica_may_be_in_a_cluster() -> None:
     assert "up to 160 s of writes" in outlook(Failure.PRIMARY, CLUSTER, setup(ALONE)).text
-    found = outlook(Failure.PRIMARY, but(CLUSTER, replica_validity_s=None), setup(ALONE))
+    found = outlook(Failure.PRIMARY, but(CLUSTER, replica_validity_s=math.inf), setup(ALONE))
     assert "however old its data are" in found.text
+    found = outlook(Failure.PRIMARY, but(CLUSTER, replica_validity_s=None), setup(ALONE))
+    assert "cluster-replica-validity-factor" not in found.text, "unknown"
 
 
 @pytest.mark.parametrize(
@@ -245,6 +252,8 @@ def test_facts_of_a_primary_in_a_cluster() -> None:
         },
     )
     assert (facts.cluster, facts.node_timeout_s, facts.replica_validity_s) == (True, 15.0, 160.0)
+    configs = {"cluster-node-timeout": "15000", "cluster-replica-validity-factor": "0"}
+    assert facts_of(b"cluster_enabled:1\r\n", configs).replica_validity_s == math.inf
 
 
 def test_facts_without_configs_are_unknown() -> None:
