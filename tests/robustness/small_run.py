@@ -47,9 +47,12 @@ if TYPE_CHECKING:
 TOPIC: Final = "t"
 PARTITIONS: Final = (0, 1)
 ROUNDS: Final = 4
-# Entries that a Redis client appends, and records that a producer sends for each of them.
-RACES: Final = 1_000
-RECORDS_OF_RACE: Final = 6
+# Entries that a Redis client appends, and records that a producer sends for each of them. After a refusal, the
+# broker appends some records in another way.
+RACES: Final = 100
+RECORDS_OF_RACE: Final = 40
+# Less than append.lead.max.ms, and more than the race takes.
+AHEAD_MS: Final = 900
 # Bytes of the broker's responses after which a new connection is cut: during the handshake, or during the
 # answers to the records.
 REPLY_BYTES: Final = (900, 1_000, 1_100, 1_200, 1_400, 1_600)
@@ -93,6 +96,7 @@ class SmallRun:
         self._server = server
         self._proxy = proxy
         self._record = recorder
+        self._natives = 0
         address = proxy.address
         self._admin = AdminClient({"bootstrap.servers": address, **QUIET})
         recorder.add(
@@ -187,18 +191,28 @@ class SmallRun:
         heir.end("abort")
 
     def race(self) -> None:
-        """A Redis client and a producer append to one partition at the same time."""
+        """A Redis client and a producer append to one partition at the same time.
+
+        The first entry is ahead of the clock, so that each further one has the ID that the broker expects for
+        its next record.
+        """
         sender = Sender(self._record, self._proxy.address, "plain", plain=True)
-        for number in range(RACES):
+        seconds, microseconds = self._server.redis.time()
+        self._native_send(f"{seconds * 1000 + microseconds // 1000 + AHEAD_MS}-0")
+        for _ in range(RACES):
             for _ in range(RECORDS_OF_RACE):
                 sender.send(TOPIC, 0)
             sender.waits(0)
-            where: dict[str, Any] = {"topic": TOPIC, "partition": 0, "value": f"native-{number}"}
-            self._record.add(NativeSend, "native", "invoke", **where)
-            fields: dict[Any, Any] = {"key": "native", "value": where["value"]}
-            entry_id = self._server.redis.xadd(_stream(0), fields).decode()
-            self._record.add(NativeSend, "native", "ok", **where, entry_id=entry_id)
+            self._native_send("*")
         sender.flush()
+
+    def _native_send(self, entry_id: str) -> None:
+        self._natives += 1
+        where: dict[str, Any] = {"topic": TOPIC, "partition": 0, "value": f"native-{self._natives}"}
+        self._record.add(NativeSend, "native", "invoke", **where)
+        fields: dict[Any, Any] = {"key": "native", "value": where["value"]}
+        added = self._server.redis.xadd(_stream(0), fields, id=entry_id).decode()
+        self._record.add(NativeSend, "native", "ok", **where, entry_id=added)
 
     def delete_records(self) -> None:
         """Delete the older half of a partition, up to the offset of a record."""
