@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 TOPIC: Final = "t"
 PARTITIONS: Final = (0, 1)
 ROUNDS: Final = 4
-# Entries that a Redis client appends, and records that a producer sends for each of them. After a refusal, the
-# broker appends some records in another way.
+# Entries that a Redis client appends, and records that a producer sends for each of them. After a refusal,
+# the broker appends some records in another way.
 RACES: Final = 100
 RECORDS_OF_RACE: Final = 40
 # Less than append.lead.max.ms, and more than the race takes.
