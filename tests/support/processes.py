@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from korvet.embedded import shim
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,6 +63,15 @@ class Child:
             self.kill()
             text = f"{self.args[:4]} ignored SIGTERM for {timeout_s:g} s:\n{self.output()[-4000:]}"
             raise AssertionError(text) from None
+
+
+def bound_to_us() -> list[str]:
+    """A command prefix that ends the command with this process, even if this process is killed; Linux
+    only.
+    """
+    if sys.platform != "linux":
+        return []
+    return [sys.executable, "-I", "-S", str(shim.__file__), "bind", str(os.getpid()), "-1"]
 
 
 def alive(pid: int) -> bool:

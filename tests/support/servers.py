@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import redis
 
-from korvet.embedded import shim, socket_of
+from korvet.embedded import socket_of
 from tests.support.module import choice
 from tests.support.polling import until
 from tests.support.ports import accepts, free_port
-from tests.support.processes import Child, alive
+from tests.support.processes import Child, alive, bound_to_us
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,15 +39,6 @@ class Broker:
     @property
     def bootstrap(self) -> str:
         return f"{self.host}:{self.port}"
-
-
-def _bound_to_us() -> list[str]:
-    """A command prefix that ends the command with this process, even if this process is killed; Linux
-    only.
-    """
-    if sys.platform != "linux":
-        return []
-    return [sys.executable, "-I", "-S", str(shim.__file__), "bind", str(os.getpid()), "-1"]
 
 
 class KorvetServer:
@@ -93,7 +84,7 @@ class KorvetServer:
         """Start the process; `wait_ready` waits for it."""
         env = {key: value for key, value in os.environ.items() if not key.startswith("KORVET_")}
         env |= self._environ
-        command = [*_bound_to_us(), sys.executable, "-m", *self._program, "serve", "--listen", self.bootstrap]
+        command = [*bound_to_us(), sys.executable, "-m", *self._program, "serve", "--listen", self.bootstrap]
         command += ["--set", "embedded.module=off"] if choice() == "none" else []
         self._child = Child([*command, "--data-dir", str(self.data_dir), *self.options], self.log, env)
 

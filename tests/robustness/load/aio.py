@@ -10,7 +10,7 @@ import aiokafka
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
 
-from tests.robustness.history import UNKNOWN, Assign, Commit, Place, Poll, Record, Send, Truncated, Txn
+from tests.robustness.history import UNKNOWN, Admin, Assign, Commit, Place, Poll, Record, Send, Truncated, Txn
 from tests.robustness.load.members import (
     HEARTBEAT_MS,
     MS_PER_S,
@@ -86,7 +86,9 @@ class AioProducerWorker(Worker):
                 await AioSession(self, client, self._record, f"{self.name}.{number}", self._plan).use(
                     self._pace
                 )
-            except (*FAILURES, Failed):
+            except (*FAILURES, Failed) as error:
+                process = f"{self.name}.{number}"
+                self._record.add(Admin, process, "info", action="abandon", error=f"{error!r}")
                 await asyncio.sleep(PAUSE_S)
             finally:
                 await _stop(client)
@@ -300,7 +302,9 @@ class AioMemberWorker(Worker):
             try:
                 await asyncio.wait_for(member.client.start(), STEP_TIMEOUT_S)
                 await self._use(member)
-            except FAILURES:
+            except FAILURES as error:
+                process = f"{self.name}.{number}"
+                self._record.add(Admin, process, "info", action="abandon", error=f"{error!r}")
                 await asyncio.sleep(PAUSE_S)
             finally:
                 await _stop(member.client)

@@ -184,8 +184,8 @@ class CopyWorker(Worker):
                 # After an abort, the successor begins at the committed offsets.
                 while not self.closing.is_set() and not session.failed:
                     self._copy(session, member)
-            except (Abandoned, KafkaException):
-                continue
+            except (Abandoned, KafkaException) as error:
+                session.abandon(error)
             finally:
                 session.close()
                 member.close()

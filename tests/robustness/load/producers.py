@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from tests.robustness.history import UNKNOWN, Send, Txn
+from tests.robustness.history import UNKNOWN, Admin, Send, Txn
 from tests.robustness.load.pace import Pace
 from tests.robustness.load.worker import LIBRDKAFKA, REQUEST_TIMEOUT_S, Worker, as_partitions, silent_logger
 
@@ -27,6 +29,10 @@ TRANSACTION_TIMEOUT_MS: Final = 8_000
 MESSAGE_TIMEOUT_MS: Final = 8_000
 # Limits the repetitions of a step of a transaction.
 STEP_TIMEOUT_S: Final = 20.0
+
+
+# Producers that hang: to end them would hang, too.
+_LEFT_BEHIND: Final[list[Producer]] = []
 
 
 class Abandoned(Exception):
@@ -146,7 +152,7 @@ class Session:
         """Commit the transaction with offsets."""
         offsets = as_partitions(consumed.places)
         try:
-            _repeated(
+            self._within_limit(
                 lambda timeout: self.client.send_offsets_to_transaction(offsets, consumed.member, timeout)
             )
         except KafkaException as error:
@@ -156,6 +162,29 @@ class Session:
             self.end("abort")
         else:
             self.end("commit", group=consumed.group, offsets=consumed.places)
+
+    def _within_limit(self, step: Callable[[float], Any]) -> None:
+        """Repeat a step, and leave it behind on its thread if it hangs.
+
+        librdkafka 2.16 waits without end for a coordinator that was missing in Metadata for a moment. Raises
+        Abandoned, KafkaException.
+        """
+        done: Future[None] = Future()
+
+        def work() -> None:
+            try:
+                _repeated(step)
+            except KafkaException as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        threading.Thread(target=work, name=f"{self._process} step", daemon=True).start()
+        try:
+            done.result(2 * STEP_TIMEOUT_S)
+        except TimeoutError as error:
+            _LEFT_BEHIND.append(self.client)
+            raise Abandoned("a step hangs") from error
 
     def end(self, action: str, **fields: Any) -> None:
         """Commit or abort the transaction. Raises KafkaException."""
@@ -174,9 +203,15 @@ class Session:
         where = {"txn": self._txn, "transactional_id": self._plan.name, "action": action}
         self._record.add(Txn, self._process, type_, **where, **fields)
 
+    def abandon(self, error: Exception) -> None:
+        """Record why a successor replaces the producer."""
+        self._record.add(Admin, self._process, "info", action="abandon", error=f"{error!r}")
+
     def close(self) -> None:
         """Give up what has no answer."""
         # A producer with a fatal error raises it again.
+        if self.client in _LEFT_BEHIND:
+            return
         with contextlib.suppress(KafkaException):
             self.client.purge()
             self.client.flush(1)
@@ -214,8 +249,8 @@ class ProducerWorker(Worker):
             try:
                 session.initialize()
                 self._use(session)
-            except (Abandoned, KafkaException):
-                continue
+            except (Abandoned, KafkaException) as error:
+                session.abandon(error)
             finally:
                 session.close()
 

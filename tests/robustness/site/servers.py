@@ -18,6 +18,7 @@ from korvet.embedded.binary import identify
 from tests.support.module import module_options
 from tests.support.polling import until
 from tests.support.ports import free_port
+from tests.support.processes import bound_to_us
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +67,7 @@ class Process:
         """Start the program, and wait until it answers."""
         with (self.folder / "log").open("ab") as log:
             self._child = subprocess.Popen(
-                [self._program, *arguments],
+                [*bound_to_us(), self._program, *arguments],
                 env=self._environ,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

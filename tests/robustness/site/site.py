@@ -44,7 +44,9 @@ class Broker:
     def __init__(self, number: int, site: Site) -> None:
         self.name = f"broker-{number}"
         self.clock = Clock(site.folder, self.name)
-        options = [part for option in BROKER_OPTIONS for part in ("--set", option)]
+        # Topics set their own; this is for the records of groups and transactions.
+        copies = f"min.insync.replicas={site.topology.copies}"
+        options = [part for option in (*BROKER_OPTIONS, copies) for part in ("--set", option)]
         self.gate: Gate = site.network.open(lambda _: (self.name, self._server.port))
         self._server = KorvetServer(
             *("--node-id", str(number), *options),
