@@ -47,6 +47,8 @@ class PartitionCopies:
         self._expected = 0
         # When the number of expected replicas falls to the present one.
         self._until_s = 0.0
+        # The copies of any partition at the last look; None if they depend on the partition's server.
+        self._same: Copies | None = Copies()
 
     async def run(self) -> NoReturn:
         """Notice replicas that come and go, until cancelled."""
@@ -55,14 +57,16 @@ class PartitionCopies:
             await asyncio.sleep(_PERIOD_S)
 
     def look(self) -> None:
-        """Count the replicas of all servers, unless those of one are unknown."""
-        known = [server.replication for server in self._router.servers()]
-        counts = [len(replication.replicas) for replication in known if replication is not None]
-        if len(counts) < len(known) or not counts:
-            return
-        now_s = self._clock_s()
-        if min(counts) >= self._expected or now_s >= self._until_s:
-            self._expected, self._until_s = min(counts), now_s + _REMEMBERED_S
+        """Count the replicas of all servers."""
+        servers = self._router.servers()
+        counts = [len(server.replication.replicas) for server in servers if server.replication is not None]
+        # Nothing follows while those of one server are unknown.
+        if counts and len(counts) == len(servers):
+            now_s = self._clock_s()
+            if min(counts) >= self._expected or now_s >= self._until_s:
+                self._expected, self._until_s = min(counts), now_s + _REMEMBERED_S
+        found = {self._of(server) for server in servers}
+        self._same = found.pop() if len(found) == 1 else None
 
     @property
     def expected(self) -> int:
@@ -71,9 +75,8 @@ class PartitionCopies:
 
     def of_topic(self, topic: str, count: int) -> Copies | list[Copies]:
         """The copies of any partition of a topic, or those of each of its first `count` partitions."""
-        found = {self._of(server) for server in self._router.servers()}
-        if len(found) == 1:
-            return found.pop()
+        if self._same is not None:
+            return self._same
         key, links = self._keyspace.stream, self._router.links
         return [self._of(links(key(topic, index)).server) for index in range(count)]
 
