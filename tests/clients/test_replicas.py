@@ -123,6 +123,13 @@ def test_replication_factors_and_assignments(server: KorvetServer) -> None:
     assert answer.results[0].error_code == 0
 
 
+def test_replicas_are_known_when_the_broker_is_ready(
+    pair: SentinelGroup, own_korvet: Callable[..., KorvetServer]
+) -> None:
+    started = own_korvet(redis_url=f"redis://127.0.0.1:{pair.primary.port}")
+    assert created(started, "two", 2).error_code == 0
+
+
 def test_topics_that_ask_for_more_replicas_than_there_are(server: KorvetServer) -> None:
     """Their missing replicas are shown, as those of a topic in Kafka are."""
     create_topic(server.bootstrap, "greedy", 1, {"min.insync.replicas": "4"})
