@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from korvet.offsets.packing import entry_id, id_parts
 from korvet.records.kernel import pack_arguments
-from korvet.storage.errors import LinkLost, RedisFault, StorageError
+from korvet.storage.errors import FencedEpoch, LinkLost, RedisFault, StorageError
 from korvet.storage.link.calls import parse_replies
 from korvet.storage.link.futures import resolve
 from korvet.storage.link.slots import REDIRECTIONS
@@ -233,8 +233,13 @@ class NativeWatcher:
         watched = self._watched.get(stream)
         if watched is None:
             return
+        try:
+            bounds = await watched.read_bounds()
+        except FencedEpoch as error:
+            log.debug("%s is not read: %s", watched.state.name, error)
+            return
         # The last ID, not the one found: entries that no offset names stay newer than the log end for ever.
-        watched.seen = (await watched.read_bounds()).last_id
+        watched.seen = bounds.last_id
         watched.log_end = _UNKNOWN
 
 

@@ -38,9 +38,14 @@ class Queries:
         self._index = index
 
     async def bounds(self) -> Bounds:
-        """Read both ends. Function korvet_bounds."""
+        """Read both ends. Raises FencedEpoch, too: another broker leads the partition. Function
+        korvet_bounds.
+        """
         state = self._state
-        return state.take_bounds(await self._index.fcall("korvet_bounds", state.bias, read=True))
+        bounds = state.take_bounds(await self._index.fcall("korvet_bounds", state.bias, read=True))
+        if state.is_superseded(bounds.epoch):
+            raise state.superseded()
+        return bounds
 
     async def count(self, from_offset: int, to_offset: int) -> int:
         """The exact number of records in [from_offset, to_offset), in entry ID order.

@@ -13,7 +13,6 @@ from korvet.records.batch import BatchError
 from korvet.records.kernel import entries_to_batches, pack_command, predict_end_offset
 from korvet.storage.errors import (
     DamagedBatch,
-    FencedEpoch,
     OffsetOutOfRange,
     StorageError,
     StorageFault,
@@ -262,15 +261,12 @@ class Read:
                 return
             state = self._state
             if state.is_superseded(state.take_bounds(parse_reply(reply)).epoch):
-                self._done(self._superseded())
+                self._done(state.superseded())
             else:
                 self._is_ours = True
                 self._take(entries)
 
         self._state.links.read_functions.send(self._state.bounds_call, arrived)
-
-    def _superseded(self) -> FencedEpoch:
-        return FencedEpoch(f"another broker leads {self._state.name} now")
 
     def _check_start(self, fetched: Fetched) -> None:
         def arrived(reply: memoryview | StorageError) -> None:
@@ -302,7 +298,7 @@ class Read:
         bounds = self._state.take_bounds(parse_reply(reply))
         self._gap_end = bounds.log_end
         if self._offset > bounds.log_end and self._state.is_superseded(bounds.epoch):
-            self._done(self._superseded())
+            self._done(self._state.superseded())
         elif bounds.log_start <= self._offset <= bounds.log_end:
             self._range_to_end()
         else:

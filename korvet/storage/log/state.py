@@ -14,6 +14,7 @@ from korvet.records.control import control_batch
 from korvet.records.kernel import pack_command
 from korvet.records.native import native_rule
 from korvet.storage.brokers.assignment import to_leader_epoch
+from korvet.storage.errors import FencedEpoch, StorageError
 from korvet.storage.link.barrier import Level
 from korvet.storage.log.listeners import Listeners
 from korvet.storage.log.release import UNKNOWN_END, Release
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from korvet.records.control import ControlMarker
-    from korvet.storage.errors import StorageError
     from korvet.storage.link.commands import Commands
     from korvet.storage.log.tail_cache import TailBudget
     from korvet.storage.log.values import Appended, Form, Marked
@@ -304,6 +304,10 @@ class LogState:
             and writer_epoch is not None
             and to_leader_epoch(writer_epoch) > self.leader_epoch
         )
+
+    def superseded(self) -> FencedEpoch:
+        """The error for readers."""
+        return FencedEpoch(f"another broker leads {self.name} now")
 
     def note_ends(self, start: int, end: int, last_stable_offset: int = -1) -> None:
         """Take over log start and log end of one reply, and its last stable offset unless that is -1."""
