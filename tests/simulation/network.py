@@ -92,6 +92,10 @@ class Network:
         """Let an alias lead to a host, for all processes or for `only` one."""
         self._views[only, alias] = name
 
+    def end_redirect(self, alias: str, only: str) -> None:
+        """Let an alias lead one process to where it leads all others."""
+        del self._views[only, alias]
+
     def resolve(self, source: str, name: str) -> Process | None:
         """The process that answers to a name."""
         name = self._views.get((source, name)) or self._views.get(("", name), name)
