@@ -198,8 +198,9 @@ def leave_a_redis_group_ahead() -> None:
     highest: dict[Any, int] = {}
 
     def apply(self: Projector, changes: Any, done: Callable[[], None]) -> None:
-        followed = [change for change in changes if change.offset >= highest.get(change.place, 0)]
-        highest.update((change.place, change.offset) for change in followed)
+        commits = {change: change.offset or 0 for change in changes}
+        followed = [change for change, offset in commits.items() if offset >= highest.get(change.place, 0)]
+        highest.update((change.place, commits[change]) for change in followed)
         applied(self, followed, done)
 
     applied = _replace(Projector, "apply", apply)

@@ -1,0 +1,30 @@
+"""Planted defects that the simulation finds, most of them within a second."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MOST_SEEDS = 500
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "drop_a_marker",
+        "answer_a_commit_before_its_append",
+        "forget_an_aborted_transaction",
+        "read_past_the_last_stable_offset",
+        "forget_a_producers_sequences",
+        "release_before_the_barrier",
+        pytest.param("serve_beyond_the_high_watermark", marks=pytest.mark.long),
+    ],
+)
+def test_a_planted_defect_is_found(name: str) -> None:
+    command = [sys.executable, "-m", "tests.simulation.defects", name, str(MOST_SEEDS)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{MOST_SEEDS} seeds do not show it: {done.stderr[-4000:]}"
