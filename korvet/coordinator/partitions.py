@@ -1,8 +1,8 @@
 """The partitions of a coordinator's topic that this broker leads, loaded or being loaded; for both
 coordinators.
 
-A partition is loaded when this broker begins to lead it, and again when an append to it failed or a Redis
-failover moved it to another server. A partition that is not loaded answers with the reason.
+A partition is loaded when this broker begins to lead it in a leader epoch, and again when an append to it
+failed. A partition that is not loaded answers with the reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from korvet.supervisor import keep
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator
 
-    from korvet.storage.log.partition_log import PartitionLog
     from korvet.storage.logs import Logs
     from korvet.storage.topic import Topic
 
@@ -45,7 +44,7 @@ class Partition(Generic[_Term]):
     `error` is the answer while there is no term.
     """
 
-    __slots__ = ("changed", "epoch", "error", "loading", "moved", "number", "quiet_epoch", "term")
+    __slots__ = ("changed", "epoch", "error", "loading", "number", "quiet_epoch", "term")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -53,8 +52,6 @@ class Partition(Generic[_Term]):
         self.error = ErrorCode.not_coordinator
         self.loading: asyncio.Task[None] | None = None
         self.term: _Term | None = None
-        self.moved = False
-        """Whether a failover moved the log to another server since the read began."""
         self.quiet_epoch: int | None = None
         """The writers' epoch of a term that ended with nothing in flight, because Redis took no writes:
         the next term can continue with it.
@@ -98,7 +95,6 @@ class Partitions(Generic[_Term]):
         self.closed = False
         self.reloads = 0
         """How often a partition was read again because an append had failed."""
-        logs.on_moved.append(self._log_moved)
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -201,10 +197,8 @@ class Partitions(Generic[_Term]):
                 await asyncio.sleep(LAST_RETRY_S)
             try:
                 async with self._load_slots:
-                    partition.moved = False
                     term = await self._claim(topic, partition)
-                if not partition.moved:
-                    break
+                break
             except FencedEpoch as error:
                 # Until this broker learns of the new leader, which cancels this task or restarts it.
                 self._logs.fenced(error)
@@ -240,15 +234,6 @@ class Partitions(Generic[_Term]):
         )
         term = await self._read(claim)
         return term
-
-    def _log_moved(self, log: PartitionLog) -> None:
-        """A failover moved a log to another server: records that the new server lacks are lost."""
-        if log.topic.name != self._name or not self._partitions or self.closed:
-            return
-        partition = self._partitions[log.partition]
-        partition.moved, partition.quiet_epoch = True, None
-        if partition.term is not None:
-            self._load_again(partition)
 
     def _failed(self, partition: Partition[_Term], term: _Term, error: Exception) -> None:
         """An append or a handler failed: the shard no longer equals the log."""

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from korvet.storage.brokers.claims import packed_claim
-from korvet.storage.errors import FencedEpoch, StorageError, TopicGone, domain_error
+from korvet.storage.errors import (
+    PASSING,
+    FencedEpoch,
+    StorageError,
+    TopicGone,
+    WritesRefused,
+    domain_error,
+)
 from korvet.storage.log.partition_log import PartitionLog
 
 if TYPE_CHECKING:
@@ -28,8 +36,6 @@ class Logs:
     def __init__(self, resources: LogResources) -> None:
         self.membership: Membership | None = None
         """None for tools: they are no brokers, and nobody fences them."""
-        self.on_moved: list[Callable[[PartitionLog], None]] = []
-        """All called for each log that another server took over. That server may lack the newest entries."""
         self._resources = resources
         resources.on_fenced = self.fenced
         # By topic and partition.
@@ -102,14 +108,17 @@ class Logs:
         """See ChangeListener: `follow_assignment` has completed them."""
 
     def follow_servers(self, has_moved: Callable[[bytes], bool]) -> None:
-        """Another server took over the keys for which `has_moved(key)` is true."""
-        moved = [found for logs in self._logs.values() for found in logs.values() if has_moved(found.stream)]
-        for found in moved:
-            found.moved()
-            for callback in self.on_moved:
-                callback(found)
-        if moved:
-            log.warning("another server, or a restarted one, holds %d logs now", len(moved))
+        """Another history of the keys for which `has_moved(key)` is true begins, which may lack the newest
+        writes. A broker leads all its partitions in new epochs after that, with new logs.
+        """
+        if self.membership is not None:
+            log.warning("Redis was restarted or another server took over: its newest writes may be lost")
+            self.membership.rejoin()
+            return
+        for logs in self._logs.values():
+            for found in logs.values():
+                if has_moved(found.stream):
+                    found.moved()
 
     def follow_reconnection(self) -> None:
         """A connection to Redis was lost and is back: what Redis holds may have changed."""
@@ -134,13 +143,25 @@ class Logs:
             opened.close(self._not_led(topic.name, partition))
         else:
             # Before the log's first append, so that Redis refuses appends of earlier leaders from then on.
-            claim = packed_claim(self._resources.commands.keyspace, topic, partition, epoch)
-            opened.links.write_functions.send(claim, self._claimed)
+            history = opened.links.server.write.history
+            claim = packed_claim(self._resources.commands.keyspace, topic, partition, epoch, history)
+            opened.hold_reads()
+            opened.links.write_functions.send(claim, partial(self._claimed, opened))
         return opened
 
-    def _claimed(self, reply: memoryview | StorageError) -> None:
-        if isinstance(reply, StorageError) and isinstance(refusal := domain_error(reply), FencedEpoch):
+    def _claimed(self, opened: PartitionLog, reply: memoryview | StorageError) -> None:
+        refusal = domain_error(reply) if isinstance(reply, StorageError) else None
+        if isinstance(refusal, FencedEpoch):
+            opened.close(refusal)
             self.fenced(refusal)
+        elif isinstance(refusal, PASSING) and not isinstance(refusal, WritesRefused):
+            # The partition is claimed again on its next use.
+            opened.close(refusal)
+            logs = self._logs.get(opened.topic.name, {})
+            if logs.get(opened.partition) is opened:
+                del logs[opened.partition]
+        else:
+            opened.release_reads()
 
     def _not_led(self, topic: str, partition: int) -> StorageError:
         lost = None if self.membership is None else self.membership.lost

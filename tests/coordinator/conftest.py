@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import uvloop
 
+from korvet.config.address import Address
 from korvet.coordinator.service import CoordinatorService
 from korvet.groups.config import GroupConfig
 from korvet.groups.messages import (
@@ -108,6 +109,19 @@ class Running:
         return [name for name, _ in reply[0][1]] if reply else []
 
 
+class _Following:
+    """Makes a coordinator follow the changes of a membership."""
+
+    def __init__(self, service: CoordinatorService) -> None:
+        self._service = service
+
+    def follow_assignment(self) -> None:
+        self._service.follow_assignment()
+
+    async def complete_changes(self) -> None:
+        """`follow_assignment` has completed them."""
+
+
 @contextlib.asynccontextmanager
 async def running(
     server: Server,
@@ -116,15 +130,22 @@ async def running(
     config: GroupConfig = CONFIG,
     clock: Callable[[], int] | None = None,
     loaded: bool = True,
+    node_id: int | None = None,
 ) -> AsyncIterator[Running]:
-    """Start a coordinator on the keyspace `prefix`; at the end it is closed as on shutdown."""
-    store = await Store.open(server.url, Keyspace(prefix))
+    """Start a coordinator on the keyspace `prefix`, of a live broker if it has a `node_id`; at the end it is
+    closed as on shutdown.
+    """
+    endpoint = None if node_id is None else Address("localhost", 9092)
+    store = await Store.open(server.url, Keyspace(prefix), node_id=node_id, endpoint=endpoint)
     try:
         with contextlib.suppress(TopicExists):
             await store.catalogue.create(TOPIC, 1)
         clocks = () if clock is None else (clock,)
         service = CoordinatorService(store.commands, store.logs, store.catalogue, config, *clocks)
         await service.start()
+        if store.membership is not None:
+            store.membership.attach(_Following(service))
+            store.membership.begin()
         try:
             if loaded:
                 async with asyncio.timeout(20):

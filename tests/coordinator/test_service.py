@@ -192,7 +192,9 @@ async def test_a_replica_that_took_over_is_believed(
     replica = new_server("--replicaof", "127.0.0.1", str(port))
     proxy = Proxy(primary.socket)
     url = await proxy.start()
-    async with running(cast("Server", SimpleNamespace(url=url, client=primary.client)), prefix) as run:
+    async with running(
+        cast("Server", SimpleNamespace(url=url, client=primary.client)), prefix, node_id=1
+    ) as run:
         assert await run.commit(group, 5) == ErrorCode.none
         written = primary.client.info("replication")["master_repl_offset"]
         await until(lambda: replica.client.info("replication").get("slave_repl_offset", 0) >= written)

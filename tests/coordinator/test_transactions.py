@@ -267,20 +267,21 @@ async def test_an_open_transaction_outlives_its_coordinator(server: Server, pref
         await until_async(lambda: _has(one, [b"commit"] * PARTITIONS), 60, "the markers")
 
 
-async def test_a_list_is_not_whole_where_a_partition_fails_meanwhile(server: Server, prefix: str) -> None:
+async def test_a_list_is_not_whole_if_a_partition_fails_before_its_reply(server: Server, prefix: str) -> None:
     async with running(server, prefix) as one:
         request = InitRequest(NAME, 60_000)
         await one.service.call(NAME, TransactionShard.init_producer, request)
+        topic = one.store.catalogue.get(TRANSACTIONS_TOPIC)
+        assert topic is not None
+        stream = one.store.logs.get(topic, transaction_partition_for(NAME, topic.partitions)).stream
+        server.client.rename(stream, f"{prefix}-aside")
+        server.client.set(stream, "no stream")
         # The list waits for records in flight.
         one.service.submit(NAME, TransactionShard.init_producer, request, lambda reply: None)
         listing = asyncio.create_task(one.service.list_transactions(ListRequest()))
         await asyncio.sleep(0)
-        topic = one.store.catalogue.get(TRANSACTIONS_TOPIC)
-        assert topic is not None
-        log = one.store.logs.get(topic, transaction_partition_for(NAME, topic.partitions))
-        for moved in one.store.logs.on_moved:
-            moved(log)
         assert await listing == (ErrorCode.coordinator_not_available, [])
+        server.client.rename(f"{prefix}-aside", stream)
         await one.service.wait_loaded()
         error, (listed,) = await one.service.list_transactions(ListRequest())
         assert (error, listed.transactional_id) == (ErrorCode.none, NAME)

@@ -322,7 +322,13 @@ def test_a_replica_takes_over_under_load(own_bench: Bench, end: signal.Signals) 
     logs = bench.logs("t", 12)
     chosen = [*on_node(bench, logs, primary)[:2], *on_node(bench, logs, bench.cluster.nodes[1])[:1]]
     moved: list[PartitionLog] = []
-    bench.store.logs.on_moved.append(moved.append)
+    follow = bench.store.logs.follow_servers
+
+    def noted(has_moved: Callable[[bytes], bool]) -> None:
+        moved.extend(log for log in logs if has_moved(log.stream))
+        follow(has_moved)
+
+    bench.store.router.on_moved = noted
 
     async def kill(producers: list[Producer]) -> None:
         primary.process.send_signal(end)

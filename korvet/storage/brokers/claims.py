@@ -25,16 +25,24 @@ async def claim(
     and StorageError.
     """
     links = commands.links(commands.keyspace.stream(topic.name, partition))
-    call = packed_claim(commands.keyspace, topic, partition, leader_epoch, new_writer=new_writer)
+    history = links.server.write.history
+    call = packed_claim(commands.keyspace, topic, partition, leader_epoch, history, new_writer=new_writer)
     return int(await links.write_functions.call_packed(call))
 
 
 def packed_claim(
-    keyspace: Keyspace, topic: Topic, partition: int, leader_epoch: int, *, new_writer: bool = False
+    keyspace: Keyspace,
+    topic: Topic,
+    partition: int,
+    leader_epoch: int,
+    history: str,
+    *,
+    new_writer: bool = False,
 ) -> bytes:
-    """The packed call of `claim`."""
+    """The packed call of `claim`. `history`: of the server that executes it (RedisLink.history)."""
     epochs = writer_epochs(leader_epoch)
     stream, _, meta, _ = keyspace.partition_keys(topic.name, partition)
     limits = epochs.start, epochs.stop - 1
     topic_id, flag = str(topic.topic_id), int(new_writer)
-    return pack_command("FCALL", "korvet_claim", 2, meta, stream, *limits, topic_id, flag, topic.bias)
+    rest = topic_id, flag, topic.bias, history
+    return pack_command("FCALL", "korvet_claim", 2, meta, stream, *limits, *rest)

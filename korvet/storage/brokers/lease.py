@@ -150,17 +150,22 @@ class Lease:
         acknowledged_assignment: int,
         acknowledged_catalogue: int,
         unreadable: Iterable[int] = (),
+        *,
+        rejoins: bool = False,
     ) -> Renewal:
         """Renew the lease, or take it again if it has lapsed.
 
         known_version: the version of the assignment that Redis need not return; highest_version: the highest
         version of the assignment that this broker has met; acknowledged_assignment, acknowledged_catalogue:
         the versions whose changes this broker has completed; unreadable: node ids whose entries Redis
-        deletes, because no broker can read them. Raises NodeIdTaken, KeyspaceLost and StorageError. Function
+        deletes, because no broker can read them; rejoins: whether this broker joins again, in a new version
+        of the assignment. Raises NodeIdTaken, KeyspaceLost and StorageError. Function
         korvet_lease.
         """
         acknowledged = acknowledged_assignment, acknowledged_catalogue
-        reply = await self._ask(b"", known_version, highest_version, *acknowledged, unreadable)
+        reply = await self._ask(
+            b"", known_version, highest_version, *acknowledged, unreadable, rejoins=rejoins
+        )
         if reply[0] == b"refused":
             raise self._taken(reply)
         return _renewal(reply)
@@ -183,7 +188,9 @@ class Lease:
         """Give the lease back, so that other processes need not wait for its end. Raises StorageError.
         Function korvet_release.
         """
-        await self._commands.fcall("korvet_release", self._keys(), self._node_id, self._token)
+        await self._commands.fcall(
+            "korvet_release", self._keys(), self._node_id, self._token, *self._history()
+        )
 
     async def _wait_for_end(self, first: list[Any]) -> list[Any]:
         """Wait until the holder's lease ends, unless the holder renews it.
@@ -220,6 +227,8 @@ class Lease:
         acknowledged_assignment: int = NO_VERSION,
         acknowledged_catalogue: int = NO_VERSION,
         unreadable: Iterable[int] = (),
+        *,
+        rejoins: bool = False,
     ) -> list[Any]:
         self.asked_s = steady_s()
         reply: list[Any] = await self._commands.fcall(
@@ -236,8 +245,15 @@ class Lease:
             acknowledged_catalogue,
             self._commands.cluster_id,
             "".join([" ", *(f"{node_id} " for node_id in unreadable)]),
+            int(rejoins),
+            *self._history(),
         )
         return reply
+
+    def _history(self) -> tuple[str, int]:
+        """The history of the server's data, and whether it continues that of another server."""
+        found = self._commands.links(self._commands.keyspace.cluster).server.write.replication
+        return found.history, int(found.former_end >= 0)
 
     def _keys(self) -> list[bytes]:
         return [self._commands.keyspace.brokers, self._commands.keyspace.cluster]

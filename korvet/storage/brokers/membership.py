@@ -116,6 +116,8 @@ class Membership:
         self._serves_until_s = 0.0
         self._expiry: asyncio.TimerHandle | None = None
         self._suspended = False
+        # How often the data may have lost writes, and how many of these times are followed by a new version.
+        self._losses = self._losses_followed = 0
         self._left = False
         self._tasks: list[asyncio.Task[None]] = []
         self._completing: asyncio.Task[None] | None = None
@@ -186,22 +188,36 @@ class Membership:
             self._highest_version = max(self._highest_version, to_leader_epoch(refusal.newest))
         self._wanted.set()
 
+    def rejoin(self) -> None:
+        """Lead nothing until the lease has a new version: Redis may have lost writes. In that version all
+        partitions that this broker leads have a new leader epoch.
+        """
+        if not self._left:
+            self._losses += 1
+            self._suspend()
+
     async def refresh(self) -> None:
         """Renew the lease, and follow all changes. Raises NodeIdTaken, KeyspaceLost and StorageError."""
         async with self._refreshing:
             if self._left:
                 return
             known = NO_VERSION if self._suspended else self.assignment.version
+            losses = self._losses
+            rejoins = losses > self._losses_followed
             try:
                 renewal = await self._lease.renew(
-                    known, self._highest_version, *self._acknowledged, self._renewal.unreadable
+                    known,
+                    self._highest_version,
+                    *self._acknowledged,
+                    self._renewal.unreadable,
+                    rejoins=rejoins,
                 )
             except KeyspaceLost as lost:
                 self._keyspace_lost(lost)
                 raise
             except WritesRefused as refused:
                 self.writes_refused = refused
-                if self.lost is None and await self._lease.is_valid(self.assignment.version):
+                if self.lost is None and not rejoins and await self._lease.is_valid(self.assignment.version):
                     self._resume(self._newest)
                     # The next renewal follows after the interval of a broker that leads; stalls may delay it.
                     pause_s = max(self._poll_s(), _POLL_S)
@@ -216,8 +232,15 @@ class Membership:
             if self.lost is not None:
                 log.warning("the keyspace is back: cluster id %s", self._commands.cluster_id)
                 self.lost = None
-            if renewal.catalogue != self._catalogue.applied_version:
+            # A catalogue that has lost changes may have the same version again after others.
+            if renewal.catalogue != self._catalogue.applied_version or rejoins:
                 await self._catalogue.load()
+            if losses != self._losses:
+                # The version was given before the last loss.
+                self._highest_version = max(self._highest_version, renewal.version)
+                self._wanted.set()
+                return
+            self._losses_followed = losses
             if renewal.assignment is not None:
                 self._suspended = False
                 self._apply(renewal.assignment)

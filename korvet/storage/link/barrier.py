@@ -53,7 +53,7 @@ class Level(msgspec.Struct, frozen=True):
 
 class _Waiter(NamedTuple):
     key: bytes
-    history: bytes
+    history: str
     done: Callable[[StorageError | None], None]
 
 
@@ -72,7 +72,7 @@ class Barrier:
         # The round in progress; empty between rounds.
         self._round: list[_Waiter] = []
 
-    def wait(self, key: bytes, history: bytes, done: Callable[[StorageError | None], None]) -> None:
+    def wait(self, key: bytes, history: str, done: Callable[[StorageError | None], None]) -> None:
         """Call done(None) once the replicas have all that was answered before this call, or done(error):
         HistoryChanged, NotEnoughReplicas, LinkLost or another StorageError. It is never called before this
         method returns.
@@ -155,7 +155,7 @@ class Barrier:
         if error is not None and not self._round:
             self._begin()
 
-    def _mismatch(self, waiter: _Waiter, history: bytes) -> StorageError | None:
+    def _mismatch(self, waiter: _Waiter, history: str) -> StorageError | None:
         """Why a round on a server of this history proves nothing for a waiter; None if it does."""
         if waiter.history == history:
             return None
@@ -202,7 +202,7 @@ class Barriers:
         return self._server.address
 
     @property
-    def history(self) -> bytes:
+    def history(self) -> str:
         """The history to which records are appended now (RedisLink.history)."""
         return self._server.write.history
 
@@ -214,7 +214,7 @@ class Barriers:
         return link
 
     def wait(
-        self, level: Level, key: bytes, history: bytes, done: Callable[[StorageError | None], None]
+        self, level: Level, key: bytes, history: str, done: Callable[[StorageError | None], None]
     ) -> None:
         """See Barrier.wait."""
         found = self._by_level.get(level)

@@ -124,8 +124,9 @@ class Cluster:
         found = self._servers.get(address)
         if found is None:
             found = self._servers[address] = Server.begin(self._redis_address(address))
-            found.on_up = partial(self._came_up, found)
+            found.on_up = self._came_up
             found.on_down = found.on_silent = self.refresh_soon
+            found.on_moved = partial(self._server_moved, found)
             log.info("node %s of the cluster", found.address)
         self._idle.pop(found, None)
         return found
@@ -139,8 +140,8 @@ class Cluster:
         if self._owners[slot] is refused_by:
             # The map came from a node that has not heard of the move yet.
             server = self.server_at(redirected_to(fault, refused_by.address.host))
-            self._assign(slot, server)
             self._report_moved({slot})
+            self._assign(slot, server)
 
     def refresh_soon(self) -> None:
         """See SlotMap."""
@@ -203,19 +204,24 @@ class Cluster:
         new = [self.server_at(address) for address in primaries if address not in self._servers]
         await asyncio.gather(*map(connected_soon, new))
         self._others = {replica for found in ranges for replica in found.replicas}
-        moved = set()
-        for found in ranges:
-            server = self.server_at(found.primary)
-            for slot in range(found.first, found.last + 1):
-                old = self._owners[slot]
-                if old is server:
-                    continue
-                self._assign(slot, server)
-                # A primary that gave a slot away passed all writes on; one that vanished lost its last ones.
-                if old is not None and (old.address.host, old.address.port) not in primaries:
-                    moved.add(slot)
+        changed = [
+            (slot, self._owners[slot], server)
+            for found in ranges
+            for server in (self.server_at(found.primary),)
+            for slot in range(found.first, found.last + 1)
+            if self._owners[slot] is not server
+        ]
+        # A primary that gave a slot away passed all writes on; one that vanished may have lost its last ones.
+        takeovers = {
+            (old, new)
+            for _, old, new in changed
+            if old is not None and (old.address.host, old.address.port) not in primaries
+        }
+        lossy = await _lossy(takeovers)
+        self._report_moved({slot for slot, old, new in changed if (old, new) in lossy})
+        for slot, _, owner in changed:
+            self._assign(slot, owner)
         self._close_idle()
-        self._report_moved(moved)
 
     def _assign(self, slot: int, server: Server) -> None:
         self._owners[slot] = server
@@ -224,8 +230,17 @@ class Cluster:
             links.move(server)
 
     def _report_moved(self, slots: Collection[int]) -> None:
-        if slots and self.on_moved is not None:
+        """Report that the servers of these slots may lack the newest writes from now on. Commands that
+        earlier servers refused are not sent there.
+        """
+        if not slots:
+            return
+        if self.on_moved is not None:
             self.on_moved(lambda key: slot_of(key) in slots)
+        for slot in slots:
+            links = self._slots.get(slot)
+            if links is not None:
+                links.drop()
 
     def _close_idle(self) -> None:
         """Close the links to servers that have had no slots for _IDLE_S, or are silent: commands in flight
@@ -241,12 +256,13 @@ class Cluster:
                 del self._servers[address], self._idle[server]
                 self.spawn("links to a former node", server.close)
 
-    def _came_up(self, server: Server) -> None:
+    def _came_up(self) -> None:
         self.refresh_soon()
         if self.on_up is not None:
             self.on_up()
-        if server.has_new_history():
-            self._report_moved({slot for slot, owner in enumerate(self._owners) if owner is server})
+
+    def _server_moved(self, server: Server) -> None:
+        self._report_moved({slot for slot, owner in enumerate(self._owners) if owner is server})
 
     async def _keep(self) -> None:
         """Keep the map up to date."""
@@ -261,6 +277,12 @@ class Cluster:
             except StorageError as error:
                 causes.warn(error, "the map of the cluster is not known: %s", error)
             await asyncio.sleep(RETRY_PAUSE_S)
+
+
+async def _lossy(takeovers: Collection[tuple[Server, Server]]) -> set[tuple[Server, Server]]:
+    """The takeovers after which the new server may lack writes of the old one."""
+    verdicts = await asyncio.gather(*(new.succeed(old) for old, new in takeovers))
+    return {pair for pair, has_all in zip(takeovers, verdicts, strict=True) if not has_all}
 
 
 async def _map_of(link: RedisLink) -> list[SlotRange] | None:

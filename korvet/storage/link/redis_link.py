@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import socket
 import ssl
 from typing import TYPE_CHECKING, Final
@@ -20,6 +19,7 @@ from korvet.records.kernel import pack_command
 from korvet.storage.errors import LinkLost, StorageError, StoreError, WritesRefused
 from korvet.storage.link.calls import Caller, answer, ask
 from korvet.storage.link.connection import Connection
+from korvet.storage.link.replication import parse_replication
 from korvet.supervisor import keep
 
 if TYPE_CHECKING:
@@ -49,8 +49,6 @@ _SILENT_CHECKS: Final = 2
 # the usual 208 KB Redis has often consumed the last quarter before the broker writes again. The kernel caps
 # the size (net.core.wmem_max).
 _UNIX_SEND_BUFFER_BYTES: Final = 1 << 20
-_HISTORY: Final = re.compile(rb"^master_replid:(\S+)", re.MULTILINE)
-_IS_REPLICA: Final = re.compile(rb"^role:slave\s*$", re.MULTILINE)
 _PING: Final = pack_command("PING")
 
 
@@ -86,9 +84,9 @@ class RedisLink(Caller):
         self._silent_checks = 0
         self.primary_only = False
         """Whether a replica is refused (INFO replication)."""
-        self.history = b""
-        """The server's replication id when the link came up (INFO replication): the id changes when the
-        server is restarted, or a replica takes over the address. Empty if the server does not report it.
+        self.replication = parse_replication(b"")
+        """What the server reported when the link came up (INFO replication), or after its history got
+        another id; nothing if that is forbidden.
         """
         self.on_up: Callable[[], None] | None = None
         """Called each time the link accepts commands again after it was lost."""
@@ -122,6 +120,11 @@ class RedisLink(Caller):
         link = cls(address, name, on_push)
         link._reconnect_soon()
         return link
+
+    @property
+    def history(self) -> str:
+        """The id of the server's history; empty if the server does not report it."""
+        return self.replication.history
 
     @property
     def connected(self) -> bool:
@@ -257,11 +260,10 @@ class RedisLink(Caller):
             if isinstance(reply, BaseException) and not isinstance(reply, WritesRefused):
                 raise reply
         # INFO may be forbidden to the user.
-        fields = info if isinstance(info, bytes) else b""
-        if self.primary_only and _IS_REPLICA.search(fields):
+        found = parse_replication(info if isinstance(info, bytes) else b"")
+        if self.primary_only and found.is_replica:
             raise LinkLost("the server is a replica")
-        found = _HISTORY.search(fields)
-        self.history = found[1] if found else b""
+        self.replication = found
         # The name only helps operators; a server that does not know the command works as well.
         connection.send(pack_command("CLIENT", "SETNAME", self._name), lambda reply: None)
 

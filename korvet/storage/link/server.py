@@ -8,10 +8,13 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
+from korvet.records.kernel import pack_command
 from korvet.storage.errors import StorageError, StoreError
 from korvet.storage.link.barrier import Barriers
+from korvet.storage.link.calls import parse_reply
 from korvet.storage.link.clock import RedisClock
 from korvet.storage.link.connection import READONLY
+from korvet.storage.link.histories import end_of, may_lack
 from korvet.storage.link.library import FunctionCaller
 from korvet.storage.link.module import ServerModule
 from korvet.storage.link.redis_link import RedisLink
@@ -36,6 +39,10 @@ _HALF_OPEN_MS: Final = 3000
 _GRACE_S: Final = 0.5
 # Interval of INFO replication: replicas report to their primary once a second.
 _REPLICATION_INTERVAL_S: Final = 1.0
+# Limits the wait for a former primary's answer. Without it the new primary counts as one that may lack
+# writes.
+_FORMER_TIMEOUT_S: Final = 0.5
+_INFO: Final = pack_command("INFO", "replication")
 
 
 class Links(Protocol):
@@ -79,8 +86,9 @@ class Router(Protocol):
     on_up: Callable[[], None] | None
     """Called each time a server can be written to again after its connection was lost."""
     on_moved: Callable[[Callable[[bytes], bool]], None] | None
-    """Called with a predicate of keys when another server took over these keys; that server may lack the
-    newest writes.
+    """Called with a predicate of keys when another history of their data begins that may lack the newest
+    writes: another server took over the keys, or their server was restarted. It is called before any command
+    on these keys is sent in the new history.
     """
 
     def links(self, key: bytes) -> Links:
@@ -99,12 +107,15 @@ class Server:
     __slots__ = (
         "_checking",
         "_common_history",
+        "_end",
         "_history",
+        "_leaving",
         "_watching",
         "barriers",
         "clock",
         "module",
         "on_down",
+        "on_moved",
         "on_silent",
         "on_up",
         "read",
@@ -130,9 +141,18 @@ class Server:
         """Called each time one of the connections is lost."""
         self.on_silent: Callable[[], None] | None = None
         """Called several times a second while the server is silent although a reply is due."""
+        self.on_moved: Callable[[], None] | None = None
+        """Called, before `on_up`, each time a connection leads to a history that may lack writes of the
+        former one.
+        """
+        # The history that the broker has seen last, and the replication offset of the newest write that the
+        # broker can have seen; None while the links are in use, and if it is unknown.
         self._history = write.history
+        self._end: int | None = None
+        # Ends the connections when the server has reported that offset; None while it is not asked.
+        self._leaving: Callable[[], None] | None = None
         # The last history that both links had (RedisLink.history).
-        self._common_history = b""
+        self._common_history = ""
         self._checking: asyncio.Task[None] | None = None
         write.on_up, read.on_up = self._write_came_up, self._read_came_up
         write.on_down, read.on_down = self._write_went_down, self._went_down
@@ -173,13 +193,26 @@ class Server:
 
     def hold(self, reason: str) -> None:
         """Lead to no server until `move`: commands, those in flight too, fail with LinkLost."""
+        self._leave(lambda: self._hold(reason))
+
+    def _hold(self, reason: str) -> None:
         for link in self._links():
             link.hold(reason)
 
-    def has_new_history(self) -> bool:
-        """Whether the history of the server's data has changed since the last call (RedisLink.history)."""
-        before, self._history = self._history, self.write.history
-        return bool(before) and before != self._history
+    async def succeed(self, former: Server) -> bool:
+        """Take over keys of `former`. Returns whether this server certainly has all writes that `former`
+        executed as their primary.
+        """
+        try:
+            async with asyncio.timeout(_FORMER_TIMEOUT_S):
+                now, then = await asyncio.gather(self._ask_replication(), former._ask_replication())
+        except (StorageError, TimeoutError):
+            return False
+        self._note_history(now)
+        return not may_lack(former._history, end_of(former._history, then), now)
+
+    async def _ask_replication(self) -> Replication:
+        return parse_replication(await self.write.call_packed(_INFO))
 
     def _links(self) -> tuple[RedisLink, ...]:
         return self.write, self.read, *self.barriers.links
@@ -188,8 +221,29 @@ class Server:
         while True:
             with contextlib.suppress(StorageError):
                 # INFO may be forbidden to the user.
-                self.replication = parse_replication(await self.read.call("INFO", "replication"))
+                self.replication = await self._ask_replication()
+                self._compare_history(self.replication)
             await asyncio.sleep(_REPLICATION_INTERVAL_S)
+
+    def _compare_history(self, found: Replication) -> None:
+        """Compare the history with that of a moment ago, on the same connection."""
+        if found.is_replica or found.history == self._history:
+            return
+        if found.former_end < 0:
+            # The first replica has attached, or the last one was away for long.
+            self._note_history(found)
+        else:
+            self._reset("the server was a replica for a moment")
+
+    def _note_history(self, found: Replication) -> None:
+        """The data that the links lead to has another history id from now on."""
+        before = self._history
+        for link in self._links():
+            if link.history == before:
+                link.replication = found
+        if self._common_history == before:
+            self._common_history = found.history
+        self._history = found.history
 
     def _write_went_down(self) -> None:
         self.replication = None
@@ -205,11 +259,19 @@ class Server:
     def _write_came_up(self) -> None:
         self.module.came_up()
         self._compare(self.write, self.read)
+        self._report_moved(self.write)
+        self._history, self._end = self.write.history, None
         if self.on_up is not None:
             self.on_up()
 
     def _read_came_up(self) -> None:
         self._compare(self.read, self.write)
+        self._report_moved(self.read)
+
+    def _report_moved(self, link: RedisLink) -> None:
+        moved = bool(self._history) and may_lack(self._history, self._end, link.replication)
+        if moved and self.on_moved is not None:
+            self.on_moved()
 
     def _compare(self, link: RedisLink, other: RedisLink) -> None:
         """End the other link's connection if it still leads to the former server of both links, and this link
@@ -230,7 +292,7 @@ class Server:
         server.
         """
         if fault.code == READONLY:
-            self._reset("the server has become a replica")
+            self._leave(lambda: self._reset("the server has become a replica"))
         else:
             self._check_soon()
 
@@ -243,6 +305,25 @@ class Server:
     def _check_soon(self) -> None:
         if self._checking is None or self._checking.done():
             self._checking = once("another server's address", self._check_address())
+
+    def _leave(self, leave: Callable[[], None]) -> None:
+        """End the connections by `leave()`, after the server has reported how far the broker can have seen
+        its history.
+        """
+        if not self.write.connected or self.silent:
+            leave()
+            return
+
+        def arrived(reply: memoryview | StorageError) -> None:
+            leave, self._leaving = self._leaving, None
+            assert leave is not None
+            leave()
+            if not isinstance(reply, StorageError):
+                self._end = end_of(self._history, parse_replication(parse_reply(reply)))
+
+        is_asked, self._leaving = self._leaving is not None, leave
+        if not is_asked:
+            self.write.send(_INFO, arrived)
 
     async def _check_address(self) -> None:
         """End the connections if the address leads to another server, and those that are half-open: a new
@@ -287,7 +368,7 @@ class OneServer:
         self._server = server
         self.on_up: Callable[[], None] | None = None
         self.on_moved: Callable[[Callable[[bytes], bool]], None] | None = None
-        server.on_up = self._came_up
+        server.on_up, server.on_moved = self._came_up, self._moved
         server.write.primary_only = server.read.primary_only = True
 
     def links(self, key: bytes) -> Links:
@@ -305,5 +386,7 @@ class OneServer:
     def _came_up(self) -> None:
         if self.on_up is not None:
             self.on_up()
-        if self._server.has_new_history() and self.on_moved is not None:
+
+    def _moved(self) -> None:
+        if self.on_moved is not None:
             self.on_moved(lambda key: True)

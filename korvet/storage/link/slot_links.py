@@ -80,6 +80,13 @@ class SlotLinks:
         self.write_functions.move(server)
         self.read.move(server)
 
+    def drop(self) -> None:
+        """Don't send again what a server has refused or will refuse of the commands so far: the slot's
+        history may lack what these commands rely on.
+        """
+        self.write_functions.drop()
+        self.read.drop()
+
 
 class SlotCaller(Caller):
     """Sends commands on one slot in order, and sends refused ones again to the slot's new server."""
@@ -87,6 +94,7 @@ class SlotCaller(Caller):
     __slots__ = (
         "_caller",
         "_caller_of",
+        "_era",
         "_fault",
         "_held",
         "_holding",
@@ -107,6 +115,8 @@ class SlotCaller(Caller):
         self._caller_of = caller_of
         self._caller = caller_of(server)
         self._outstanding = 0
+        # Counts the calls of `drop`.
+        self._era = 0
         self._holding = False
         # Commands that the node refused; later commands are held.
         self._refused: deque[tuple[Payload, OnReply]] = deque()
@@ -131,17 +141,32 @@ class SlotCaller(Caller):
 
     def give_up(self) -> None:
         """Fail the commands that wait: the cluster is closed."""
+        self._end_waiting(LinkLost("the connection to Redis is closed"))
+
+    def drop(self) -> None:
+        """See SlotLinks.drop. The commands end with SlotUnavailable."""
+        self._era += 1
+        self._end_waiting(self._dropped())
+
+    def _dropped(self) -> SlotUnavailable:
+        return SlotUnavailable(f"slot {self._slot} has a new history since the command was given")
+
+    def _end_waiting(self, error: StorageError) -> None:
         waiting = [*self._refused, *self._held]
         self._refused.clear()
         self._held.clear()
         for _, on_reply in waiting:
-            answer(on_reply, LinkLost("the connection to Redis is closed"))
+            answer(on_reply, error)
 
     def _first_attempt(self, payload: Payload, on_reply: OnReply) -> OnReply:
+        era = self._era
+
         def arrived(reply: memoryview | StorageError) -> None:
             self._outstanding -= 1
             try:
-                if isinstance(reply, RedisFault) and reply.code in REDIRECTIONS:
+                if era != self._era and _is_redirection(reply):
+                    on_reply(self._dropped())
+                elif isinstance(reply, RedisFault) and reply.code in REDIRECTIONS:
                     self._holding = True
                     self._fault = reply
                     self._refused.append((payload, on_reply))
@@ -189,8 +214,12 @@ class SlotCaller(Caller):
         began = clock()
         deadline = began + SERVED_TIMEOUT_S
         while self._held:
-            payload, on_reply = self._held[0]
+            first = self._held[0]
+            payload, on_reply = first
             reply = await self._attempt(payload, fault)
+            if not self._held or self._held[0] is not first:
+                # It was dropped.
+                continue
             if isinstance(reply, SlotUnavailable) or _is_redirection(reply):
                 if clock() > deadline:
                     self._fail_all(fault if isinstance(reply, SlotUnavailable) else reply)
@@ -219,11 +248,14 @@ class SlotCaller(Caller):
             if not await connected_soon(target):
                 return SlotUnavailable(f"no connection to {target.address}")
             return await self._ask(target, payload)
+        era = self._era
         if fault.code == "MOVED":
             await self._slot_map.follow(self._slot, self._server, fault)
         else:
             self._slot_map.refresh_soon()
             await asyncio.sleep(RETRY_PAUSE_S)
+        if era != self._era:
+            return self._dropped()
         if not self._server.connected:
             await asyncio.sleep(RETRY_PAUSE_S)
             return SlotUnavailable(f"no connection to {self._server.address}")

@@ -62,6 +62,7 @@ class PartitionLog:
 
     __slots__ = (
         "_appender",
+        "_held_reads",
         "_index",
         "_readahead",
         "_resources",
@@ -105,6 +106,8 @@ class PartitionLog:
         self.trimming = Trimming(state, commands, self._index)
         self._appender = Appender(state, resources)
         self._readahead = ReadAhead(state, resources.readaheads)
+        # Reads that wait until the partition is claimed; None once it is.
+        self._held_reads: list[Callable[[], None]] | None = None
 
     @property
     def topic(self) -> Topic:
@@ -289,8 +292,22 @@ class PartitionLog:
         """
         if self.state.refusal is not None:
             asyncio.get_running_loop().call_soon(done, self.state.refusal)
-            return
-        self._readahead.read(offset, max_bytes, done)
+        elif self._held_reads is not None:
+            self._held_reads.append(partial(self.read, offset, max_bytes, done))
+        else:
+            self._readahead.read(offset, max_bytes, done)
+
+    def hold_reads(self) -> None:
+        """Read nothing until `release_reads`: records of a later leader epoch would be returned as records of
+        this one.
+        """
+        self._held_reads = []
+
+    def release_reads(self) -> None:
+        """Read what was held. The partition is claimed: a later leader's claim finds this epoch."""
+        held, self._held_reads = self._held_reads, None
+        for read in held or ():
+            read()
 
     def cached(
         self, offset: int, max_bytes: int, remaining_bytes: int | None, *, zstd: bool
@@ -381,4 +398,5 @@ class PartitionLog:
         self._resources.watcher.unwatch(state)
         self._appender.close(refusal)
         self._index.close()
+        self.release_reads()
         state.listeners.close()

@@ -121,24 +121,22 @@ class Queries:
             start = "(" + page[-1][0].decode()
 
     async def end_of_leader_epoch(self, epoch: int) -> tuple[int, int] | None:
-        """(latest leader epoch up to `epoch`, the offset at which it ended); None for a later epoch than the
-        present one. The present epoch ends at the log end, an earlier one at the next leader's first offset.
-
-        Clock offsets are never assigned twice, even if Redis lost writes: all epochs of such a log end at the
-        log end.
+        """(`epoch`, the offset up to which the log continues what a consumer read in that epoch); None for a
+        later epoch than the present one. This is the log end unless writes may have been lost since: then it
+        is the log end that the next leader found.
         """
         state = self._state
         if epoch > state.leader_epoch:
             return None
         bounds = await self.bounds()
-        if epoch == state.leader_epoch or not state.bias:
+        if epoch == state.leader_epoch:
             return epoch, bounds.log_end
         leaders = await self._read("HGET", state.meta, "leaders")
         end = bounds.log_end
         for one in reversed(bytes(leaders or b"").split()):
             began, _, offset = one.partition(b":")
             if to_leader_epoch(int(began)) <= epoch:
-                return to_leader_epoch(int(began)), end
+                break
             end = int(offset)
         return epoch, end
 

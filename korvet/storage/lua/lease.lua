@@ -96,6 +96,29 @@ local function remove_dead(brokers, entries, strange, node_id, now_ms)
   return gone
 end
 
+-- The range of the step to the first version after a replica took over.  In a split brain several servers continue one
+-- history: each replica takes another step, and later versions of a history follow one by one.
+local LEAST_STEP, STEPS = 64, 256
+
+-- Returns a version that no broker has had before: later than the stored one and than `latest`; in a new history not
+-- before the seconds since the keyspace was made.  `history` is the id of the history of the server's data, which
+-- changes when the server restarts or a replica takes over; '' if it is unknown.  `continues`: whether the history
+-- continues that of another server.
+local function next_version(cluster, stored, latest, now_ms, history, continues)
+  local version = math.max(stored, latest) + 1
+  local known = redis.call('HGET', cluster, 'history')
+  if known == history and history ~= '' then
+    return version
+  end
+  redis.call('HSET', cluster, 'history', history)
+  if not known then
+    return version
+  end
+  local age_s = math.floor((now_ms - (counter(cluster, 'created_ms') or now_ms)) / 1000)
+  local step = continues and LEAST_STEP + (tonumber(string.sub(history, 1, 8), 16) or 0) % STEPS or 0
+  return math.max(version, age_s) + step
+end
+
 -- Returns the lowest versions of assignment and catalogue that a broker other than `node_id` has acknowledged; false
 -- if there is no other.
 local function lowest_acknowledged(entries, node_id)
@@ -127,11 +150,12 @@ end
 -- KEYS: brokers, hash of the cluster, hash of topics.
 -- ARGV: node id, token, lease (ms), description (JSON), token of a holder known to be dead (or ""), version of the
 -- assignment that the caller has (-1: none), the latest that it has heard of, versions of assignment and catalogue
--- that it has acknowledged, cluster id, node ids whose descriptions it cannot read (between spaces).
+-- that it has acknowledged, cluster id, node ids whose descriptions it cannot read (between spaces), "1" to join again,
+-- the server's history and "1" if it continues that of another server (see next_version).
 -- Takes or renews the lease on a node id, and removes brokers whose lease is over.  Each change of who is live gives
--- the assignment a new version.  If the caller has heard of a later version than Redis has (Redis lost its newest
--- writes), the new version is later still.  Damaged entries are deleted as if their brokers had left; a live broker
--- returns with its next renewal.
+-- the assignment a new version, and so does a broker that joins again.  If the caller has heard of a later version than
+-- Redis has (Redis lost its newest writes), the new version is later still.  Damaged entries are deleted as if their
+-- brokers had left; a live broker returns with its next renewal.
 -- Returns {"refused", remaining ms, token, description} of the holder; or {"held", version of the assignment, version
 -- of the catalogue, the lowest version of each that another broker has acknowledged (nil without others), deleted
 -- fields, and then, unless the caller has that version, who left, and node id, joined and description of each live
@@ -141,7 +165,7 @@ local function lease(keys, args)
   local node_id, token, duration_ms = args[1], args[2], tonumber(args[3])
   local known, latest = tonumber(args[6]), tonumber(args[7])
   local assignment, catalogue = tonumber(args[8]), tonumber(args[9])
-  if #keys ~= 3 or #args ~= 11 or not (duration_ms and known and latest and assignment and catalogue) then
+  if #keys ~= 3 or #args ~= 14 or not (duration_ms and known and latest and assignment and catalogue) then
     return redis.error_reply('ERR korvet_lease: malformed arguments')
   end
   local brokers, cluster, topics = keys[1], keys[2], keys[3]
@@ -159,8 +183,11 @@ local function lease(keys, args)
   if not counter(cluster, 'topics') then
     redis.call('HSET', cluster, 'topics', redis.call('HLEN', topics))
   end
-  local joins = not holder or holder.token ~= token or stored < latest
-  local version = (joins or next(gone)) and math.max(stored, latest) + 1 or stored
+  local joins = not holder or holder.token ~= token or stored < latest or args[12] == '1'
+  local version = stored
+  if joins or next(gone) then
+    version = next_version(cluster, stored, latest, now_ms, args[13], args[14] == '1')
+  end
   entries[node_id] = {
     expiry_ms = now_ms + duration_ms,
     token = token,
@@ -176,10 +203,11 @@ local function lease(keys, args)
   return held_reply(cluster, entries, node_id, version, known, strange)
 end
 
--- KEYS: brokers, hash of the cluster.  ARGV: node id, token.
+-- KEYS: brokers, hash of the cluster.  ARGV: node id, token, the server's history, "1" if it continues that of another
+-- server (see next_version).
 -- Gives up a lease.  Returns 1 if that token held it, else 0.
 local function release(keys, args)
-  if #keys ~= 2 or #args ~= 2 then
+  if #keys ~= 2 or #args ~= 4 then
     return redis.error_reply('ERR korvet_release: malformed arguments')
   end
   local stored = counter(keys[2], 'assignment') or -1
@@ -189,7 +217,8 @@ local function release(keys, args)
     return 0
   end
   entries[args[1]] = nil
-  save_version(keys[2], stored + 1, entries, { [args[1]] = true })
+  local version = next_version(keys[2], stored, -1, clock_ms(), args[3], args[4] == '1')
+  save_version(keys[2], version, entries, { [args[1]] = true })
   return redis.call('HDEL', keys[1], args[1])
 end
 

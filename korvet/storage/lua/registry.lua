@@ -41,11 +41,13 @@ local function take_producer_ids(keys, args)
   return first
 end
 
--- Changes of leaders that are kept in the meta field `leaders`, each "<lowest writers' epoch>:<log end then>".
+-- Cuts of the log that are kept in the meta field `leaders`, each "<lowest writers' epoch of the leader after it>:<log
+-- end then>".  A cut is where writes may have been lost: the log got a leader in another history of the server's data.
+-- A leader that follows another one in the same history continues the log without a cut.
 local LEADERS_KEPT = 64
 
--- Notes that a new leader takes over.  Returns nil, or an error reply.
-local function note_leader(meta, stream, leaders, lowest, bias)
+-- Notes a cut.  Returns nil, or an error reply.
+local function note_cut(meta, stream, leaders, lowest, bias)
   local log, fault = open_log(stream, nil, meta, bias)
   if not log then
     return fault
@@ -60,24 +62,28 @@ end
 
 -- KEYS: meta, stream.
 -- ARGV: lowest writers' epoch of the partition's leader, highest one, id of the topic, "1" to take the next epoch, else
--- the lowest, bias.
+-- the lowest, bias, id of the history of the server's data ('' if it is unknown).
 -- Fences, from now on, all writers with an older epoch.  Returns the epoch; error FENCED if a later leader has one.
 local function claim(keys, args)
   local lowest, highest, bias = tonumber(args[1]), tonumber(args[2]), tonumber(args[5])
-  if #keys ~= 2 or #args ~= 5 or not (lowest and highest and bias) then
+  if #keys ~= 2 or #args ~= 6 or not (lowest and highest and bias) then
     return redis.error_reply('ERR korvet_claim: malformed arguments')
   end
-  local found = redis.call('HMGET', keys[1], 'epoch', 'topic', 'leaders')
+  local found = redis.call('HMGET', keys[1], 'epoch', 'topic', 'leaders', 'history')
   local epoch = tonumber(found[1] or '0')
   if epoch > highest then
     return fenced(args[1], found[1])
   end
   local taken = args[4] == '1' and math.max(epoch + 1, lowest) or lowest
-  if epoch < lowest then
-    local fault = note_leader(keys[1], keys[2], found[3], lowest, bias)
+  local history = args[6]
+  if epoch < lowest and (found[4] ~= history or history == '') then
+    local fault = note_cut(keys[1], keys[2], found[3], lowest, bias)
     if fault then
       return fault
     end
+  end
+  if found[4] ~= history and (epoch < lowest or not found[4]) then
+    redis.call('HSET', keys[1], 'history', history)
   end
   if taken > epoch then
     redis.call('HSET', keys[1], 'epoch', integer(taken))

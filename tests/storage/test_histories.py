@@ -1,0 +1,174 @@
+"""Failovers under a live broker: leader epochs follow the histories of the data."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.storage.live_brokers import RECORD, WAIT_S, led, member_of, proxied_broker
+from tests.support.logs import append_own
+from tests.support.polling import until, until_async
+from tests.support.ports import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from korvet.storage.store import Store
+    from tests.storage.conftest import Server
+
+# The first version in a new history comes at least so long after the last one that a broker knows.
+LEAST_STEP = 64
+
+
+def replicated(new_server: Callable[..., Server]) -> tuple[Server, Server, int]:
+    """A primary with its port, and a replica that follows it."""
+    port = free_port()
+    primary = new_server("--port", str(port), "--repl-diskless-sync-delay", "0")
+    replica = new_server("--port", str(free_port()))
+    replica.client.replicaof("127.0.0.1", port)
+    until(
+        lambda: replica.client.info("replication")["master_link_status"] == "up",
+        20,
+        "the replica is in step",
+    )
+    return primary, replica, port
+
+
+async def leads_again(store: Store, version: int) -> None:
+    """Wait until the broker leads in a later version."""
+
+    async def leads() -> bool:
+        return member_of(store).assignment.version > version and bool(led(store, "t", 1))
+
+    await until_async(leads, WAIT_S, "the broker leads in a new version")
+
+
+@pytest.mark.parametrize("assignment", ["clock", "dense"])
+def test_a_failover_that_may_lose_entries_raises_leader_epochs(
+    new_server: Callable[..., Server], prefix: str, assignment: str
+) -> None:
+    primary, replica, _ = replicated(new_server)
+
+    async def work() -> None:
+        async with proxied_broker(primary, prefix, 10_000) as (proxy, store):
+            topic = await store.catalogue.create("t", 1, offset_assignment=assignment)
+            log = store.logs.get(topic, 0)
+            kept = [(await append_own(log, RECORD)).base_offset for _ in range(5)]
+            primary.client.wait(1, 5000)
+            replica.client.replicaof("NO", "ONE")
+            lost = [(await append_own(log, RECORD)).base_offset for _ in range(3)]
+            version, before = member_of(store).assignment.version, led(store, "t", 1)[0]
+            proxy.socket = replica.socket
+            await proxy.cut()
+            await leads_again(store, version)
+            after = led(store, "t", 1)[0]
+            assert after >= before + LEAST_STEP
+            assert log.closed
+            log = store.logs.get(topic, 0)
+            # The claim comes before the first append.
+            base = (await append_own(log, RECORD)).base_offset
+            end = kept[-1] + 1
+            assert await log.queries.end_of_leader_epoch(before) == (before, end)
+            assert await log.queries.end_of_leader_epoch(after) == (after, base + 1)
+            assert lost[0] >= end
+            if assignment == "dense":
+                assert base == end
+
+    asyncio.run(work())
+
+
+def test_epochs_stay_after_a_failover_that_loses_nothing(
+    new_server: Callable[..., Server], prefix: str
+) -> None:
+    old, new, _ = replicated(new_server)
+
+    async def work() -> None:
+        async with proxied_broker(old, prefix, 10_000) as (proxy, store):
+            topic = await store.catalogue.create("t", 1)
+            log = store.logs.get(topic, 0)
+            base = (await append_own(log, RECORD)).base_offset
+            version, before = member_of(store).assignment.version, led(store, "t", 1)[0]
+            old.client.execute_command("FAILOVER")
+            until(lambda: new.client.info("replication")["role"] == "master", WAIT_S, "it is promoted")
+            proxy.socket = new.socket
+            connections = proxy.connections
+
+            async def appends() -> bool:
+                try:
+                    return (await append_own(store.logs.get(topic, 0), RECORD)).base_offset > base
+                except Exception:  # noqa: BLE001 - while the links are opened again
+                    return False
+
+            await until_async(appends, WAIT_S, "appends go to the new primary")
+            assert proxy.connections > connections
+            assert new.client.xlen(log.stream) >= 2
+            await member_of(store).refresh()
+            assert (member_of(store).assignment.version, led(store, "t", 1)[0]) == (version, before)
+            assert not log.closed
+
+    asyncio.run(work())
+
+
+def test_a_broker_that_comes_back_to_an_old_primary_joins_again(
+    new_server: Callable[..., Server], prefix: str
+) -> None:
+    """A split brain: both sides continue the same history, with different versions."""
+    old, new, _ = replicated(new_server)
+
+    async def work() -> None:
+        async with proxied_broker(old, prefix, 10_000) as (proxy, store):
+            await store.catalogue.create("t", 1)
+            old.client.wait(1, 5000)
+            new.client.replicaof("NO", "ONE")
+            versions = [member_of(store).assignment.version]
+            for server in (new, old, new):
+                proxy.socket = server.socket
+                await proxy.cut()
+                await leads_again(store, versions[-1])
+                versions.append(member_of(store).assignment.version)
+            assert versions == sorted(set(versions))
+            assert versions[1] >= versions[0] + LEAST_STEP
+
+    asyncio.run(work())
+
+
+def test_the_first_replica_of_a_server_changes_no_epoch(
+    new_server: Callable[..., Server], prefix: str
+) -> None:
+    """Redis begins a new history when the first replica attaches, with the same data."""
+    port = free_port()
+    primary = new_server("--port", str(port), "--repl-diskless-sync-delay", "0")
+
+    async def work() -> None:
+        async with proxied_broker(primary, prefix, 10_000) as (proxy, store):
+            topic = await store.catalogue.create("t", 1, {"min.insync.replicas": "2"})
+            log = store.logs.get(topic, 0)
+            version = member_of(store).assignment.version
+            before = primary.client.info("replication")["master_replid"]
+            replica = new_server("--port", str(free_port()))
+            replica.client.replicaof("127.0.0.1", port)
+            until(lambda: primary.client.info("replication")["master_replid"] != before, WAIT_S, "it changes")
+            (server,) = store.router.servers()
+
+            async def known() -> bool:
+                return server.write.history not in {before, ""}
+
+            await until_async(known, WAIT_S, "the broker knows the new history")
+            end = (await append_own(log, RECORD)).base_offset + 1
+            done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+            log.await_released(end, 5000, done.set_result)
+            assert await done is None
+            connections = proxy.connections
+            await proxy.cut()
+
+            async def back() -> bool:
+                return proxy.connections >= connections + 3 and server.connected
+
+            await until_async(back, WAIT_S, "the links are back")
+            await member_of(store).refresh()
+            assert member_of(store).assignment.version == version
+            assert not log.closed
+
+    asyncio.run(work())
