@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 TICK_S: Final = 0.1
 # Longer than any timeout of a client or a session, on a busy machine.
-RECOVERY_TIMEOUT_S: Final = 45.0
+RECOVERY_TIMEOUT_S: Final = 60.0
 
 
 def run(plan: Plan, folder: Path, program: Sequence[str] = BROKER) -> Path:

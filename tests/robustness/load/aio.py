@@ -20,7 +20,7 @@ from tests.robustness.load.members import (
 )
 from tests.robustness.load.pace import Pace
 from tests.robustness.load.producers import IN_FLIGHT, PAUSE_S, TRANSACTION_TIMEOUT_MS
-from tests.robustness.load.worker import REQUEST_TIMEOUT_S, Worker
+from tests.robustness.load.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from tests.robustness.plan import GroupPlan, ProducerPlan
 
 # Limits a step of a transaction, which aiokafka repeats by itself without a limit.
-STEP_TIMEOUT_S: Final = 20.0
+STEP_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 10.0
 SETTINGS: Final[dict[str, Any]] = {
     "metadata_max_age_ms": 2_000,
     "retry_backoff_ms": 50,
-    "request_timeout_ms": 5_000,
+    "request_timeout_ms": 15_000,
 }
 # What a client raises if it can't go on.
 FAILURES: Final = (KafkaError, TimeoutError, OSError)
@@ -162,7 +162,7 @@ class AioSession:
 
     async def _flush(self) -> None:
         if self._waiting:
-            await asyncio.wait(set(self._waiting), timeout=2 * REQUEST_TIMEOUT_S)
+            await asyncio.wait(set(self._waiting), timeout=STEP_TIMEOUT_S)
         if self._waiting:
             raise Failed
 

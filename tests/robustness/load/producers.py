@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 IN_FLIGHT: Final = 500
 PAUSE_S: Final = 0.02
 # librdkafka refuses transactions that time out before their messages.
-TRANSACTION_TIMEOUT_MS: Final = 8_000
-MESSAGE_TIMEOUT_MS: Final = 8_000
+TRANSACTION_TIMEOUT_MS: Final = 20_000
+MESSAGE_TIMEOUT_MS: Final = 20_000
 # Limits the repetitions of a step of a transaction.
-STEP_TIMEOUT_S: Final = 20.0
+STEP_TIMEOUT_S: Final = 30.0
 
 
 # Producers that hang: to end them would hang, too.
@@ -118,7 +118,7 @@ class Session:
 
     def flush(self) -> None:
         """Wait until all records are answered or have timed out. Raises Abandoned."""
-        deadline = time.monotonic() + 2 * REQUEST_TIMEOUT_S
+        deadline = time.monotonic() + 1.5 * MESSAGE_TIMEOUT_MS / 1000
         while self.outstanding and time.monotonic() < deadline:
             self.client.flush(0.5)
         if self.outstanding:

@@ -12,12 +12,13 @@ from confluent_kafka import TopicPartition
 if TYPE_CHECKING:
     from tests.robustness.history import Place
 
-# Faults cut connections, which clients would log. They find a broker again soon, and give up a silent one.
+# Faults cut connections, which clients would log. They find a broker again soon. With replicas that are late,
+# several requests on one connection take several seconds.
 LIBRDKAFKA: Final[dict[str, Any]] = {
     "log_level": 0,
     "reconnect.backoff.ms": 50,
     "reconnect.backoff.max.ms": 250,
-    "socket.timeout.ms": 4_000,
+    "socket.timeout.ms": 15_000,
     "topic.metadata.refresh.interval.ms": 2_000,
     # librdkafka 2.16 waits forever for a group's coordinator that it has forgotten to bootstrap again.
     "metadata.recovery.strategy": "none",
