@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 RECOVERY_S: Final = 30.0
 # Virtual time in which brokers start.
 _START_S: Final = 20.0
-# Until then replicas have all that was written, although they are late.
-_SETTLED_S: Final = 4.0
 # Clients go on after the last fault for this time.
 _CALM_S: Final = 0.5
 
@@ -103,6 +101,11 @@ class World:
         self._tasks: list[asyncio.Task[Any]] = []
 
     @property
+    def _release_s(self) -> float:
+        """Time in which replicas get what is written, and records are released: two rounds of WAIT."""
+        return 0.2 + 4 * self.plan.replica_lag_ms / 1000
+
+    @property
     def broker_names(self) -> list[str]:
         """The hosts of the planned brokers."""
         return [f"broker-{number}" for number in range(1, self.plan.brokers + 1)]
@@ -139,7 +142,7 @@ class World:
         if len(names) > 1:
             self.network.slow_down(names[0], names[1], plan.replica_lag_ms / 1000)
         await self._work()
-        await asyncio.sleep(_SETTLED_S)
+        await asyncio.sleep(2 * self._release_s)
         await self._read_everything()
 
     def _client(self, name: str) -> Client:
@@ -236,7 +239,7 @@ class World:
         await self._run(client, self._final_reads(client))
 
     async def _final_reads(self, client: Client) -> None:
-        reader = FinalReader(client, client.time() + RECOVERY_S)
+        reader = FinalReader(client, client.time() + RECOVERY_S, self._release_s)
         for topic in self.plan.topics:
             await reader.read_topic(topic, ALIAS)
         for group in self.plan.groups:

@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from tests.robustness.history import Isolation
     from tests.robustness.plan import TopicPlan
 
-# Time in which replicas get what was asked for.
-_RELEASE_S: Final = 1.0
 _ISOLATIONS: Final[tuple[Isolation, ...]] = ("read_uncommitted", "read_committed")
 
 
 class FinalReader:
     """Reads everything; what cannot be read in time is left incomplete in the history."""
 
-    def __init__(self, client: Client, deadline_s: float) -> None:
+    def __init__(self, client: Client, deadline_s: float, release_s: float) -> None:
+        """`release_s`: time in which replicas get what is written, and records are released."""
         self.client = client
+        self._release_s = release_s
         self._deadline_s = deadline_s
 
     @property
@@ -89,7 +89,7 @@ class FinalReader:
                 return end
             before = end
             # Nobody listens to entries of Redis clients: the question made the broker wait for the replicas.
-            await asyncio.sleep(_RELEASE_S)
+            await asyncio.sleep(self._release_s)
         return None
 
     async def _read_native(self, partition: Partition, redis_host: str) -> None:
