@@ -23,6 +23,7 @@ from korvet.storage.log import committed, guarded, script
 from korvet.storage.log.partition_log import PartitionLog
 from korvet.storage.log.release import Release
 from korvet.storage.log.state import LogState
+from korvet.storage.logs import Logs
 from korvet.transactions.shard import TransactionShard
 from tests.robustness.plan import FaultPlan, GroupPlan, Plan, ProducerPlan, TopicPlan
 
@@ -237,6 +238,25 @@ def release_more_than_was_asked_for() -> None:
         take(self, asked, error)
 
     take = _replace(Release, "_answered", answered)
+
+
+@shown_by(kinds={"inconsistent offset", "untold truncation"}, plan=LOSSY_FAILOVER)
+def keep_an_old_epoch() -> None:
+    """After a failover, a leader keeps its epoch and reuses the offsets of lost records."""
+
+    def follow(self: Logs, has_moved: Callable[[bytes], bool]) -> None:
+        for logs in self._logs.values():
+            for log in logs.values():
+                if has_moved(log.stream):
+                    log.moved()
+
+    _replace(Logs, "follow_servers", follow)
+
+
+@shown_by(kinds={"untold truncation", "two values for a consumer", "unread by group"}, plan=LOSSY_FAILOVER)
+def forget_where_an_epoch_ended() -> None:
+    """A new leader does not note where the log of its predecessor ended."""
+    _change_lua("registry", "epoch < lowest and (found[4] ~= history or history == '')", "false")
 
 
 if __name__ == "__main__":

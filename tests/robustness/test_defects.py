@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.robustness.campaign import check_file
-from tests.robustness.defects import DEFECTS
+from tests.robustness.defects import DEFECTS, LOSSY_FAILOVER
 from tests.robustness.run import run
 from tests.robustness.small_run import small_run
 
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 def test_a_small_run_has_no_violation(tmp_path: Path) -> None:
     checked = check_file(small_run(tmp_path), tmp_path)
+    assert checked.has_passed, checked.text
+
+
+def test_a_lossy_failover_has_no_violation(tmp_path: Path) -> None:
+    checked = check_file(run(LOSSY_FAILOVER, tmp_path / "run"), tmp_path)
     assert checked.has_passed, checked.text
 
 

@@ -18,8 +18,6 @@ from tests.robustness.load.worker import LIBRDKAFKA, Worker, as_partitions
 from tests.robustness.plan import ProducerPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.robustness.clients import Recorder
     from tests.robustness.history import Record
     from tests.robustness.plan import GroupPlan
@@ -31,6 +29,10 @@ HEARTBEAT_MS: Final = 500
 MS_PER_S: Final = 1_000
 # librdkafka reports only by this warning that it leaves a position which is not in the log.
 RESET: Final = re.compile(r"(?P<topic>\S+) \[(?P<partition>\d+)\]: offset reset \(at ")
+# It reports only by this debug message that it goes back because the log was truncated.
+TRUNCATION: Final = re.compile(
+    r"Seek (?P<topic>\S+) \[(?P<partition>\d+)\] to offset (?P<offset>\d+) .*in state validate-epoch-wait"
+)
 
 
 class Member:
@@ -44,6 +46,8 @@ class Member:
         self._plan = plan
         self._positions: dict[tuple[str, int], int] = {}
         self._assigned: set[tuple[str, int]] = set()
+        self._polled: list[Record] = []
+        self._txn: str | None = None
         config: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
             "group.id": plan.name,
@@ -53,7 +57,8 @@ class Member:
             "isolation.level": plan.isolation,
             "fetch.wait.max.ms": 100,
             **LIBRDKAFKA,
-            "log_level": syslog.LOG_WARNING,
+            "log_level": syslog.LOG_DEBUG,
+            "debug": "topic",
         }
         if plan.protocol == "classic":
             config |= {
@@ -61,7 +66,7 @@ class Member:
                 "heartbeat.interval.ms": HEARTBEAT_MS,
                 "partition.assignment.strategy": strategy,
             }
-        self.client = Consumer(config, logger=_logger(process, self._on_reset))
+        self.client = Consumer(config, logger=_logger(process, self))
         self.client.subscribe(
             list(plan.topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
         )
@@ -80,29 +85,50 @@ class Member:
         self._note_assignment("rebalance")
 
     def _note_assignment(self, why: str) -> None:
+        self._note_polled()
         places = tuple(Place(*partition) for partition in sorted(self._assigned))
         self._record.add(Assign, self._process, "info", places=places, why=why, group=self._plan.name)
 
     def poll(self, txn: str | None = None) -> tuple[Record, ...]:
         """Read what arrives within a moment."""
-        messages = self.client.consume(POLL_RECORDS, POLL_S)
-        records = tuple(_record(message) for message in messages if message.error() is None)
-        if records:
-            for record in records:
+        self._txn = txn
+        records: list[Record] = []
+        deadline = time.monotonic() + POLL_S
+        while len(records) < POLL_RECORDS:
+            message = self.client.poll(max(deadline - time.monotonic(), 0.0))
+            if message is None:
+                break
+            if message.error() is None:
+                record = _record(message)
+                records.append(record)
+                self._polled.append(record)
                 self._positions[record.topic, record.partition] = record.offset + 1
+        self._note_polled()
+        return tuple(records)
+
+    def _note_polled(self) -> None:
+        """Record what was read since the last time."""
+        records, self._polled = tuple(self._polled), []
+        if records:
             fields = {
                 "isolation": self._plan.isolation,
                 "group": self._plan.name,
                 "validates": True,
-                "txn": txn,
+                "txn": self._txn,
             }
             self._record.add(Poll, self._process, "ok", records=records, **fields)
-        return records
 
-    def _on_reset(self, topic: str, partition: int) -> None:
+    def on_truncation(self, topic: str, partition: int, offset: int) -> None:
+        """The client goes back to the end of the log, which was truncated before its position."""
+        self._note_polled()
+        where = {"topic": topic, "partition": partition, "offset": offset}
+        self._record.add(Truncated, self._process, "info", **where)
+
+    def on_reset(self, topic: str, partition: int) -> None:
         """The client goes back to the beginning of a partition, because its position is not in the log."""
         position = self._positions.pop((topic, partition), None)
         if position is not None:
+            self._note_polled()
             where = {"topic": topic, "partition": partition, "offset": position}
             self._record.add(Truncated, self._process, "info", **where)
             self._note_assignment("seek")
@@ -134,22 +160,24 @@ class Member:
         self.client.close()
 
 
-class _Resets(logging.Handler):
-    """Calls a function for each warning of a reset, on the thread that polls."""
+class _Moves(logging.Handler):
+    """Reports messages about positions that the client leaves, on the thread that polls."""
 
-    def __init__(self, report: Callable[[str, int], None]) -> None:
+    def __init__(self, member: Member) -> None:
         super().__init__()
-        self._report = report
+        self._member = member
 
     def emit(self, record: logging.LogRecord) -> None:
-        found = RESET.search(record.getMessage())
-        if found is not None:
-            self._report(found["topic"], int(found["partition"]))
+        text = record.getMessage()
+        if found := RESET.search(text):
+            self._member.on_reset(found["topic"], int(found["partition"]))
+        elif found := TRUNCATION.search(text):
+            self._member.on_truncation(found["topic"], int(found["partition"]), int(found["offset"]))
 
 
-def _logger(name: str, report: Callable[[str, int], None]) -> logging.Logger:
+def _logger(name: str, member: Member) -> logging.Logger:
     logger = logging.Logger(name)
-    logger.addHandler(_Resets(report))
+    logger.addHandler(_Moves(member))
     return logger
 
 
