@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from tests.api.asking import connect
 from tests.api.batches import batch, read
@@ -190,3 +191,22 @@ def test_a_broker_that_starts_without_the_replica_serves_what_was_seen(
     assert [each.record.value for each in read_all(broker.bootstrap, TOPIC)] == [
         each.value for each in records
     ]
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_a_consumer_does_not_take_an_unknown_high_watermark_for_the_end(
+    broker: KorvetServer, pair: tuple[ReplicatedServer, ReplicatedServer], isolation: str
+) -> None:
+    """Readers that stop at the end read all records, although nobody has read the log since the start."""
+    records = [Record(b"k", b"%d" % number, (), NOW_MS) for number in range(10)]
+    send(producer(broker.bootstrap, acks="all"), TOPIC, 0, records)
+    broker.kill()
+    pair[0].client.hdel(f"{{korvet:{TOPIC}:0}}:meta", "watermark")
+    pair[1].pause()
+    broker.start()
+    reader = consumer(broker.bootstrap, "readers", enable_partition_eof=True, isolation_level=isolation)
+    reader.assign([TopicPartition(TOPIC, 0, 0)])
+    assert reader.poll(3.0) is None, "neither a record nor the end"
+    pair[1].resume()
+    assert [each.record.value for each in take(reader, 10)] == [each.value for each in records]
+    reader.close()

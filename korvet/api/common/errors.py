@@ -75,6 +75,7 @@ _BY_TYPE: Final[dict[type[Exception], ErrorCode]] = {
 }
 
 _OF_READS: Final[dict[type[Exception], ErrorCode]] = {
+    storage.HighWatermarkUnknown: ErrorCode.not_leader_or_follower,
     storage.LinkLost: ErrorCode.not_leader_or_follower,
     storage.WritesRefused: ErrorCode.not_leader_or_follower,
 }

@@ -113,6 +113,8 @@ class FetchedPartition:
 
     def is_at_end(self, state: LogState, *, is_committed: bool) -> bool:
         """Whether the log holds nothing more for this reader yet, as far as this broker knows."""
+        if not state.knows_watermark:
+            return False
         if not is_committed:
             return state.high_watermark <= self.offset <= state.log_end
         return (

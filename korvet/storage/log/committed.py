@@ -66,7 +66,7 @@ def cached_committed(
     """
     state = log.state
     stable = state.last_stable_offset
-    if offset < state.log_start:
+    if offset < state.log_start or not state.knows_watermark:
         return None
     if offset >= stable:
         if not state.last_stable_offset_is_current:
@@ -91,7 +91,18 @@ def read_committed(
     done: Callable[[Committed | StorageError], None],
 ) -> None:
     """Read committed records; otherwise as PartitionLog.read."""
-    _Read(log, offset, max_bytes, done).start()
+    read = _Read(log, offset, max_bytes, done)
+    if log.state.knows_watermark:
+        read.start()
+        return
+
+    def known(error: StorageError | None) -> None:
+        if error is None:
+            read.start()
+        else:
+            done(error)
+
+    log.await_watermark(known)
 
 
 class _Read:

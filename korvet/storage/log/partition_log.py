@@ -14,8 +14,8 @@ from korvet.storage.brokers.claims import claim
 from korvet.storage.errors import (
     HighWatermarkUnknown,
     NotEnoughReplicas,
-    NotEnoughReplicasAfterAppend,
     StorageError,
+    domain_error,
 )
 from korvet.storage.link.calls import parse_reply
 from korvet.storage.link.futures import awaited
@@ -23,7 +23,7 @@ from korvet.storage.log.appender import Appender
 from korvet.storage.log.index import LogIndex
 from korvet.storage.log.queries import Queries
 from korvet.storage.log.readahead import ReadAhead
-from korvet.storage.log.release import UNKNOWN_END, level_of
+from korvet.storage.log.release import level_of
 from korvet.storage.log.state import LogState
 from korvet.storage.log.trimming import Trimming
 
@@ -288,14 +288,28 @@ class PartitionLog:
 
         The first batch may begin before the offset. At the log end the result is empty. `done` is called, at
         once if the result was read ahead, with the result or with OffsetOutOfRange (after both ends were read
-        again), DamagedBatch, WrongType, TopicGone, LinkLost or StorageFault. Redis command XRANGE.
+        again), HighWatermarkUnknown, DamagedBatch, WrongType, TopicGone, LinkLost or StorageFault. Redis
+        command XRANGE.
         """
         if self.state.refusal is not None:
             asyncio.get_running_loop().call_soon(done, self.state.refusal)
         elif self._held_reads is not None:
             self._held_reads.append(partial(self.read, offset, max_bytes, done))
-        else:
+        elif self.state.knows_watermark:
             self._readahead.read(offset, max_bytes, done)
+        else:
+            self._read_later(offset, max_bytes, done)
+
+    def _read_later(
+        self, offset: int, max_bytes: int, done: Callable[[Fetched | StorageError], None]
+    ) -> None:
+        def known(error: StorageError | None) -> None:
+            if error is None:
+                self.read(offset, max_bytes, done)
+            else:
+                done(error)
+
+        self.await_watermark(known)
 
     def hold_reads(self) -> None:
         """Read nothing until `release_reads`: records of a later leader epoch would be returned as records of
@@ -309,6 +323,23 @@ class PartitionLog:
         for read in held or ():
             read()
 
+    def await_watermark(self, done: Callable[[StorageError | None], None]) -> None:
+        """Call done(None) once the high watermark is known; or `done` with HighWatermarkUnknown if no replica
+        confirms soon what the log holds, or with another StorageError.
+        """
+
+        def confirmed(error: StorageError | None) -> None:
+            done(None if error is None else HighWatermarkUnknown(str(error)))
+
+        def arrived(reply: memoryview | StorageError) -> None:
+            if isinstance(reply, StorageError):
+                done(domain_error(reply))
+                return
+            self.state.take_bounds(parse_reply(reply))
+            self.await_released(0, _FIRST_RELEASE_MS, confirmed)
+
+        self.links.read_functions.send(self.state.bounds_call, arrived)
+
     def cached(
         self, offset: int, max_bytes: int, remaining_bytes: int | None, *, zstd: bool
     ) -> list[bytes] | None:
@@ -318,6 +349,8 @@ class PartitionLog:
         Deletions by native clients are noticed soon after, as by `read`.
         """
         state = self.state
+        if not state.knows_watermark:
+            return None
         end = state.high_watermark
         if end <= offset <= state.log_end:
             is_fresh = state.end_is_fresh(self._resources.watcher.interval_s)
@@ -339,13 +372,9 @@ class PartitionLog:
         """The high watermark, or the last stable offset if `is_committed`, of the log as Redis has it now.
         Raises HighWatermarkUnknown if no replica confirms soon what the log holds, and StorageError.
         """
+        if not self.state.knows_watermark:
+            await awaited(self.await_watermark)
         bounds = await self.bounds()
-        release = self.state.release
-        if release is not None and release.end == UNKNOWN_END:
-            try:
-                await awaited(partial(release.wait, 0, _FIRST_RELEASE_MS))
-            except NotEnoughReplicasAfterAppend as error:
-                raise HighWatermarkUnknown(str(error)) from error
         end = self.state.high_watermark
         return min(bounds.last_stable_offset, end) if is_committed else end
 

@@ -53,6 +53,7 @@ class _Log(Protocol):
     listeners: Listeners
     barrier_key: bytes
     bounds_call: bytes
+    loaded: bool
     log_end: int
     refusal: StorageError | None
 
@@ -152,7 +153,7 @@ class Release:
 
     def _ask(self) -> None:
         log = self._log
-        if log.log_end <= self.end or log.refusal is not None:
+        if not log.loaded or log.log_end <= self.end or log.refusal is not None:
             return
         asked = self._asked = [log.log_end]
         server = log.links.server

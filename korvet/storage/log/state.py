@@ -169,9 +169,18 @@ class LogState:
 
     @property
     def high_watermark(self) -> int:
-        """The end of the records that readers see: those that are as safe as the topic asks for."""
+        """The end of the records that readers see: those that are as safe as the topic asks for. While it is
+        unknown (`knows_watermark`), it is the log start.
+        """
         release = self.release
         return self.log_end if release is None else max(min(release.end, self.log_end), self.log_start)
+
+    @property
+    def knows_watermark(self) -> bool:
+        """Whether `high_watermark` is more than a lower limit: replicas, or the last leader, have confirmed
+        it.
+        """
+        return self.release is None or self.release.end != UNKNOWN_END
 
     @property
     def keeps_batches(self) -> bool:
@@ -313,13 +322,12 @@ class LogState:
         """Take over log start and log end of one reply, and its last stable offset unless that is -1."""
         has_begun_later = start > self.log_start
         is_news = last_stable_offset >= 0 and self.transactions.observe_bounds(last_stable_offset, end)
-        if not self.loaded:
+        is_first = not self.loaded
+        if is_first:
             self.loaded = True
             self.log_start = start
             is_news = is_news or end < self.log_end
             self.log_end = min(self.log_end, end)
-            if self.release is not None:
-                self.release.loaded(end)
         self._start_known_at = self._end_known_at = time.monotonic()
         if has_begun_later:
             self.log_start = start
@@ -328,6 +336,8 @@ class LogState:
         if (has_begun_later or is_news) and end <= self.log_end:
             self.listeners.wake()
         self.grow_to(end)
+        if is_first and self.release is not None:
+            self.release.loaded(end)
 
     def grow_to(self, end: int) -> None:
         """Take over that the log reaches at least to `end`."""

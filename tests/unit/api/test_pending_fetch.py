@@ -44,6 +44,7 @@ class Log:
     refusal = None
     log_start = 0
     last_stable_offset_is_current = True
+    knows_watermark = True
 
     def __init__(self) -> None:
         self.log_end = 10

@@ -35,6 +35,7 @@ class Log:
     bounds_call = b"bounds"
     history = "h1"
     refusal: StorageError | None = None
+    loaded = True
 
     def __init__(self, end: int, level: Level = LEVEL, released: int = 0) -> None:
         self.links = self.server = self.barriers = self.write = self.read = self.read_functions = self
@@ -56,6 +57,7 @@ class Log:
 
     def forget(self) -> None:
         self.forgotten += 1
+        self.loaded = False
         self.release.moved()
 
     def wake(self) -> None:
@@ -139,7 +141,9 @@ def test_another_server_releases_nothing_of_the_last_one() -> None:
         log.answer(HistoryChanged("another server"))
         assert [type(outcome) for outcome in log.outcomes] == [HistoryChanged]
         assert log.forgotten == 1
-        log.log_end = 4
+        log.release.grown()
+        assert not log.asked, "the end on the new server is unknown"
+        log.log_end, log.loaded = 4, True
         log.release.loaded(4)
         assert log.release.end == 3
         log.answer()
