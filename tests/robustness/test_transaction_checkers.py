@@ -131,5 +131,7 @@ def copies(*ends: str) -> Story:
 def test_a_value_is_copied_once() -> None:
     story = copies("commit", "commit").end((5, "a"), (10, "copy-0"), (11, "copy-1"))
     assert story.violations() == {"repeated copy"}
+    story = copies("commit", "commit").end((5, "a"), (6, "a"), (10, "copy-0"), (11, "copy-1"))
+    assert "repeated copy" not in story.violations()
     story = copies("abort", "commit").end((5, "a"), (11, "copy-1"), hidden=[(10, "copy-0")])
     assert story.violations() == set()

@@ -36,8 +36,8 @@ SETTINGS: Final[dict[str, Any]] = {
     "retry_backoff_ms": 50,
     "request_timeout_ms": 15_000,
 }
-# What a client raises if it can't go on.
-FAILURES: Final = (KafkaError, TimeoutError, OSError)
+# What a client raises if it can't go on; AssertionError if a step doesn't fit the state of a transaction.
+FAILURES: Final = (KafkaError, TimeoutError, OSError, AssertionError)
 
 # Faults cut connections, which the clients would log.
 logging.getLogger("aiokafka").setLevel(logging.CRITICAL + 1)
@@ -313,8 +313,10 @@ class AioMemberWorker(Worker):
     async def _use(self, member: AioMember) -> None:
         loop = asyncio.get_running_loop()
         interval_s = self._plan.commit_interval_ms / MS_PER_S
-        due, end = loop.time() + interval_s, loop.time() + (self._life_s or float("inf"))
+        due, end = loop.time() + interval_s, float("inf")
         while not self.closing.is_set() and loop.time() < end:
+            if self._life_s and member.client.assignment() and end == float("inf"):
+                end = loop.time() + self._life_s
             self.progress += await member.poll()
             if loop.time() >= due:
                 await member.commit()

@@ -84,6 +84,11 @@ class Member:
             self._assigned.discard((each.topic, each.partition))
         self._note_assignment("rebalance")
 
+    @property
+    def has_partitions(self) -> bool:
+        """Whether the member has an assignment."""
+        return bool(self._assigned)
+
     def _note_assignment(self, why: str) -> None:
         self._note_polled()
         places = tuple(Place(*partition) for partition in sorted(self._assigned))
@@ -249,15 +254,19 @@ class MemberWorker(Worker):
                 self._recorder, self._bootstrap, f"{self.name}.{number}", self._plan, self._strategy
             )
             try:
-                self._use(member, time.monotonic() + life_s if life_s else float("inf"))
+                self._use(member, life_s)
             finally:
                 member.close()
             life_s = self._plan.restart_interval_ms / MS_PER_S
 
-    def _use(self, member: Member, end: float) -> None:
+    def _use(self, member: Member, life_s: float) -> None:
+        """Let a member work for some time after it has got partitions, or until the end."""
         interval_s = self._plan.commit_interval_ms / MS_PER_S
         due = time.monotonic() + interval_s
+        end = float("inf")
         while not self.closing.is_set() and time.monotonic() < end:
+            if life_s and member.has_partitions and end == float("inf"):
+                end = time.monotonic() + life_s
             self.progress += len(member.poll())
             if time.monotonic() >= due:
                 member.commit()
