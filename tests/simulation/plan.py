@@ -18,6 +18,7 @@ from tests.robustness.plan import (
 )
 
 TOPOLOGIES: Final[tuple[TopologyName, ...]] = ("alone", "pair")
+COPIES_TOPIC: Final = "copies"
 DURATION_MS: Final = (1_000, 4_000)
 # The first fault begins when topics exist and clients have connected.
 FIRST_FAULT_MS: Final = 300
@@ -59,11 +60,13 @@ def _topics(dice: Dice, topology: TopologyName) -> tuple[TopicPlan, ...]:
         layout: Literal["record", "batch"] = "batch" if dice.chance(0.3) else "record"
         level = dice.between(1, copies)
         topics.append(TopicPlan("other", 1, dice.one_of(("clock", "dense")), level, layout))
+    if dice.chance(0.2):
+        topics.append(TopicPlan(COPIES_TOPIC, 1, dice.one_of(("clock", "dense")), copies))
     return tuple(topics)
 
 
 def _producers(dice: Dice, topics: tuple[TopicPlan, ...]) -> tuple[ProducerPlan, ...]:
-    names = tuple(topic.name for topic in topics)
+    names = tuple(topic.name for topic in topics if topic.name != COPIES_TOPIC)
     producers = []
     for number in range(dice.between(1, 3)):
         kind: Literal["plain", "idempotent", "transactional"]
@@ -84,7 +87,9 @@ def _producers(dice: Dice, topics: tuple[TopicPlan, ...]) -> tuple[ProducerPlan,
 
 
 def _groups(dice: Dice, topics: tuple[TopicPlan, ...]) -> tuple[GroupPlan, ...]:
-    if dice.chance(0.25):
+    names = tuple(topic.name for topic in topics)
+    copies_to = COPIES_TOPIC if COPIES_TOPIC in names else None
+    if copies_to is None and dice.chance(0.25):
         return ()
     return (
         GroupPlan(
@@ -92,16 +97,17 @@ def _groups(dice: Dice, topics: tuple[TopicPlan, ...]) -> tuple[GroupPlan, ...]:
             client="simulated",
             protocol=dice.one_of(("classic", "consumer")),
             members=dice.between(1, 2),
-            topics=tuple(topic.name for topic in topics),
-            isolation=dice.one_of(("read_committed", "read_uncommitted")),
+            topics=tuple(name for name in names if name != copies_to),
+            isolation="read_committed" if copies_to else dice.one_of(("read_committed", "read_uncommitted")),
             commit_interval_ms=dice.one_of((100, 500)),
             restart_interval_ms=dice.one_of((0, 0, 1_000)),
+            copies_to=copies_to,
         ),
     )
 
 
 def _natives(dice: Dice, topics: tuple[TopicPlan, ...]) -> tuple[NativePlan, ...]:
-    topics = tuple(topic for topic in topics if topic.is_native)
+    topics = tuple(topic for topic in topics if topic.is_native and topic.name != COPIES_TOPIC)
     if not topics or dice.chance(0.6):
         return ()
     return (NativePlan("native", dice.one_of(topics).name, dice.one_of((0, 3)), None),)

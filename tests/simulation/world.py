@@ -18,6 +18,7 @@ from tests.robustness.history import Run, Topic
 from tests.robustness.plan import COPIES, describe
 from tests.simulation import brokers, virtual_time
 from tests.simulation.clients.client import RETRIABLE, Client, History, UnexpectedError
+from tests.simulation.clients.copying import ClassicCopier, ModernCopier
 from tests.simulation.clients.final import FinalReader
 from tests.simulation.clients.groups import ClassicMember, Member, ModernMember
 from tests.simulation.clients.native import NativeClient
@@ -43,6 +44,14 @@ RECOVERY_S: Final = 30.0
 _START_S: Final = 20.0
 # Clients go on after the last fault for this time.
 _CALM_S: Final = 0.5
+
+
+_MEMBERS: Final[dict[tuple[str, bool], type[Member]]] = {
+    ("classic", False): ClassicMember,
+    ("consumer", False): ModernMember,
+    ("classic", True): ClassicCopier,
+    ("consumer", True): ModernCopier,
+}
 
 
 class Outcome(NamedTuple):
@@ -226,8 +235,7 @@ class World:
         generation = 0
         while self.loop.time() < until_s:
             client = self._client(f"{name}-{generation}")
-            kind = ClassicMember if plan.protocol == "classic" else ModernMember
-            member: Member = kind(client, plan, self._partitions)
+            member = _MEMBERS[plan.protocol, plan.copies_to is not None](client, plan, self._partitions)
             end_s = until_s
             if restarts and plan.restart_interval_ms:
                 end_s = min(until_s, self.loop.time() + plan.restart_interval_ms / 1000)

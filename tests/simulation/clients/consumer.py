@@ -50,6 +50,8 @@ class Consumer:
         self.client = client
         self.isolation: Isolation = isolation
         self.positions: dict[Partition, Position] = {}
+        self.received: list[Record] = []
+        """What was received, for who takes it from here."""
         self._group = group
 
     async def poll(self) -> None:
@@ -67,6 +69,7 @@ class Consumer:
         answers = await asyncio.gather(*(self._fetch(*each) for each in by_host.items()))
         received = [record for answer in answers for record in answer]
         if received:
+            self.received += received
             self.client.note(
                 Poll,
                 "ok",

@@ -155,13 +155,22 @@ class Member:
         )
         self.client.note(Assign, "info", places=places, why="rebalance", group=self.plan.name)
 
-    async def commit(self) -> None:
-        """Commit the positions, if they have moved. Raises Disconnected and Rejoin."""
-        places = tuple(
+    def moved(self) -> tuple[Place, ...]:
+        """The positions that are not committed yet."""
+        return tuple(
             Place(*each, position.offset, position.epoch)
             for each, position in sorted(self.consumer.positions.items())
             if self._committed.get(each) != position.offset
         )
+
+    def note_committed(self, places: Iterable[Place]) -> None:
+        """These positions are committed."""
+        self._committed.update({(place.topic, place.partition): place.offset for place in places})
+
+    async def commit(self) -> None:
+        """Commit the positions, if they have moved. Raises Disconnected and Rejoin."""
+        self.consumer.received.clear()
+        places = self.moved()
         if not places:
             return
         fields: dict[str, Any] = {"group": self.plan.name, "offsets": places}
@@ -174,7 +183,7 @@ class Member:
         errors = {one.error_code for topic in answer.topics for one in topic.partitions}
         if errors == {ErrorCode.none}:
             self.client.note(Commit, "ok", **fields)
-            self._committed.update({(place.topic, place.partition): place.offset for place in places})
+            self.note_committed(places)
             return
         self.client.note(Commit, "fail" if errors <= _NOT_COMMITTED else "info", **fields)
         errors.discard(ErrorCode.stale_member_epoch)

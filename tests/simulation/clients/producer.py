@@ -117,7 +117,8 @@ class Lane:
             return False
         window = [self.queue[at] for at in range(min(IN_FLIGHT, len(self.queue)))]
         answers = await asyncio.gather(*(self._send(leader.host, batch, identity) for batch in window))
-        if all(self._take(batch, answer) for batch, answer in zip(window, answers, strict=True)):
+        taken = [self._take(batch, answer) for batch, answer in zip(window, answers, strict=True)]
+        if all(taken):
             return True
         first = next(
             answer for answer in answers if answer is None or answer.error_code is not ErrorCode.none

@@ -1,15 +1,22 @@
-"""A transactional producer, which sends to a few partitions in each transaction."""
+"""A transactional producer: its transactions have records, and offsets of a group."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from kio.schema.add_offsets_to_txn.v3.request import AddOffsetsToTxnRequest
 from kio.schema.add_partitions_to_txn.v3.request import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from kio.schema.end_txn.v3.request import EndTxnRequest
 from kio.schema.errors import ErrorCode
 from kio.schema.init_producer_id.v4.request import InitProducerIdRequest
+from kio.schema.txn_offset_commit.v3.request import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 
 from tests.robustness.history import Send, Txn
 from tests.simulation.clients import records
@@ -22,11 +29,19 @@ if TYPE_CHECKING:
 
     from kio.static.protocol import RequestPayload
 
+    from tests.robustness.history import Place
     from tests.robustness.plan import ProducerPlan
 
 _TRANSACTION_TIMEOUT: Final = timedelta(seconds=3)
 _COORDINATES_TRANSACTIONS: Final = 1
 # Errors after which a transaction cannot go on, and the producer gets a new epoch.
+_NO_MEMBER: Final = {
+    ErrorCode.unknown_member_id,
+    ErrorCode.illegal_generation,
+    ErrorCode.fenced_member_epoch,
+    ErrorCode.stale_member_epoch,
+    ErrorCode.rebalance_in_progress,
+}
 _FATAL: Final = LOST_IDENTITY | {
     ErrorCode.producer_fenced,
     ErrorCode.invalid_txn_state,
@@ -36,7 +51,16 @@ _FATAL: Final = LOST_IDENTITY | {
 
 
 class Aborted(Exception):
-    """The transaction cannot go on. `is_unknown`: its end was asked for, and nobody knows the result."""
+    """The transaction cannot go on."""
+
+
+class Offsets(NamedTuple):
+    """What a member of a group commits with a transaction."""
+
+    group: str
+    member_id: str
+    epoch: int
+    places: tuple[Place, ...]
 
 
 class TransactionalProducer:
@@ -45,6 +69,8 @@ class TransactionalProducer:
     def __init__(self, client: Client, plan: ProducerPlan, partitions: Mapping[str, int]) -> None:
         self.client = client
         self.plan = plan
+        self.has_committed = False
+        """Whether the last transaction was committed for certain."""
         self._partitions = [(topic, number) for topic in plan.topics for number in range(partitions[topic])]
         self._identity = Identity()
         self._sequences: dict[Partition, int] = {}
@@ -57,7 +83,7 @@ class TransactionalProducer:
         is_ready = False
         while self.client.time() < until_s:
             if not is_ready:
-                is_ready = await self._initialise()
+                is_ready = await self.initialise()
                 if not is_ready:
                     await self.client.pause()
                 continue
@@ -65,7 +91,7 @@ class TransactionalProducer:
             await asyncio.sleep(self.client.dice.between(1, 2000) / 1000 / self.plan.rate_per_s)
         self.client.close()
 
-    async def _initialise(self) -> bool:
+    async def initialise(self) -> bool:
         """Get a new epoch, which ends what an earlier one has begun. Returns whether that is done."""
         request = InitProducerIdRequest(
             transactional_id=self.client.name,  # type: ignore[arg-type]
@@ -81,7 +107,8 @@ class TransactionalProducer:
             self._identity = Identity(answer.producer_id, answer.producer_epoch)
             self._sequences.clear()
             return True
-        self._check(answer.error_code, "InitProducerId")
+        with contextlib.suppress(Aborted):
+            self._check(answer.error_code, "InitProducerId")
         return False
 
     async def _ask(self, request: RequestPayload) -> Any:
@@ -101,21 +128,39 @@ class TransactionalProducer:
     async def _transaction(self) -> bool:
         """One transaction. Returns whether the next one can begin without a new epoch."""
         dice = self.client.dice
+        chosen = sorted({dice.one_of(self._partitions) for _ in range(dice.between(1, 2))})
+        counts = {partition: dice.between(1, 3) for partition in chosen}
+        action = "abort" if dice.chance(self.plan.abort_percent / 100) else "commit"
+        return await self.transact(counts, action)
+
+    async def transact(
+        self, counts: Mapping[Partition, int], action: str, offsets: Offsets | None = None
+    ) -> bool:
+        """Send so many records to each partition, and offsets, in one transaction.
+
+        Returns whether the next one can begin without a new epoch.
+        """
         self._numbers += 1
         self._txn = f"{self.client.name}/{self._numbers}"
+        self.has_committed = False
         self._note("begin", "ok")
         deadline_s = self.client.time() + DELIVERY_TIMEOUT_S
-        chosen = sorted({dice.one_of(self._partitions) for _ in range(dice.between(1, 2))})
         try:
-            await self._add(chosen, deadline_s)
-            for partition in chosen:
-                await self._send(partition, dice.between(1, 3), deadline_s)
+            if counts:
+                await self._add(sorted(counts), deadline_s)
+            for partition, count in counts.items():
+                await self._send(partition, count, deadline_s)
+            if offsets is not None:
+                await self._send_offsets(offsets, deadline_s)
         except Aborted:
-            return await self._end("abort")
-        return await self._end("abort" if dice.chance(self.plan.abort_percent / 100) else "commit")
+            return await self._end("abort", offsets)
+        return await self._end(action, offsets)
 
-    def _note(self, action: str, type_: str) -> None:
-        self.client.note(Txn, type_, txn=self._txn, transactional_id=self.client.name, action=action)
+    def _note(self, action: str, type_: str, offsets: Offsets | None = None) -> None:
+        fields: dict[str, Any] = {"txn": self._txn, "transactional_id": self.client.name, "action": action}
+        if offsets is not None:
+            fields |= {"group": offsets.group, "offsets": offsets.places}
+        self.client.note(Txn, type_, **fields)
 
     async def _until(self, deadline_s: float) -> None:
         """Wait before a repetition. Raises Aborted after the deadline."""
@@ -140,14 +185,76 @@ class TransactionalProducer:
             except Disconnected:
                 await self._until(deadline_s)
                 continue
-            errors = [
+            errors = {
                 one.partition_error_code
                 for topic in answer.results_by_topic_v3_and_below
                 for one in topic.results_by_partition
-            ]
-            if all(self._check(error, "AddPartitionsToTxn") for error in errors):
+            }
+            if self._check_all(errors, "AddPartitionsToTxn"):
                 return
             await self._until(deadline_s)
+
+    def _check_all(self, errors: set[ErrorCode], what: str) -> bool:
+        """As `_check`, for the errors of several partitions."""
+        checked = [self._check(error, what) for error in sorted(errors)]
+        return all(checked)
+
+    async def _send_offsets(self, offsets: Offsets, deadline_s: float) -> None:
+        """Add the group to the transaction, and its offsets. Raises Aborted."""
+        adding = AddOffsetsToTxnRequest(
+            transactional_id=self.client.name,  # type: ignore[arg-type]
+            producer_id=self._identity.producer_id,  # type: ignore[arg-type]
+            producer_epoch=self._identity.epoch,  # type: ignore[arg-type]
+            group_id=offsets.group,  # type: ignore[arg-type]
+        )
+        while not await self._asked(adding, "AddOffsetsToTxn"):
+            await self._until(deadline_s)
+        committing = self._offsets_request(offsets)
+        while True:
+            try:
+                answer = await self.client.ask_coordinator(offsets.group, committing)
+            except Disconnected:
+                await self._until(deadline_s)
+                continue
+            errors = {one.error_code for topic in answer.topics for one in topic.partitions}
+            if errors & _NO_MEMBER:
+                raise Aborted("TxnOffsetCommit: no member")
+            if self._check_all(errors, "TxnOffsetCommit"):
+                return
+            self.client.forget_coordinator(offsets.group)
+            await self._until(deadline_s)
+
+    async def _asked(self, request: RequestPayload, what: str) -> bool:
+        """Returns whether the coordinator has done what was asked for. Raises Aborted."""
+        try:
+            return self._check((await self._ask(request)).error_code, what)
+        except Disconnected:
+            return False
+
+    def _offsets_request(self, offsets: Offsets) -> TxnOffsetCommitRequest:
+        topics = tuple(
+            TxnOffsetCommitRequestTopic(
+                name=place.topic,  # type: ignore[arg-type]
+                partitions=(
+                    TxnOffsetCommitRequestPartition(
+                        partition_index=place.partition,  # type: ignore[arg-type]
+                        committed_offset=place.offset,  # type: ignore[arg-type]
+                        committed_leader_epoch=place.epoch,  # type: ignore[arg-type]
+                        committed_metadata="",
+                    ),
+                ),
+            )
+            for place in offsets.places
+        )
+        return TxnOffsetCommitRequest(
+            transactional_id=self.client.name,  # type: ignore[arg-type]
+            group_id=offsets.group,  # type: ignore[arg-type]
+            producer_id=self._identity.producer_id,  # type: ignore[arg-type]
+            producer_epoch=self._identity.epoch,  # type: ignore[arg-type]
+            generation_id=offsets.epoch,  # type: ignore[arg-type]
+            member_id=offsets.member_id,
+            topics=topics,
+        )
 
     async def _send(self, partition: Partition, count: int, deadline_s: float) -> None:
         """Send one batch until it is acknowledged. Raises Aborted."""
@@ -195,9 +302,9 @@ class TransactionalProducer:
         fields: dict[str, Any] = {"acks": -1, "idempotent": True, "txn": self._txn}
         self.client.note(Send, type_, topic=topic, partition=number, value=value, **fields, **known)
 
-    async def _end(self, action: str) -> bool:
+    async def _end(self, action: str, offsets: Offsets | None) -> bool:
         """Commit or abort. Returns whether the result is known, so that this epoch can go on."""
-        self._note(action, "invoke")
+        self._note(action, "invoke", offsets)
         request = EndTxnRequest(
             transactional_id=self.client.name,  # type: ignore[arg-type]
             producer_id=self._identity.producer_id,  # type: ignore[arg-type]
@@ -210,7 +317,8 @@ class TransactionalProducer:
             try:
                 error = (await self._ask(request)).error_code
                 if self._check(error, "EndTxn"):
-                    self._note(action, "ok")
+                    self._note(action, "ok", offsets)
+                    self.has_committed = action == "commit"
                     return True
                 is_refused &= error in (ErrorCode.not_coordinator, ErrorCode.concurrent_transactions)
             except Disconnected:
@@ -220,5 +328,5 @@ class TransactionalProducer:
             await self.client.pause()
         else:
             is_refused = False
-        self._note(action, "fail" if is_refused else "info")
+        self._note(action, "fail" if is_refused else "info", offsets)
         return False

@@ -1,0 +1,57 @@
+"""Members that copy what they read to another topic, in transactions with their offsets (exactly once)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from tests.robustness.plan import ProducerPlan
+from tests.simulation.clients.groups import ClassicMember, Member, ModernMember, Rejoin
+from tests.simulation.clients.transactional import Offsets, TransactionalProducer
+from tests.simulation.clients.wire import Disconnected
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tests.robustness.plan import GroupPlan
+    from tests.simulation.clients.client import Client
+
+
+class _Copying(Member):
+    """Commits by a transaction with one copy of each record."""
+
+    def __init__(self, client: Client, plan: GroupPlan, partitions: Mapping[str, int]) -> None:
+        super().__init__(client, plan, partitions)
+        assert plan.copies_to is not None
+        topics = (plan.copies_to,)
+        copies = ProducerPlan(client.name, plan.client, "transactional", topics, -1, 1, 0)
+        self._targets = [(plan.copies_to, number) for number in range(partitions[plan.copies_to])]
+        self._producer = TransactionalProducer(client, copies, partitions)
+        self._is_ready = False
+
+    async def commit(self) -> None:
+        places = self.moved()
+        if not places:
+            return
+        if not self._is_ready and not await self._producer.initialise():
+            raise Disconnected("no producer ID")
+        self._is_ready = False
+        committed = {(place.topic, place.partition) for place in places}
+        count = sum((record.topic, record.partition) in committed for record in self.consumer.received)
+        counts = Counter(self.client.dice.one_of(self._targets) for _ in range(count))
+        self.consumer.received.clear()
+        offsets = Offsets(self.plan.name, self.member_id, self.epoch, places)
+        self._is_ready = await self._producer.transact(counts, "commit", offsets)
+        if not self._producer.has_committed:
+            # What was read has to be read again, unless the transaction was committed after all.
+            self.consumer.positions.clear()
+            raise Rejoin
+        self.note_committed(places)
+
+
+class ClassicCopier(_Copying, ClassicMember):
+    """Of the classic protocol."""
+
+
+class ModernCopier(_Copying, ModernMember):
+    """Of the consumer protocol."""
