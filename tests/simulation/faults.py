@@ -137,7 +137,14 @@ class Faults:
         server = self._servers.primary
         self._servers.kill(server)
         await _last(plan)
-        self._servers.restart(server)
+        self._servers.restart(server, server.replication.offset)
+
+    async def _lose_power(self, plan: FaultPlan) -> None:
+        server = self._servers.primary
+        self._world.network.switch_off(server.process)
+        server.sessions.clear()
+        await _last(plan)
+        self._servers.restart(server, server.replication.synced_offset)
 
     async def _pause_server(self, plan: FaultPlan) -> None:
         process = self._servers.primary.process
@@ -153,7 +160,7 @@ class Faults:
         self._servers.kill(old)
         self._servers.promote()
         await _last(plan)
-        self._servers.restart(old)
+        self._servers.restart(old, old.replication.offset)
         self._servers.demote(old)
 
     async def _split_brain(self, plan: FaultPlan) -> None:
@@ -211,6 +218,7 @@ _CARRY_OUT: Final[dict[str, Callable[[Faults, FaultPlan], Awaitable[None]]]] = {
     "flush_functions": Faults._flush_functions,
     "maxmemory": Faults._maxmemory,
     "kill_and_return": Faults._kill_and_return,
+    "power_loss": Faults._lose_power,
     "pause_server": Faults._pause_server,
     "failover_clean": Faults._fail_over_clean,
     "failover_lossy": Faults._fail_over_lossy,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+from tests.robustness import plan as robustness
 from tests.robustness.dice import Dice
 from tests.robustness.plan import (
     COPIES,
     FAULT_KINDS,
+    FaultKind,
     FaultPlan,
     GroupPlan,
     NativePlan,
@@ -26,9 +28,13 @@ PAUSE_MS: Final = (50, 1_500)
 # A longer fault shows nothing new: leases, sessions and timeouts are shorter in simulated runs.
 LONGEST_FAULT_MS: Final = 3_000
 NOT_SIMULATED: Final = frozenset({"disk_full", "pause_primary"})
+# The host of the server loses its power, and all that is not on its disk. Topics and groups ask for fsync.
+POWER_LOSS: Final = FaultKind("power_loss", ("alone",), ("primary",), (300, 2_000), "unreplicated", weight=2)
 KINDS: Final = tuple(
-    kind for kind in FAULT_KINDS if kind.name not in NOT_SIMULATED for _ in range(kind.weight)
+    kind for kind in (*FAULT_KINDS, POWER_LOSS) if kind.name not in NOT_SIMULATED for _ in range(kind.weight)
 )
+# Plans look there for what a fault may lose.
+robustness.KINDS[POWER_LOSS.name] = POWER_LOSS
 
 
 def make(seed: int) -> Plan:
@@ -51,6 +57,11 @@ def make(seed: int) -> Plan:
         admins=(),
         faults=_faults(Dice(seed, "simulated faults"), topology, brokers, duration_ms),
     )
+
+
+def asks_for_fsync(plan: Plan) -> bool:
+    """Whether acknowledged records and commits must be on the disk."""
+    return any(fault.kind == POWER_LOSS.name for fault in plan.faults)
 
 
 def _topics(dice: Dice, topology: TopologyName) -> tuple[TopicPlan, ...]:

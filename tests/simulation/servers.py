@@ -45,10 +45,10 @@ class Servers:
         self.network.kill(server.process)
         server.sessions.clear()
 
-    def restart(self, server: RedisServer) -> None:
-        """Start a server that was killed, with all that it had written to its file."""
+    def restart(self, server: RedisServer, kept_offset: int) -> None:
+        """Start a server that was killed, with what its file has up to an offset."""
         server.process = self.network.process(server.process.name)
-        server.replication.restart(server.replication.offset)
+        server.replication.restart(kept_offset)
         server.start()
 
     def promote(self) -> None:

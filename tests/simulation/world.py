@@ -28,6 +28,8 @@ from tests.simulation.clients.wire import Disconnected
 from tests.simulation.faults import Faults
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.network import Network
+from tests.simulation.plan import asks_for_fsync
+from tests.simulation.redis.replication import FSYNC_S
 from tests.simulation.servers import ALIAS, Servers
 
 if TYPE_CHECKING:
@@ -111,8 +113,9 @@ class World:
 
     @property
     def _release_s(self) -> float:
-        """Time in which replicas get what is written, and records are released: two rounds of WAIT."""
-        return 0.2 + 4 * self.plan.replica_lag_ms / 1000
+        """Time in which what is written is on replicas and the disk, and is released: two rounds of WAIT."""
+        fsync_s = 2 * FSYNC_S if asks_for_fsync(self.plan) else 0.0
+        return 0.2 + fsync_s + 4 * self.plan.replica_lag_ms / 1000
 
     @property
     def broker_names(self) -> list[str]:
@@ -126,7 +129,11 @@ class World:
     def start_broker(self, number: int) -> None:
         """Start a broker."""
         process = self.brokers[number] = self.network.process(f"broker-{number}")
-        brokers.start(process, number, {"min_insync_replicas": COPIES[self.plan.topology]})
+        settings = {
+            "min_insync_replicas": COPIES[self.plan.topology],
+            "acks_all_fsync": asks_for_fsync(self.plan),
+        }
+        brokers.start(process, number, settings)
 
     async def main(self) -> None:
         """The whole run."""
