@@ -14,6 +14,7 @@ from tests.robustness.clients import Recorder
 from tests.robustness.history import Fault, Run, Stuck, Topic, Writer
 from tests.robustness.load.administrator import Administrator, create_topics
 from tests.robustness.load.aio import AioMemberWorker, AioProducerWorker
+from tests.robustness.load.epochs import EpochAsker
 from tests.robustness.load.final import FinalReader
 from tests.robustness.load.java import JavaMember, JavaProducer
 from tests.robustness.load.members import CopyWorker, MemberWorker
@@ -131,6 +132,7 @@ def _workers(plan: Plan, site: Site, recorder: Recorder) -> Iterator[Worker]:
             yield NativeWriter(recorder, site.topology, native, partitions[native.topic], plan.seed)
         for partition in range(partitions[native.topic]):
             yield NativeReader(recorder, site.topology, native, partition)
+    yield EpochAsker(recorder, site.bootstrap, partitions, plan.seed)
     yield Administrator(recorder, site.bootstrap, plan.admins)
 
 

@@ -69,6 +69,11 @@ def test_an_epoch_ends_after_its_records_and_before_later_ones() -> None:
     assert epochs().epoch_end(3, 3, 9).end(*LOG).violations() == {"wrong epoch end"}
 
 
+def test_epochs_of_records_that_were_read_count() -> None:
+    story = Story().sent("a", 5).polled("c", (5, "a"), epoch=1)
+    assert story.epoch_end(1, 1, 5).end((5, "a")).violations() == {"wrong epoch end"}
+
+
 def test_records_after_the_answer_prove_nothing() -> None:
     story = Story().sent("a", 5, epoch=1).epoch_end(1, 1, 6).sent("b", 9, epoch=1)
     assert story.end(*LOG).violations() == set()

@@ -60,13 +60,17 @@ def _is_there(facts: Facts, record: Record) -> bool:
 def epoch_ends(facts: Facts) -> Iterator[Violation]:
     """OffsetForLeaderEpoch answers an end below a record of that epoch, or above one of a later epoch.
 
-    Only records that were acknowledged before, and are in the log at the end, count.
+    Only records that were acknowledged or read before, and are in the log at the end, count.
     """
     known: dict[Partition, list[tuple[int, int, str, int]]] = {}
     for sent in facts.sends.values():
         survivors = facts.survivors(sent.partition) or {}
         if sent.epoch != UNKNOWN and sent.done is not None and survivors.get(sent.value) == sent.offset:
             known.setdefault(sent.partition, []).append((sent.offset, sent.epoch, sent.value, sent.done))
+    for read in facts.polled.values():
+        survivors = facts.survivors(read.partition) or {}
+        if read.epoch != UNKNOWN and survivors.get(read.value) == read.offset:
+            known.setdefault(read.partition, []).append((read.offset, read.epoch, read.value, read.index))
     asked: dict[tuple[str, Partition, int], int] = {}
     for index, event in enumerate(facts.history):
         if not isinstance(event, OffsetForEpoch):
