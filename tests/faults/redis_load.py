@@ -53,7 +53,8 @@ class RedisLoad:
     def finish(self) -> None:
         self.plain.finish()
         self.once.finish()
-        assert (self.plain.failed, self.once.failed) == ({}, {})
+        failed = {str(error) for each in (self.plain, self.once) for error in each.failed.values()}
+        assert not failed, f"{failed}; korvet's log:\n{self.server.tail(16000)}"
 
     def check(self, *, lossless: bool) -> None:
         """Everything acknowledged is there, in order, and an idempotent producer's records are there once."""

@@ -26,11 +26,16 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SentinelGroup]:
     made.stop()
 
 
+def options(keyspace: str, copies: int) -> list[str]:
+    return ["--set", f"keyspace={keyspace}", "--set", f"min.insync.replicas={copies}"]
+
+
+@pytest.mark.parametrize("copies", [1, 2])
 def test_planned_failovers_lose_nothing(
-    own_korvet: Callable[..., KorvetServer], group: SentinelGroup
+    own_korvet: Callable[..., KorvetServer], group: SentinelGroup, copies: int
 ) -> None:
-    """Two in turn: the former primary takes over again."""
-    load = RedisLoad(own_korvet(redis_url=group.url))
+    """Two in turn: the former primary takes over again. `copies`: min.insync.replicas."""
+    load = RedisLoad(own_korvet(*options(f"planned-{copies}", copies), redis_url=group.url))
     for _ in range(2):
         former = group.primary
         group.fail_over()
@@ -43,7 +48,7 @@ def test_planned_failovers_lose_nothing(
 
 
 def test_primaries_that_die_or_stop(own_korvet: Callable[..., KorvetServer], group: SentinelGroup) -> None:
-    load = RedisLoad(own_korvet("--set", "keyspace=dying", redis_url=group.url))
+    load = RedisLoad(own_korvet(*options("dying", 1), redis_url=group.url))
     for fault in ("kill", "pause"):
         former = group.primary
         getattr(former, fault)()
@@ -53,4 +58,20 @@ def test_primaries_that_die_or_stop(own_korvet: Callable[..., KorvetServer], gro
         load.gets_on()
     load.finish()
     load.check(lossless=False)
+    load.member.close()
+
+
+def test_acks_all_with_two_copies_loses_nothing(
+    own_korvet: Callable[..., KorvetServer], group: SentinelGroup
+) -> None:
+    """Clients wait until the former primary has come back as a replica."""
+    load = RedisLoad(own_korvet(*options("kept", 2), redis_url=group.url))
+    for fault in ("kill", "pause"):
+        former = group.primary
+        getattr(former, fault)()
+        group.wait_switched(former)
+        group.rejoin(former)
+        load.gets_on()
+    load.finish()
+    load.check(lossless=True)
     load.member.close()

@@ -184,6 +184,9 @@ class Primary(Protocol):
 
     replication: Replication | None
 
+    def went_silent(self) -> None:
+        """Called several times a second while one of its links is silent."""
+
 
 class Barriers:
     """The barriers of one server, one for each level that topics ask for."""
@@ -210,6 +213,7 @@ class Barriers:
         """A new connection for a barrier."""
         link = RedisLink.begin(self._server.address, "korvet-barrier")
         link.primary_only = self._server.write.primary_only
+        link.on_silent = self._server.went_silent
         self.links.append(link)
         return link
 

@@ -156,7 +156,7 @@ class Server:
         self._checking: asyncio.Task[None] | None = None
         write.on_up, read.on_up = self._write_came_up, self._read_came_up
         write.on_down, read.on_down = self._write_went_down, self._went_down
-        write.on_silent = read.on_silent = self._went_silent
+        write.on_silent = read.on_silent = self.went_silent
         write.on_fault = read.on_fault = self._faulted
         self._compare(write, read)
         self._watching = keep("replication of Redis", self._watch_replication)
@@ -296,8 +296,9 @@ class Server:
         else:
             self._check_soon()
 
-    def _went_silent(self) -> None:
-        if max(self.write.silent_ms, self.read.silent_ms) >= _HALF_OPEN_MS:
+    def went_silent(self) -> None:
+        """See Primary."""
+        if any(link.silent_ms >= _HALF_OPEN_MS for link in self._links()):
             self._check_soon()
         if self.on_silent is not None:
             self.on_silent()
@@ -340,7 +341,7 @@ class Server:
             if before and history and before != history:
                 self._reset("its address leads to another server now")
             await asyncio.sleep(_GRACE_S)
-            for link in (self.write, self.read):
+            for link in self._links():
                 if link.silent_ms >= _HALF_OPEN_MS:
                     link.reset("it sends no replies, although the server answers on a new connection")
         await asyncio.sleep(_CHECK_INTERVAL_S)
