@@ -28,7 +28,7 @@ from korvet.groups.shard import GroupShard
 from korvet.protocol.produce_request import decode_produce
 from korvet.protocol.registry import Respond, submit_api
 from korvet.records.batch import BatchError
-from korvet.storage.errors import StorageError
+from korvet.storage.errors import StorageError, UnknownProducer
 from korvet.storage.log.values import Appended, ProducerSequence, ReceivedBatch
 
 if TYPE_CHECKING:
@@ -341,6 +341,10 @@ class _Produce(msgspec.Struct, eq=False):
     ) -> None:
         if isinstance(outcome, StorageError):
             append.refuse(outcome)
+            if isinstance(outcome, UnknownProducer):
+                # Java producers compare it with the offsets of their batches.
+                assert append.place is not None
+                append.log_start = append.place.log.log_start
         else:
             append.base_offset = outcome.base_offset
             append.log_start = outcome.log_start

@@ -372,7 +372,8 @@ class CoordinatorService:
         return self._partitions[partition_for(group_id, count)] if count else None
 
     async def _read(self, claim: Claim) -> Term:
-        shard = GroupShard(self._config, lambda: str(uuid.uuid4()), self._topics)
+        # Leader epochs never repeat, and after a loss they are higher than the lost generations.
+        shard = GroupShard(self._config, lambda: str(uuid.uuid4()), self._topics, claim.log.leader_epoch)
         loader = OffsetsLoader(self._commands.keyspace, claim.log)
         if claim.log_end > 0:
             await loader.replay_into(shard)

@@ -21,10 +21,23 @@ if TYPE_CHECKING:
 class Context:
     """One per shard; now_ms is the time of the latest call."""
 
-    __slots__ = ("config", "groups", "now_ms", "producer", "records", "replies", "timers", "topics", "waits")
+    __slots__ = (
+        "config",
+        "groups",
+        "least_generation",
+        "now_ms",
+        "producer",
+        "records",
+        "replies",
+        "timers",
+        "topics",
+        "waits",
+    )
 
-    def __init__(self, config: GroupConfig, topics: Topics) -> None:
+    def __init__(self, config: GroupConfig, topics: Topics, least_generation: int = 0) -> None:
+        """`least_generation`: see GroupShard."""
         self.config = config
+        self.least_generation = least_generation
         self.topics = topics
         self.groups: dict[str, Group | ConsumerGroup] = {}
         self.timers = TimerQueue()

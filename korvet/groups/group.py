@@ -394,9 +394,9 @@ class Group:
             self.leader_id = joined
         return joined is not None
 
-    def next_generation(self, now_ms: int) -> None:
-        """Begin the next generation with the members present, or become Empty."""
-        self.generation += 1
+    def next_generation(self, now_ms: int, least: int = 0) -> None:
+        """Begin the next generation, `least` at least, with the members present, or become Empty."""
+        self.generation = max(self.generation + 1, least)
         self.pending_syncs.clear()
         if self.members:
             self.protocol_name = self.select_protocol()

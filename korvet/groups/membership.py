@@ -325,7 +325,7 @@ class Membership:
             # Only static members, none of which has joined: wait until one does or their sessions end.
             self._arm_join(group, max(group.rebalance_timeout_ms(), ONE_TICK_MS))
             return
-        group.next_generation(self._context.now_ms)
+        group.next_generation(self._context.now_ms, self._context.least_generation)
         if group.state is GroupState.EMPTY:
             self._record(group, group.to_value({}))
         else:

@@ -102,9 +102,16 @@ class GroupShard:
     )
 
     def __init__(
-        self, config: GroupConfig, new_member_suffix: Callable[[], str], topics: Topics | None = None
+        self,
+        config: GroupConfig,
+        new_member_suffix: Callable[[], str],
+        topics: Topics | None = None,
+        least_generation: int = 0,
     ) -> None:
-        self._context = Context(config, NoTopics() if topics is None else topics)
+        """`least_generation`: new generations and group epochs are not lower. Later ones than those in
+        the log may be lost, and members must not meet them again.
+        """
+        self._context = Context(config, NoTopics() if topics is None else topics, least_generation)
         self._offsets = OffsetTable()
         self._membership = Membership(self._context, new_member_suffix)
         migration = Migration(self._context, self._membership.rebalance)

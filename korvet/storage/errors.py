@@ -105,6 +105,18 @@ class OutOfOrderSequence(StorageError):
     """An idempotent producer's batch does not follow its last batch (KIP-98). Nothing was written."""
 
 
+class SequenceGap(StorageError):
+    """Batches of an idempotent producer before this one may be lost. Nothing was written. When the producer
+    sends the batch again, the batch is accepted.
+    """
+
+
+class UnknownProducer(StorageError):
+    """Batches of a transactional producer before this one may be lost, so its transaction cannot be
+    committed. Nothing was written.
+    """
+
+
 class InvalidProducerEpoch(StorageError):
     """A newer incarnation of the producer has written (KIP-98). Nothing was written."""
 
@@ -185,6 +197,8 @@ _BY_CODE: Final[dict[str, type[StorageError]]] = {
     "MASTERDOWN": SlotUnavailable,
     "WRONGTYPE": WrongType,
     "OUTOFORDERSEQUENCE": OutOfOrderSequence,
+    "SEQUENCEGAP": SequenceGap,
+    "UNKNOWNPRODUCER": UnknownProducer,
     "INVALIDPRODUCEREPOCH": InvalidProducerEpoch,
     "EXHAUSTED": OffsetsExhausted,
     "INVALIDTXNSTATE": InvalidTransactionState,

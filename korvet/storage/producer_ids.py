@@ -37,7 +37,8 @@ class ProducerIds:
         async with self._lock:
             if not self._block:
                 cluster, cluster_id = self._commands.keyspace.cluster, self._commands.cluster_id
-                arguments = cluster_id, _BLOCK, self._block.stop
+                history = self._commands.links(cluster).server.write.history
+                arguments = cluster_id, _BLOCK, self._block.stop, history
                 first = await self._commands.fcall("korvet_take_producer_ids", [cluster], *arguments)
                 self._block = range(first, first + _BLOCK)
             producer_id = self._block[0]

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from korvet.storage.errors import OutOfOrderSequence, SequenceGap, UnknownProducer
+from korvet.storage.log.values import ProducerSequence
 from tests.storage.live_brokers import RECORD, WAIT_S, led, member_of, proxied_broker
 from tests.support.logs import append_own
 from tests.support.polling import until, until_async
@@ -172,3 +174,66 @@ def test_the_first_replica_of_a_server_changes_no_epoch(
             assert not log.closed
 
     asyncio.run(work())
+
+
+def test_producers_whose_batches_may_be_lost(new_server: Callable[..., Server], prefix: str) -> None:
+    primary, replica, _ = replicated(new_server)
+
+    async def work() -> None:
+        async with proxied_broker(primary, prefix, 10_000) as (proxy, store):
+            topic = await store.catalogue.create("t", 1)
+
+            async def put(producer_id: int, epoch: int, first: int, *, transactional: bool = False) -> None:
+                stamp = ProducerSequence(producer_id, epoch, first, transactional)
+                await append_own(store.logs.get(topic, 0), RECORD, stamp)
+
+            for producer_id in (1, 2):
+                await put(producer_id, 0, 0)
+            primary.client.set("sent", 1)
+            assert primary.client.wait(1, 5000) == 1
+            replica.client.replicaof("NO", "ONE")
+            with pytest.raises(OutOfOrderSequence):
+                await put(1, 0, 7)
+            version = member_of(store).assignment.version
+            proxy.socket = replica.socket
+            await proxy.cut()
+            await leads_again(store, version)
+            # Batches may be lost, and so may a new epoch of the producer, and all that is known of it.
+            for producer_id, epoch in ((1, 0), (2, 1), (3, 0)):
+                for first in (5, 6, 4, 5):
+                    with pytest.raises(SequenceGap):
+                        await put(producer_id, epoch, first)
+                for first in (4, 5, 6):
+                    await put(producer_id, epoch, first)
+                with pytest.raises(OutOfOrderSequence):
+                    await put(producer_id, epoch, 8)
+            with pytest.raises(UnknownProducer):
+                await put(4, 0, 3, transactional=True)
+            await put(4, 1, 0, transactional=True)
+
+    asyncio.run(work())
+
+
+def test_the_sides_of_a_split_brain_give_other_producer_ids(
+    new_server: Callable[..., Server], prefix: str
+) -> None:
+    server = new_server()
+    blocks: dict[int, list[int]] = {}
+    server.client.hset(f"{{{prefix}}}:cluster", "id", "c")
+
+    async def work() -> None:
+        async with proxied_broker(server, prefix) as (_, store):
+            cluster = store.commands.keyspace.cluster
+            for history in (0xA1, 0xA2):
+                blocks[history] = [
+                    await store.commands.fcall(
+                        "korvet_take_producer_ids", [cluster], "c", 1000, 0, f"{history:08x}ff"
+                    )
+                    for _ in range(50)
+                ]
+
+    asyncio.run(work())
+    of_ms = [{first // 1024 % 16 for first in taken} for taken in blocks.values()]
+    assert of_ms == [{1}, {2}]
+    for taken in blocks.values():
+        assert taken == sorted(set(taken))

@@ -46,6 +46,10 @@ _BY_TYPE: Final[dict[type[Exception], ErrorCode]] = {
     storage.StorageFault: ErrorCode.kafka_storage_error,
     storage.DamagedBatch: ErrorCode.corrupt_message,
     storage.OutOfOrderSequence: ErrorCode.out_of_order_sequence_number,
+    # Producers send the batch again, and those in flight after it, in order.
+    storage.SequenceGap: ErrorCode.not_leader_or_follower,
+    # Producers abort the transaction and continue with another epoch (KIP-360).
+    storage.UnknownProducer: ErrorCode.unknown_producer_id,
     storage.InvalidProducerEpoch: ErrorCode.invalid_producer_epoch,
     storage.InvalidTransactionState: ErrorCode.invalid_txn_state,
     storage.FencedCoordinator: ErrorCode.transaction_coordinator_fenced,

@@ -162,10 +162,13 @@ class ConsumerMembership:
             draft.remove(member_id)
         self._drop_regexes(draft, regexes)
         names = draft.group.subscribed_topics
-        draft.epoch(draft.group.epoch + 1, metadata_hash(self._context.topics, names))
+        draft.epoch(self._next_epoch(draft), metadata_hash(self._context.topics, names))
         if draft.group.is_empty:
             draft.target_epoch(draft.group.epoch, 0)
         self._context.records += draft.records
+
+    def _next_epoch(self, draft: Draft) -> int:
+        return max(draft.group.epoch + 1, self._context.least_generation)
 
     def downgrade(self, group: ConsumerGroup, leaving: Iterable[str] = ()) -> None:
         """Make a classic group of the remaining members."""
@@ -335,7 +338,7 @@ class ConsumerMembership:
             return
         value = metadata_hash(self._context.topics, draft.group.subscribed_topics)
         if bump or value != draft.group.metadata_hash:
-            draft.epoch(draft.group.epoch + 1, value)
+            draft.epoch(self._next_epoch(draft), value)
         draft.group.checked_version = version
         group = self._context.groups.get(draft.group.group_id)
         if isinstance(group, ConsumerGroup):

@@ -1,7 +1,8 @@
 -- What a partition remembers of its producers: sequences of idempotent producers (KIP-98) and open transactions.
 --
 -- The meta field `p:<producer id>` is big-endian doubles: producer epoch, time of the last append or marker (ms), then
--- for each of the newest batches, REMEMBERED_BATCHES at most, first sequence, last sequence and base offset.
+-- for each of the newest batches, REMEMBERED_BATCHES at most, first sequence, last sequence and base offset.  An item
+-- with the base offset EXPECTED is no batch: it ends before the sequence that is expected next (see refuse_gap).
 -- The meta field `c:<producer id>` is the epoch (text) of the coordinator that wrote the producer's last marker.
 -- The meta field `open` is the open transactions, the oldest first: for each, as big-endian doubles, the producer id
 -- and the offset at which the transaction begins.  That is the log end before its first record: on clock topics there
@@ -11,6 +12,7 @@ local PRODUCER_FORMAT, PRODUCER_BYTES = '>dd', 16
 local BATCH_FORMAT, BATCH_BYTES = '>ddd', 24
 local OPEN_FORMAT, OPEN_BYTES = '>dd', 16
 local REMEMBERED_BATCHES = 5
+local EXPECTED = -1
 local SEQUENCE_NUMBERS = 2147483648
 
 -- The producers of the batches of one append, in the order of the batches.  For each producer
@@ -24,6 +26,8 @@ local PRODUCERS_PATTERN = '(%-?%d+) (%-?%d+) (%-?%d+) (%d+)(t?)([ %d,]*);'
 local ACCEPTED = 'accepted' -- what the partition remembers of the batches,
 local DUPLICATE = 'duplicate' -- the base offset at which the batch was appended before, or
 local REFUSED = 'refused' -- an error reply.
+-- The outcome of a check of sequences only: the batch does not follow the remembered ones.
+local GAP = 'gap'
 
 -- Returns the index in `open` of a producer's transaction, and the offset at which the transaction begins; nil if the
 -- producer has none.
@@ -64,11 +68,55 @@ local function touch_producer(stored, epoch, now_ms)
   return struct.pack(PRODUCER_FORMAT, epoch, now_ms) .. (same_epoch and string.sub(stored, PRODUCER_BYTES + 1) or '')
 end
 
+-- Whether a sequence comes before another one, both of them near each other.
+local function comes_before(sequence, other)
+  local distance = (other - sequence) % SEQUENCE_NUMBERS
+  return distance > 0 and distance < SEQUENCE_NUMBERS / 2
+end
+
+-- Whether batches that a producer appended after its remembered ones may be lost: the log was cut since (see note_cut
+-- in registry.lua).
+local function may_be_lost(log, stored)
+  local cut_end = string.match(redis.call('HGET', log.meta, 'leaders') or '', ':(%d+)$')
+  if not cut_end or not stored or #stored == PRODUCER_BYTES then
+    return cut_end ~= nil
+  end
+  local _, _, base_offset = struct.unpack(BATCH_FORMAT, stored, #stored - BATCH_BYTES + 1)
+  return base_offset < tonumber(cut_end)
+end
+
+-- Refuses a batch that does not follow the remembered ones, although batches between them may be lost.  A transaction
+-- lacks records then, and has to be aborted.  Another producer sends all its batches in flight again, in order: the
+-- first of them that comes again is expected then, and accepted.  `alone`: whether no other batch comes with it.
+local function refuse_gap(log, producer, stored, epoch, first, transactional, alone)
+  if transactional then
+    return redis.error_reply('UNKNOWNPRODUCER earlier batches of the producer may be lost')
+  end
+  local batches, expected = '', nil
+  if stored and struct.unpack('>d', stored) == epoch and #stored > PRODUCER_BYTES then
+    batches = string.sub(stored, PRODUCER_BYTES + 1)
+    local _, newest, base_offset = struct.unpack(BATCH_FORMAT, stored, #stored - BATCH_BYTES + 1)
+    if base_offset == EXPECTED then
+      expected = sequence_after(newest, 1)
+      batches = string.sub(batches, 1, -BATCH_BYTES - 1)
+    elseif comes_before(first, newest) then
+      return out_of_order(first .. ' follows ' .. newest)
+    end
+  end
+  if alone and (expected == nil or comes_before(first, expected)) then
+    local before = sequence_after(first, SEQUENCE_NUMBERS - 1)
+    batches = batches .. struct.pack(BATCH_FORMAT, before, before, EXPECTED)
+    local kept = string.sub(batches, -REMEMBERED_BATCHES * BATCH_BYTES)
+    redis.call('HSET', log.meta, 'p:' .. producer, struct.pack(PRODUCER_FORMAT, epoch, log.now_ms) .. kept)
+  end
+  return redis.error_reply('SEQUENCEGAP batches before sequence ' .. first .. ' may be lost')
+end
+
 -- Checks a producer's next sequences, `first` to `last`.  Returns ACCEPTED and the batches that are remembered so far,
--- DUPLICATE or REFUSED.
+-- DUPLICATE, REFUSED, or GAP and the error reply if no batches may be lost (see may_be_lost).
 local function check_sequences(stored, epoch, first, last)
   if not stored then
-    return ACCEPTED, ''
+    return first == 0 and ACCEPTED or GAP, ''
   end
   local known_epoch = struct.unpack('>d', stored)
   if epoch < known_epoch then
@@ -77,7 +125,7 @@ local function check_sequences(stored, epoch, first, last)
   -- An epoch without batches came with a marker.
   if epoch > known_epoch or #stored == PRODUCER_BYTES then
     if first ~= 0 then
-      return REFUSED, out_of_order('a new epoch begins with sequence 0, not ' .. first)
+      return GAP, out_of_order('a new epoch begins with sequence 0, not ' .. first)
     end
     return ACCEPTED, ''
   end
@@ -87,11 +135,11 @@ local function check_sequences(stored, epoch, first, last)
   end
   for at = PRODUCER_BYTES + 1, #stored, BATCH_BYTES do
     local known_first, known_last, base_offset = struct.unpack(BATCH_FORMAT, stored, at)
-    if known_first == first and known_last == last then
+    if known_first == first and known_last == last and base_offset ~= EXPECTED then
       return DUPLICATE, base_offset
     end
   end
-  return REFUSED, out_of_order(first .. ' follows ' .. newest)
+  return GAP, out_of_order(first .. ' follows ' .. newest)
 end
 
 -- Appends a producer's next batches to the remembered ones, and keeps the newest.  The next batches have `total`
@@ -117,9 +165,11 @@ local function remember_batches(batches, first, total, counts, base_offset)
   return string.sub(batches, -REMEMBERED_BATCHES * BATCH_BYTES)
 end
 
--- Returns ACCEPTED and the producer's state after its next batches, DUPLICATE or REFUSED.  `stored` is the state
--- before, nil or false if the producer is new; for `first` to `base_offset` see remember_batches.
-local function next_state(stored, epoch, first, total, counts, base_offset, now_ms)
+-- Returns ACCEPTED and the state of a producer (its id as text) after its next batches, DUPLICATE or REFUSED.  `stored`
+-- is the state before, nil or false if the producer is new; for `first` to `base_offset` see remember_batches, for
+-- `transactional` and `alone` refuse_gap.
+local function next_state(log, producer, stored, epoch, first, total, counts, base_offset, transactional, alone)
+  local now_ms = log.now_ms
   if first == -1 then
     local known_epoch = stored and struct.unpack('>d', stored)
     if known_epoch and epoch < known_epoch then
@@ -128,6 +178,12 @@ local function next_state(stored, epoch, first, total, counts, base_offset, now_
     return ACCEPTED, touch_producer(stored, epoch, now_ms)
   end
   local verdict, result = check_sequences(stored, epoch, first, sequence_after(first, total - 1))
+  if verdict == GAP then
+    if may_be_lost(log, stored) then
+      return REFUSED, refuse_gap(log, producer, stored, epoch, first, transactional, alone)
+    end
+    verdict = stored and REFUSED or ACCEPTED
+  end
   if verdict ~= ACCEPTED then
     return verdict, result
   end
@@ -166,6 +222,7 @@ local function check_producers(log, producers, first_stored, total, base_offset)
   end
   local fields, open, batch_end = {}, log.open, log.previous_end
   local offset = base_offset
+  local alone = not string.find(producers, '[,;].')
   for id, epoch, first, count, transactional, counts in string.gmatch(producers, PRODUCERS_PATTERN) do
     count = tonumber(count)
     if id ~= '-1' then
@@ -175,15 +232,16 @@ local function check_producers(log, producers, first_stored, total, base_offset)
       if stored == nil then
         stored = redis.call('HGET', log.meta, field)
       end
-      local verdict, result =
-        next_state(stored, tonumber(epoch), tonumber(first), count, counts, offset, log.now_ms)
+      local verdict, result = next_state(
+        log, id, stored, tonumber(epoch), tonumber(first), count, counts, offset, transactional == 't', alone
+      )
       if verdict == ACCEPTED then
         fields[field] = result
         open, result = next_open(open, tonumber(id), transactional == 't', batch_end)
         verdict = open and ACCEPTED or REFUSED
       end
       if verdict ~= ACCEPTED then
-        if string.find(producers, '[,;].') then
+        if not alone then
           return REFUSED, redis.error_reply('REFUSED one of several batches does not follow the last of its producer')
         end
         return verdict, result

@@ -23,20 +23,27 @@ local function swap(keys, args)
   return count_up(keys[2], 'catalogue')
 end
 
--- KEYS: hash of the cluster.  ARGV: cluster id, number of ids, end of the last block that the caller got.
--- Takes a block of producer ids that nobody had before.  The block begins at Redis's clock, ms * 1024, or at the end of
--- the previous block, so the ids are new even if Redis has lost the newest blocks.  Returns the first id; error
+-- A block of producer ids begins at one ms out of so many of the clock.  Which one depends on the history of the
+-- server's data: the sides of a split brain use others.
+local BLOCK_MS = 16
+
+-- KEYS: hash of the cluster.  ARGV: cluster id, number of ids (1024 at most), end of the last block that the caller
+-- got, id of the history of the server's data.
+-- Takes a block of producer ids that nobody had before.  The block begins at Redis's clock, ms * 1024, or after the
+-- previous block, so the ids are new even if Redis has lost the newest blocks.  Returns the first id; error
 -- KEYSPACELOST.
 local function take_producer_ids(keys, args)
   local count, seen = tonumber(args[2]), tonumber(args[3])
-  if #keys ~= 1 or #args ~= 3 or not (count and seen) then
+  if #keys ~= 1 or #args ~= 4 or not (count and seen) then
     return redis.error_reply('ERR korvet_take_producer_ids: malformed arguments')
   end
   local lost = lost_keyspace(keys[1], nil, args[1])
   if lost then
     return lost
   end
-  local first = math.max(counter(keys[1], 'next_producer_id') or 0, clock_ms() * SEQUENCES, seen)
+  local least = math.max(counter(keys[1], 'next_producer_id') or 0, clock_ms() * SEQUENCES, seen)
+  local ms, own = math.ceil(least / SEQUENCES), tonumber(string.sub(args[4], 1, 8), 16) or 0
+  local first = (ms + (own - ms) % BLOCK_MS) * SEQUENCES
   redis.call('HSET', keys[1], 'next_producer_id', integer(first + count))
   return first
 end

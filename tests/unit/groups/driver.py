@@ -62,10 +62,11 @@ class Driver:
         log: Iterable[Record] = (),
         suffix: Callable[[], str] | None = None,
         topics: Topics | None = None,
+        least_generation: int = 0,
     ) -> None:
         numbers = count(1)
         self.suffix = suffix or (lambda: str(next(numbers)))
-        self.shard = GroupShard(config or GroupConfig(), self.suffix, topics)
+        self.shard = GroupShard(config or GroupConfig(), self.suffix, topics, least_generation)
         self.now_ms = START_MS
         self.log: list[Record] = []
         self.replies: dict[int, Any] = {}

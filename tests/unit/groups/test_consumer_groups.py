@@ -473,3 +473,10 @@ def test_classic_member_that_does_not_join_again_is_out():
         if member_id in group_of(driver).members:
             driver.heartbeat(member_id, group_of(driver).members[member_id].epoch)
     assert set(group_of(driver).members) == {"one", "two"}
+
+
+def test_epochs_go_on_above_those_that_may_be_lost() -> None:
+    topics = FakeTopics({"orders": 2})
+    driver = Driver(topics=topics, least_generation=70)
+    member = Consumer(driver, "m", "orders")
+    assert member.join().member_epoch == 70

@@ -445,6 +445,22 @@ def test_error_of_a_leave_reply_without_a_list() -> None:
     assert LeaveReply(ErrorCode.invalid_group_id).first_error is ErrorCode.invalid_group_id
 
 
+# Lost generations
+
+
+def test_generations_go_on_above_those_that_may_be_lost() -> None:
+    stored_group = GroupMetadataValue("consumer", 3, None, None, START_MS, ())
+    for least, expected in ((0, 4), (70, 70)):
+        driver = Driver(log=[(KEY, stored_group)], least_generation=least)
+        joined = driver.join()
+        driver.advance(100)
+        assert driver.replies[joined].generation_id == expected
+        assert driver.leave(driver.replies[joined].member_id) == [NONE]
+        again = driver.join()
+        driver.advance(100)
+        assert driver.replies[again].generation_id == expected + 2
+
+
 # The shard
 
 
