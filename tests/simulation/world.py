@@ -255,8 +255,7 @@ class World:
 
     async def _final_reads(self, client: Client) -> None:
         reader = FinalReader(client, client.time() + RECOVERY_S, self._release_s)
-        for topic in self.plan.topics:
-            await reader.read_topic(topic, ALIAS)
+        await asyncio.gather(*(reader.read_topic(topic, ALIAS) for topic in self.plan.topics))
         for group in self.plan.groups:
             topics = [topic for topic in self.plan.topics if topic.name in group.topics]
             await reader.read_group(group.name, topics, ALIAS)

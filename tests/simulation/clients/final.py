@@ -44,11 +44,13 @@ class FinalReader:
         """Read all partitions of a topic, by Kafka's protocol and in Redis."""
         while not await self.client.refresh([topic.name]) and self._in_time:
             await self.client.pause()
-        for number in range(topic.partitions):
-            for isolation in _ISOLATIONS:
-                await self._read_all((topic.name, number), isolation)
-            if topic.is_native:
-                await self._read_native((topic.name, number), redis_host)
+        partitions = [(topic.name, number) for number in range(topic.partitions)]
+        await asyncio.gather(
+            *(self._read_all(partition, isolation) for partition in partitions for isolation in _ISOLATIONS)
+        )
+        if topic.is_native:
+            for partition in partitions:
+                await self._read_native(partition, redis_host)
 
     async def _read_all(self, partition: Partition, isolation: Isolation) -> None:
         fields: dict[str, Any] = {"topic": partition[0], "partition": partition[1], "isolation": isolation}
