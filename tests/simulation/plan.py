@@ -9,6 +9,7 @@ from tests.robustness.dice import Dice
 from tests.robustness.plan import (
     COPIES,
     FAULT_KINDS,
+    AdminPlan,
     FaultKind,
     FaultPlan,
     GroupPlan,
@@ -54,7 +55,7 @@ def make(seed: int) -> Plan:
         producers=_producers(dice, topics),
         groups=_groups(dice, topics),
         natives=_natives(dice, topics),
-        admins=(),
+        admins=_admins(Dice(seed, "simulated admin"), topics, duration_ms),
         faults=_faults(Dice(seed, "simulated faults"), topology, brokers, duration_ms),
     )
 
@@ -122,6 +123,16 @@ def _natives(dice: Dice, topics: tuple[TopicPlan, ...]) -> tuple[NativePlan, ...
     if not topics or dice.chance(0.6):
         return ()
     return (NativePlan("native", dice.one_of(topics).name, dice.one_of((0, 3)), None),)
+
+
+def _admins(dice: Dice, topics: tuple[TopicPlan, ...], duration_ms: int) -> tuple[AdminPlan, ...]:
+    admins = []
+    for _ in range(dice.one_of((0, 0, 1, 3))):
+        action: Literal["create_topic", "delete_topic", "delete_records"]
+        action = dice.one_of(("create_topic", "delete_topic", "delete_records", "delete_records"))
+        topic = dice.one_of(topics).name if action == "delete_records" else "passing"
+        admins.append(AdminPlan(dice.between(0, duration_ms), action, topic))
+    return tuple(admins)
 
 
 def _faults(dice: Dice, topology: TopologyName, brokers: int, duration_ms: int) -> tuple[FaultPlan, ...]:

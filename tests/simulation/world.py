@@ -8,23 +8,20 @@ import random
 import traceback
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from kio.schema.create_topics.v7.request import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from kio.schema.errors import ErrorCode
-
 from tests.robustness import history
 from tests.robustness.checkers import check
 from tests.robustness.dice import Dice
 from tests.robustness.history import Run, Topic
 from tests.robustness.plan import COPIES, describe
 from tests.simulation import brokers, virtual_time
-from tests.simulation.clients.client import RETRIABLE, Client, History, UnexpectedError
+from tests.simulation.clients.admin import Administrator
+from tests.simulation.clients.client import Client, History
 from tests.simulation.clients.copying import ClassicCopier, ModernCopier
 from tests.simulation.clients.final import FinalReader
 from tests.simulation.clients.groups import ClassicMember, Member, ModernMember
 from tests.simulation.clients.native import NativeClient
 from tests.simulation.clients.producer import Producer
 from tests.simulation.clients.transactional import TransactionalProducer
-from tests.simulation.clients.wire import Disconnected
 from tests.simulation.faults import Faults
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.network import Network
@@ -37,7 +34,7 @@ if TYPE_CHECKING:
 
     from tests.robustness.checkers import Violation
     from tests.robustness.history import Event
-    from tests.robustness.plan import GroupPlan, Plan, ProducerPlan, TopicPlan
+    from tests.robustness.plan import AdminPlan, GroupPlan, Plan, ProducerPlan, TopicPlan
     from tests.simulation.process import Process
 
 # Virtual time after the last fault in which brokers must serve everything again.
@@ -177,38 +174,7 @@ class World:
 
     async def _create(self, topic: TopicPlan) -> None:
         client = self._client(f"creator-{topic.name}")
-        await self._run(client, self._create_topic(client, topic))
-
-    async def _create_topic(self, client: Client, topic: TopicPlan) -> None:
-        configs = {
-            "offset.assignment": topic.offsets,
-            "storage.layout": topic.layout,
-            "min.insync.replicas": str(topic.min_insync_replicas),
-        }
-        request = CreateTopicsRequest(
-            topics=(
-                CreatableTopic(
-                    name=topic.name,  # type: ignore[arg-type]
-                    num_partitions=topic.partitions,  # type: ignore[arg-type]
-                    replication_factor=-1,  # type: ignore[arg-type]
-                    assignments=(),
-                    configs=tuple(CreatableTopicConfig(name=n, value=v) for n, v in configs.items()),
-                ),
-            )
-        )
-        deadline_s = client.time() + _START_S
-        while client.time() < deadline_s:
-            try:
-                answer = (await client.ask_anyone(request)).topics[0]
-            except Disconnected:
-                await client.pause()
-                continue
-            if answer.error_code in (ErrorCode.none, ErrorCode.topic_already_exists):
-                return
-            if answer.error_code not in RETRIABLE:
-                raise UnexpectedError(f"CreateTopics: {answer.error_code.name}: {answer.error_message}")
-            await client.pause()
-        raise UnexpectedError(f"topic {topic.name} cannot be created")
+        await self._run(client, Administrator(client, self.plan).create(topic, client.time() + _START_S))
 
     async def _work(self) -> None:
         """Clients work while faults happen."""
@@ -222,7 +188,13 @@ class World:
         for native in self.plan.natives:
             client = self._client(native.name)
             tasks.append(self._run(client, NativeClient(client, native, ALIAS).run(until_s)))
+        client = self._client("admin")
+        tasks += [self._run(client, self._administer(client, admin)) for admin in self.plan.admins]
         await asyncio.gather(*tasks)
+
+    async def _administer(self, client: Client, admin: AdminPlan) -> None:
+        await asyncio.sleep(admin.at_ms / 1000)
+        await Administrator(client, self.plan).carry_out(admin)
 
     @property
     def _partitions(self) -> dict[str, int]:
