@@ -54,6 +54,13 @@ def test_a_truncation_of_what_was_lost_or_deleted_is_not_needless() -> None:
     assert deleted.truncated("c", 6).end().violations() == set()
 
 
+def test_a_truncation_may_be_that_of_a_marker_in_a_topic_that_may_lose_records() -> None:
+    story = Story(kept_acks=LOSSY).sent("a", 5).polled("c", (5, "a"), **VALIDATES)
+    assert story.truncated("c", 6).end((5, "a")).violations() == set()
+    lower = Story(kept_acks=LOSSY).sent("a", 5).polled("c", (5, "a"), **VALIDATES)
+    assert lower.truncated("c", 5).end((5, "a")).violations() == {"needless truncation"}
+
+
 def epochs() -> Story:
     """Epoch 1 has offset 5, epoch 3 has offset 9."""
     return Story().sent("a", 5, epoch=1).sent("b", 9, epoch=3)

@@ -100,14 +100,17 @@ def needless_truncations(facts: Facts) -> Iterator[Violation]:
                     last.clear()
                 case Poll():
                     last.update(((r.topic, r.partition), (r, index)) for r in event.records)
-                case Truncated(topic=topic, partition=number) if (topic, number) in last:
+                case Truncated(topic=topic, partition=number, offset=offset) if (topic, number) in last:
                     record, before = last.pop((topic, number))
+                    # A marker after the record may be lost.
+                    is_note = offset > record.offset and not facts.is_stable(topic)
                     if _is_there(facts, record):
                         message = (
                             f"{process} was told of a truncation, but {short(record.value)} is still there"
                         )
+                        events = (before, index)
                         yield Violation(
-                            "needless truncation", message, topic, number, record.offset, (before, index)
+                            "needless truncation", message, *(topic, number, record.offset), events, is_note
                         )
                 case _:
                     pass
