@@ -69,11 +69,23 @@ def epochs() -> Story:
 LOG = ((5, "a"), (9, "b"))
 
 
-def test_an_epoch_ends_after_its_records_and_before_later_ones() -> None:
+def test_an_epoch_ends_after_its_records() -> None:
     assert epochs().epoch_end(1, 1, 6).epoch_end(2, 1, 9).epoch_end(3, 3, 10).end(*LOG).violations() == set()
     assert epochs().epoch_end(1, 1, 5).end(*LOG).violations() == {"wrong epoch end"}
-    assert epochs().epoch_end(1, 1, 10).end(*LOG).violations() == {"wrong epoch end"}
     assert epochs().epoch_end(3, 3, 9).end(*LOG).violations() == {"wrong epoch end"}
+
+
+def test_a_leader_may_continue_the_log_of_an_older_epoch() -> None:
+    assert epochs().epoch_end(1, 1, 10).end(*LOG).violations() == set()
+
+
+def test_an_epoch_ends_before_its_lost_records_once_a_later_one_has_begun() -> None:
+    story = Story(LOSSY).sent("old", 6).polled("c", (6, "old"), epoch=1)
+    assert story.epoch_end(1, 1, 7).end().violations() == set()
+    for end, kinds in ((6, set()), (7, {"wrong epoch end"})):
+        story = Story(LOSSY).sent("old", 6).polled("c", (6, "old"), epoch=1)
+        story.sent("new", 6, "q", epoch=3).epoch_end(1, 1, end)
+        assert story.end((6, "new")).violations() == kinds
 
 
 def test_epochs_of_records_that_were_read_count() -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tests.robustness.checkers.facts import short
 from tests.robustness.checkers.violation import Violation
-from tests.robustness.history import UNKNOWN, Assign, OffsetForEpoch, Poll, Truncated
+from tests.robustness.history import UNKNOWN, Assign, OffsetForEpoch, Poll, Record, Truncated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.robustness.checkers.facts import Facts, Partition
-    from tests.robustness.history import Record
 
 
 def untold_truncations(facts: Facts) -> Iterator[Violation]:
@@ -58,19 +57,12 @@ def _is_there(facts: Facts, record: Record) -> bool:
 
 
 def epoch_ends(facts: Facts) -> Iterator[Violation]:
-    """OffsetForLeaderEpoch answers an end below a record of that epoch, or above one of a later epoch.
+    """OffsetForLeaderEpoch answers an end that cuts off kept records, or none that cuts off lost ones.
 
-    Only records that were acknowledged or read before, and are in the log at the end, count.
+    A leader may continue the log of an older epoch: then the epoch's end is above records of later ones. Only
+    records count that were acknowledged or read before, and lost ones only after a record of a later epoch.
     """
-    known: dict[Partition, list[tuple[int, int, str, int]]] = {}
-    for sent in facts.sends.values():
-        survivors = facts.survivors(sent.partition) or {}
-        if sent.epoch != UNKNOWN and sent.done is not None and survivors.get(sent.value) == sent.offset:
-            known.setdefault(sent.partition, []).append((sent.offset, sent.epoch, sent.value, sent.done))
-    for read in facts.polled.values():
-        survivors = facts.survivors(read.partition) or {}
-        if read.epoch != UNKNOWN and survivors.get(read.value) == read.offset:
-            known.setdefault(read.partition, []).append((read.offset, read.epoch, read.value, read.index))
+    kept, lost = _known_epochs(facts)
     asked: dict[tuple[str, Partition, int], int] = {}
     for index, event in enumerate(facts.history):
         if not isinstance(event, OffsetForEpoch):
@@ -81,13 +73,52 @@ def epoch_ends(facts: Facts) -> Iterator[Violation]:
             asked[key] = index
         elif event.type == "ok" and event.answered != UNKNOWN:
             began = asked.pop(key, index)
-            for offset, epoch, value, done in known.get(partition, ()):
-                if done < began and (epoch <= event.answered) != (offset < event.end):
-                    message = (
-                        f"epoch {event.answered} ends at {event.end}, but {short(value)} of epoch {epoch} is "
-                        f"at {offset}"
-                    )
-                    yield Violation("wrong epoch end", message, *partition, offset, (done, index))
+            settled = [one for one in kept.get(partition, ()) if one.index < began]
+            newest = max((one.epoch for one in settled), default=UNKNOWN)
+            wrong = [one for one in settled if one.epoch <= event.answered and one.offset >= event.end]
+            # Another epoch than that asked for is the newest one up to it.
+            wrong += [one for one in settled if event.answered < one.epoch <= event.epoch]
+            wrong += [
+                one
+                for one in lost.get(partition, ())
+                if one.epoch <= event.answered < newest and one.index < began and one.offset < event.end
+            ]
+            for one in wrong:
+                message = (
+                    f"epoch {event.answered} ends at {event.end}; {short(one.value)} of epoch {one.epoch} is "
+                    f"{'kept' if one in settled else 'lost'} at {one.offset}"
+                )
+                yield Violation("wrong epoch end", message, *partition, one.offset, (one.index, index))
+
+
+class Known(NamedTuple):
+    """A record whose leader epoch a client knows since an event."""
+
+    offset: int
+    epoch: int
+    value: str
+    index: int
+
+
+def _known_epochs(facts: Facts) -> tuple[dict[Partition, list[Known]], dict[Partition, list[Known]]]:
+    """Returns the records with a known epoch: those that are kept, and those that were lost."""
+    kept: dict[Partition, list[Known]] = {}
+    lost: dict[Partition, list[Known]] = {}
+    for sent in facts.sends.values():
+        survivors = facts.survivors(sent.partition) or {}
+        if sent.epoch != UNKNOWN and sent.done is not None and survivors.get(sent.value) == sent.offset:
+            known = Known(sent.offset, sent.epoch, sent.value, sent.done)
+            kept.setdefault(sent.partition, []).append(known)
+    for read in facts.polled.values():
+        if read.epoch == UNKNOWN:
+            continue
+        known = Known(read.offset, read.epoch, read.value, read.index)
+        record = Record(*read.partition, read.offset, read.value, read.epoch)
+        if _is_there(facts, record):
+            kept.setdefault(read.partition, []).append(known)
+        elif _is_lost(facts, record):
+            lost.setdefault(read.partition, []).append(known)
+    return kept, lost
 
 
 def needless_truncations(facts: Facts) -> Iterator[Violation]:

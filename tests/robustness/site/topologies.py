@@ -104,6 +104,16 @@ class Topology(ABC):
         """All processes."""
         yield from self.servers
 
+    @contextlib.contextmanager
+    def prompt(self) -> Iterator[None]:
+        """Replicas have what was written and receive the rest at once: a planned failover waits for that."""
+        self.late(0)
+        try:
+            self.settle()
+            yield
+        finally:
+            self.late(self.lag_ms)
+
     def late(self, lag_ms: int) -> None:
         """Replicas receive what their primary writes this late."""
         names = {server.name for server in self.servers}
@@ -210,11 +220,11 @@ class Pair(Topology):
 
     def fail_over(self, number: int) -> None:
         """FAILOVER: connections to the old primary stay open; it is a replica then."""
-        self.settle()
-        old, new = self._current, self._other(self._current)
-        old.client.execute_command("FAILOVER", "TO", "127.0.0.1", new.gate.port)
-        until(lambda: new.is_primary, CHANGE_TIMEOUT_S, f"{new.name} is the primary")
-        self._current = new
+        with self.prompt():
+            old, new = self._current, self._other(self._current)
+            old.client.execute_command("FAILOVER", "TO", "127.0.0.1", new.gate.port)
+            until(lambda: new.is_primary, CHANGE_TIMEOUT_S, f"{new.name} is the primary")
+            self._current = new
 
     def promote(self, number: int, lost: DataServer) -> None:
         new = self._other(lost)
@@ -265,12 +275,12 @@ class SentinelTrio(Topology):
         return next(server for server in self.servers if server.gate.port == port)
 
     def fail_over(self, number: int) -> None:
-        self.settle()
-        old = self.primary()
-        # A sentinel refuses while it still works on the last failover.
-        until(self._asked, CHANGE_TIMEOUT_S, "a sentinel begins a failover")
-        self.promote(number, old)
-        until(lambda: old.follows(self.primary()), CHANGE_TIMEOUT_S, f"{old.name} is a replica")
+        with self.prompt():
+            old = self.primary()
+            # A sentinel refuses while it still works on the last failover.
+            until(self._asked, CHANGE_TIMEOUT_S, "a sentinel begins a failover")
+            self.promote(number, old)
+            until(lambda: old.follows(self.primary()), CHANGE_TIMEOUT_S, f"{old.name} is a replica")
 
     def _asked(self) -> bool:
         with contextlib.suppress(redis.ResponseError):
@@ -367,10 +377,10 @@ class Cluster(Topology):
         return self.primary(next(n for n in range(self.pairs) if slot < (n + 1) * SLOTS // self.pairs))
 
     def fail_over(self, number: int) -> None:
-        self.settle()
-        old, new = self.primary(number), self.replica(number)
-        new.client.execute_command("CLUSTER FAILOVER")
-        until(lambda: new.is_primary and old.follows(new), CHANGE_TIMEOUT_S, f"{new.name} is the primary")
+        with self.prompt():
+            old, new = self.primary(number), self.replica(number)
+            new.client.execute_command("CLUSTER FAILOVER")
+            until(lambda: new.is_primary and old.follows(new), CHANGE_TIMEOUT_S, f"{new.name} is the primary")
 
     def promote(self, number: int, lost: DataServer) -> None:
         new = next(server for server in self._pair(number) if server is not lost)
