@@ -51,7 +51,7 @@ def test_slots_move_and_libraries_get_lost(
         target.client.function_flush()
         load.gets_on()
     load.finish()
-    load.check(lossless=True)
+    load.check()
     load.member.close()
 
 
@@ -74,7 +74,7 @@ def test_primaries_and_replicas_change_places(
         cut_links(cluster)
         load.gets_on()
     load.finish()
-    load.check(lossless=True)
+    load.check()
     load.member.close()
 
 
@@ -82,7 +82,7 @@ def test_primaries_and_replicas_change_places(
 def test_every_primary_is_killed_in_turn(
     own_korvet: Callable[..., KorvetServer], cluster: RedisCluster
 ) -> None:
-    load = RedisLoad(own_korvet(redis_url=cluster.url))
+    load = RedisLoad(own_korvet(redis_url=cluster.url), lossless=False)
     for number in range(3):
         primary, replica = cluster.nodes[number], cluster.nodes[number + 3]
         primary.kill()
@@ -95,5 +95,5 @@ def test_every_primary_is_killed_in_turn(
         primary.start()
         until(primary.replicates, 30, "the old primary is a replica")
     load.finish()
-    load.check(lossless=False)
+    load.check()
     load.member.close()

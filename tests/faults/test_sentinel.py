@@ -43,12 +43,12 @@ def test_planned_failovers_lose_nothing(
         load.gets_on()
         group.wait_whole()
     load.finish()
-    load.check(lossless=True)
+    load.check()
     load.member.close()
 
 
 def test_primaries_that_die_or_stop(own_korvet: Callable[..., KorvetServer], group: SentinelGroup) -> None:
-    load = RedisLoad(own_korvet(*options("dying", 1), redis_url=group.url))
+    load = RedisLoad(own_korvet(*options("dying", 1), redis_url=group.url), lossless=False)
     for fault in ("kill", "pause"):
         former = group.primary
         getattr(former, fault)()
@@ -57,7 +57,7 @@ def test_primaries_that_die_or_stop(own_korvet: Callable[..., KorvetServer], gro
         group.rejoin(former)
         load.gets_on()
     load.finish()
-    load.check(lossless=False)
+    load.check()
     load.member.close()
 
 
@@ -73,5 +73,5 @@ def test_acks_all_with_two_copies_loses_nothing(
         group.rejoin(former)
         load.gets_on()
     load.finish()
-    load.check(lossless=True)
+    load.check()
     load.member.close()
