@@ -52,6 +52,14 @@ def test_a_record_is_where_its_producer_was_told() -> None:
     assert Story().send("a").acked("a").end((7, "a")).violations() == set()
 
 
+def test_the_acknowledged_copy_of_a_record_that_a_plain_producer_wrote_twice_may_be_lost() -> None:
+    story = Story(kept_acks=LOSSY).sent("a", 5).end((3, "a"))
+    assert story.violations() == set()
+    assert "moved offset" in story.notes()
+    idempotent = Story(kept_acks=LOSSY).sent("a", 5, idempotent=True).end((3, "a"))
+    assert idempotent.violations() == {"moved offset"}
+
+
 def test_one_offset_has_one_value() -> None:
     story = Story().send("a").send("b").polled("c", (5, "a")).polled("d", (5, "b"))
     assert story.violations() == {"inconsistent offset"}

@@ -81,6 +81,8 @@ def moved_offsets(facts: Facts) -> Iterator[Violation]:
                 *sent.partition,
                 sent.offset,
                 sent.events,
+                # It may have been written twice, and the acknowledged copy may be lost.
+                is_note=not sent.is_idempotent and not facts.is_kept(sent),
             )
 
 
