@@ -72,9 +72,8 @@ class Broker:
 
     @property
     def is_serving(self) -> bool:
-        """Whether the broker accepts clients. Raises AssertionError if it has ended."""
-        assert self.is_running, f"{self.name} has ended; its log:\n{self._server.tail()}"
-        return accepts(self._server.host, self._server.port)
+        """Whether the broker accepts clients."""
+        return self.is_running and accepts(self._server.host, self._server.port)
 
     @property
     def has_ended(self) -> bool:
@@ -146,9 +145,14 @@ class Site:
         return broker
 
     def wait_for_brokers(self) -> None:
-        """Wait until all brokers that should run accept clients."""
+        """Wait until all brokers that should run accept clients. Those that end start again."""
         for broker in [broker for broker in self.brokers.values() if broker.is_wanted]:
-            until(lambda broker=broker: broker.is_serving, BROKER_START_TIMEOUT_S, f"{broker.name} serves")  # type: ignore[misc]
+            until(lambda broker=broker: self._serves(broker), BROKER_START_TIMEOUT_S, f"{broker.name} serves")  # type: ignore[misc]
+
+    @staticmethod
+    def _serves(broker: Broker) -> bool:
+        broker.spawn()
+        return broker.is_serving
 
     def revive(self) -> Iterator[str]:
         """Start brokers again that ended by themselves, as a supervisor does. Yields their names."""
