@@ -175,7 +175,12 @@ def read_another_value(events: list[Event], dice: Dice) -> list[Event] | None:
 @breaks("moved offset")
 def acknowledge_another_offset(events: list[Event], dice: Dice) -> list[Event] | None:
     polled = Facts(events).polled
-    index = _pick(events, dice, lambda e: isinstance(e, Send) and e.offset != UNKNOWN and e.value in polled)
+
+    def is_fixed(event: Any) -> bool:
+        is_sent = isinstance(event, Send) and event.offset != UNKNOWN and event.value in polled
+        return is_sent and (event.idempotent or event.topic == KEPT)
+
+    index = _pick(events, dice, is_fixed)
     return None if index is None else _changed(events, index, offset=99_999)
 
 
