@@ -12,6 +12,7 @@ import pytest
 from korvet.records.kernel import encode_append_records
 from korvet.storage.errors import StorageError
 from korvet.storage.keys import Keyspace
+from korvet.storage.link.address import parse_url
 from korvet.storage.store import Store
 from tests.storage.proxy import Proxy, proxied_store
 from tests.support.logs import append_own
@@ -242,6 +243,28 @@ def test_a_server_that_is_slow_on_all_connections_is_waited_for(new_server: NewS
             assert await appended(log, 2)
             await sleeping
             assert not lost
+        finally:
+            await store.close()
+
+    asyncio.run(work())
+
+
+def test_a_move_ends_a_hold_that_waits_for_the_former_server(new_server: NewServer, prefix: str) -> None:
+    """The sentinels name the new primary before the former one has reported how far it got."""
+    old, new = replicated(new_server)
+
+    async def work() -> None:
+        store = await Store.open(old.url, Keyspace(prefix))
+        try:
+            log = store.logs.get(await store.catalogue.create("t", 1), 0)
+            assert await appended(log, 1)
+            old.client.wait(1, 5000)
+            new.client.replicaof("NO", "ONE")
+            (links,) = store.router.servers()
+            links.hold("a failover begins")
+            links.move(*parse_url(new.url), "it is no longer the primary")
+            await until_async(lambda: appended(log, 2), RECOVERY_S, "appends go to the new primary")
+            assert values(new, log) == [b"1", b"2"]
         finally:
             await store.close()
 

@@ -188,6 +188,9 @@ class Server:
 
     def move(self, address: RedisAddress, reason: str) -> None:
         """Lead to the server at another address from now on; see RedisLink.move."""
+        if self._leaving is not None and address != self.address:
+            # The connections that it would end are ended here.
+            self._leaving = _stay
         for link in self._links():
             link.move(address, reason)
 
@@ -360,6 +363,10 @@ class Server:
         await self.module.close()
         await self.barriers.close()
         await asyncio.gather(self.read.close(), self.write.close())
+
+
+def _stay() -> None:
+    """Leave the links as they are."""
 
 
 class OneServer:
