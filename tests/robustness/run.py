@@ -168,7 +168,7 @@ class Director:
         self._site.wait_for_brokers()
 
     def _wait(self, until: float) -> None:
-        """Wait for a time. Brokers that end by themselves meanwhile start again."""
+        """Wait for a time. Brokers that end by themselves start again."""
         while True:
             for name in self._site.revive():
                 self._note("exit", name, "begin", "the broker ended by itself")
