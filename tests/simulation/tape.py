@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from tests.robustness.plan import KINDS
 from tests.simulation import worker
 from tests.simulation.replay import LENGTH
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # Faults that a real server would need to have, too.
-_LEFT_OUT: Final = frozenset({"maxmemory", "kill_and_return", "flush_functions"})
+_LEFT_OUT: Final = frozenset({"maxmemory", "kill_and_return", "power_loss", "flush_functions"})
 
 
 def main(seeds: list[str]) -> int:
@@ -61,7 +62,11 @@ def record(seed: int) -> Iterator[list[Any]]:
     RedisServer.execute, RedisServer.execute_all = recorded, all_recorded  # type: ignore[method-assign]
     try:
         planned = plan.make(seed)
-        faults = tuple(fault for fault in planned.faults if fault.kind not in _LEFT_OUT)
+        faults = tuple(
+            fault
+            for fault in planned.faults
+            if fault.kind not in _LEFT_OUT and "alone" in KINDS[fault.kind].topologies
+        )
         world.run(dataclasses.replace(planned, topology="alone", faults=faults))
     finally:
         RedisServer.execute, RedisServer.execute_all = execute, execute_all  # type: ignore[method-assign]
