@@ -112,7 +112,8 @@ class World:
     def _release_s(self) -> float:
         """Time in which what is written is on replicas and the disk, and is released: two rounds of WAIT."""
         fsync_s = 2 * FSYNC_S if asks_for_fsync(self.plan) else 0.0
-        return 0.2 + fsync_s + 4 * self.plan.replica_lag_ms / 1000
+        late_ms = [fault.strength for fault in self.plan.faults if fault.kind == "replica_late"]
+        return 0.2 + fsync_s + 4 * self.plan.replica_lag_ms / 1000 + max(late_ms, default=0) / 1000
 
     @property
     def broker_names(self) -> list[str]:
