@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 REDIS_URL: Final = "redis://redis:6379"
 PORT: Final = 9092
-# Pause of whatever starts a broker again after it has ended.
+# Pause before a broker that has ended is started again.
 _RESTART_PAUSE_S: Final = 0.5
 # A broker that does not end in this time after SIGTERM gets SIGKILL.
 _LEAVE_TIMEOUT_S: Final = 5.0

@@ -176,7 +176,7 @@ class Network:
             transport.begin(accept())
 
     def half_open(self, process: Process, others: Collection[Process]) -> None:
-        """Let the open connections to other processes pass nothing any more; neither end is told."""
+        """Let the open connections to other processes pass nothing any more; neither end is notified."""
         for transport in [each for one in (process, *others) for each in one.transports]:
             pipe = transport.pipe
             if process in (pipe.source, pipe.target) and {pipe.source, pipe.target} & set(others):
@@ -192,7 +192,7 @@ class Network:
             transport.end(Closing.RESET)
 
     def switch_off(self, process: Process) -> None:
-        """The host of a process loses its power: peers are told nothing."""
+        """The host of a process loses its power: peers get no reset."""
         process.is_dead = process.is_unreachable = True
         process.listeners.clear()
         for transport in list(process.transports):

@@ -33,7 +33,7 @@ _MAX_BYTES: Final = 4096
 
 
 class Position:
-    """Where a partition is read next. A new assignment has a new object."""
+    """The next offset to read of a partition. A new assignment has a new object."""
 
     def __init__(self, offset: int, epoch: int) -> None:
         self.offset = offset

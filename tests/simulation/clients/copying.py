@@ -50,8 +50,8 @@ class _Copying(Member):
 
 
 class ClassicCopier(_Copying, ClassicMember):
-    """Of the classic protocol."""
+    """A copying member of the classic protocol."""
 
 
 class ModernCopier(_Copying, ModernMember):
-    """Of the consumer protocol."""
+    """A copying member of the consumer protocol."""

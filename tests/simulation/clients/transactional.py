@@ -195,7 +195,7 @@ class TransactionalProducer:
             await self._until(deadline_s)
 
     def _check_all(self, errors: set[ErrorCode], what: str) -> bool:
-        """As `_check`, for the errors of several partitions."""
+        """Checks the errors of several partitions; see `_check`."""
         checked = [self._check(error, what) for error in sorted(errors)]
         return all(checked)
 

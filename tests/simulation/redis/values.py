@@ -141,7 +141,7 @@ class Database:
         raise Fault(WRONG_TYPE)
 
     def obtain(self, key: bytes, kind: type[T]) -> T:
-        """As `get`, but makes an empty value if there is no such key."""
+        """The value of a key; makes an empty one if there is no such key. Raises Fault as `get` does."""
         found = self.get(key, kind)
         if found is None:
             found = kind()
