@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 # Limits records without an answer, so that a producer ends soon after a fault.
 IN_FLIGHT: Final = 500
 PAUSE_S: Final = 0.02
-# librdkafka refuses transactions that time out before their messages.
 TRANSACTION_TIMEOUT_MS: Final = 20_000
-MESSAGE_TIMEOUT_MS: Final = 20_000
+# After a record has timed out, an idempotent producer of librdkafka takes another epoch, and may write again
+# what it has in flight to other partitions. So no record should time out.
+MESSAGE_TIMEOUT_MS: Final = 120_000
+FLUSH_TIMEOUT_S: Final = 60.0
 # Limits the repetitions of a step of a transaction.
 STEP_TIMEOUT_S: Final = 30.0
 
@@ -72,7 +74,12 @@ class Session:
             **LIBRDKAFKA,
         }
         if plan.kind == "transactional":
-            config |= {"transactional.id": plan.name, "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}
+            config |= {
+                "transactional.id": plan.name,
+                "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+                # librdkafka refuses transactions that time out before their records.
+                "message.timeout.ms": TRANSACTION_TIMEOUT_MS,
+            }
         # An error that ends the producer is part of the history, not of the output.
         self.client = Producer(config, logger=silent_logger(process))
 
@@ -118,7 +125,7 @@ class Session:
 
     def flush(self) -> None:
         """Wait until all records are answered or have timed out. Raises Abandoned."""
-        deadline = time.monotonic() + 1.5 * MESSAGE_TIMEOUT_MS / 1000
+        deadline = time.monotonic() + FLUSH_TIMEOUT_S
         while self.outstanding and time.monotonic() < deadline:
             self.client.flush(0.5)
         if self.outstanding:

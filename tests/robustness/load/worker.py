@@ -25,7 +25,7 @@ LIBRDKAFKA: Final[dict[str, Any]] = {
 }
 # After this long a record or request without an answer counts as unknown.
 REQUEST_TIMEOUT_S: Final = 10.0
-CLOSE_TIMEOUT_S: Final = 90.0
+CLOSE_TIMEOUT_S: Final = 120.0
 
 
 class Worker(ABC):
