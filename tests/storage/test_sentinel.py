@@ -208,6 +208,27 @@ def test_backups_are_made_of_the_primary(group: SentinelGroup, prefix: str, tmp_
     assert manifest.topics == 1
 
 
+def test_a_user_of_the_sentinels_with_few_permissions(
+    group: SentinelGroup, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    allowed = "&*", "+sentinel|master", "+sentinel|get-master-addr-by-name", "+subscribe", "+ping"
+    for sentinel in group.sentinels:
+        sentinel.client.execute_command("ACL SETUSER", "ada", "on", ">s3", "-@all", *allowed)
+
+    async def work() -> None:
+        async with opened(f"{group.url}?sentinel_username=ada&sentinel_password=s3", prefix) as (_, log):
+            former = group.primary
+            group.fail_over()
+
+            async def moved() -> bool:
+                return group.primary is not former and await appended(log, 1)
+
+            await until_async(moved, RECOVERY_S, "appends go to the new primary")
+
+    asyncio.run(work())
+    assert "refuses messages" not in caplog.text
+
+
 def test_errors_name_the_cause(group: SentinelGroup) -> None:
     nobody = free_port()
     unreachable = f"the sentinel at 127.0.0.1:{nobody} cannot be reached"
