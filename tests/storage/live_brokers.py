@@ -49,13 +49,17 @@ async def broker(server: Server, prefix: str, node_id: int, *, lease_ms: int = 2
 
 @contextlib.asynccontextmanager
 async def proxied_broker(
-    server: Server, prefix: str, lease_ms: int = LEASE_MS
+    server: Server, prefix: str, lease_ms: int = LEASE_MS, node_id: int = 1
 ) -> AsyncIterator[tuple[Proxy, Store]]:
     """A broker whose connections to Redis go through a proxy."""
     proxy = Proxy(server.socket)
     url = await proxy.start()
     store = await Store.open(
-        url, Keyspace(prefix), node_id=1, endpoint=Address("localhost", 9001), lease_ms=lease_ms
+        url,
+        Keyspace(prefix),
+        node_id=node_id,
+        endpoint=Address("localhost", 9000 + node_id),
+        lease_ms=lease_ms,
     )
     member_of(store).begin()
     try:

@@ -9,7 +9,7 @@ import pytest
 
 from korvet.storage.errors import OutOfOrderSequence, SequenceGap, UnknownProducer
 from korvet.storage.log.values import ProducerSequence
-from tests.storage.live_brokers import RECORD, WAIT_S, led, member_of, proxied_broker
+from tests.storage.live_brokers import RECORD, WAIT_S, agreed, led, member_of, nodes, proxied_broker
 from tests.support.logs import append_own
 from tests.support.polling import until, until_async
 from tests.support.ports import free_port
@@ -58,6 +58,7 @@ def test_a_failover_that_may_lose_entries_raises_leader_epochs(
             topic = await store.catalogue.create("t", 1, offset_assignment=assignment)
             log = store.logs.get(topic, 0)
             kept = [(await append_own(log, RECORD)).base_offset for _ in range(5)]
+            primary.client.set("sent", 1)
             primary.client.wait(1, 5000)
             replica.client.replicaof("NO", "ONE")
             lost = [(await append_own(log, RECORD)).base_offset for _ in range(3)]
@@ -122,6 +123,7 @@ def test_a_broker_that_comes_back_to_an_old_primary_joins_again(
     async def work() -> None:
         async with proxied_broker(old, prefix, 10_000) as (proxy, store):
             await store.catalogue.create("t", 1)
+            old.client.set("sent", 1)
             old.client.wait(1, 5000)
             new.client.replicaof("NO", "ONE")
             versions = [member_of(store).assignment.version]
@@ -237,3 +239,41 @@ def test_the_sides_of_a_split_brain_give_other_producer_ids(
     assert of_ms == [{1}, {2}]
     for taken in blocks.values():
         assert taken == sorted(set(taken))
+
+
+def test_all_brokers_join_again(new_server: Callable[..., Server], prefix: str) -> None:
+    primary, replica, _ = replicated(new_server)
+    partitions = 8
+
+    async def work() -> None:
+        async with (
+            proxied_broker(primary, prefix, 10_000, 1) as (first_proxy, first),
+            proxied_broker(primary, prefix, 10_000, 2) as (second_proxy, second),
+        ):
+            stores, proxies = (first, second), (first_proxy, second_proxy)
+            topic = await first.catalogue.create("t", partitions)
+            await agreed(first, second)
+            for store in stores:
+                await store.catalogue.load()
+            before = led(first, "t", partitions) | led(second, "t", partitions)
+            assert len(before) == partitions
+            primary.client.set("sent", 1)
+            assert primary.client.wait(1, 5000) == 1
+            replica.client.replicaof("NO", "ONE")
+            for proxy in proxies:
+                proxy.socket = replica.socket
+                await proxy.cut()
+
+            async def lead_again() -> bool:
+                after = led(first, "t", partitions) | led(second, "t", partitions)
+                return len(after) == partitions and all(after[each] > before[each] for each in after)
+
+            await until_async(lead_again, WAIT_S, "both brokers lead in new epochs")
+            await agreed(first, second)
+            assert [nodes(store) for store in stores] == [[1, 2], [1, 2]]
+            assert led(first, "t", partitions).keys().isdisjoint(led(second, "t", partitions))
+            for store in stores:
+                for partition in led(store, "t", partitions):
+                    await append_own(store.logs.get(topic, partition), RECORD)
+
+    asyncio.run(work())

@@ -114,10 +114,12 @@ def stored(group: SentinelGroup, log: PartitionLog) -> list[int]:
 @pytest.mark.parametrize("option", ["", "COORDINATED"])
 def test_a_planned_failover_loses_nothing(group: SentinelGroup, prefix: str, option: str) -> None:
     async def work() -> None:
-        async with opened(group.url, prefix) as (_, log):
+        async with opened(group.url, prefix) as (store, log):
             appends = Appends(log)
             await appends.gets_on()
             former = group.primary
+            losses: list[object] = []
+            store.router.on_moved = losses.append
             group.fail_over(*option.split())
             await asyncio.to_thread(group.wait_switched, former)
             await appends.gets_on()
@@ -127,6 +129,8 @@ def test_a_planned_failover_loses_nothing(group: SentinelGroup, prefix: str, opt
             assert found == sorted(set(found))
             assert set(appends.acknowledged) <= set(found)
             assert appends.longest_pause_s < LONGEST_PAUSE_S
+            # The new primary certainly has everything: leader epochs stay.
+            assert losses == []
 
     asyncio.run(work())
 
