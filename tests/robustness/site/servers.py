@@ -125,10 +125,10 @@ class DataServer(Process):
             *options,
         )
 
-    def start(self, primary: Process | None = None) -> None:
+    def start(self, primary: Process | None = None, *options: str) -> None:
         """Start as a primary, or as a replica of another server."""
         follow = () if primary is None else ("--replicaof", f"127.0.0.1 {primary.gate.port}")
-        self.spawn([*self._options, "--dir", str(self.data), *follow])
+        self.spawn([*self._options, "--dir", str(self.data), *follow, *options])
 
     @property
     def is_primary(self) -> bool:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # Limits each wait for a failover, a complete copy or a formed cluster.
 CHANGE_TIMEOUT_S: Final = 20.0
 SERVICE: Final = "main"
+# Redis's default.
+REPLICA_PRIORITY: Final = 100
 CLUSTER_NODE_TIMEOUT_MS: Final = 1_000
 # Limits the data of a run on one server.
 DISK_BYTES: Final = 512 << 20
@@ -91,10 +93,14 @@ class Topology(ABC):
         """Wait until a replica has replaced a primary that is gone or cut off, or promote it."""
 
     def rejoin(self, server: DataServer) -> None:
-        """Start a killed server as a replica, and wait until it has a complete copy."""
+        """Start a killed server as a replica, and wait until it has a complete copy.
+
+        Nobody may promote it before: it begins without data.
+        """
         primary = self.primary(self.number_of(server))
-        server.start(primary)
+        server.start(primary, "--replica-priority", "0")
         until(lambda: server.follows(primary), CHANGE_TIMEOUT_S, f"{server.name} is a replica")
+        server.client.config_set("replica-priority", REPLICA_PRIORITY)
 
     def number_of(self, server: DataServer) -> int:
         """The number of the primary to whose copies a server belongs."""
