@@ -131,12 +131,13 @@ def test_a_restore_into_a_folder_may_be_killed_at_any_moment(
 
 @pytest.mark.parametrize("keys", [1, 2, 100, 205])
 def test_a_restore_into_a_server_may_be_killed_at_any_moment(
-    start: Start, source: Server, backup: Path, keys: int
+    start: Start, source: Server, backup: Path, tmp_path: Path, keys: int
 ) -> None:
     target = start(kind="redis")
     for number in range(200):
         source.client.set(f"k{number}", "x")
-    kill_when(lambda: target.client.dbsize() >= keys, "restore", backup, "--redis", target.url)
+    arguments = ["restore", backup, "--redis", target.url, "--scratch", tmp_path]
+    kill_when(lambda: target.client.dbsize() >= keys, *arguments)
     if not target.client.exists(CLUSTER):
         assert target.client.exists(RESTORING)
         success("restore", backup, "--redis", target.url)
@@ -209,9 +210,11 @@ def test_a_terminated_command_leaves_nothing(source: Server, start: Start, tmp_p
     assert not (data / "appendonlydir").exists()
 
 
-def test_two_restores_into_a_server_do_not_mix(start: Start, source: Server, backup: Path) -> None:
+def test_two_restores_into_a_server_do_not_mix(
+    start: Start, source: Server, backup: Path, tmp_path: Path
+) -> None:
     target = start()
-    arguments = ["restore", backup, "--redis", target.url]
+    arguments = ["restore", backup, "--redis", target.url, "--scratch", tmp_path]
 
     def second() -> bool:
         if not target.client.exists(RESTORING):
