@@ -123,15 +123,16 @@ class Network:
         async def closed() -> None:
             for server in self._servers:
                 server.close()
-            # Connections that are being accepted or opened.
+            # A connection that was accepted has a transport, and a task that connects to the server, some
+            # turns later. A task that is cancelled before its first turn would leave its socket open.
+            await _turns()
             begun = asyncio.all_tasks() - {asyncio.current_task()}
             for task in begun:
                 task.cancel()
             await asyncio.gather(*begun, return_exceptions=True)
             for link in list(self._links):
                 link.reset()
-            # A transport closes its socket on the loop's next turn.
-            await asyncio.sleep(0)
+            await _turns()
 
         self._call(closed())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -173,6 +174,12 @@ class Network:
     def drop(self, link: _Link) -> None:
         """Forget a connection. Only for the network's thread."""
         self._links.discard(link)
+
+
+async def _turns() -> None:
+    """Let the event loop do all that is due, and what follows from that."""
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 def _inode(port: int, remote_port: int) -> int | None:
@@ -251,6 +258,8 @@ class _Link:
         self.requests = _Direction(client)
         self.replies: _Direction | None = None
         self._rule = FREE
+        self._open_sides = 2
+        self._is_reset = False
         network.add(self)
         self.obey(network.rule(source, target))
 
@@ -260,7 +269,10 @@ class _Link:
         self.requests.writer = server
         self.replies = _Direction(server)
         self.replies.writer = self._client
-        self.obey(self._rule)
+        if self._is_reset:
+            self.reset()
+        else:
+            self.obey(self._rule)
 
     def obey(self, rule: Rule) -> None:
         """Follow a rule from now on."""
@@ -274,12 +286,15 @@ class _Link:
             self.replies.is_held, self.replies.delay_s = rule.holds_replies, rule.reply_delay_s
             self.replies.pump()
 
-    def forget(self) -> None:
-        """The server's side has ended."""
-        self._network.drop(self)
+    def side_ended(self) -> None:
+        """One side has ended. The other one may still have bytes that nobody reads."""
+        self._open_sides -= 1
+        if not self._open_sides:
+            self._network.drop(self)
 
     def reset(self) -> None:
         """End both connections with RST."""
+        self._is_reset = True
         self._network.drop(self)
         for direction in (self.requests, self.replies):
             if direction is not None:
@@ -324,6 +339,7 @@ class _Client(asyncio.Protocol):
         self._link.requests.put(None)
         if self._link.replies is not None:
             self._link.replies.stop()
+        self._link.side_ended()
 
 
 class _Server(asyncio.Protocol):
@@ -344,4 +360,4 @@ class _Server(asyncio.Protocol):
         assert self._link.replies is not None
         self._link.replies.put(None)
         self._link.requests.stop()
-        self._link.forget()
+        self._link.side_ended()

@@ -38,6 +38,8 @@ def create_topics(bootstrap: str, topics: Sequence[TopicPlan]) -> None:
         )
         for topic in topics
     ]
+    # When the brokers are known, the connection to the first address ends, and with it each request on it.
+    admin.list_topics(timeout=REQUEST_TIMEOUT_S)
     for future in admin.create_topics(wanted).values():
         future.result(REQUEST_TIMEOUT_S)
 
