@@ -228,7 +228,7 @@ class Reader:
     def poll(self) -> None:
         """Read what arrives within a moment."""
         messages = [each for each in self._consumer.consume(1_000, POLL_S) if each.error() is None]
-        records = tuple(map(_record, messages))
+        records = tuple(map(record_of, messages))
         if not records:
             return
         for record in records:
@@ -274,7 +274,7 @@ class Reader:
                 continue
             error = message.error()
             if error is None:
-                record = _record(message)
+                record = record_of(message)
                 records.append((record.offset, record.value))
             else:
                 is_complete = error.code() == KafkaError._PARTITION_EOF
@@ -286,7 +286,7 @@ class Reader:
         self._consumer.close()
 
 
-def _record(message: Message) -> Record:
+def record_of(message: Message) -> Record:
     topic, partition, offset, value = message.topic(), message.partition(), message.offset(), message.value()
     assert topic is not None
     assert partition is not None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from tests.robustness.clients import _record
+from tests.robustness.clients import record_of
 from tests.robustness.dice import Dice
 from tests.robustness.history import Assign, Commit, Place, Poll, Truncated
 from tests.robustness.load.producers import Abandoned, Consumed, Session
@@ -104,7 +104,7 @@ class Member:
             if message is None:
                 break
             if message.error() is None:
-                record = _record(message)
+                record = record_of(message)
                 records.append(record)
                 self._polled.append(record)
                 self._positions[record.topic, record.partition] = record.offset + 1
