@@ -30,8 +30,6 @@ from tests.robustness.plan import FaultPlan, GroupPlan, Plan, ProducerPlan, Topi
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from korvet.storage.errors import StorageError
-
 
 class Defect(NamedTuple):
     """A defect, and how it is found."""
@@ -227,17 +225,6 @@ def serve_beyond_the_high_watermark() -> None:
 
     ask = _replace(Release, "grown", grown)
     _replace(LogState, "high_watermark", property(lambda self: self.log_end))
-
-
-@shown_by(kinds={"lost write", "vanished read"}, plan=LOSSY_FAILOVER)
-def release_more_than_was_asked_for() -> None:
-    """An answer of the replicas releases what was appended after the question, too."""
-
-    def answered(self: Release, asked: list[int], error: StorageError | None) -> None:
-        asked[0] = self._log.log_end
-        take(self, asked, error)
-
-    take = _replace(Release, "_answered", answered)
 
 
 @shown_by(kinds={"inconsistent offset", "untold truncation"}, plan=LOSSY_FAILOVER)
