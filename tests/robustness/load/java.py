@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.robustness.history import Assign, Commit, Place, Poll, Record, Send, Truncated
 from tests.robustness.load.worker import Worker
 from tests.support.java import JavaTools
-from tests.support.processes import Child
+from tests.support.processes import Child, bound_to_us
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +59,7 @@ class Tool(Worker):
         config.write_text(LOGGING)
         quick = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
         self._environ = {**os.environ, "JAVA_TOOL_OPTIONS": f"{quick} -Dlog4j2.configurationFile={config}"}
-        self._command = JavaTools.resolve().command(tool, arguments)
+        self._command = [*bound_to_us(), *JavaTools.resolve().command(tool, arguments)]
         self._log = folder / f"{name.replace('/', '-')}.log"
 
     def work(self) -> None:
