@@ -33,7 +33,6 @@ _BY_TYPE: Final[dict[type[Exception], ErrorCode]] = {
     storage.WritesRefused: ErrorCode.not_enough_replicas,
     storage.NotEnoughReplicas: ErrorCode.not_enough_replicas,
     storage.NotReplicated: ErrorCode.request_timed_out,
-    storage.HistoryChanged: ErrorCode.request_timed_out,
     storage.NotEnoughReplicasAfterAppend: ErrorCode.not_enough_replicas_after_append,
     # The records may be lost, or not. Clients send them again.
     storage.HistoryChanged: ErrorCode.not_enough_replicas_after_append,

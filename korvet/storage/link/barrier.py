@@ -144,16 +144,13 @@ class Barrier:
         self.refusal = None
 
     def _end(self, error: StorageError | None) -> None:
-        """End the round, and begin the next one before the answers: these cost time."""
+        """End the round. Who is answered, and waits for more at once, takes part in the next round."""
         assert self._link is not None
-        ended, self._round = self._round, []
         history = self._link.history
-        if error is None:
-            self._begin()
-        for waiter in ended:
+        for waiter in self._round:
             answer(waiter.done, error or self._mismatch(waiter, history))
-        if error is not None and not self._round:
-            self._begin()
+        self._round = []
+        self._begin()
 
     def _mismatch(self, waiter: _Waiter, history: str) -> StorageError | None:
         """Why a round on a server of this history proves nothing for a waiter; None if it does."""
