@@ -84,10 +84,10 @@ def raised(cluster: Mapping[bytes, bytes], created_ms: int, now_ms: int) -> dict
     broker that joins takes a higher leader epoch for every partition, every broker reads the catalogue and
     the users again, and producers of transactions get new ids.
     """
-    seconds = max(now_ms - created_ms, 0) // 1000
+    since = max(now_ms - created_ms, 0) * _VERSIONS_PER_S // 1000
     first_id = max(_stored(cluster, "next_producer_id"), now_ms * _IDS_PER_MS)
     return {
-        "assignment": _stored(cluster, "assignment") + _VERSIONS_AT_ONCE + seconds * _VERSIONS_PER_S,
+        "assignment": _stored(cluster, "assignment") + _VERSIONS_AT_ONCE + since,
         "next_producer_id": first_id,
         FIRST_ID: first_id,
         # Counters of changes: no broker can have made one change per millisecond.

@@ -204,7 +204,7 @@ def test_the_ends_are_those_of_now(bench: Bench, log: PartitionLog, offsets: lis
         at = await two_chunks(log, offsets[0])
         await log.links.read.call("PING")
         added = await fill(log, RECORDS)
-        assert (await chunk(log, at)).log_end == added[-1] + 1
+        assert (await chunk(log, at)).high_watermark == added[-1] + 1
 
     bench.run(work())
 

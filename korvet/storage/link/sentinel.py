@@ -13,7 +13,7 @@ from korvet.storage.link.address import SentinelAddress, parse_target
 from korvet.storage.link.primary_views import PrimaryViews, View, newest_of, parse_view
 from korvet.storage.link.redis_link import RedisLink
 from korvet.storage.link.server import OneServer
-from korvet.supervisor import keep
+from korvet.supervisor import keep, once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,17 +53,17 @@ async def find_primary(target: SentinelAddress) -> RedisAddress:
     """The address of the primary, from those sentinels that answer in time. Raises StoreError if none of them
     knows it.
     """
-    asked = [asyncio.ensure_future(_ask_once(each, target.name)) for each in target.sentinels]
+    asked = [once("question to a sentinel", _ask_once(each, target.name)) for each in target.sentinels]
     views: list[View] = []
     errors: list[str] = []
     try:
         async with asyncio.timeout(_FIRST_TIMEOUT_S) as patience:
             for done in asyncio.as_completed(asked):
-                try:
-                    views.append(await done)
-                except StoreError as error:
-                    errors.append(str(error))
+                view = await done
+                if isinstance(view, StoreError):
+                    errors.append(str(view))
                 else:
+                    views.append(view)
                     soon = asyncio.get_running_loop().time() + _OTHERS_TIMEOUT_S
                     patience.reschedule(min(soon, patience.when() or soon))
     except TimeoutError:
@@ -80,15 +80,18 @@ async def find_primary(target: SentinelAddress) -> RedisAddress:
     return target.server.at(*newest_of(views).primary)
 
 
-async def _ask_once(sentinel: RedisAddress, name: str) -> View:
-    """Raises StoreError."""
-    link = await RedisLink.connect(sentinel, "korvet-sentinel")
+async def _ask_once(sentinel: RedisAddress, name: str) -> View | StoreError:
+    """The view of a sentinel, or why there is none."""
+    try:
+        link = await RedisLink.connect(sentinel, "korvet-sentinel")
+    except StoreError as error:
+        return error
     try:
         return await _ask(link, name)
-    except StoreError:
-        raise
+    except StoreError as error:
+        return error
     except StorageError as error:
-        raise StoreError(f"{sentinel.named} refuses the question for a primary: {error}") from error
+        return StoreError(f"{sentinel.named} refuses the question for a primary: {error}")
     finally:
         await link.close()
 
