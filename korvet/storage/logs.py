@@ -98,6 +98,8 @@ class Logs:
         """Close the logs of partitions whose leader or leader epoch has changed. A partition that this
         process leads in a new epoch gets a new log on its next use.
         """
+        if self.membership is not None and not self.membership.rejoins:
+            self._resources.stale = None
         for name, logs in self._logs.items():
             for partition, found in list(logs.items()):
                 if self.leader_epoch_of(name, partition) != found.epoch:
@@ -113,6 +115,7 @@ class Logs:
         """
         if self.membership is not None:
             log.warning("Redis was restarted or another server took over: its newest writes may be lost")
+            self._resources.stale = WritesRefused("Redis may have lost writes: new leader epochs are due")
             self.membership.rejoin()
             return
         for logs in self._logs.values():

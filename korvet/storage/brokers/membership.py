@@ -188,9 +188,16 @@ class Membership:
             self._highest_version = max(self._highest_version, to_leader_epoch(refusal.newest))
         self._wanted.set()
 
+    @property
+    def rejoins(self) -> bool:
+        """Whether Redis may have lost writes, and the lease has no new version yet. Until then this broker
+        leads only if Redis takes no writes, and must append nothing.
+        """
+        return self._losses != self._losses_followed
+
     def rejoin(self) -> None:
-        """Lead nothing until the lease has a new version: Redis may have lost writes. In that version all
-        partitions that this broker leads have a new leader epoch.
+        """Lead nothing until the lease has a new version, or Redis takes no writes: Redis may have lost
+        writes. In the new version all partitions that this broker leads have a new leader epoch.
         """
         if not self._left:
             self._losses += 1
@@ -217,7 +224,7 @@ class Membership:
                 raise
             except WritesRefused as refused:
                 self.writes_refused = refused
-                if self.lost is None and not rejoins and await self._lease.is_valid(self.assignment.version):
+                if self.lost is None and await self._lease.is_valid(self._newest.version):
                     self._resume(self._newest)
                     # The next renewal follows after the interval of a broker that leads; stalls may delay it.
                     pause_s = max(self._poll_s(), _POLL_S)

@@ -197,7 +197,7 @@ class PartitionLog:
         OffsetsExhausted, TopicGone, LinkLost or StorageFault (also after it was given up). Functions
         korvet_guard, korvet_seal, korvet_append, korvet_append_batch; KORVET.ADD of the server module.
         """
-        refusal = self.state.refusal or (None if self.state.topic.internal else self._resources.no_room)
+        refusal = self._refusal_of_records()
         if refusal is not None:
             asyncio.get_running_loop().call_soon(done, refusal)
             return False
@@ -214,7 +214,7 @@ class PartitionLog:
         epoch: int | None = None,
     ) -> None:
         """Append records of the broker's own, which are encoded already. Otherwise as `append`."""
-        refusal = self.state.refusal or (None if self.state.topic.internal else self._resources.no_room)
+        refusal = self._refusal_of_records()
         if refusal is not None:
             asyncio.get_running_loop().call_soon(done, refusal)
             return
@@ -233,10 +233,17 @@ class PartitionLog:
         transaction of this producer), InvalidProducerEpoch, or an error of `append`. A marker whose
         connection breaks may be repeated. Function korvet_mark.
         """
-        if self.state.refusal is not None:
-            asyncio.get_running_loop().call_soon(done, self.state.refusal)
+        refusal = self.state.refusal or self._resources.stale
+        if refusal is not None:
+            asyncio.get_running_loop().call_soon(done, refusal)
             return
         self._appender.mark(marker, epoch, done)
+
+    def _refusal_of_records(self) -> StorageError | None:
+        """Why no records are appended now; None if they are."""
+        resources = self._resources
+        refusal = self.state.refusal or resources.stale
+        return refusal or (None if self.state.topic.internal else resources.no_room)
 
     @property
     def missing_replicas(self) -> NotEnoughReplicas | None:

@@ -9,7 +9,7 @@ from korvet.storage.log.watermarks import Watermarks
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from korvet.storage.errors import FencedEpoch, NoRoom, StorageError
+    from korvet.storage.errors import FencedEpoch, NoRoom, StorageError, WritesRefused
     from korvet.storage.link.barrier import Level
     from korvet.storage.link.commands import Commands
     from korvet.storage.log.native_watcher import NativeWatcher
@@ -38,6 +38,7 @@ class LogResources:
         "no_room",
         "on_fenced",
         "readaheads",
+        "stale",
         "tails",
         "watcher",
         "watermarks",
@@ -66,6 +67,10 @@ class LogResources:
         self.watermarks = Watermarks()
         self.no_room: NoRoom | None = None
         """Why records of clients are refused now; None while they are accepted."""
+        self.stale: WritesRefused | None = None
+        """Why nothing is appended now: Redis may have lost writes, and the leader epochs are still those of
+        the time before; None if they are new.
+        """
         self.on_fenced: Callable[[FencedEpoch], None] = _ignore
         """Called after an append was refused because another broker leads its partition."""
         self.writes_refused: Callable[[], StorageError | None] = _not_refused
