@@ -209,8 +209,7 @@ class Membership:
             if self._left:
                 return
             known = NO_VERSION if self._suspended else self.assignment.version
-            losses = self._losses
-            rejoins = losses > self._losses_followed
+            losses, rejoins = self._losses, self.rejoins
             try:
                 renewal = await self._lease.renew(
                     known,
@@ -224,7 +223,7 @@ class Membership:
                 raise
             except WritesRefused as refused:
                 self.writes_refused = refused
-                if self.lost is None and await self._lease.is_valid(self._newest.version):
+                if self.lost is None and await self._lease.is_valid(self.assignment.version):
                     self._resume(self._newest)
                     # The next renewal follows after the interval of a broker that leads; stalls may delay it.
                     pause_s = max(self._poll_s(), _POLL_S)

@@ -1,9 +1,9 @@
 """Waits until replicas have what a server has executed (WAIT, WAITAOF).
 
-WAIT blocks the commands after it, so it has a connection of its own. There a *round* is a tiny write and a
-WAIT for it: replication offsets count the writes of all connections, so a round proves that replicas have
-everything that was answered on any connection before the round began. One round at a time serves all
-partitions of the server; who comes during a round waits for the next one.
+WAIT blocks the commands after it, so it has a connection of its own. On that connection a *round* is a small
+write and a WAIT for it. Replication offsets count the writes of all connections, so a round proves that
+replicas have everything that was answered on any connection before the round began. One round at a time
+serves all partitions of the server; a caller that arrives during a round waits for the next one.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _KEY_S: Final = 60
 
 
 class Level(msgspec.Struct, frozen=True):
-    """How safe records have to be before producers with acks=all, and consumers, see them."""
+    """The copies that a record needs before producers with acks=all are answered, and consumers see it."""
 
     replicas: int = 0
-    """Replicas that must have them, in addition to the primary."""
+    """Replicas that must have the record, in addition to the primary."""
     fsync: bool = False
-    """Whether the primary and these replicas must have them in their append-only files on disk."""
+    """Whether the primary and these replicas must have the record in their append-only files on disk."""
 
     def __bool__(self) -> bool:
         """Whether anything is asked for beyond the primary's memory."""
@@ -144,7 +144,7 @@ class Barrier:
         self.refusal = None
 
     def _end(self, error: StorageError | None) -> None:
-        """End the round. Who is answered, and waits for more at once, takes part in the next round."""
+        """End the round. A caller that waits again when it is answered takes part in the next round."""
         assert self._link is not None
         history = self._link.history
         for waiter in self._round:
@@ -239,7 +239,7 @@ class Barriers:
         )
 
     async def close(self) -> None:
-        """Close all connections; who waits gets no answer."""
+        """Close all connections; waiters get no answer."""
         for barrier in self._by_level.values():
             barrier.close()
         for link in self.links:

@@ -84,16 +84,14 @@ async def _ask_once(sentinel: RedisAddress, name: str) -> View | StoreError:
     """The view of a sentinel, or why there is none."""
     try:
         link = await RedisLink.connect(sentinel, "korvet-sentinel")
-    except StoreError as error:
-        return error
-    try:
-        return await _ask(link, name)
+        try:
+            return await _ask(link, name)
+        finally:
+            await link.close()
     except StoreError as error:
         return error
     except StorageError as error:
         return StoreError(f"{sentinel.named} refuses the question for a primary: {error}")
-    finally:
-        await link.close()
 
 
 async def _ask(link: RedisLink, name: str) -> View:

@@ -252,8 +252,8 @@ class PartitionLog:
         return None if release is None else self.links.server.barriers.refusal(release.level)
 
     def await_released(self, end: int, timeout_ms: int, done: Callable[[StorageError | None], None]) -> None:
-        """Call done(None), now or later, once all records before the offset `end` are as safe as the topic
-        asks for. These records must have been appended.
+        """Call done(None), now or later, once all records before the offset `end` have the copies that the
+        topic asks for. These records must have been appended.
 
         Otherwise `done` is called with NotEnoughReplicasAfterAppend, after `timeout_ms` or when replicas are
         known to be missing, or with HistoryChanged after another server took over. Redis commands WAIT and

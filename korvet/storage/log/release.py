@@ -1,9 +1,9 @@
-"""The wait of one log for replicas: its records are released to readers, and to producers with acks=all, once
-they are as safe as the topic asks for.
+"""The wait of one log for replicas: records are released to readers, and to producers with acks=all, once
+they have the copies that the topic asks for.
 
-Each growth of the log asks the server's barrier, unless an answer is due; then the next question covers all
-growth up to that time. Records that were appended while a server was the primary are never released by the
-replicas of another one: the barrier compares the histories.
+Each growth of the log asks the server's barrier. While an answer is due, nothing is asked; the next question
+then covers all growth since. Records that were appended while a server was the primary are never released by
+the replicas of another one: the barrier compares the histories.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Waiter(NamedTuple):
 
 
 class Release:
-    """The released end of one log, and who waits for it."""
+    """The released end of one log, and the callers that wait for it."""
 
     __slots__ = ("_asked", "_log", "_retry", "_timer", "_waiters", "end", "level")
 
@@ -126,7 +126,7 @@ class Release:
         )
 
     def hand_over(self, successor: Release | None) -> None:
-        """The topic asks for another level from now on, or for nothing: who waits, waits for that."""
+        """The topic asks for another level from now on, or for none: the waiters wait for that level."""
         self._stop()
         waiters, self._waiters = self._waiters, deque()
         if successor is None:
@@ -189,7 +189,7 @@ class Release:
         else:
             self._log.take_bounds(parse_reply(reply))
 
-    # Who waits.
+    # The waiters.
 
     def wait(self, end: int, timeout_ms: int, done: Callable[[StorageError | None], None]) -> None:
         """See PartitionLog.await_released."""

@@ -169,7 +169,7 @@ class LogState:
 
     @property
     def high_watermark(self) -> int:
-        """The end of the records that readers see: those that are as safe as the topic asks for. While it is
+        """The end of the records that readers see: those with the copies that the topic asks for. While it is
         unknown (`knows_watermark`), it is the log start.
         """
         release = self.release
