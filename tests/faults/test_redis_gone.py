@@ -114,8 +114,7 @@ def test_half_open_connections_are_noticed(new_store, start, proxy: CuttingProxy
 def test_a_demoted_primary_is_left(new_store, start, proxy: CuttingProxy) -> None:
     """A failover behind a proxy or a DNS name: old connections still lead to the old primary."""
     old, new = new_store(), new_store()
-    new.client.replicaof("127.0.0.1", old.port)
-    until(lambda: new.client.info("replication")["master_link_status"] == "up", 20, "the replica is in step")
+    new.follow(old.port)
     server = start(old)
     create_topic(server.bootstrap, TOPIC, 1)
     load = LoadProducer(server.bootstrap, TOPIC, "moved", idempotent=True)

@@ -7,9 +7,13 @@ faults of the longer one. All times are milliseconds since the start of the work
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tests.robustness.dice import Dice
+from tests.robustness.history import Topic
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 TopologyName = Literal["alone", "pair", "sentinel", "cluster"]
 TOPOLOGIES: Final[tuple[TopologyName, ...]] = ("alone", "pair", "sentinel", "cluster")
@@ -306,22 +310,37 @@ def _faults(dice: Dice, topology: TopologyName, brokers: int, duration_ms: int) 
     faults: list[FaultPlan] = []
     at_ms = FIRST_FAULT_MS
     while True:
-        kind = dice.one_of(kinds)
-        target = dice.one_of(kind.targets)
-        number = dice.between(1, brokers)
-        fault = FaultPlan(
-            at_ms=at_ms,
-            kind=kind.name,
-            target=f"{target}-{number}" if target in ("broker", "link") else target,
-            duration_ms=dice.between(*kind.duration_ms),
-            strength=_strength(dice, kind.name),
-        )
+        fault = draw_fault(dice, kinds, brokers, at_ms)
         if fault.end_ms > duration_ms - LAST_FAULT_BEFORE_END_MS:
             return tuple(faults)
         faults.append(fault)
-        # One in five begins during the previous one, if it is of a broker or a link.
-        overlaps = dice.chance(0.2) and target in ("broker", "link", "clients")
-        at_ms += (fault.duration_ms // 2 if overlaps else fault.duration_ms) + dice.between(*PAUSE_MS)
+        at_ms = draw_next_ms(dice, fault, PAUSE_MS)
+
+
+def draw_fault(
+    dice: Dice, kinds: Sequence[FaultKind], brokers: int, at_ms: int, longest_ms: int | None = None
+) -> FaultPlan:
+    """Returns a fault of one of the kinds, of `longest_ms` at most."""
+    kind = dice.one_of(kinds)
+    target = dice.one_of(kind.targets)
+    number = dice.between(1, brokers)
+    drawn_ms = dice.between(*kind.duration_ms)
+    return FaultPlan(
+        at_ms=at_ms,
+        kind=kind.name,
+        target=f"{target}-{number}" if target in ("broker", "link") else target,
+        duration_ms=drawn_ms if longest_ms is None else min(drawn_ms, longest_ms),
+        strength=_strength(dice, kind.name),
+    )
+
+
+def draw_next_ms(dice: Dice, fault: FaultPlan, pause_ms: tuple[int, int]) -> int:
+    """Returns when the next fault begins: one in five begins during this one, if this one is of a broker or
+    of connections.
+    """
+    overlaps = dice.chance(0.2) and fault.target.partition("-")[0] in ("broker", "link", "clients")
+    lasts_ms = fault.duration_ms // 2 if overlaps else fault.duration_ms
+    return fault.at_ms + lasts_ms + dice.between(*pause_ms)
 
 
 def _strength(dice: Dice, kind: str) -> int:
@@ -334,6 +353,27 @@ def _strength(dice: Dice, kind: str) -> int:
             return dice.one_of((100, 1_500))
         case _:
             return 0
+
+
+def first_event(plan: Plan) -> dict[str, Any]:
+    """Returns the fields of a run's first event: what the checkers must know."""
+    topics = tuple(
+        Topic(
+            name=topic.name,
+            partitions=topic.partitions,
+            offsets=topic.offsets,
+            kept_acks=plan.kept_acks(topic),
+            compacted=topic.compacted,
+        )
+        for topic in plan.topics
+    )
+    return {
+        "seed": plan.seed,
+        "topology": plan.topology,
+        "topics": topics,
+        "groups": tuple(group.name for group in plan.groups),
+        "plan": describe(plan),
+    }
 
 
 def describe(plan: Plan) -> str:

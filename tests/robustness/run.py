@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.robustness import plan as plans
 from tests.robustness.clients import Recorder
-from tests.robustness.history import Fault, Run, Stuck, Topic, Writer
+from tests.robustness.history import Fault, Run, Stuck, Writer
 from tests.robustness.load.administrator import Administrator, create_topics
 from tests.robustness.load.aio import AioMemberWorker, AioProducerWorker
 from tests.robustness.load.epochs import EpochAsker
@@ -49,7 +49,7 @@ def run(plan: Plan, folder: Path, program: Sequence[str] = BROKER) -> Path:
         recorder = Recorder(writer)
         try:
             site.start()
-            _announce(plan, recorder)
+            recorder.add(Run, "runner", "info", **plans.first_event(plan))
             create_topics(site.bootstrap, plan.topics)
             workers = list(_workers(plan, site, recorder))
             for worker in workers:
@@ -87,30 +87,6 @@ def _progress(workers: Sequence[Worker]) -> Counter[str]:
         if worker.subject is not None:
             found[worker.subject] += worker.progress
     return found
-
-
-def _announce(plan: Plan, recorder: Recorder) -> None:
-    """Write the first event, with what the checkers must know."""
-    topics = tuple(
-        Topic(
-            name=topic.name,
-            partitions=topic.partitions,
-            offsets=topic.offsets,
-            kept_acks=plan.kept_acks(topic),
-            compacted=topic.compacted,
-        )
-        for topic in plan.topics
-    )
-    recorder.add(
-        Run,
-        "runner",
-        "info",
-        seed=plan.seed,
-        topology=plan.topology,
-        topics=topics,
-        groups=tuple(group.name for group in plan.groups),
-        plan=plans.describe(plan),
-    )
 
 
 def _workers(plan: Plan, site: Site, recorder: Recorder) -> Iterator[Worker]:

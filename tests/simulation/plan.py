@@ -18,6 +18,8 @@ from tests.robustness.plan import (
     ProducerPlan,
     TopicPlan,
     TopologyName,
+    draw_fault,
+    draw_next_ms,
 )
 
 TOPOLOGIES: Final[tuple[TopologyName, ...]] = ("alone", "pair")
@@ -140,29 +142,7 @@ def _faults(dice: Dice, topology: TopologyName, brokers: int, duration_ms: int) 
     faults: list[FaultPlan] = []
     at_ms = FIRST_FAULT_MS + dice.between(0, 1_000)
     while at_ms < duration_ms:
-        kind = dice.one_of(kinds)
-        target, number = dice.one_of(kind.targets), dice.between(1, brokers)
-        first, last = kind.duration_ms
-        fault = FaultPlan(
-            at_ms=at_ms,
-            kind=kind.name,
-            target=f"{target}-{number}" if target in ("broker", "link") else target,
-            duration_ms=min(dice.between(first, last), LONGEST_FAULT_MS),
-            strength=_strength(dice, kind.name),
-        )
+        fault = draw_fault(dice, kinds, brokers, at_ms, LONGEST_FAULT_MS)
         faults.append(fault)
-        overlaps = dice.chance(0.2) and target in ("broker", "link", "clients")
-        at_ms += (fault.duration_ms // 2 if overlaps else fault.duration_ms) + dice.between(*PAUSE_MS)
+        at_ms = draw_next_ms(dice, fault, PAUSE_MS)
     return tuple(faults)
-
-
-def _strength(dice: Dice, kind: str) -> int:
-    match kind:
-        case "delay":
-            return dice.one_of((5, 50, 400))
-        case "clock":
-            return dice.one_of((-3_600, -5, 5, 3_600))
-        case "replica_late":
-            return dice.one_of((100, 1_500))
-        case _:
-            return 0

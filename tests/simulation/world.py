@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from tests.robustness import history
 from tests.robustness.checkers import check
 from tests.robustness.dice import Dice
-from tests.robustness.history import Run, Topic
-from tests.robustness.plan import COPIES, describe
+from tests.robustness.history import Run
+from tests.robustness.plan import COPIES, first_event
 from tests.simulation import brokers, virtual_time
 from tests.simulation.clients.admin import Administrator
 from tests.simulation.clients.client import Client, History
@@ -136,18 +136,7 @@ class World:
     async def main(self) -> None:
         """The whole run."""
         plan = self.plan
-        topics = tuple(
-            Topic(
-                name=each.name,
-                partitions=each.partitions,
-                offsets=each.offsets,
-                kept_acks=plan.kept_acks(each),
-            )
-            for each in plan.topics
-        )
-        groups = tuple(group.name for group in plan.groups)
-        fields: dict[str, Any] = {"topics": topics, "kept_commits": True, "groups": groups}
-        self.note(Run, "info", seed=plan.seed, topology=plan.topology, plan=describe(plan), **fields)
+        self.note(Run, "info", **first_event(plan))
         for number in range(1, plan.brokers + 1):
             self.start_broker(number)
         for topic in plan.topics:

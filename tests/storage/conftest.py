@@ -20,6 +20,7 @@ from korvet.storage.module import find_module
 from korvet.storage.store import Store
 from tests.support.cluster import RedisCluster
 from tests.support.module import loads_module
+from tests.support.polling import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -80,6 +81,15 @@ class Server:
             except redis.ConnectionError:
                 assert self.process.poll() is None, "the server ended"
                 assert time.monotonic() < deadline, "the server did not start"
+
+    def follow(self, port: int) -> None:
+        """Become a replica of the server on that port, and wait until all data is here."""
+        self.client.replicaof("127.0.0.1", port)
+        until(
+            lambda: self.client.info("replication")["master_link_status"] == "up",
+            20,
+            "the replica is in step",
+        )
 
     def stop(self) -> None:
         self.client.close()

@@ -16,7 +16,7 @@ from korvet.storage.link.address import parse_url
 from korvet.storage.store import Store
 from tests.storage.proxy import Proxy, proxied_store
 from tests.support.logs import append_own
-from tests.support.polling import until, until_async
+from tests.support.polling import until_async
 from tests.support.ports import accepts, free_port
 from tests.support.proxy import CuttingProxy
 
@@ -45,10 +45,7 @@ def replicated(new_server: NewServer) -> tuple[Server, Server]:
     """A primary, and a replica that has received all of its data."""
     port = free_port()
     primary, replica = new_server("--port", str(port)), new_server("--repl-diskless-sync-delay", "0")
-    replica.client.replicaof("127.0.0.1", port)
-    until(
-        lambda: replica.client.info("replication")["master_link_status"] == "up", 20, "the replica is in step"
-    )
+    replica.follow(port)
     return primary, replica
 
 

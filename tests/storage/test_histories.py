@@ -29,12 +29,7 @@ def replicated(new_server: Callable[..., Server]) -> tuple[Server, Server, int]:
     port = free_port()
     primary = new_server("--port", str(port), "--repl-diskless-sync-delay", "0")
     replica = new_server("--port", str(free_port()))
-    replica.client.replicaof("127.0.0.1", port)
-    until(
-        lambda: replica.client.info("replication")["master_link_status"] == "up",
-        20,
-        "the replica is in step",
-    )
+    replica.follow(port)
     return primary, replica, port
 
 

@@ -85,21 +85,13 @@ def append_all(server: Server, position: int = CLOCK) -> int:
     return position
 
 
-def replicate(replica: Server, port: int) -> None:
-    """Attach a replica, and wait until it is in step."""
-    replica.client.replicaof("127.0.0.1", port)
-    until(
-        lambda: replica.client.info("replication")["master_link_status"] == "up", 20, "the replica is in step"
-    )
-
-
 def test_replicas_get_the_same_stream(new_server: NewServer) -> None:
     """Also a replica of the replica, which gets the commands as they are, and after a lost connection."""
     ports = free_port(), free_port()
     primary = with_stream(new_server("--port", str(ports[0])))
     copies = [new_server("--port", str(ports[1])), new_server()]
     for replica, port in zip(copies, ports, strict=True):
-        replicate(replica, port)
+        replica.follow(port)
     position = append_all(primary)
     primary.client.client_kill_filter(_type="replica", skipme=False)
     append_all(primary, position)
@@ -134,7 +126,7 @@ def test_a_replica_that_comes_back_without_the_module(new_server: NewServer) -> 
     """Batches were added while it was away: it gets all data, because it does not know the command."""
     port = free_port()
     primary, plain = with_stream(new_server("--port", str(port))), new_server(module=False)
-    replicate(plain, port)
+    plain.follow(port)
     away(plain, primary)
     append_all(primary)
     back(plain, primary)
@@ -145,7 +137,7 @@ def test_a_replica_that_comes_back_without_the_module(new_server: NewServer) -> 
 def test_a_replica_gets_only_the_ordinary_commands_that_it_has_missed(new_server: NewServer) -> None:
     port = free_port()
     primary, replica = with_stream(new_server("--port", str(port))), new_server()
-    replicate(replica, port)
+    replica.follow(port)
     append_all(primary)
     has_all(replica, primary)
     # The server notes only when a replica comes back how far KORVET.ADD goes.
@@ -164,7 +156,7 @@ def test_a_replica_accepts_what_its_primary_did(new_server: NewServer) -> None:
     port = free_port()
     primary = with_stream(new_server("--port", str(port)))
     replica = new_server("--replica-read-only", "no")
-    replicate(replica, port)
+    replica.follow(port)
     assert replicas_version(primary) != replicas_version(replica)
     append_all(primary)
     until(lambda: dumps(replica, [STREAM]) == dumps(primary, [STREAM]), 20, "equal streams")
@@ -214,7 +206,7 @@ def test_a_replica_that_continues_stops_appends_by_the_module(new_server: NewSer
     """A partial resynchronisation."""
     port = free_port()
     server = with_stream(new_server("--port", str(port)))
-    replicate(new_server(), port)
+    new_server().follow(port)
     replication = server.client.info("replication")
     version = replicas_version(server)
     command = pack_command("PSYNC", replication["master_replid"], replication["master_repl_offset"] + 1)
@@ -402,7 +394,7 @@ def test_scripts_can_append(new_server: NewServer) -> None:
     port = free_port()
     server = with_stream(new_server("--port", str(port)))
     replica = new_server()
-    replicate(replica, port)
+    replica.follow(port)
     version = replicas_version(server)
     call = "return redis.call('KORVET.ADD', KEYS[1], ARGV[1], 1, ARGV[2], ARGV[3])"
     last = server.client.eval(call, 1, STREAM, entry_id(CLOCK), version, BATCH)
@@ -414,7 +406,7 @@ def test_scripts_cannot_hide_an_append(new_server: NewServer) -> None:
     """A script sends PSYNC, which is refused, before the server replicates what the script did."""
     port = free_port()
     primary, plain = with_stream(new_server("--port", str(port))), new_server(module=False)
-    replicate(plain, port)
+    plain.follow(port)
     away(plain, primary)
     call = (
         "redis.call('KORVET.ADD', KEYS[1], ARGV[1], 1, ARGV[2], ARGV[3])"
@@ -431,7 +423,7 @@ def test_another_module_file_knows_what_the_one_before_added(new_server: NewServ
     port = free_port()
     primary = with_stream(new_server("--port", str(port), "--enable-module-command", "yes"))
     plain = new_server(module=False)
-    replicate(plain, port)
+    plain.follow(port)
     away(plain, primary)
     append_all(primary)
     primary.client.module_unload("korvet")

@@ -28,7 +28,7 @@ from korvet.storage.store import Store
 from tests.storage.batches import received
 from tests.storage.proxy import proxied_store
 from tests.support.logs import admit, append_own, read_log
-from tests.support.polling import until, until_async
+from tests.support.polling import until_async
 from tests.support.ports import free_port
 
 if TYPE_CHECKING:
@@ -51,8 +51,7 @@ def pair(new_server: NewServer) -> tuple[Server, Server]:
     port = free_port()
     at_once = ("--repl-diskless-sync-delay", "0")
     primary, replica = new_server("--port", str(port), *at_once), new_server(*at_once)
-    replica.client.replicaof("127.0.0.1", port)
-    until(lambda: replica.client.info("replication")["master_link_status"] == "up", 20, "the replica follows")
+    replica.follow(port)
     return primary, replica
 
 
@@ -247,8 +246,7 @@ def test_replicas_of_another_server_release_nothing(new_server: NewServer, prefi
     old, new, third = new_server("--port", str(port), *at_once), new_server(*at_once), new_server(*at_once)
     new_port = free_port()
     new.client.config_set("port", new_port)
-    new.client.replicaof("127.0.0.1", port)
-    until(lambda: new.client.info("replication")["master_link_status"] == "up", 20, "the replica follows")
+    new.follow(port)
 
     async def work() -> None:
         async with proxied_store(old.socket, prefix, level=ONE_REPLICA) as (proxy, store):
@@ -262,8 +260,7 @@ def test_replicas_of_another_server_release_nothing(new_server: NewServer, prefi
                 old.process.kill()
                 old.process.wait()
             new.client.replicaof("NO", "ONE")
-            third.client.replicaof("127.0.0.1", new_port)
-            until(lambda: third.client.info("replication")["master_link_status"] == "up", 20, "a new replica")
+            third.follow(new_port)
             proxy.socket = new.socket
             await proxy.cut()
             with pytest.raises((HistoryChanged, NotEnoughReplicasAfterAppend)):

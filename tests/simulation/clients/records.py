@@ -18,6 +18,7 @@ from korvet.offsets.record_batch import (
     MAGIC,
     TRANSACTIONAL,
 )
+from tests.unit.records.forms import varint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -99,17 +100,8 @@ def _batch(header: tuple[int, ...], data: bytes, at: int) -> Batch:
 
 
 def _record(delta: int, value: bytes) -> bytes:
-    body = b"\x00\x00" + _varint(delta) + b"\x01" + _varint(len(value)) + value + b"\x00"
-    return _varint(len(body)) + body
-
-
-def _varint(value: int) -> bytes:
-    value = (value << 1) ^ (value >> 63)
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*encoded, value])
+    body = b"\x00\x00" + varint(delta) + b"\x01" + varint(len(value)) + value + b"\x00"
+    return varint(len(body)) + body
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
