@@ -83,7 +83,7 @@ def without_numbers(found: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def _value(client: Any, key: bytes) -> Any:
-    expires = client.pttl(key) // 10_000_000
+    expires = client.pexpiretime(key)
     kind = client.type(key)
     if kind == b"stream":
         return client.xrange(key), _stream(client, key)

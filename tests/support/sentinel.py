@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -191,6 +192,8 @@ class SentinelGroup:
         """
         self._tls = tls
         self._passwords = password, sentinel_password
+        # The options of a planned failover that has not ended.
+        self._planned: tuple[str, ...] | None = None
         folder.mkdir()
         self.servers: list[ReplicatedServer] = []
         self.sentinels: list[Sentinel] = []
@@ -254,16 +257,31 @@ class SentinelGroup:
 
     def fail_over(self, *options: str) -> None:
         """Begin a planned failover (SENTINEL FAILOVER); `wait_switched` waits for its end."""
+        self._planned = options
         self.sentinels[0].client.execute_command("SENTINEL FAILOVER", NAME, *options)
+
+    def _fail_over_again(self) -> None:
+        """Repeat a planned failover that the sentinel has given up: on a busy machine it may find no replica
+        that has answered lately.
+        """
+        asked = self.sentinels[0]
+        if self._planned is not None and "failover_in_progress" not in asked.view()["flags"].split(","):
+            with contextlib.suppress(redis.ResponseError):
+                asked.client.execute_command("SENTINEL FAILOVER", NAME, *self._planned)
 
     def wait_switched(self, former: ReplicatedServer) -> ReplicatedServer:
         """Wait until another server than `former` is the primary; returns it."""
 
         def switched() -> ReplicatedServer | None:
             found = self.primary
-            return None if found is former else found
+            if found is not former:
+                return found
+            self._fail_over_again()
+            return None
 
-        return until(switched, _FORMED_S, "the sentinels have chosen another primary")
+        found = until(switched, _FORMED_S, "the sentinels have chosen another primary")
+        self._planned = None
+        return found
 
     def rejoin(self, server: ReplicatedServer) -> None:
         """Make a killed or paused server a replica of the primary, and wait until the group is whole."""
