@@ -260,12 +260,15 @@ class SentinelGroup:
         self._planned = options
         self.sentinels[0].client.execute_command("SENTINEL FAILOVER", NAME, *options)
 
-    def _fail_over_again(self) -> None:
+    def _fail_over_again(self, former: ReplicatedServer) -> None:
         """Repeat a planned failover that the sentinel has given up: on a busy machine it may find no replica
         that has answered lately.
         """
+        if self._planned is None:
+            return
         asked = self.sentinels[0]
-        if self._planned is not None and "failover_in_progress" not in asked.view()["flags"].split(","):
+        view = asked.view()
+        if view["port"] == former.port and "failover_in_progress" not in view["flags"].split(","):
             with contextlib.suppress(redis.ResponseError):
                 asked.client.execute_command("SENTINEL FAILOVER", NAME, *self._planned)
 
@@ -276,7 +279,7 @@ class SentinelGroup:
             found = self.primary
             if found is not former:
                 return found
-            self._fail_over_again()
+            self._fail_over_again(former)
             return None
 
         found = until(switched, _FORMED_S, "the sentinels have chosen another primary")
