@@ -35,6 +35,8 @@ _TILT_TRIGGER_MS: Final = 60_000
 _PUBLISH_PERIOD_MS: Final = 300
 # Interval at which the sentinels read the roles of the servers if no failover is in progress.
 _INFO_PERIOD_MS: Final = 1000
+# The default of replica-priority; sentinels never promote a replica whose priority is 0.
+_PRIORITY: Final = 100
 
 
 class _Process:
@@ -289,10 +291,19 @@ class SentinelGroup:
     def rejoin(self, server: ReplicatedServer) -> None:
         """Make a killed or paused server a replica of the primary, and wait until the group is whole."""
         if not server.running:
-            server.start("--replicaof", f"127.0.0.1 {self.primary.port}")
+            self._restart(server)
         else:
             server.resume()
         self.wait_whole()
+
+    def _restart(self, server: ReplicatedServer) -> None:
+        """Sentinels may fail over once more on a busy machine, and would promote a replica that is empty
+        still: its priority keeps it from that until it has all data.
+        """
+        primary = self.primary
+        server.start("--replicaof", f"127.0.0.1 {primary.port}", "--replica-priority", "0")
+        until(lambda: server.follows(primary), _FORMED_S, "the restarted server has all data")
+        server.client.config_set("replica-priority", _PRIORITY)
 
     def stop(self) -> None:
         for process in (*self.sentinels, *self.servers):
