@@ -1,0 +1,1 @@
+"""The admin endpoint of a broker: metrics, health and status by HTTP."""

@@ -1,0 +1,1 @@
+"""All metric families that korvet exports, one module a subject, each family a constant."""
