@@ -8,7 +8,7 @@ import logging
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from korvet import api
 from korvet.api.common.password_checks import PasswordChecks
@@ -25,6 +25,8 @@ from korvet.coordinator.transactions import TransactionService
 from korvet.embedded import socket_of
 from korvet.embedded.disk_space import DiskSpace
 from korvet.groups.config import GroupConfig
+from korvet.observe.lifecycle import Lifecycle, Phase
+from korvet.observe.parts import Parts
 from korvet.quotas.throttle import ClientQuotas
 from korvet.security.authorizer import Authorizer, parse_super_users
 from korvet.security.credentials import Credentials
@@ -53,7 +55,6 @@ if TYPE_CHECKING:
 
     from korvet.config.address import Address
     from korvet.config.settings import Config
-    from korvet.storage.brokers.membership import Membership
     from korvet.storage.log.resources import LogResources
 
 log = logging.getLogger(__name__)
@@ -63,24 +64,6 @@ _IN_FLIGHT_BYTES: Final = 2 * 1024 * 1024
 _COLLECTION_THRESHOLD: Final = 100_000
 # Interval of checks of the free disk space: half of the reserve is for what is written between two checks.
 _DISK_POLL_S: Final = 0.1
-
-
-class _Parts(NamedTuple):
-    """What one broker consists of."""
-
-    config: Config
-    listener: Listener
-    store: Store
-    member: Membership
-    security: SharedConfigs
-    groups: GroupConfig
-    coordinator: CoordinatorService
-    markers: LocalMarkers
-    mailbox: Mailbox
-    peers: Peers
-    transactions: TransactionService
-    topics: TopicDirectory
-    copies: PartitionCopies
 
 
 async def run(config: Config, redis_url: str, ready: Callable[[str, int], None]) -> None:
@@ -114,7 +97,7 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
 
 def _assemble(
     config: Config, listener: Listener, store: Store, security: SharedConfigs, groups: GroupConfig
-) -> _Parts:
+) -> Parts:
     assert store.membership is not None
     timeout_ms = config.offsets_commit_timeout_ms
     coordinator = CoordinatorService(
@@ -140,8 +123,9 @@ def _assemble(
         message_max_bytes=config.message_max_bytes,
         release_timeout_ms=timeout_ms,
     )
-    return _Parts(
+    return Parts(
         config=config,
+        lifecycle=Lifecycle(),
         listener=listener,
         store=store,
         member=store.membership,
@@ -176,12 +160,13 @@ async def _open_store(config: Config, redis_url: str, endpoints: Mapping[str, Ad
     )
 
 
-async def _run(parts: _Parts, ready: Callable[[], None]) -> None:
+async def _run(parts: Parts, ready: Callable[[], None]) -> None:
     member = parts.member
     changes = _ChangeListener(parts)
     lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     member.on_lost = lambda error: None if lost.done() else lost.set_exception(StoreError(str(error)))
     freeze_long_lived_objects()
+    parts.lifecycle.phase = Phase.LOADING
     await _load(parts, changes)
     services = _services(parts)
     parts.security.quotas.on_change = parts.listener.forget_repeats
@@ -193,9 +178,11 @@ async def _run(parts: _Parts, ready: Callable[[], None]) -> None:
         if not member.alone:
             await parts.coordinator.wait_loaded()
             await member.wait_known()
+        parts.lifecycle.phase = Phase.SERVING
         ready()
         await lost
     finally:
+        parts.lifecycle.phase = Phase.STOPPING
         await _end(tasks)
         if not member.alone:
             # Other brokers take over while this broker still redirects clients to them.
@@ -206,7 +193,7 @@ async def _run(parts: _Parts, ready: Callable[[], None]) -> None:
         await changes.close()
 
 
-def _ready(parts: _Parts, redis_url: str, ready: Callable[[str, int], None], endpoint: Address) -> None:
+def _ready(parts: Parts, redis_url: str, ready: Callable[[str, int], None], endpoint: Address) -> None:
     ready(*endpoint)
     # One broker is enough: the others would log the same.
     if parts.member.is_controller:
@@ -216,7 +203,7 @@ def _ready(parts: _Parts, redis_url: str, ready: Callable[[str, int], None], end
         once("outlooks", log_outlooks(parts.store.router, setup))
 
 
-def _services(parts: _Parts) -> Services:
+def _services(parts: Parts) -> Services:
     loop = asyncio.get_running_loop()
     config = parts.config
     return Services(
@@ -243,7 +230,7 @@ def _services(parts: _Parts) -> Services:
     )
 
 
-async def _load(parts: _Parts, changes: _ChangeListener) -> None:
+async def _load(parts: Parts, changes: _ChangeListener) -> None:
     """Read the keyspace and follow its changes from then on. Raises StoreError."""
     try:
         await parts.security.refresh()
@@ -258,7 +245,7 @@ async def _load(parts: _Parts, changes: _ChangeListener) -> None:
         raise StoreError(f"the keyspace cannot be loaded: {error}") from error
 
 
-def _server_tasks(parts: _Parts, redis_url: str) -> list[asyncio.Task[None]]:
+def _server_tasks(parts: Parts, redis_url: str) -> list[asyncio.Task[None]]:
     """The tasks that run from the opening of the store to its closing."""
     tasks = [keep("mail", parts.mailbox.run)]
     disk = _embedded_disk(parts.config, redis_url)
@@ -267,7 +254,7 @@ def _server_tasks(parts: _Parts, redis_url: str) -> list[asyncio.Task[None]]:
     return tasks
 
 
-def _housekeeping(parts: _Parts) -> list[asyncio.Task[None]]:
+def _housekeeping(parts: Parts) -> list[asyncio.Task[None]]:
     """The background work while clients are served."""
     config, security, topics = parts.config, parts.security, parts.topics
     guards = security.authorizer is not None or any(spec.authenticates for spec in config.listener_specs)
@@ -317,7 +304,7 @@ async def _watch_disk_space(resources: LogResources, disk: DiskSpace) -> None:
 class _ChangeListener:
     """What topics and coordinators do when other brokers have changed something."""
 
-    def __init__(self, parts: _Parts) -> None:
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._finishing: asyncio.Task[None] | None = None
 

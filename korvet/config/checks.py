@@ -35,6 +35,7 @@ def check(config: Config, origin: Callable[[str], str]) -> None:
     if config.advertise_address is not None and config.advertise_address.port == 0:
         raise ConfigError(f"{origin('advertise')}: clients cannot connect to port 0")
     _check_security(config, origin)
+    _check_admin(config, origin)
     if not _KEYSPACE.match(config.keyspace):
         raise ConfigError(
             f"{origin('keyspace')}: expected letters, digits, dots, dashes and underscores, "
@@ -58,6 +59,21 @@ def check(config: Config, origin: Callable[[str], str]) -> None:
             f"{origin('group_consumer_assignors')}: expected some of {', '.join(_ASSIGNORS)}, "
             f"not {unknown[0] if unknown else 'none'}"
         )
+
+
+def _check_admin(config: Config, origin: Callable[[str], str]) -> None:
+    try:
+        address = config.admin_address
+    except ValueError as error:
+        raise ConfigError(f"{origin('admin_listen')}: {error}") from error
+    if address is None:
+        return
+    for field in ("admin_token", "admin_basic_password"):
+        if getattr(config, field) is not None and getattr(config, f"{field}_location") is not None:
+            raise ConfigError(f"{origin(field)}: {key_of(field)}.location is set too")
+    password = config.admin_basic_password or config.admin_basic_password_location
+    if (config.admin_basic_user is None) is not (password is None):
+        raise ConfigError(f"{origin('admin_basic_user')}: a user and its password are set together")
 
 
 def _check_security(config: Config, origin: Callable[[str], str]) -> None:

@@ -13,7 +13,16 @@ from korvet.config.settings import Config
 
 PREFIX = "KORVET_"
 # Settings that may hold a password.
-SECRETS = frozenset({"redis", "plain.sasl.jaas.config", "ssl.key.password"})
+SECRETS = frozenset(
+    {
+        "redis",
+        "plain.sasl.jaas.config",
+        "ssl.key.password",
+        "admin.token",
+        "admin.basic.password",
+        "admin.ssl.key.password",
+    }
+)
 # Settings that a listener may have of its own, as `listener.name.NAME.KEY`.
 OF_A_LISTENER = frozenset(
     {

@@ -38,6 +38,10 @@ class Family:
     help: str
     """What it counts, in one sentence, with the unit."""
     labels: tuple[str, ...] = ()
+    by_one_broker: bool = False
+    """Whether exactly one broker of the cluster reports each series, for example a partition's leader. A page
+    of several brokers shows the node ID in the series of all other families.
+    """
 
     def text(self, *values: object) -> str:
         """Returns the label text of a sample, `{topic="orders",partition="0"}`, for these label values.

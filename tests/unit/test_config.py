@@ -61,6 +61,7 @@ def test_every_setting_can_be_given_in_the_environment(setting: Setting) -> None
     texts = {
         "listen": "[::1]:0",
         "advertise": "kafka.example:9092",
+        "admin_listen": "[::1]:0",
         "redis": "redis://localhost",
         "log_level": "debug",
         "embedded_appendfsync": "everysec",

@@ -1,0 +1,57 @@
+"""The settings of the admin endpoint."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from korvet.config.address import Address, parse_address
+from korvet.config.broker_settings import BrokerSettings
+from korvet.config.fields import INT32_MAX, key_of
+
+
+class AdminSettings(BrokerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=key_of):
+    """The part of `Config` about metrics, health and status by HTTP."""
+
+    admin_listen: Annotated[
+        str,
+        Meta(
+            description="Address of the admin endpoint (metrics, health, status), HOST:PORT. Port 0 is any "
+            "free one. If empty, there is no endpoint."
+        ),
+    ] = ""
+    admin_ssl_keystore_location: Annotated[
+        str | None,
+        Meta(
+            description="PEM file with the private key and the certificates of the admin endpoint; with it, "
+            "the endpoint uses TLS."
+        ),
+    ] = None
+    admin_ssl_key_password: Annotated[
+        str | None, Meta(description="Password of the admin endpoint's private key, if it is encrypted.")
+    ] = None
+    admin_token: Annotated[
+        str | None, Meta(description="Token with which clients may read metrics and status (Bearer).")
+    ] = None
+    admin_token_location: Annotated[
+        str | None, Meta(description="File with that token; replaces `admin.token`.")
+    ] = None
+    admin_basic_user: Annotated[
+        str | None, Meta(description="User name with which clients may read metrics and status (Basic).")
+    ] = None
+    admin_basic_password: Annotated[str | None, Meta(description="Password of that user.")] = None
+    admin_basic_password_location: Annotated[
+        str | None, Meta(description="File with that password; replaces `admin.basic.password`.")
+    ] = None
+    admin_ready_redis_ms: Annotated[
+        int,
+        Meta(
+            ge=1000,
+            le=INT32_MAX,
+            description="Longest time since the last reply of Redis with which the broker is ready.",
+        ),
+    ] = 3_000
+
+    @property
+    def admin_address(self) -> Address | None:
+        """`admin.listen`, taken apart; None if there is no admin endpoint. Raises ValueError."""
+        return parse_address(self.admin_listen) if self.admin_listen else None

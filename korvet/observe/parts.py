@@ -1,0 +1,40 @@
+"""The running parts of one broker, which collectors and the admin endpoint read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from korvet.config.settings import Config
+    from korvet.coordinator.markers import LocalMarkers
+    from korvet.coordinator.peers import Peers
+    from korvet.coordinator.service import CoordinatorService
+    from korvet.coordinator.transactions import TransactionService
+    from korvet.groups.config import GroupConfig
+    from korvet.observe.lifecycle import Lifecycle
+    from korvet.server.listener import Listener
+    from korvet.storage.brokers.mailbox import Mailbox
+    from korvet.storage.brokers.membership import Membership
+    from korvet.storage.copies import PartitionCopies
+    from korvet.storage.shared_configs import SharedConfigs
+    from korvet.storage.store import Store
+    from korvet.topics.directory import TopicDirectory
+
+
+class Parts(NamedTuple):
+    """What one broker consists of."""
+
+    config: Config
+    lifecycle: Lifecycle
+    listener: Listener
+    store: Store
+    member: Membership
+    security: SharedConfigs
+    groups: GroupConfig
+    coordinator: CoordinatorService
+    markers: LocalMarkers
+    mailbox: Mailbox
+    peers: Peers
+    transactions: TransactionService
+    topics: TopicDirectory
+    copies: PartitionCopies

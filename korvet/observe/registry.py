@@ -1,0 +1,52 @@
+"""The collectors of a process: what a scrape reads."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, TypeAlias
+
+from korvet.metrics.families import process
+from korvet.metrics.family import Samples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+Collector: TypeAlias = "Callable[[], Iterable[Samples]]"
+"""Returns what a part has counted. It awaits nothing and sends nothing.
+
+The event loop runs other work while a page is rendered, between rows too. So rows over something that changes
+are a copy (`list(...)`), or look each key up again.
+"""
+
+log = logging.getLogger(__name__)
+
+
+class Registry:
+    """Collectors by name, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._collectors: dict[str, Collector] = {}
+        self._failures: Counter[str] = Counter()
+
+    def add(self, collectors: Iterable[tuple[str, Collector]]) -> None:
+        """Read these collectors too, from the next scrape on. Each has a name of its own; no two collectors
+        report the same family.
+        """
+        for name, collector in collectors:
+            if name in self._collectors:
+                raise ValueError(f"there is a collector {name} already")
+            self._collectors[name] = collector
+
+    def collect(self) -> Iterator[Samples]:
+        """Yield the samples of all collectors. A collector that fails is logged and counted, and the others
+        are still read.
+        """
+        for name, collector in list(self._collectors.items()):
+            try:
+                yield from collector()
+            except Exception:
+                log.exception("the collector %s failed", name)
+                self._failures[name] += 1
+        family = process.COLLECTOR_FAILURES
+        yield Samples(family, [(family.text(name), self._failures[name]) for name in self._collectors])
