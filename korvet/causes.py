@@ -9,8 +9,11 @@ import asyncio
 import re
 from typing import TYPE_CHECKING, Final
 
+from korvet.logs import fields
+
 if TYPE_CHECKING:
     import logging
+    from collections.abc import Mapping
 
 # One line per minute: the log of an hour's outage fits one screen.
 PERIOD_S: Final = 60.0
@@ -27,7 +30,7 @@ class _Repeated:
 
     def __init__(self) -> None:
         self.again = 0
-        self.latest: tuple[str, tuple[object, ...]] = "", ()
+        self.latest: tuple[str, tuple[object, ...], Mapping[str, object]] = "", (), {}
 
 
 class Causes:
@@ -39,10 +42,11 @@ class Causes:
         self._known: dict[str, _Repeated] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def warn(self, cause: object, message: str, *arguments: object) -> None:
+    def warn(self, cause: object, message: str, *arguments: object, **named: object) -> None:
         """Log a warning, unless one of the same cause was logged less than a period ago.
 
-        Two causes are the same if their texts differ only in numbers: slots, partitions, sizes.
+        Two causes are the same if their texts differ only in numbers: slots, partitions, sizes. `named`: the
+        line's fields, see korvet.logs.fields.
         """
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
@@ -53,10 +57,10 @@ class Causes:
         known = self._known.get(name)
         if known is not None:
             known.again += 1
-            known.latest = message, arguments
+            known.latest = message, arguments, named
             return
         self._known[name] = _Repeated()
-        self._logger.warning(message, *arguments)
+        self._logger.warning(message, *arguments, extra=fields(**named))
         loop.call_later(self._period_s, self._period_over, name)
 
     def _period_over(self, name: str) -> None:
@@ -64,12 +68,13 @@ class Causes:
         if not known.again:
             del self._known[name]
             return
-        message, arguments = known.latest
+        message, arguments, named = known.latest
         self._logger.warning(
             f"{message} (%d times more in %.0f s)",
             *arguments,
             known.again,
             self._period_s,
+            extra=fields(**named, repeated=known.again),
         )
         known.again = 0
         asyncio.get_running_loop().call_later(self._period_s, self._period_over, name)

@@ -11,6 +11,8 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from korvet.logs import fields
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
@@ -58,7 +60,7 @@ def _ended(task: asyncio.Task[Any]) -> None:
     _running.discard(task)
     if not task.cancelled() and (error := task.exception()) is not None:
         failures[task.get_name()] += 1
-        log.error("%s failed", task.get_name(), exc_info=error)
+        log.error("%s failed", task.get_name(), exc_info=error, extra=fields(task=task.get_name()))
 
 
 class _Kept:
@@ -117,6 +119,7 @@ class _Kept:
             pause_s,
             said,
             exc_info=trace,
+            extra=fields(task=self._name, failures=failures[self._name]),
         )
         return pause_s
 

@@ -98,7 +98,19 @@ def serve(file: Path | None, pairs: tuple[str, ...], profile: Path | None, **fla
     korvet serve --config korvet.toml --processes 4
     """
     settings = load(file=file, environ=os.environ, flags=flags | _set_flags(pairs))
-    logs.configure(settings.log_level)
+    alone = settings.processes == 1
+    logs.configure(settings.log_level, settings.log_format, settings.node_id if alone else None)
+    try:
+        _serve(settings, profile)
+    except (click.ClickException, ConfigError, EmbeddedServerError) as error:
+        if settings.log_format == "text":
+            raise
+        # The last line is a JSON object, too.
+        logger.critical("%s", error)
+        raise SystemExit(1) from error
+
+
+def _serve(settings: Config, profile: Path | None) -> None:
     _keep_large_buffers()
     _allow_all_files()
     signal.signal(signal.SIGTERM, _leave)

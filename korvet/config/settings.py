@@ -8,8 +8,8 @@ from typing import Annotated, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from korvet.config.admin_settings import AdminSettings
 from korvet.config.fields import Count, Duration, in_variable, key_of
+from korvet.config.log_settings import LogSettings
 from korvet.security.credentials import MECHANISMS
 from korvet.security.listeners import Endpoint, ListenerSpec, listeners, parse_endpoints, parse_protocol_map
 
@@ -26,7 +26,7 @@ class ListenerSetting(NamedTuple):
     value: object
 
 
-class Config(AdminSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=key_of):
+class Config(LogSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=key_of):
     """All settings of one broker process. Names end with their unit: `_us`, `_ms`, `_minutes`, `_bytes`."""
 
     listeners: Annotated[

@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 from korvet.causes import Causes
 from korvet.coordinator.partition_timers import Alarms
 from korvet.coordinator.served import Claim, ServedPartition
+from korvet.logs import fields
 from korvet.storage.errors import FencedEpoch, StorageError, WritesRefused
 from korvet.supervisor import keep
 
@@ -203,10 +204,12 @@ class Partitions(Generic[_Term]):
                 # Until this broker learns of the new leader, which cancels this task or restarts it.
                 self._logs.fenced(error)
             except StorageError as error:
-                causes.warn(error, "%s-%d cannot be loaded yet: %s", topic.name, partition.number, error)
+                message = "%s-%d cannot be loaded yet: %s"
+                causes.warn(error, message, topic.name, partition.number, error, **self._named(partition))
             except Exception:
                 # A defect: the other partitions serve, and this one keeps reporting that it is loading.
-                logger.exception("%s-%d cannot be loaded", topic.name, partition.number)
+                extra = fields(**self._named(partition))
+                logger.exception("%s-%d cannot be loaded", topic.name, partition.number, extra=extra)
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, LAST_RETRY_S)
         partition.loading = None
@@ -214,6 +217,10 @@ class Partitions(Generic[_Term]):
         partition.changed.set()
         term.begin()
         self._tell_loaded()
+
+    def _named(self, partition: Partition[_Term]) -> dict[str, object]:
+        """The fields of lines about a partition."""
+        return {"topic": self._name, "partition": partition.number}
 
     async def _claim(self, topic: Topic, partition: Partition[_Term]) -> _Term:
         number = partition.number
@@ -240,11 +247,13 @@ class Partitions(Generic[_Term]):
         if partition.term is not term or self.closed:
             return
         if isinstance(error, FencedEpoch):
-            logger.warning("%s-%d is coordinated by another broker now", self._name, partition.number)
+            message, extra = "%s-%d is coordinated by another broker now", fields(**self._named(partition))
+            logger.warning(message, self._name, partition.number, extra=extra)
             partition.epoch = None
             self._end_term(partition, ErrorCode.not_coordinator)
             return
-        causes.warn(error, "%s-%d is loaded again: %s", self._name, partition.number, error)
+        message = "%s-%d is loaded again: %s"
+        causes.warn(error, message, self._name, partition.number, error, **self._named(partition))
         if isinstance(error, WritesRefused):
             # Appends are sequential, and this one is answered.
             partition.quiet_epoch = term.writers_epoch

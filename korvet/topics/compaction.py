@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING, NoReturn
 
 from korvet.causes import Causes
+from korvet.logs import fields
 from korvet.storage.compaction.compactor import CompactionRules, Compactor, Pace
 from korvet.storage.errors import FencedEpoch, StorageError, TopicGone
 from korvet.topics.configs import INT64_MAX
@@ -85,10 +86,12 @@ class LogCleaner:
                 except FencedEpoch:
                     continue
                 except StorageError as error:
-                    causes.warn(error, "compaction of %s-%d: %s", topic.name, partition, error)
+                    where = {"topic": topic.name, "partition": partition}
+                    causes.warn(error, "compaction of %s-%d: %s", topic.name, partition, error, **where)
                 except Exception:
                     # A defect must not keep the other partitions from being compacted.
-                    log.exception("compaction of %s-%d", topic.name, partition)
+                    extra = fields(topic=topic.name, partition=partition)
+                    log.exception("compaction of %s-%d", topic.name, partition, extra=extra)
         return removed
 
     async def _clean(self, partition: PartitionLog, shares: list[int] | None) -> int:

@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, NoReturn
 
 from korvet.causes import Causes
+from korvet.logs import fields
 from korvet.storage.errors import FencedEpoch, StorageError, TopicGone
 
 if TYPE_CHECKING:
@@ -54,10 +55,12 @@ async def apply_retention(topics: TopicDirectory, config: Config, now_ms: int) -
             except FencedEpoch:
                 continue
             except StorageError as error:
-                causes.warn(error, "retention of %s-%d: %s", topic.name, partition, error)
+                where = {"topic": topic.name, "partition": partition}
+                causes.warn(error, "retention of %s-%d: %s", topic.name, partition, error, **where)
             except Exception:
                 # A defect or damaged data must not keep the other partitions from being trimmed.
-                log.exception("retention of %s-%d", topic.name, partition)
+                extra = fields(topic=topic.name, partition=partition)
+                log.exception("retention of %s-%d", topic.name, partition, extra=extra)
     return deleted
 
 

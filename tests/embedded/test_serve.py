@@ -1,7 +1,9 @@
 """`korvet serve` with its embedded server: readiness, stop, a killed server, a folder in use."""
 
+import json
 import os
 import signal
+import struct
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ from tests.embedded.folders import rewrite
 from tests.support.polling import until
 from tests.support.processes import alive, run
 from tests.support.servers import KorvetServer
+from tests.support.wire import RawConnection
 
 TIMEOUT_S = 30
 
@@ -106,3 +109,24 @@ def test_an_interrupt_ends_it_too(server: KorvetServer) -> None:
     until(lambda: not server.process.running, TIMEOUT_S, "korvet has ended")
     assert server.process.exit_code == 0
     assert not alive(store)
+
+
+def test_every_line_of_a_json_log_is_an_object(server: KorvetServer) -> None:
+    server.stop()
+    server.options += ["--set", "log.format=json"]
+    server.restart()
+    # A name that is not UTF-8, and one that forges a line: the broker closes both connections.
+    for name in (b"\xff\xfe\n", b'a\n{"level": "ERROR"}\n'):
+        with RawConnection(server.host, server.port, TIMEOUT_S) as raw:
+            raw.send(struct.pack(">hhih", 3, 12, 1, len(name)) + name + b"\x00\xff")
+            assert raw.closed_by_server()
+    assert "in use by process" in refusal(
+        "127.0.0.1:0", server.data_dir, "--set", "log.format=json", "--node-id", "5"
+    )
+    server.stop()
+    text = server.log.read_text()
+    lines = text[text.rindex("korvet is ready on") :].splitlines()[1:]
+    found = [json.loads(line) for line in lines]
+    assert found[-1]["message"] == "stopping"
+    assert {line["node_id"] for line in found} == {1}
+    assert sum(line["logger"] == "korvet.server.connection" for line in found) == 2

@@ -64,6 +64,7 @@ def test_every_setting_can_be_given_in_the_environment(setting: Setting) -> None
         "admin_listen": "[::1]:0",
         "redis": "redis://localhost",
         "log_level": "debug",
+        "log_format": "json",
         "embedded_appendfsync": "everysec",
         "embedded_module": "off",
         "offsets_commit_value_version": "4",

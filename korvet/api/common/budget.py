@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-import traceback
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
+
+from korvet.logs import current_traceback
 
 if TYPE_CHECKING:
     import asyncio
@@ -119,5 +120,4 @@ def _call(ready: Callable[[bool], None]) -> None:
         ready(True)
     except Exception:  # noqa: BLE001 - logged
         # The others must not wait for ever. As text: a log record that is kept must not keep the request.
-        reason = traceback.format_exc()
-        log.error("a request could not go on when there was memory for it\n%s", reason)
+        log.error("a request could not go on when there was memory for it", extra=current_traceback())

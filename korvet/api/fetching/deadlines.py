@@ -9,9 +9,10 @@ clients, which would otherwise all arrive at once.
 from __future__ import annotations
 
 import logging
-import traceback
 from collections import deque
 from typing import TYPE_CHECKING, Final
+
+from korvet.logs import current_traceback
 
 if TYPE_CHECKING:
     import asyncio
@@ -103,5 +104,4 @@ class Deadlines:
             except Exception:  # noqa: BLE001 - logged
                 # A failing request must not delay the others. The traceback is logged as text: a log record
                 # with the exception would hold the request's slot, whose release ends the connection.
-                reason = traceback.format_exc()
-                log.error("a request could not be answered at its deadline\n%s", reason)
+                log.error("a request could not be answered at its deadline", extra=current_traceback())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import hiredis
 
+from korvet.logs import current_traceback
 from korvet.records.batch import BytesLike
 from korvet.records.kernel import pack_command
 from korvet.storage.errors import RedisFault, StorageError, domain_error
@@ -66,7 +66,7 @@ def answer(on_reply: Callable[[Any], None], reply: Any) -> None:
         on_reply(reply)
     except Exception:  # noqa: BLE001 - logged
         # As text: a kept log record must not keep the request alive, which ends when nothing refers to it.
-        log.error("a reply of Redis could not be handled\n%s", traceback.format_exc())
+        log.error("a reply of Redis could not be handled", extra=current_traceback())
 
 
 def parse_reply(reply: memoryview) -> Any:
