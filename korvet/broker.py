@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from korvet import api
+from korvet.admin.service import AdminService
 from korvet.api.common.password_checks import PasswordChecks
 from korvet.api.common.services import Services
 from korvet.api.fetching.deadlines import Deadlines
@@ -74,6 +75,22 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
     address cannot be listened on.
     """
     api.load_all()
+    lifecycle = Lifecycle()
+    admin = AdminService(config, lifecycle)
+    try:
+        await admin.start()
+        await _serve(config, redis_url, lifecycle, admin, ready)
+    finally:
+        await admin.close()
+
+
+async def _serve(
+    config: Config,
+    redis_url: str,
+    lifecycle: Lifecycle,
+    admin: AdminService,
+    ready: Callable[[str, int], None],
+) -> None:
     authorizer, credentials, quotas = _authorizer(config), Credentials(), ClientQuotas()
     listener = Listener(config, authorizer, credentials, quotas)
     try:
@@ -81,10 +98,11 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
         store = await _open_store(config, redis_url, endpoints)
         groups = GroupConfig.from_settings(config)
         security = SharedConfigs(store.commands, authorizer, credentials, quotas, groups.own)
-        parts = _assemble(config, listener, store, security, groups)
+        parts = _assemble(config, lifecycle, listener, store, security, groups)
         tasks = _server_tasks(parts, redis_url)
         try:
-            await _run(parts, partial(_ready, parts, redis_url, ready, next(iter(endpoints.values()))))
+            now_ready = partial(_ready, parts, redis_url, ready, next(iter(endpoints.values())))
+            await _run(parts, admin, now_ready)
         finally:
             await _end(tasks)
             await parts.transactions.close()
@@ -96,7 +114,12 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
 
 
 def _assemble(
-    config: Config, listener: Listener, store: Store, security: SharedConfigs, groups: GroupConfig
+    config: Config,
+    lifecycle: Lifecycle,
+    listener: Listener,
+    store: Store,
+    security: SharedConfigs,
+    groups: GroupConfig,
 ) -> Parts:
     assert store.membership is not None
     timeout_ms = config.offsets_commit_timeout_ms
@@ -125,7 +148,7 @@ def _assemble(
     )
     return Parts(
         config=config,
-        lifecycle=Lifecycle(),
+        lifecycle=lifecycle,
         listener=listener,
         store=store,
         member=store.membership,
@@ -160,21 +183,24 @@ async def _open_store(config: Config, redis_url: str, endpoints: Mapping[str, Ad
     )
 
 
-async def _run(parts: Parts, ready: Callable[[], None]) -> None:
+async def _run(parts: Parts, admin: AdminService, ready: Callable[[], None]) -> None:
     member = parts.member
     changes = _ChangeListener(parts)
     lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     member.on_lost = lambda error: None if lost.done() else lost.set_exception(StoreError(str(error)))
     freeze_long_lived_objects()
-    parts.lifecycle.phase = Phase.LOADING
-    await _load(parts, changes)
     services = _services(parts)
-    parts.security.quotas.on_change = parts.listener.forget_repeats
-    tasks = _housekeeping(parts)
+    dispatcher = Dispatcher(services, Backpressure(_IN_FLIGHT_BYTES))
+    tasks: list[asyncio.Task[None]] = []
     try:
+        parts.lifecycle.phase = Phase.LOADING
+        admin.attach(parts, dispatcher)
+        await _load(parts, changes)
+        parts.security.quotas.on_change = parts.listener.forget_repeats
+        tasks += _housekeeping(parts)
         freeze_long_lived_objects()
         # Other brokers send clients to this broker already; it reports to them what is still being loaded.
-        await parts.listener.start(Dispatcher(services, Backpressure(_IN_FLIGHT_BYTES)))
+        await parts.listener.start(dispatcher)
         if not member.alone:
             await parts.coordinator.wait_loaded()
             await member.wait_known()

@@ -20,14 +20,14 @@ _SLICE_S: Final = 0.005
 _AT_ONCE: Final = 200
 
 
-async def sliced(items: Iterable[_Item]) -> AsyncIterator[_Item]:
+async def sliced(items: Iterable[_Item], slice_s: float = _SLICE_S) -> AsyncIterator[_Item]:
     """Yield the items one by one, with a turn of the event loop for others after every slice of time."""
-    until = time.perf_counter() + _SLICE_S
+    until = time.perf_counter() + slice_s
     for item in items:
         yield item
         if time.perf_counter() >= until:
             await asyncio.sleep(0)
-            until = time.perf_counter() + _SLICE_S
+            until = time.perf_counter() + slice_s
 
 
 async def gathered(answers: Iterable[Coroutine[Any, Any, _Answer]]) -> list[_Answer]:

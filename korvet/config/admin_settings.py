@@ -8,6 +8,9 @@ from korvet.config.address import Address, parse_address
 from korvet.config.broker_settings import BrokerSettings
 from korvet.config.fields import INT32_MAX, key_of
 
+# An empty secret would admit everybody.
+_Secret = Annotated[str, Meta(min_length=1)]
+
 
 class AdminSettings(BrokerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=key_of):
     """The part of `Config` about metrics, health and status by HTTP."""
@@ -19,6 +22,13 @@ class AdminSettings(BrokerSettings, frozen=True, kw_only=True, forbid_unknown_fi
             "free one. If empty, there is no endpoint."
         ),
     ] = ""
+    admin_socket: Annotated[
+        str | None,
+        Meta(
+            description="Path of a unix socket with the same pages, for processes of the same user. It needs "
+            "no token. With `--processes`, the main process serves it."
+        ),
+    ] = None
     admin_ssl_keystore_location: Annotated[
         str | None,
         Meta(
@@ -30,7 +40,8 @@ class AdminSettings(BrokerSettings, frozen=True, kw_only=True, forbid_unknown_fi
         str | None, Meta(description="Password of the admin endpoint's private key, if it is encrypted.")
     ] = None
     admin_token: Annotated[
-        str | None, Meta(description="Token with which clients may read metrics and status (Bearer).")
+        _Secret | None,
+        Meta(description="Token with which clients may read metrics and status (Bearer)."),
     ] = None
     admin_token_location: Annotated[
         str | None, Meta(description="File with that token; replaces `admin.token`.")
@@ -38,7 +49,7 @@ class AdminSettings(BrokerSettings, frozen=True, kw_only=True, forbid_unknown_fi
     admin_basic_user: Annotated[
         str | None, Meta(description="User name with which clients may read metrics and status (Basic).")
     ] = None
-    admin_basic_password: Annotated[str | None, Meta(description="Password of that user.")] = None
+    admin_basic_password: Annotated[_Secret | None, Meta(description="Password of that user.")] = None
     admin_basic_password_location: Annotated[
         str | None, Meta(description="File with that password; replaces `admin.basic.password`.")
     ] = None

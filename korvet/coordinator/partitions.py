@@ -156,6 +156,11 @@ class Partitions(Generic[_Term]):
         """Whether `wait_loaded` would return at once."""
         return all(partition.changed.is_set() for partition in self._partitions)
 
+    @property
+    def loading(self) -> int:
+        """How many partitions are being loaded."""
+        return sum(not partition.changed.is_set() for partition in self._partitions)
+
     def _tell_loaded(self) -> None:
         if self._on_loaded is not None and self.are_loaded:
             self._on_loaded()

@@ -157,6 +157,11 @@ class CoordinatorService:
         """Wait until every partition serves or is coordinated by another broker."""
         await self._partitions.wait_loaded()
 
+    @property
+    def loading(self) -> int:
+        """How many partitions are being loaded."""
+        return self._partitions.loading
+
     async def close(self) -> None:
         """Refuse waiting requests and stop. Everything that was promised is in the log."""
         await self._partitions.close()

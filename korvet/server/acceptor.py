@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Sequence
 
-    from korvet.server.connection import Connection
     from korvet.server.connections import Admission, Connections
 
 log = logging.getLogger(__name__)
@@ -57,8 +56,10 @@ class Acceptor:
         """The TCP port that is listened on."""
         return int(self._sockets[0].getsockname()[1])
 
-    def start(self, connect: Callable[[], Connection]) -> None:
-        """Accept clients; `connect` makes the protocol of a new connection. Raises OSError."""
+    def start(self, connect: Callable[[Callable[[], None]], asyncio.BaseProtocol]) -> None:
+        """Accept clients. `connect(leave)` makes the protocol of a new connection, which calls `leave` when
+        it ends. Raises OSError.
+        """
         self._connect = connect
         for each in self._sockets:
             each.listen(_BACKLOG)
@@ -85,7 +86,8 @@ class Acceptor:
                 # Otherwise no connection is left, or the client's network failed before the accept.
                 return
             accepted.setblocking(False)
-            host = f"/{address[0]}"
+            # A client of a unix socket has no address.
+            host = f"/{address[0]}" if address else "/"
             admission = self._connections.admit(self._name, host)
             if admission is None:
                 accepted.close()
@@ -105,8 +107,7 @@ class Acceptor:
                 finally:
                     admission.leave()
             return
-        connection = self._connect()
-        connection.on_disconnect(admission.leave)
+        connection = self._connect(admission.leave)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection,

@@ -17,7 +17,7 @@ from korvet.server.tls import ServerTls
 from korvet.supervisor import keep
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from korvet.config.settings import Config
     from korvet.quotas.throttle import ClientQuotas
@@ -116,11 +116,13 @@ class Listener:
         for connection in self._connections:
             connection.shut_down()
 
-    def _connect(self, listener_access: ListenerAccess) -> Connection:
+    def _connect(self, listener_access: ListenerAccess, leave: Callable[[], None]) -> Connection:
         assert self._dispatch is not None
-        return Connection(
+        connection = Connection(
             self._dispatch, self._config.socket_request_max_bytes, self._connections, listener_access
         )
+        connection.on_disconnect(leave)
+        return connection
 
 
 def room_for_connections() -> int:

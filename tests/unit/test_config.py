@@ -62,6 +62,7 @@ def test_every_setting_can_be_given_in_the_environment(setting: Setting) -> None
         "listen": "[::1]:0",
         "advertise": "kafka.example:9092",
         "admin_listen": "[::1]:0",
+        "admin_socket": "/tmp/admin.sock",
         "redis": "redis://localhost",
         "log_level": "debug",
         "log_format": "json",

@@ -65,3 +65,21 @@ COLLECTOR_FAILURES: Final = Family(
     "Exceptions of collectors, which leave their metrics out of a scrape.",
     ("collector",),
 )
+READY: Final = Family("korvet_ready", Kind.GAUGE, "1 if the broker is ready for clients, as /readyz says.")
+READY_CHECK: Final = Family(
+    "korvet_ready_check",
+    Kind.GAUGE,
+    "1 for each condition of readiness that is met, 0 for each that is not.",
+    ("check",),
+)
+SCRAPE_SECONDS: Final = Family(
+    "korvet_scrape_duration_seconds",
+    Kind.GAUGE,
+    "The time that the previous page of metrics took, with the time of other work in between, in seconds.",
+)
+ADMIN_REQUESTS: Final = Family(
+    "korvet_admin_requests_total",
+    Kind.COUNTER,
+    "Answered requests of the admin endpoint; the path is empty for pages that do not exist.",
+    ("path", "code"),
+)

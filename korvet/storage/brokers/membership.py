@@ -154,6 +154,13 @@ class Membership:
         return len(self.assignment.brokers) == 1
 
     @property
+    def holds_lease(self) -> bool:
+        """Whether this broker may lead partitions: it holds its lease by its own clock, in a version of the
+        assignment that it follows.
+        """
+        return not (self._suspended or self._left) and steady_s() < self._serves_until_s
+
+    @property
     def is_controller(self) -> bool:
         """Whether this broker does the work of the whole cluster."""
         return not self._left and self.assignment.controller.node_id == self.node_id

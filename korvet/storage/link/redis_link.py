@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from korvet.records.kernel import pack_command
 from korvet.storage.errors import LinkLost, StorageError, StoreError, WritesRefused
 from korvet.storage.link.calls import Caller, answer, ask
+from korvet.storage.link.clock import steady_s
 from korvet.storage.link.connection import Connection
 from korvet.storage.link.replication import parse_replication
 from korvet.supervisor import keep
@@ -88,6 +89,7 @@ class RedisLink(Caller):
         """What the server reported when the link came up (INFO replication), or after its history got
         another id; nothing if that is forbidden.
         """
+        self._heard_s = steady_s()
         self.on_up: Callable[[], None] | None = None
         """Called each time the link accepts commands again after it was lost."""
         self.on_down: Callable[[], None] | None = None
@@ -135,6 +137,11 @@ class RedisLink(Caller):
     def silent_ms(self) -> int:
         """How long a reply has been due without anything received (ms); 0 if that is short."""
         return self._silent_checks * self._check_ms if self._silent_checks >= _SILENT_CHECKS else 0
+
+    @property
+    def unheard_ms(self) -> int:
+        """The time (ms) since something was received, accurate to one interval of checks (half a second)."""
+        return int((steady_s() - self._heard_s) * 1000)
 
     @property
     def _check_ms(self) -> int:
@@ -221,6 +228,7 @@ class RedisLink(Caller):
         if connection.lost:
             raise LinkLost("the connection broke during the handshake")
         self._connection = connection
+        self._heard_s = steady_s()
         self._why_down = ""
         self._up.set()
         self._check_later(connection)
@@ -274,6 +282,8 @@ class RedisLink(Caller):
 
     def _check_liveness(self, connection: Connection) -> None:
         """Send PING on an idle connection; give up a connection that was silent for too long."""
+        if connection.received:
+            self._heard_s = steady_s()
         if connection.received or not connection.waiting:
             self._silent_checks = 0
             connection.received = False

@@ -17,7 +17,7 @@ from tests.support.polling import until_async
 from tests.unit.server.transports import MAX_REQUEST_BYTES, Held, framed, request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 DEADLINE_S = 20
 
@@ -93,7 +93,13 @@ def test_clients_wait_while_none_can_be_accepted(
     accepting = Acceptor("A", [listening], connections, None, 1.0)
 
     async def test() -> None:
-        accepting.start(lambda: Connection(held, MAX_REQUEST_BYTES, connections))
+
+        def connect(leave: Callable[[], None]) -> Connection:
+            connection = Connection(held, MAX_REQUEST_BYTES, connections)
+            connection.on_disconnect(leave)
+            return connection
+
+        accepting.start(connect)
         reader, writer = await asyncio.open_connection("127.0.0.1", accepting.port)
         writer.write(framed(request(1)))
         await until_async(lambda: arrived(held), DEADLINE_S, "the request has arrived")

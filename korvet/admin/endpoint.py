@@ -1,0 +1,68 @@
+"""The pages of an admin endpoint: which there are, who may read them, and how often they were read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from korvet.admin.http import Request, Response, text_response
+from korvet.causes import Causes
+from korvet.metrics.families.process import ADMIN_REQUESTS
+from korvet.metrics.family import Samples
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
+
+    from korvet.admin.access import Access
+
+Page: TypeAlias = "Callable[[Request], Awaitable[Response]]"
+
+log = logging.getLogger(__name__)
+causes = Causes(log)
+
+PROBES: Final = frozenset({"/livez", "/readyz"})
+"""Pages that need no token: kubelets have none, and these pages name no topics, groups or users."""
+
+
+class Endpoint:
+    """Answers the requests of all clients."""
+
+    def __init__(self, pages: Mapping[str, Page]) -> None:
+        self._pages = pages
+        self._requests: Counter[tuple[str, int]] = Counter()
+
+    async def answer(self, access: Access, request: Request) -> Response:
+        """Returns the page that a client asks for, or why it cannot have it."""
+        response = await self._answer(access, request)
+        known = request.path if request.path in self._pages else ""
+        self._requests[known, response.status.value] += 1
+        return response
+
+    def collect(self) -> Iterator[Samples]:
+        """See Collector."""
+        counts = sorted(self._requests.items())
+        yield Samples(ADMIN_REQUESTS, [(ADMIN_REQUESTS.text(*key), count) for key, count in counts])
+
+    async def _answer(self, access: Access, request: Request) -> Response:
+        if request.method not in {"GET", "HEAD"}:
+            reason = "only GET and HEAD are allowed"
+            return text_response(HTTPStatus.METHOD_NOT_ALLOWED, reason, ("Allow", "GET, HEAD"))
+        if request.path not in PROBES and not access.admits(request.field("authorization")):
+            if request.field("authorization"):
+                causes.warn("wrong secret", "a client of the admin endpoint gave a wrong token or password")
+            reason = "this page needs a token or a password"
+            return text_response(HTTPStatus.UNAUTHORIZED, reason, *access.challenges)
+        page = self._pages.get(request.path)
+        if page is None:
+            return text_response(HTTPStatus.NOT_FOUND, f"there are only {' '.join(sorted(self._pages))}")
+        return await page(request)
+
+
+async def livez(request: Request) -> Response:
+    """The event loop answers."""
+    del request
+    await asyncio.sleep(0)
+    return text_response(HTTPStatus.OK, "ok")

@@ -1,0 +1,70 @@
+"""The page of metrics: in the format that the client prefers, compressed if it accepts that."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import zlib
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from korvet.admin.http import Response, quality
+from korvet.metrics.exposition import OPEN_METRICS, TEXT, rendered
+from korvet.metrics.families.process import SCRAPE_SECONDS
+from korvet.metrics.family import NO_LABELS, Samples
+from korvet.slices import sliced
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from korvet.admin.http import Request
+    from korvet.observe.registry import Registry
+
+# The time for which the event loop is held at once, so that a scrape does not delay clients.
+_SLICE_S: Final = 0.001
+# The fastest level makes a page of metrics ten times smaller.
+_LEVEL: Final = 1
+_GZIP: Final = 16 + zlib.MAX_WBITS
+
+
+class MetricsPage:
+    """Renders one page at a time."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._rendering = asyncio.Lock()
+        self._took_s = float("nan")
+
+    async def answer(self, request: Request) -> Response:
+        """See Page."""
+        open_metrics = prefers_open_metrics(request.field("accept"))
+        async with self._rendering:
+            began_s = time.perf_counter()
+            pieces = rendered(self._registry.collect(), open_metrics=open_metrics)
+            response = await metrics_response(pieces, request, open_metrics=open_metrics)
+            self._took_s = time.perf_counter() - began_s
+        return response
+
+    def collect(self) -> Iterator[Samples]:
+        """See Collector."""
+        yield Samples(SCRAPE_SECONDS, [(NO_LABELS, self._took_s)])
+
+
+def prefers_open_metrics(accept: str) -> bool:
+    """Returns whether a client prefers OpenMetrics to the text format."""
+    open_metrics = quality(accept, "application/openmetrics-text", "application/*")
+    return open_metrics > 0 and open_metrics >= quality(accept, "text/plain", "text/*")
+
+
+async def metrics_response(pieces: Iterable[str], request: Request, *, open_metrics: bool) -> Response:
+    """Returns a page, made slice by slice."""
+    fields = [("Vary", "Accept, Accept-Encoding")]
+    body: list[bytes] = []
+    if quality(request.field("accept-encoding"), "gzip") > 0:
+        fields.append(("Content-Encoding", "gzip"))
+        packer = zlib.compressobj(_LEVEL, wbits=_GZIP)
+        body += [packer.compress(piece.encode()) async for piece in sliced(pieces, _SLICE_S)]
+        body.append(packer.flush())
+    else:
+        body += [piece.encode() async for piece in sliced(pieces, _SLICE_S)]
+    return Response(HTTPStatus.OK, body, OPEN_METRICS if open_metrics else TEXT, fields)

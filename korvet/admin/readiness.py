@@ -1,0 +1,60 @@
+"""The facts about a running broker that decide on its readiness, and the metrics of readiness."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from korvet.admin.health import CHECKS, Check, Facts, Server, is_ready, readiness
+from korvet.metrics.families import process
+from korvet.metrics.family import NO_LABELS, Samples
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from korvet.observe.lifecycle import Lifecycle
+    from korvet.observe.parts import Parts
+
+
+class Readiness:
+    """The readiness of one broker, before and after its parts exist."""
+
+    def __init__(self, lifecycle: Lifecycle, most_unheard_ms: int) -> None:
+        """most_unheard_ms: `admin.ready.redis.ms`."""
+        self._lifecycle = lifecycle
+        self._most_unheard_ms = most_unheard_ms
+        self.parts: Parts | None = None
+        """None until the broker has its lease and the topics."""
+
+    def checks(self) -> tuple[Check, ...]:
+        """All checks now."""
+        if self.parts is None:
+            reason = f"the broker is {self._lifecycle.phase}"
+            return tuple(Check(name, reason) for name in CHECKS)
+        return readiness(self._facts(self.parts))
+
+    def collect(self) -> Iterator[Samples]:
+        """See Collector."""
+        checks = self.checks()
+        yield Samples(process.READY, [(NO_LABELS, int(is_ready(checks)))])
+        rows = [(process.READY_CHECK.text(check.name), int(not check.problem)) for check in checks]
+        yield Samples(process.READY_CHECK, rows)
+
+    def _facts(self, parts: Parts) -> Facts:
+        member, no_room = parts.member, parts.store.resources.no_room
+        return Facts(
+            phase=self._lifecycle.phase,
+            holds_lease=member.holds_lease,
+            servers=[
+                Server(
+                    server.address.named,
+                    server.connected,
+                    max(server.write.unheard_ms, server.read.unheard_ms),
+                )
+                for server in parts.store.router.servers()
+            ],
+            most_unheard_ms=self._most_unheard_ms,
+            loading_groups=parts.coordinator.loading,
+            loading_transactions=parts.transactions.loading,
+            keyspace_lost="" if member.lost is None else str(member.lost),
+            writes_refused=str(member.writes_refused or no_room or ""),
+        )

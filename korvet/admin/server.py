@@ -1,0 +1,141 @@
+"""The listening sockets of an admin endpoint: TCP, with or without TLS, and a unix socket."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from korvet.admin.access import Access
+from korvet.admin.connection import HttpConnection
+from korvet.config.errors import ConfigError
+from korvet.server.acceptor import Acceptor, bind
+from korvet.server.connections import ConnectionLimits, Connections
+from korvet.server.tls import ServerTls
+from korvet.supervisor import keep
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Sequence
+
+    from korvet.admin.endpoint import Endpoint
+    from korvet.config.address import Address
+    from korvet.config.settings import Config
+
+log = logging.getLogger(__name__)
+
+# Limits the open connections: scrapers and probes have a few.
+_MOST_CONNECTIONS: Final = 64
+# Limits those of one address, so that others can still connect.
+_MOST_PER_HOST: Final = 32
+_HANDSHAKE_S: Final = 10.0
+_LOOPBACK: Final = ("127.", "::1")
+
+
+class AdminServer:
+    """Accepts the clients of one admin endpoint."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        """Use `open`."""
+        self._endpoint = endpoint
+        self._connections = Connections(ConnectionLimits(_MOST_CONNECTIONS, _MOST_PER_HOST))
+        self._acceptors: list[Acceptor] = []
+        self._open: set[HttpConnection] = set()
+        self._watches = [keep("admin connections", self._connections.keep_watch)]
+        self._socket: Path | None = None
+
+    @classmethod
+    async def open(cls, config: Config, endpoint: Endpoint) -> AdminServer:
+        """Accept clients on `admin.listen` and `admin.socket`, as far as they are set.
+
+        Raises ConfigError if a file cannot be used, and OSError if an address cannot be listened on.
+        """
+        server = cls(endpoint)
+        try:
+            if config.admin_address is not None:
+                await server._listen(config, config.admin_address)
+            if config.admin_socket is not None:
+                server._listen_locally(Path(config.admin_socket))
+        except BaseException:
+            await server.close()
+            raise
+        return server
+
+    async def close(self) -> None:
+        """Accept no more clients, and end all connections."""
+        for acceptor in self._acceptors:
+            acceptor.close()
+        for connection in list(self._open):
+            connection.end()
+        for watch in self._watches:
+            watch.cancel()
+        await asyncio.gather(*self._watches, return_exceptions=True)
+        if self._socket is not None:
+            self._socket.unlink(missing_ok=True)
+
+    async def _listen(self, config: Config, address: Address) -> None:
+        access, tls = Access.of(config), _tls_of(config)
+        sockets = await bind(*address)
+        context = None if tls is None else tls.context
+        acceptor = self._accept("admin", sockets, access, context)
+        if tls is not None:
+            self._watches.append(keep("TLS files of the admin endpoint", tls.keep_up))
+        scheme = "http" if tls is None else "https"
+        log.info("admin endpoint at %s://%s", scheme, address._replace(port=acceptor.port))
+        hosts = {str(each.getsockname()[0]) for each in sockets}
+        if access.is_open and not all(host.startswith(_LOOPBACK) for host in hosts):
+            log.warning(
+                "other hosts can read the metrics and the status of this broker, with the names of topics "
+                "and groups: set admin.token or admin.basic.user, or listen on 127.0.0.1"
+            )
+
+    def _listen_locally(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listening.setblocking(False)
+            listening.bind(str(path))
+            path.chmod(0o600)
+        except OSError as error:
+            listening.close()
+            raise OSError(error.errno, f"{path}: {error.strerror or error}") from error
+        self._socket = path
+        self._accept("admin socket", [listening], Access(None, None, None), None)
+
+    def _accept(
+        self, name: str, sockets: Sequence[socket.socket], access: Access, context: ssl.SSLContext | None
+    ) -> Acceptor:
+        acceptor = Acceptor(name, sockets, self._connections, context, _HANDSHAKE_S)
+        self._acceptors.append(acceptor)
+        acceptor.start(partial(self._connect, access))
+        return acceptor
+
+    def _connect(self, access: Access, leave: Callable[[], None]) -> HttpConnection:
+        def ended() -> None:
+            self._open.discard(connection)
+            leave()
+
+        connection = HttpConnection(partial(self._endpoint.answer, access), ended)
+        self._open.add(connection)
+        return connection
+
+
+def _tls_of(config: Config) -> ServerTls | None:
+    """TLS with the endpoint's own certificate, and the versions and ciphers of the listeners."""
+    if config.admin_ssl_keystore_location is None:
+        return None
+    own = msgspec.structs.replace(
+        config,
+        ssl_keystore_location=config.admin_ssl_keystore_location,
+        ssl_key_password=config.admin_ssl_key_password,
+        ssl_truststore_location=None,
+    )
+    try:
+        return ServerTls(own, "none")
+    except ConfigError as error:
+        raise ConfigError(f"admin endpoint: {error}") from error

@@ -1,0 +1,76 @@
+"""The admin endpoint of one broker, from its start to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from korvet.admin.endpoint import Endpoint, livez
+from korvet.admin.health import is_ready
+from korvet.admin.http import Request, Response, text_response
+from korvet.admin.metrics_page import MetricsPage
+from korvet.admin.readiness import Readiness
+from korvet.admin.server import AdminServer
+from korvet.observe import collectors
+from korvet.observe.event_loop import EventLoopLag
+from korvet.observe.registry import Registry
+from korvet.supervisor import keep
+
+if TYPE_CHECKING:
+    from korvet.config.settings import Config
+    from korvet.observe.lifecycle import Lifecycle
+    from korvet.observe.parts import Parts
+    from korvet.server.dispatch import Dispatcher
+
+
+class AdminService:
+    """Serves the pages of one broker."""
+
+    def __init__(self, config: Config, lifecycle: Lifecycle) -> None:
+        self._config = config
+        self._readiness = Readiness(lifecycle, config.admin_ready_redis_ms)
+        self._registry = Registry()
+        self._server: AdminServer | None = None
+        self._lag = EventLoopLag()
+        self._watch: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Serve the pages, if the settings ask for an endpoint. Raises ConfigError and OSError; see
+        AdminServer.open.
+        """
+        if self._config.admin_address is None and self._config.admin_socket is None:
+            return
+        metrics = MetricsPage(self._registry)
+        pages = {"/livez": livez, "/readyz": self._readyz, "/metrics": metrics.answer}
+        endpoint = Endpoint(pages)
+        self._registry.add(collectors.of_process(self._lag))
+        self._registry.add(
+            [
+                ("readiness", self._readiness.collect),
+                ("admin endpoint", endpoint.collect),
+                ("scrape", metrics.collect),
+            ]
+        )
+        self._server = await AdminServer.open(self._config, endpoint)
+        self._watch = keep("event loop lag", self._lag.watch)
+
+    def attach(self, parts: Parts, dispatcher: Dispatcher) -> None:
+        """Show a broker's parts from now on."""
+        if self._server is not None:
+            self._readiness.parts = parts
+            self._registry.add(collectors.of_broker(parts, dispatcher))
+
+    async def close(self) -> None:
+        """Serve nothing any more."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        if self._server is not None:
+            await self._server.close()
+
+    async def _readyz(self, request: Request) -> Response:
+        del request
+        checks = self._readiness.checks()
+        status = HTTPStatus.OK if is_ready(checks) else HTTPStatus.SERVICE_UNAVAILABLE
+        return text_response(status, "\n".join(map(str, checks)))
