@@ -1,0 +1,105 @@
+"""Checks the Prometheus rules and Grafana dashboards in deploy/: promtool parses every expression, and korvet
+declares every metric and label that one reads. tests/observe evaluates them on real brokers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.deploy.observed import (
+    CASES,
+    DASHBOARDS,
+    DEPLOY,
+    ROOT,
+    RULES,
+    alert_names,
+    panels,
+    read_yaml,
+    rules,
+    uses,
+)
+from tests.support.prometheus import promtool
+from tools import dashboards
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_promtool_accepts_rules_and_configuration() -> None:
+    for arguments in (
+        ("check", "rules", "--lint-fatal", *map(str, RULES)),
+        ("check", "config", str(DEPLOY / "prometheus" / "prometheus.yml")),
+    ):
+        done = promtool(*arguments)
+        assert done.returncode == 0, (done.stdout + done.stderr).decode()
+
+
+def test_promtool_finds_faults(tmp_path: Path) -> None:
+    """Its silence in the other tests means something."""
+    wrong = tmp_path / "wrong.yml"
+    wrong.write_text(RULES[0].read_text().replace("sum(", "sun(", 1))
+    assert "unknown function" in promtool("check", "rules", wrong).stderr.decode()
+
+
+def test_alerts_fire_when_they_should_and_only_then() -> None:
+    done = promtool("test", "rules", CASES)
+    assert done.returncode == 0, (done.stdout + done.stderr).decode()
+
+
+def test_every_alert_has_cases_of_both_kinds() -> None:
+    fires: dict[str, set[bool]] = {name: set() for name in alert_names()}
+    for case in read_yaml(CASES)["tests"]:
+        for check in case["alert_rule_test"]:
+            fires[check["alertname"]].add(bool(check.get("exp_alerts")))
+    assert [name for name, kinds in fires.items() if kinds != {True, False}] == []
+
+
+def test_every_alert_is_explained() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text().partition("\n## Alerts")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)`", text, re.MULTILINE) == alert_names()
+
+
+def test_every_alert_has_a_severity_and_a_summary() -> None:
+    for rule in rules():
+        if "alert" in rule:
+            assert rule["labels"]["severity"] in {"critical", "warning"}, rule["alert"]
+            assert rule["annotations"]["summary"].endswith("."), rule["alert"]
+
+
+def test_expressions_of_dashboards_are_correct(tmp_path: Path) -> None:
+    made = [{"record": f"r{number}", "expr": use.expression} for number, use in enumerate(uses())]
+    file = tmp_path / "expressions.yml"
+    file.write_text(json.dumps({"groups": [{"name": "expressions", "rules": made}]}))
+    done = promtool("check", "rules", file)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_dashboards_are_up_to_date() -> None:
+    expected = {path.name: text for path, text in dashboards.files()}
+    assert {path.name: path.read_text() for path in DASHBOARDS} == expected, "run python -m tools.dashboards"
+
+
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+def test_panels_have_places_and_explanations(path: Path) -> None:
+    document = json.loads(path.read_text())
+    numbers = [panel["id"] for panel in document["panels"]]
+    assert len(set(numbers)) == len(numbers)
+    taken: set[tuple[int, int]] = set()
+    for panel in document["panels"]:
+        cells = cells_of(panel["gridPos"])
+        assert not cells & taken, panel["title"]
+        taken |= cells
+    for panel in panels(path):
+        assert panel["description"].endswith("."), panel["title"]
+        assert panel["targets"], panel["title"]
+
+
+def cells_of(place: dict[str, Any]) -> set[tuple[int, int]]:
+    """Returns the cells of the grid that a panel covers."""
+    assert place["x"] + place["w"] <= dashboards.COLUMNS
+    columns = range(place["x"], place["x"] + place["w"])
+    return {(column, place["y"] + down) for column in columns for down in range(place["h"])}
