@@ -16,6 +16,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from korvet.observe.ordinals import Known, read_ordinals
 from korvet.offsets.packing import MAX_SEQUENCE, pack
 from korvet.records.kernel import encode_append_records
 from korvet.storage.compaction import compactor
@@ -127,6 +128,13 @@ class LogMachine(RuleBasedStateMachine):
         self.emptied = False
         """Whether a compaction has left no entry."""
         self.clean_to = 0
+        self.appended = 0
+        """Records ever appended."""
+        self.counted: set[tuple[int, int]] = set()
+        """The entries among them that may still be there."""
+        self.edition = -1
+        self.known: dict[int, int] = {}
+        """Ordinals of the previous look, by offset."""
 
     def teardown(self) -> None:
         if hasattr(self, "bench"):
@@ -138,6 +146,8 @@ class LogMachine(RuleBasedStateMachine):
         raw = self.client.execute_command("XRANGE", self.log.stream, "-", "+", **{"NEVER_DECODE": True})
         self.entries = [Entry(entry_id, fields_of(fields), self.bias) for entry_id, fields in raw]
         self.records = [record for entry in self.entries for record in entry.records]
+        self.appended += sum(len(entry.records) for entry in self.entries if entry.id not in self.counted)
+        self.counted = {entry.id for entry in self.entries}
 
     @precondition(lambda self: not self.batched)
     @rule(batch=records)
@@ -267,7 +277,10 @@ class LogMachine(RuleBasedStateMachine):
         before, dirty = self.records, self.bench.run(self.log.queries.count(self.clean_to, self.end))
         working = Compactor(self.bench.store.commands, self.log, Pace(1e12), 1 << 20)
         self.bench.run(working.compact(CompactionRules(1 << 50, 0, None, 0.0), 0))
+        appended = self.appended
         self.refresh()
+        # Parts of batches are no new records.
+        self.appended = appended
         newest = {record.key: record for record in before if record.keyed and record.key is not None}
         kept = [one for one in before if not one.keyed or newest.get(one.key) == one]
         if not dirty:
@@ -308,6 +321,37 @@ class LogMachine(RuleBasedStateMachine):
             assert self.bench.run(self.log.queries.count(low, high)) == expected, (low, high)
         bounds = self.bench.run(self.log.bounds())
         assert bounds.payload_bytes == sum(entry.size for entry in self.entries)
+
+    @invariant()
+    def ordinals(self) -> None:
+        """Ordinals equal plain counting, whether they are counted from a known one or from the index; they
+        never decrease, and within an edition only those before the log start change.
+        """
+        if not hasattr(self, "log"):
+            return
+        some = self.records[:: max(1, len(self.records) // 4)]
+        offsets = sorted({0, self.end, *(each.offset for each in some), *list(self.known)[-4:]})
+        near = [max((one for one in self.known if one <= offset), default=None) for offset in offsets]
+        known = [None if one is None else Known(one, self.known[one]) for one in near]
+        asked = list(zip(offsets, known, strict=True))
+        ends, positions = self.bench.run(
+            read_ordinals(self.bench.store.commands, self.log.topic, 0, asked, self.edition)
+        )
+        assert (ends.end_ordinal, ends.start_ordinal) == (self.appended, self.appended - len(self.records))
+        assert (ends.log_start, ends.log_end) == (self.log.state.log_start, self.log.state.log_end)
+        for offset, ordinal, next_ms in positions:
+            unread = [record for record in self.records if record.id >= self.at(offset)]
+            assert ends.end_ordinal - ordinal == len(unread), offset
+            assert ordinal >= self.known.get(offset, 0)
+            if not unread:
+                assert next_ms is None
+            elif not self.batched:
+                assert next_ms == unread[0].timestamp
+            if offset in self.known and self.edition == ends.edition:
+                assert ordinal == max(self.known[offset], ends.start_ordinal)
+                assert offset < ends.log_start or ordinal == self.known[offset]
+        self.edition = ends.edition
+        self.known = {one.offset: one.ordinal for one in positions}
 
     @invariant()
     def times(self) -> None:

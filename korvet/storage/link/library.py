@@ -30,6 +30,7 @@ _SCOPES: Final = (
     ("native_append",),
     ("reindex",),
     ("lookup",),
+    ("ordinals",),
     ("retention",),
     ("watermark",),
     ("_shadow", "_shadow_groups", "_shadow_entries", "compact"),

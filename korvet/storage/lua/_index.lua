@@ -217,3 +217,65 @@ local function count_after(stream, index, last_id)
   local between = last_point.entries_before - following.entries_before
   return before + between + count_entries(stream, id_of(last_point.position), '+')
 end
+
+-- Returns the number of records before a position, those included that are gone.  The index has to be complete and
+-- correct.  `near`: {position of an entry, its records_before} if that is known for an entry before the position.
+local function records_before(log, position, near)
+  if position >= position_after(log.indexed_id) then
+    return log.records_before
+  end
+  local floor = floor_point(log, position)
+  if not floor then
+    local first = redis.call('ZRANGE', log.index, 0, 0)[1]
+    return first and decode_point(first).records_before or log.records_before
+  end
+  if floor.position == position then
+    return floor.records_before
+  end
+  local id, has_batches = id_of(position), log.entries_before ~= log.records_before
+  if near and not has_batches and near.position > floor.position and near.position <= position then
+    floor = near
+  end
+  local _, _, records = measure(log.stream, log.bias, id_of(floor.position), '(' .. id)
+  if has_batches then
+    -- The first records of a batch that begins before the position and ends after it.
+    local next_entry = redis.call('XRANGE', log.stream, id, '+', 'COUNT', 1)[1]
+    local start = next_entry and start_of(next_entry[1], next_entry[2], log.bias) or position
+    records = records + math.max(0, position - start)
+  end
+  return floor.records_before + records
+end
+
+-- An *ordinal* is the number of records that were ever appended before a position, if those that are gone had been at
+-- the log start.  So ordinals never decrease, and the difference of two ordinals is the number of records between two
+-- positions.  The ordinal of a position is its records_before plus the *shift*, which makes up for what compactions and
+-- repairs of the index changed in records_before.  The meta field `ordinals` holds the shift and the *edition*, a number
+-- that changes whenever the ordinal of a position within the log may have changed.
+
+-- Returns the shift and the edition.
+local function shift_of(log)
+  local shift, edition = string.match(redis.call('HGET', log.meta, 'ordinals') or '0 0', '^(%-?%d+) (%d+)$')
+  return tonumber(shift), tonumber(edition)
+end
+
+-- Adds to the shift and begins a new edition.
+local function shift_ordinals(log, difference)
+  local shift, edition = shift_of(log)
+  redis.call('HSET', log.meta, 'ordinals', integer(shift + difference) .. ' ' .. integer(edition + 1))
+end
+
+-- Notes that the index is about to be made again from the start, which counts the present records a second time.
+local function note_remaking(log)
+  local noted = integer(log.records_before) .. ' ' .. integer(position_after(log.info.last_id))
+  redis.call('HSETNX', log.meta, 'remade', noted)
+end
+
+-- Once the index has been made again: lets ordinals continue as they were.
+local function settle_ordinals(log)
+  local noted = redis.call('HGET', log.meta, 'remade')
+  if noted then
+    local records, position = string.match(noted, '^(%d+) (%d+)$')
+    shift_ordinals(log, tonumber(records) - records_before(log, tonumber(position)))
+    redis.call('HDEL', log.meta, 'remade')
+  end
+end

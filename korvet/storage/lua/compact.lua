@@ -105,10 +105,11 @@ local function remember(meta, compacted, emptied)
   end
 end
 
--- Gives the log the counts of its shadow, which has all entries up to the last one, and saves the log.
+-- Gives the log, whose index is complete, the counts of its shadow, which has all entries up to the last one, and saves
+-- the log.
 local function take_over_counts(log, shadow)
   note_both_ends(log)
-  log.indexed_id = log.info.last_id
+  shift_ordinals(log, log.records_before - shadow.records_before)
   for _, name in ipairs({
     'records_before', 'entries_before', 'live_entries', 'live_bytes', 'largest_entry_bytes', 'span_bytes',
     'point_records_before', 'point_append_ms', 'largest_in_span_ms', 'largest_before_ms',
@@ -153,6 +154,14 @@ local function swap_in(keys, args)
   if not info.exists or id_less(info.last_id, shadow.indexed_id) then
     return stale()
   end
+  if log.indexed_id ~= info.last_id then
+    local complete = catch_up(log, budget)
+    save_log(log)
+    if not complete then
+      return { 'more', shadow.indexed_id }
+    end
+  end
+  settle_ordinals(log)
   local status = copy_entries(log, shadow, keys[7], '+', budget, {}, args[7])
   save_shadow(shadow)
   if status ~= 'done' then

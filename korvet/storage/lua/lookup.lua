@@ -1,30 +1,5 @@
 -- Questions about one partition.  None of these functions writes.
 
--- Returns the number of records before a position, those included that are gone.  The index has to be complete and
--- correct.
-local function records_before(log, position)
-  if position >= position_after(log.indexed_id) then
-    return log.records_before
-  end
-  local floor = floor_point(log, position)
-  if not floor then
-    local first = redis.call('ZRANGE', log.index, 0, 0)[1]
-    return first and decode_point(first).records_before or log.records_before
-  end
-  if floor.position == position then
-    return floor.records_before
-  end
-  local id = id_of(position)
-  local _, _, records = measure(log.stream, log.bias, id_of(floor.position), '(' .. id)
-  if log.entries_before ~= log.records_before then
-    -- The first records of a batch that begins before the position and ends after it.
-    local next_entry = redis.call('XRANGE', log.stream, id, '+', 'COUNT', 1)[1]
-    local start = next_entry and start_of(next_entry[1], next_entry[2], log.bias) or position
-    records = records + math.max(0, position - start)
-  end
-  return floor.records_before + records
-end
-
 local function point_at(log, rank)
   return decode_point(redis.call('ZRANGE', log.index, rank, rank)[1])
 end

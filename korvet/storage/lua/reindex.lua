@@ -16,6 +16,7 @@ local function fold_natives(keys, args)
     return fault
   end
   if log.indexed_id == log.info.last_id then
+    settle_ordinals(log)
     return 1
   end
   redis.call('ZCARD', log.index)
@@ -23,6 +24,9 @@ local function fold_natives(keys, args)
   end_gap(log, nil)
   note_both_ends(log)
   save_log(log)
+  if complete then
+    settle_ordinals(log)
+  end
   return complete and 1 or 0
 end
 
@@ -168,6 +172,7 @@ local function recount(keys, args)
   end
   local complete = correct_index(log, budget)
   if complete == nil then
+    note_remaking(log)
     clear_index(log)
     log.indexed_id = '0-0'
     save_log(log)
@@ -176,6 +181,10 @@ local function recount(keys, args)
   if complete then
     log.live_entries = log.info.length
     redis.call('HDEL', log.meta, 'recount')
+    if log.info.first_id and not id_less(log.info.deleted_id, log.info.first_id) then
+      -- Not only entries at the log start may be gone.
+      shift_ordinals(log, 0)
+    end
   end
   log.log_end = current_end(log)
   log.log_start = current_start(log, log.log_end)
