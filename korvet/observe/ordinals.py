@@ -1,8 +1,8 @@
 """Reads record ordinals from Redis: how many records were ever appended before a position.
 
-An offset of korvet is no count: most offsets have no record. Records that are gone count as if they had been at
-the log start, so ordinals never decrease while positions stay, and the difference of two ordinals is the exact
-number of records between two positions.
+An offset of korvet is no count: most offsets have no record. Records that are gone count as if they had been
+at the log start, so ordinals never decrease while positions stay, and the difference of two ordinals is the
+exact number of records between two positions.
 """
 
 from __future__ import annotations

@@ -248,9 +248,9 @@ end
 
 -- An *ordinal* is the number of records that were ever appended before a position, if those that are gone had been at
 -- the log start.  So ordinals never decrease, and the difference of two ordinals is the number of records between two
--- positions.  The ordinal of a position is its records_before plus the *shift*, which makes up for what compactions and
--- repairs of the index changed in records_before.  The meta field `ordinals` holds the shift and the *edition*, a number
--- that changes whenever the ordinal of a position within the log may have changed.
+-- positions.  The ordinal of a position is its records_before plus the *shift*, which makes up for what compactions
+-- and repairs of the index changed in records_before.  The meta field `ordinals` holds the shift and the *edition*, a
+-- number that changes whenever the ordinal of a position within the log may have changed.
 
 -- Returns the shift and the edition.
 local function shift_of(log)
