@@ -20,11 +20,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import redis
+import yaml
 
+from korvet.config.keys import settings
 from korvet.embedded import find_server
 from korvet.embedded.allocator import server_environment
 from korvet.storage.module import find_module
 from tests.clients.test_confluent import numbered
+from tests.deploy.observed import read_yaml
 from tests.support.admin import create_topic
 from tests.support.confluent import producer, read_all, send
 from tests.support.module import UNBUILT, module_built
@@ -96,13 +99,15 @@ def test_compose_refuses_what_is_wrong(tmp_path: Path) -> None:
 
 def test_services_wait_for_each_others_health(services: dict[str, Any]) -> None:
     sentinels = {"sentinel-1", "sentinel-2", "sentinel-3"}
-    assert set(services) == {"redis", "korvet", "report", "replica"} | sentinels
+    assert set(services) == {"redis", "korvet", "report", "replica", "prometheus", "grafana"} | sentinels
     assert services["replica"]["depends_on"]["redis"]["condition"] == "service_healthy"
     for name in sentinels:
         assert services[name]["depends_on"]["replica"]["condition"] == "service_healthy"
     assert services["korvet"]["depends_on"]["redis"]["condition"] == "service_healthy"
     assert services["report"]["depends_on"]["korvet"]["condition"] == "service_healthy"
     assert services["report"]["depends_on"]["redis"]["condition"] == "service_healthy"
+    assert services["prometheus"]["depends_on"]["korvet"]["condition"] == "service_healthy"
+    assert services["grafana"]["depends_on"]["prometheus"]["condition"] == "service_healthy"
     for name in set(services) - {"report"}:
         assert services[name]["healthcheck"]["test"]
 
@@ -111,7 +116,7 @@ def test_the_sentinels_and_the_replica_belong_to_a_profile(services: dict[str, A
     assert set(read_services("none", {})) == {"redis", "korvet"}
     variables = variables_of_sentinel()
     chosen = read_services(variables["COMPOSE_PROFILES"], variables)
-    assert set(services) - set(chosen) == {"report"}
+    assert set(services) - set(chosen) == {"report", "prometheus", "grafana"}
     assert variables["KORVET_REDIS"] in chosen["korvet"]["command"]
     assert chosen["korvet"]["environment"]["KORVET_MIN_INSYNC_REPLICAS"] == "2"
 
@@ -128,10 +133,22 @@ def test_the_replica_has_the_settings_of_the_first_server(services: dict[str, An
     }
 
 
+def test_prometheus_and_grafana_belong_to_a_profile(services: dict[str, Any]) -> None:
+    chosen = read_services("metrics", {})
+    assert set(chosen) - {"redis", "korvet"} == {"prometheus", "grafana"}
+    for name in ("prometheus", "grafana"):
+        for published in chosen[name]["ports"]:
+            assert published["host_ip"] == "127.0.0.1", name
+        for mounted in chosen[name]["volumes"]:
+            assert mounted["type"] != "bind" or (Path(mounted["source"]).is_dir() and mounted["read_only"]), (
+                name
+            )
+
+
 def test_images_are_pinned_and_nobody_is_root(services: dict[str, Any]) -> None:
     for name, service in services.items():
-        assert re.search(r":\d+\.\d+\.\d+", service["image"]), name
-        assert service.get("user", "").startswith("999") or "build" in service, name
+        assert re.search(r":v?\d+\.\d+\.\d+", service["image"]), name
+        assert "build" in service or not service["user"].startswith(("0", "root")), name
     dockerfile = (ROOT / "Dockerfile").read_text()
     for base in re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE):
         assert re.search(r":\d+\.\d+\.\d+", base) or base in ("build", "broker"), base
@@ -188,13 +205,15 @@ class Stack:
     def __init__(self, services: dict[str, Any], folder: Path) -> None:
         self.services = services
         self.folder = folder
-        self.kafka_port = free_port()
-        self.ports = {name: free_port() for name in services if name not in {"korvet", "report"}}
+        self.kafka_port, self.admin_port = free_port(), free_port()
+        others = {"korvet", "report", "prometheus", "grafana"}
+        self.ports = {name: free_port() for name in services if name not in others}
         self._places = {
             "redis://redis:6379": f"redis://127.0.0.1:{self.ports['redis']}",
             "0.0.0.0:9092": f"127.0.0.1:{self.kafka_port}",
             "localhost:9092": f"127.0.0.1:{self.kafka_port}",
-            "127.0.0.1:9092": f"127.0.0.1:{self.kafka_port}",
+            "0.0.0.0:9644": f"127.0.0.1:{self.admin_port}",
+            "127.0.0.1:9644": f"127.0.0.1:{self.admin_port}",
             "/report": str(folder / "report"),
             "/usr/local/lib/korvet_module.so": str(find_module()),
             "redis 6379": f"127.0.0.1 {self.ports['redis']}",
@@ -243,7 +262,7 @@ class Stack:
     def start_korvet(self) -> Child:
         """Start the broker with its service's command."""
         service = self.services["korvet"]
-        environ = {**self.environ, **service["environment"]}
+        environ = self.environ | {name: self.here(value) for name, value in service["environment"].items()}
         return Child(self.korvet(service["command"]), self.folder / "korvet.log", environ)
 
     def client(self, name: str) -> Any:
@@ -266,8 +285,9 @@ class Stack:
     def korvet_is_healthy(self) -> bool:
         """Run the health check's command."""
         kind, program, *arguments = self.services["korvet"]["healthcheck"]["test"]
-        assert (kind, program) == ("CMD", "korvet")
-        done = subprocess.run(self.korvet(arguments), capture_output=True, env=self.environ, check=False)
+        assert (kind, program) == ("CMD", "python")
+        command = [sys.executable, *map(self.here, arguments)]
+        done = subprocess.run(command, capture_output=True, env=self.environ, check=False)
         return done.returncode == 0
 
     def start(self, running: dict[str, Child]) -> None:
@@ -296,6 +316,35 @@ def stack(tmp_path: Path, running: dict[str, Child]) -> Stack:
     stack = Stack(services, tmp_path)
     stack.start(running)
     return stack
+
+
+def test_prometheus_scrapes_the_broker(services: dict[str, Any]) -> None:
+    (job,) = read_yaml(ROOT / "deploy" / "prometheus" / "prometheus.yml")["scrape_configs"]
+    port = services["korvet"]["environment"]["KORVET_ADMIN_LISTEN"].rpartition(":")[2]
+    assert job["static_configs"] == [{"targets": [f"korvet:{port}"]}]
+
+
+def test_the_pods_of_kubernetes_have_settings_and_probes_that_exist() -> None:
+    documents = list(yaml.safe_load_all((ROOT / "deploy" / "kubernetes" / "korvet.yaml").read_text()))
+    of_kind = {document["kind"]: document for document in documents}
+    (container,) = of_kind["StatefulSet"]["spec"]["template"]["spec"]["containers"]
+    given = {variable["name"]: variable.get("value") for variable in container["env"]}
+    known = {setting.variable for setting in settings()}
+    assert {name for name in given if name.startswith("KORVET_")} <= known
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert given["KORVET_ADMIN_LISTEN"] == f"0.0.0.0:{ports['admin']}"
+    assert given["KORVET_LISTEN"] == f"0.0.0.0:{ports['kafka']}"
+    probes = {name: probe["httpGet"] for name, probe in container.items() if name.endswith("Probe")}
+    assert {name: probe["path"] for name, probe in probes.items()} == {
+        "startupProbe": "/livez",
+        "livenessProbe": "/livez",
+        "readinessProbe": "/readyz",
+    }
+    (endpoint,) = of_kind["PodMonitor"]["spec"]["podMetricsEndpoints"]
+    assert {probe["port"] for probe in probes.values()} == {endpoint["port"]} == {"admin"}
+    (mounted,) = container["volumeMounts"]
+    credentials = endpoint["authorization"]["credentials"]
+    assert given["KORVET_ADMIN_TOKEN_LOCATION"] == f"{mounted['mountPath']}/{credentials['key']}"
 
 
 @pytest.mark.clients
