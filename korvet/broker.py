@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from korvet import api
 from korvet.admin.service import AdminService
 from korvet.api.common.password_checks import PasswordChecks
+from korvet.api.common.request_counts import RequestCounts
 from korvet.api.common.services import Services
 from korvet.api.fetching.deadlines import Deadlines
 from korvet.api.fetching.memory import FetchMemory
@@ -28,6 +29,7 @@ from korvet.embedded.disk_space import DiskSpace
 from korvet.groups.config import GroupConfig
 from korvet.observe.lifecycle import Lifecycle, Phase
 from korvet.observe.parts import Parts
+from korvet.protocol import registry
 from korvet.quotas.throttle import ClientQuotas
 from korvet.security.authorizer import Authorizer, parse_super_users
 from korvet.security.credentials import Credentials
@@ -248,6 +250,7 @@ def _services(parts: Parts) -> Services:
         quotas=parts.security.quotas,
         new_producer_id=parts.store.producer_ids.allocate,
         clock_ns=time.time_ns,
+        requests=RequestCounts(registry.registered()),
         deadlines=Deadlines(loop),
         native_watcher=parts.store.resources.watcher,
         fetch_memory=FetchMemory(config.fetch_buffer_bytes, loop),

@@ -39,11 +39,11 @@ def consumer_group_heartbeat(context: RequestContext, request: Any, respond: Res
     """Join, leave, or stay in a group, and learn what to read."""
     denial = _denial(context, request)
     if denial is not None:
-        respond([context.schema.encode(refuse(context, request, denial))])
+        respond([context.encode(refuse(context, request, denial))])
         return
 
     def done(reply: Any) -> None:
-        respond([context.schema.encode(_response(context, reply))])
+        respond([context.encode(_response(context, reply))])
 
     def submit() -> None:
         coordinator.submit(
@@ -57,7 +57,7 @@ def consumer_group_heartbeat(context: RequestContext, request: Any, respond: Res
         except InvalidRegex as error:
             done(ConsumerHeartbeatReply(ErrorCode.invalid_regular_expression, invalid_regex(pattern, error)))
         except Exception:
-            respond([context.schema.encode(refuse(context, request, ErrorCode.unknown_server_error))])
+            respond([context.encode(refuse(context, request, ErrorCode.unknown_server_error))])
             raise
 
     coordinator = context.services.coordinator

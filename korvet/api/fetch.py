@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from korvet.api.fetching.full_fetch import FullFetch
 from korvet.api.fetching.incremental_fetch import continue_session
-from korvet.api.fetching.params import FetchParams, requested_partitions
+from korvet.api.fetching.params import API_KEY, FetchParams, requested_partitions
 from korvet.api.fetching.pending_fetch import PendingFetch
 from korvet.api.fetching.response import encode_response
 from korvet.api.fetching.sessions import SessionError
@@ -81,7 +81,7 @@ def _is_full(request: FetchRequest) -> bool:
 
 
 @submit_api(
-    1,
+    API_KEY,
     "Fetch",
     (4, 18),
     refuse=refuse,
@@ -125,6 +125,7 @@ def _fetch_incrementally(
         session = sessions.find(request.session_id, request.session_epoch, by_id=params.names_topics_by_id)
     except SessionError as error:
         _keep(client, None)
+        context.failed(error.code)
         respond(encode_response(version, (), error.code))
         return
     state = continue_session(services, client, session, params)

@@ -38,13 +38,16 @@ def _encoded(schema: ResponseSchema, error: ErrorCode) -> bytes:
 def heartbeat(context: RequestContext, request: Any, respond: Respond) -> None:
     """Keep a member's session alive and learn of a rebalance."""
     if not context.may(Operation.READ, ResourceType.GROUP, request.group_id):
+        context.failed(ErrorCode.group_authorization_failed)
         respond([_encoded(context.schema, ErrorCode.group_authorization_failed)])
         return
 
     def done(reply: Any) -> None:
         # As in Kafka: no error while the group is being loaded, because clients take that error for a defect.
         loading = reply.error is ErrorCode.coordinator_load_in_progress
-        respond([_encoded(context.schema, ErrorCode.none if loading else reply.error)])
+        error = ErrorCode.none if loading else reply.error
+        context.failed(error)
+        respond([_encoded(context.schema, error)])
 
     beat = HeartbeatRequest(
         group_id=request.group_id,

@@ -164,6 +164,7 @@ def _found(context: RequestContext, assignment: Assignment, topic: Topic, tells_
 
 
 def _failed(context: RequestContext, name: str | None, topic_id: Any, error: ErrorCode) -> bytes:
+    context.failed(error)
     return encode_topic(
         context.api_version,
         _name(context, name),

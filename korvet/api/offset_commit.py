@@ -59,7 +59,7 @@ def offset_commit(context: RequestContext, request: Any, respond: Respond) -> No
     """Commit the offsets of partitions that exist."""
     version = context.api_version
     if not context.may(Operation.READ, ResourceType.GROUP, request.group_id):
-        respond([context.schema.encode(refuse(context, request, ErrorCode.group_authorization_failed))])
+        respond([context.encode(refuse(context, request, ErrorCode.group_authorization_failed))])
         return
     by_id = version >= _TOPIC_IDS_SINCE
     commit = CommitRequest(
@@ -73,6 +73,10 @@ def offset_commit(context: RequestContext, request: Any, respond: Respond) -> No
     )
 
     def done(reply: CommitReply) -> None:
+        for topic in reply.topics:
+            for each in topic.partitions:
+                if each.error:
+                    context.failed(each.error)
         respond([_encode(version, request, reply)])
 
     context.services.coordinator.submit(request.group_id, GroupShard.commit, commit, done)

@@ -173,6 +173,7 @@ class _Produce(msgspec.Struct, eq=False):
         """
         context = self._context
         place = append.place = locate(context, self._request, topic, append.index)
+        place.log.state.counts.produces += 1
         header = append.header = read_header(append.records, place.policy, context.api_version)
         added = None
         if header.transactional and not place.topic.internal:
@@ -374,9 +375,13 @@ class _Produce(msgspec.Struct, eq=False):
         self._pending -= 1
         if self._pending:
             return
+        failed = [append for _, appends in self._answers for append in appends if append.error]
+        for append in failed:
+            self._context.failed(append.error)
+            if append.place is not None:
+                append.place.log.state.counts.failed_produces += 1
         if self._request.acks == 0:
             self._respond(None)
-            failed = [append for _, appends in self._answers for append in appends if append.error]
             if failed:
                 # Without a response, only a closed connection makes the client ask for metadata again.
                 self._context.client.close(f"Produce with acks=0 failed: {failed[0].error.name}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ class Backpressure:
     the sum has fallen below half the limit. One request is always admitted, however large.
     """
 
-    __slots__ = ("_limit_bytes", "_waiting", "full", "in_flight_bytes")
+    __slots__ = ("_limit_bytes", "_since_s", "_waiting", "blocked_s", "full", "holds", "in_flight_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -28,13 +29,27 @@ class Backpressure:
         self.full = limit_bytes <= 0
         """Whether the next request has to wait."""
         self._waiting: list[Callable[[], None]] = []
+        # When the first of those waiting began to wait.
+        self._since_s = 0.0
+        self.holds = 0
+        """How often a connection had to wait."""
+        self.blocked_s = 0.0
+        """The time in which at least one connection waited, up to the last time that all went on."""
 
     def blocked(self, resume: Callable[[], None]) -> bool:
         """Whether the caller has to wait; if so, `resume` is called when it may continue."""
         if not self.full:
             return False
+        if not self._waiting:
+            self._since_s = perf_counter()
+        self.holds += 1
         self._waiting.append(resume)
         return True
+
+    @property
+    def waiting(self) -> int:
+        """The connections that wait now."""
+        return len(self._waiting)
 
     def take(self, size_bytes: int) -> Callable[[], None]:
         """Count a request of that size. Returns the function that gives its bytes back."""
@@ -48,6 +63,7 @@ class Backpressure:
         self.full = self.in_flight_bytes >= self._limit_bytes
         if self._waiting and self.in_flight_bytes <= self._limit_bytes // 2:
             waiting, self._waiting = self._waiting, []
+            self.blocked_s += perf_counter() - self._since_s
             for resume in waiting:
                 try:
                     resume()

@@ -13,8 +13,8 @@ import socket
 import struct
 from collections import deque
 from functools import partial
-from time import monotonic
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from time import monotonic, perf_counter
+from typing import TYPE_CHECKING, Final, cast
 
 from korvet.protocol import registry
 from korvet.protocol.headers import FIXED_HEADER_BYTES, LASTING_FRAME_BYTES
@@ -31,10 +31,9 @@ if TYPE_CHECKING:
     from korvet.api.fetching.state import FetchState
     from korvet.security.authorizer import Access
     from korvet.security.sasl import SaslSession
-    from korvet.server.backpressure import Backpressure
     from korvet.server.listener_access import ListenerAccess
     from korvet.server.repeats import Repeat
-    from korvet.server.turns import Turns
+    from korvet.server.surroundings import Dispatch, OpenConnections
 
 log = logging.getLogger(__name__)
 
@@ -57,40 +56,6 @@ _LEAST_TOKEN_BYTES: Final = 2
 _UNAUTHENTICATED_BYTES: Final = 512 * 1024
 
 
-class OpenConnections(Protocol):
-    """The connections that count towards the limits and are watched for idleness."""
-
-    def join(self, connection: Connection) -> None:
-        """Watch a connection from now on."""
-
-    def leave(self, connection: Connection) -> None:
-        """Forget a connection that has ended."""
-
-
-class Dispatch(Protocol):
-    """Handles the frames of all connections."""
-
-    @property
-    def backpressure(self) -> Backpressure:
-        """Holds back requests with records."""
-
-    def __call__(self, connection: Connection, frame: memoryview, slot: ResponseSlot) -> None:
-        """Handle a frame (without its length), calling the slot once, now or later."""
-
-    @property
-    def turns(self) -> Turns:
-        """Divides the event loop's time between large requests."""
-
-    def note_event(self) -> None:
-        """See BusyPolling.note."""
-
-    def at_turn_end(self, callback: Callable[[], None]) -> None:
-        """Call back at the end of the event loop's current iteration."""
-
-    def check_lease(self) -> None:
-        """Stop leading partitions if the broker's lease has expired. Called before requests are taken."""
-
-
 class Connection(asyncio.BufferedProtocol):
     """Server side of one client connection."""
 
@@ -103,6 +68,7 @@ class Connection(asyncio.BufferedProtocol):
         "_end",
         "_ending",
         "_flow",
+        "_held_since_s",
         "_in_flight",
         "_large_bytes",
         "_listener_access",
@@ -116,12 +82,14 @@ class Connection(asyncio.BufferedProtocol):
         "_retained",
         "_start",
         "_transport",
+        "_unsent",
         "_view",
         "_when_sent",
         "access",
         "client_host",
         "closed",
         "closing",
+        "counts",
         "fetch_state",
         "listener",
         "pipelines",
@@ -132,9 +100,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        dispatch: Dispatch,
+        dispatch: Dispatch[Connection],
         max_request_bytes: int,
-        connections: OpenConnections,
+        connections: OpenConnections[Connection],
         listener_access: ListenerAccess = OPEN_ACCESS,
     ) -> None:
         self._dispatch = dispatch
@@ -151,6 +119,10 @@ class Connection(asyncio.BufferedProtocol):
         self._in_flight: deque[PendingResponse] = deque()
         # Responses that share one write with those of the same iteration of the event loop.
         self._outbox: list[bytes] = []
+        # Of these, the responses that wait for others, whose waits are counted.
+        self._unsent: list[PendingResponse] = []
+        # When the next request was first found complete, but could not be taken; 0 if it has not been.
+        self._held_since_s = 0.0
         # The API key of the requests in progress, which all belong to one API.
         self._newest_api = _TOKEN
         self._reading_paused = False
@@ -168,6 +140,8 @@ class Connection(asyncio.BufferedProtocol):
         self.fetch_state: FetchState | None = None
         """See korvet.api.common.context.Client."""
         self.listener = listener_access.name
+        self.counts = connections.counts_of(self.listener)
+        """What is counted of the listener's connections."""
         self.principal = ANONYMOUS
         """Who the client is, as `User:NAME`."""
         self.access: Access | None = None
@@ -195,6 +169,7 @@ class Connection(asyncio.BufferedProtocol):
             principal = self._listener_access.principal_of(transport)
         except ValueError as error:
             log.warning("refusing the connection of %s: %s", self.client_host, error)
+            self.counts.failed_authentications += 1
             self.cut()
             return
         self.sasl = self._listener_access.new_session()
@@ -249,11 +224,13 @@ class Connection(asyncio.BufferedProtocol):
         One read from Redis may answer many pipelined requests. While some are in progress, their responses
         are awaited until the event loop's iteration ends, so that all of them cost one write.
         """
-        in_flight, outbox = self._in_flight, self._outbox
+        in_flight, outbox, unsent = self._in_flight, self._outbox, self._unsent
         first = not outbox
         while in_flight and (segments := in_flight[0].segments) is not None:
-            in_flight.popleft()
+            answered = in_flight.popleft()
             outbox += segments
+            if segments and (in_flight or unsent):
+                unsent.append(answered)
         if outbox:
             if not in_flight:
                 self._flush()
@@ -318,6 +295,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def become(self, principal: str) -> None:
         """Note the client's principal, once it is known."""
+        if self.sasl is not None and self.principal == principal:
+            self.counts.reauthenticated += 1
+        else:
+            self.counts.authenticated += 1
         self.principal = principal
         self.access = self._listener_access.access(principal, self.client_host.removeprefix("/"))
         self._max_request_bytes = self._most_bytes
@@ -374,10 +355,20 @@ class Connection(asyncio.BufferedProtocol):
         if outbox and not self.closed and self._transport is not None:
             self._active = True
             self._dispatch.note_event()
+            if self._unsent:
+                self._count_sent()
             if len(outbox) == 1:
                 self._transport.write(outbox[0])
             else:
                 self._transport.writelines(outbox)
+
+    def _count_sent(self) -> None:
+        """Count how long responses have waited for others."""
+        unsent, self._unsent = self._unsent, []
+        now_s = perf_counter()
+        for place in unsent:
+            if place.counts is not None:
+                place.counts.sent.observe(now_s - place.answered_s)
 
     # frames
 
@@ -413,20 +404,21 @@ class Connection(asyncio.BufferedProtocol):
             in_flight
             and (api_key != self._newest_api or len(in_flight) >= (1 if api is None else api.in_flight_max))
         ):
-            return False
+            return self._hold()
         if (
             api is not None
             and api.writes_records
             and (flow.blocked or self._dispatch.backpressure.full)
             and not flow.may_write(self._dispatch.backpressure, self._resume)
         ):
-            return False
+            return self._hold()
         is_large = size > LARGE_BYTES
         if is_large and not flow.may_take_large(self._dispatch.turns, self._resume):
-            return False
+            return self._hold()
         self._newest_api = api_key
         self._start = end
-        place = PendingResponse()
+        place = PendingResponse(held_since_s=self._held_since_s)
+        self._held_since_s = 0.0
         if in_flight:
             self.pipelines = True
         in_flight.append(place)
@@ -443,6 +435,11 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._handle(repeat, begin, end, ResponseSlot(self, place))
         return True
+
+    def _hold(self) -> bool:
+        """Note that a complete request waits. Returns False, as `_take_one`."""
+        self._held_since_s = self._held_since_s or perf_counter()
+        return False
 
     def _handle(self, repeat: Repeat | None, begin: int, end: int, slot: ResponseSlot) -> None:
         """Handle the frame buffer[begin:end]. Any failure ends this connection and no other."""

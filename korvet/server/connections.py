@@ -10,6 +10,8 @@ from collections import Counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from korvet.api.common.listener_counts import ListenerCounts
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -81,6 +83,19 @@ class Connections:
         self._per_host: Counter[str] = Counter()
         self._per_listener: Counter[str] = Counter()
         self._refused = 0
+        self.counts: dict[str, ListenerCounts] = {}
+        """What is counted, by listener."""
+
+    def counts_of(self, listener: str) -> ListenerCounts:
+        """The counts of a listener's connections."""
+        found = self.counts.get(listener)
+        if found is None:
+            found = self.counts[listener] = ListenerCounts()
+        return found
+
+    def open_on(self, listener: str) -> int:
+        """The number of connections of a listener that count towards the limits."""
+        return self._per_listener[listener]
 
     def __len__(self) -> int:
         return len(self._open)
@@ -102,13 +117,16 @@ class Connections:
             self._taken += 1
             self._per_host[host] += 1
             self._per_listener[listener] += 1
+            self.counts_of(listener).accepted += 1
             return Admission(self, listener, host)
+        self.counts_of(listener).refused += 1
         self.note_refused(host, reason)
         return None
 
     def give_back(self, listener: str, host: str) -> None:
         """Count one connection less."""
         self._taken -= 1
+        self.counts_of(listener).closed += 1
         self._per_listener[listener] -= 1
         self._per_host[host] -= 1
         if not self._per_host[host]:
@@ -149,6 +167,7 @@ class Connections:
                 if quiet >= self._closing_steps:
                     connection.cut()
             elif quiet > (self._setup_steps if is_unknown else self._idle_steps):
+                self.counts_of(connection.listener).idle += 1
                 log.debug("closing the idle connection of %s", connection.client_host)
                 connection.shut_down()
 

@@ -8,6 +8,7 @@ import struct
 import time
 from collections import Counter
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from korvet.quotas.limits import Limit
     from korvet.server.backpressure import Backpressure
     from korvet.server.connection import Connection
-    from korvet.server.response_slot import ResponseSlot
+    from korvet.server.response_slot import PendingResponse, ResponseSlot
 
 log = logging.getLogger(__name__)
 causes = Causes(log)
@@ -62,7 +63,11 @@ class Dispatcher:
         busy_poll_us = services.config.busy_poll_us if usable_processors() >= _POLLING_PROCESSORS else 0
         self.note_event: Callable[[], None] = BusyPolling(busy_poll_us, self.at_turn_end).note
         """See Dispatch."""
+        self.requests = services.requests
+        """What is counted of the requests of each API."""
+        self._counts = services.requests.by_key
         self.failures: Counter[str] = Counter()
+        """Exceptions of handlers that are no answers to requests, by API."""
 
     def at_turn_end(self, callback: Callable[[], None]) -> None:
         """Call back at the end of the event loop's current iteration."""
@@ -77,14 +82,19 @@ class Dispatcher:
         if sasl is not None and sasl.takes_raw_token:
             self._take_raw_token(connection, bytes(frame), slot)
             return
+        began_s = perf_counter()
         api_key, api_version, correlation_id = peek_api(frame)
         untimely = sasl is not None and not sasl.admits(api_key, time.monotonic())
         if sasl is not None and untimely and sasl.state is not State.TOKENS:
+            if sasl.state is State.AUTHENTICATED:
+                connection.counts.expired += 1
             connection.close(why_untimely(sasl, api_key))
             return
         api = registry.find(api_key)
         if api is None or not api.min_version <= api_version <= api.max_version:
             slot.header = response_header(correlation_id, flexible=False)
+            if api is not None:
+                self._counts[api_key].failed(ErrorCode.unsupported_version)
             unsupported = None if api is None else api.unsupported
             slot([_UNSUPPORTED if unsupported is None else unsupported()])
             return
@@ -94,22 +104,38 @@ class Dispatcher:
             request = requests.decode(frame, position)
         else:
             request = api.decode(frame, position, api_version)
-        context = RequestContext(self._services, responses, api_version, client_id, connection)
+        counts, place = self._counts[api_key], slot.place
+        counts.versions[api_version] += 1
+        counts.received_bytes += len(frame)
+        place.counts, place.began_s = counts, began_s
+        context = RequestContext(self._services, responses, api_version, client_id, connection, counts)
         slot.header = response_header(correlation_id, responses.flexible)
         if untimely:
-            slot([responses.encode(api.refuse(context, request, ErrorCode.illegal_sasl_state))])
+            slot([context.encode(api.refuse(context, request, ErrorCode.illegal_sasl_state))])
             connection.end("it sent another request in the middle of an authentication")
         elif self._quotas.active and (limits := self._limits_of(connection, client_id)):
             self._handle_throttled(api, context, request, limits, slot, len(frame))
         elif api.submit is None:
+            if api.waits:
+                place.waits_since_s = began_s
             self._keep(api, context, once(api.name, self._handle(api, context, request, slot)))
         else:
             if api.writes_records:
-                slot.place.on_answer = self.backpressure.take(len(frame))
+                place.on_answer = self.backpressure.take(len(frame))
             elif api.is_repeated is not None and api.is_repeated(request):
-                again = partial(self._submit, api, context, request)
+                again = partial(self._repeat, api, context, request, len(frame))
                 connection.repeat = Repeat.of(frame, responses.flexible, again)
-            self._submit(api, context, request, slot)
+            self._submit(api, context, request, slot, place)
+
+    def _repeat(
+        self, api: registry.Api, context: RequestContext, request: Any, size_bytes: int, slot: ResponseSlot
+    ) -> None:
+        """Handle a request again that its client has repeated."""
+        counts, place = self._counts[api.key], slot.place
+        counts.versions[context.api_version] += 1
+        counts.received_bytes += size_bytes
+        place.counts, place.began_s = counts, perf_counter()
+        self._submit(api, context, request, slot, place)
 
     def _limits_of(self, connection: Connection, client_id: str | None) -> Mapping[str, Limit]:
         return self._quotas.of(connection.principal.partition(":")[2], client_id or "")
@@ -126,13 +152,15 @@ class Dispatcher:
         """Handle a request of a client that has quotas. Its next request is decoded, repeated or not."""
         throttled = ThrottledSlot(slot, self._quotas, limits, context, api, request, size_bytes)
         if api.submit is None:
+            if api.waits:
+                slot.place.waits_since_s = slot.place.began_s
             handle = partial(self._handle, api, context, throttled.request, throttled)
             self._keep(api, context, once(api.name, throttled.timed(handle)))
             return
         if api.writes_records:
             slot.place.on_answer = self.backpressure.take(size_bytes)
         throttled.resume()
-        self._submit(api, context, throttled.request, throttled)
+        self._submit(api, context, throttled.request, throttled, slot.place)
         throttled.pause()
 
     def _take_raw_token(self, connection: Connection, token: bytes, slot: ResponseSlot) -> None:
@@ -170,13 +198,20 @@ class Dispatcher:
         task.add_done_callback(lambda _: client.forget(cancel))
 
     def _submit(
-        self, api: registry.Api, context: RequestContext, request: Any, respond: registry.Respond
+        self,
+        api: registry.Api,
+        context: RequestContext,
+        request: Any,
+        respond: registry.Respond,
+        place: PendingResponse,
     ) -> None:
         assert api.submit is not None
         try:
             api.submit(context, request, respond)
         except Exception as error:  # noqa: BLE001 - answered and logged
             respond(self._refusal(api, context, request, error))
+        if place.segments is None:
+            place.waits_since_s = perf_counter()
 
     async def _handle(
         self, api: registry.Api, context: RequestContext, request: Any, respond: registry.Respond
@@ -189,6 +224,7 @@ class Dispatcher:
             body: list[bytes] | None
             body = response
             if not isinstance(response, list):
+                context.count_errors(response)
                 pieces = context.schema.pieces(response)
                 body = [b"".join([piece async for piece in sliced(pieces)])]
         except Exception as error:  # noqa: BLE001 - answered and logged
@@ -209,7 +245,7 @@ class Dispatcher:
         else:
             causes.warn(error or code.name, "%s v%d of client %r: %s", *said, error or code.name)
         try:
-            return [context.schema.encode(api.refuse(context, request, code))]
+            return [context.encode(api.refuse(context, request, code))]
         except Exception:
             log.exception("%s v%d of client %r cannot be refused", *said)
             context.client.close(f"its {api.name} request can neither be handled nor refused")

@@ -10,6 +10,8 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from korvet.api.common.request_counts import ApiCounts
+
 _LENGTH: Final = struct.Struct(">i")
 
 
@@ -27,12 +29,18 @@ class Responder(Protocol):
 
 
 class PendingResponse(msgspec.Struct, eq=False):
-    """One response in the connection's order."""
+    """One response in the connection's order, and the times of its request: see Timed."""
 
     segments: Sequence[bytes] | None = None
     """The response; None until the request is answered."""
     on_answer: Callable[[], None] | None = None
     """Gives back what the request holds."""
+    counts: ApiCounts | None = None
+    """What is counted of the API's requests; None before the API is known."""
+    held_since_s: float = 0.0
+    began_s: float = 0.0
+    waits_since_s: float = 0.0
+    answered_s: float = 0.0
 
 
 class ResponseSlot(msgspec.Struct, eq=False):
@@ -53,12 +61,15 @@ class ResponseSlot(msgspec.Struct, eq=False):
         place = self.place
         if place.segments is not None:
             raise RuntimeError("a request was answered twice")
+        size = 0
         if body is None:
             place.segments = ()
         else:
             header = self.header
             size = len(header) + (len(body[0]) if len(body) == 1 else sum(map(len, body)))
             place.segments = [_LENGTH.pack(size) + header + body[0], *body[1:]]
+        if place.counts is not None:
+            place.counts.answered(place, size)
         try:
             self.connection.send_ready()
         finally:

@@ -125,6 +125,9 @@ class ThrottledSlot:
             if body is not None:
                 body = self._with_throttle_time(body, wait_ms)
             self._slot.connection.mute(wait_ms / 1000)
+            if self._context.counts is not None:
+                self._context.counts.throttled += 1
+                self._context.counts.throttled_s += wait_ms / 1000
         self._slot(body)
         if running:
             self.resume()

@@ -67,6 +67,7 @@ class Logs:
         """Look for the new assignment after an append was refused because another broker leads its
         partition.
         """
+        self._resources.counts.fenced += 1
         if self.membership is not None:
             self.membership.refresh_soon(refusal)
 
@@ -93,6 +94,7 @@ class Logs:
         gone = TopicGone(f"topic {name} is deleted")
         for found in self._logs.pop(name, {}).values():
             found.close(gone)
+        self._resources.counts.forget(name)
 
     def follow_assignment(self) -> None:
         """Close the logs of partitions whose leader or leader epoch has changed. A partition that this

@@ -44,6 +44,7 @@ async def evaluate(client: Client, services: Services, token: bytes) -> Challeng
     except SaslFailure as failure:
         delay_s = services.config.connection_failed_authentication_delay_ms / 1000
         await asyncio.sleep(_rest_of_delay(loop.time() - began_s, delay_s))
+        client.counts.failed_authentications += 1
         client.end(f"it failed to authenticate: {failure}")
         return failure
     except TooManyChecks:

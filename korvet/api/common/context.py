@@ -6,11 +6,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from korvet.protocol.response_errors import errors_in
 from korvet.security.acls import CLUSTER_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kio.schema.errors import ErrorCode
+
+    from korvet.api.common.listener_counts import ListenerCounts
+    from korvet.api.common.request_counts import ApiCounts
     from korvet.api.common.services import Services
     from korvet.api.fetching.state import FetchState
     from korvet.protocol.messages import ResponseSchema
@@ -33,6 +38,8 @@ class Client(Protocol):
     """Who the client is, as `User:NAME`."""
     access: Access | None
     """What the client may do; None if every client may do everything."""
+    counts: ListenerCounts
+    """What is counted of the listener's connections."""
     sasl: SaslSession | None
     """The client's authentication, on listeners that require one."""
     pipelines: bool
@@ -88,6 +95,8 @@ class RequestContext(msgspec.Struct, eq=False):
     client_id: str
     """Empty if the client sent none."""
     client: Client
+    counts: ApiCounts | None = None
+    """What is counted of the API's requests; None if nobody counts them."""
     mutations: Mutations | None = None
     """Set if the client has a quota for creating and deleting partitions."""
     unpacked_bytes: int = 0
@@ -107,6 +116,21 @@ class RequestContext(msgspec.Struct, eq=False):
         """Charge the creation or deletion of that many partitions. Raises MutationsExceeded."""
         if self.mutations is not None:
             self.mutations.count(partitions)
+
+    def failed(self, error: ErrorCode) -> None:
+        """Count an error in the response, unless it stands for success."""
+        if error and self.counts is not None:
+            self.counts.failed(error)
+
+    def count_errors(self, response: Any) -> None:
+        """Count the errors in a response structure."""
+        for error in errors_in(response):
+            self.failed(error)
+
+    def encode(self, response: Any) -> bytes:
+        """The body of a response, whose errors are counted."""
+        self.count_errors(response)
+        return self.schema.encode(response)
 
     def make(self, structure: str, /, **fields: Any) -> Any:
         """A structure of the response's version, see ResponseSchema.make."""

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from korvet.api.common.password_checks import PasswordChecks
+    from korvet.api.common.request_counts import RequestCounts
     from korvet.api.fetching.deadlines import Deadlines
     from korvet.api.fetching.memory import FetchMemory
     from korvet.api.fetching.sessions import FetchSessions
@@ -46,6 +47,7 @@ class Services(msgspec.Struct, frozen=True):
     quotas: ClientQuotas
     new_producer_id: Callable[[], Awaitable[int]]
     clock_ns: Callable[[], int]
+    requests: RequestCounts
     deadlines: Deadlines
     native_watcher: NativeWatcher
     fetch_memory: FetchMemory

@@ -12,6 +12,8 @@ from korvet.protocol.fetch_request import TOPIC_IDS_SINCE, requested_partition
 if TYPE_CHECKING:
     from korvet.protocol.fetch_request import FetchRequest, TopicKey
 
+API_KEY: Final = 1
+"""The API key of Fetch."""
 READ_COMMITTED: Final = 1
 SESSIONS_SINCE: Final = 7
 # Older versions may belong to clients that do not know the codec (KIP-110).

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from korvet.api.fetching.deadlines import Deadline
+from korvet.api.fetching.params import API_KEY
 from korvet.api.fetching.partition_read import PartitionRead, found_committed
 from korvet.api.fetching.response import encode_response
 from korvet.records.batch import BatchError
@@ -42,6 +43,7 @@ class PendingFetch(Deadline):
     __slots__ = (
         "_client",
         "_ends_at",
+        "_has_failed",
         "_has_read",
         "_held_bytes",
         "_min_bytes",
@@ -74,6 +76,8 @@ class PendingFetch(Deadline):
         # A response of this size is sent at once: the client's min_bytes, or less if there is no memory.
         self._min_bytes = params.min_bytes
         self._has_read = False
+        # Whether a partition has an error.
+        self._has_failed = False
         # Partitions that found no room in this read.
         self._unread: list[FetchedPartition] = []
         # Whether a log changed while reading.
@@ -88,7 +92,7 @@ class PendingFetch(Deadline):
                 self.set_wait(params.max_wait_ms)
             self._params = params
         self._respond = respond
-        self._woken = self._has_read = False
+        self._woken = self._has_read = self._has_failed = False
         self._min_bytes = params.min_bytes
         self._ends_at = self._services.deadlines.now() + params.max_wait_ms / 1000
         try:
@@ -139,6 +143,7 @@ class PendingFetch(Deadline):
         respond, version = self._respond, self._params.version
         self._drop()
         if respond is not None:
+            self._services.requests[API_KEY].failed(error)
             respond(encode_response(version, (), error, session_id=session_id))
 
     def _drop(self) -> None:
@@ -212,6 +217,7 @@ class PendingFetch(Deadline):
             if started and remaining_bytes <= 0:
                 self._unread.append(partition)
                 continue
+            log.state.counts.fetches += 1
             limit = max(min(partition.max_bytes, remaining_bytes), 1)
             if self._take_cached(partition, log, limit, remaining_bytes if started else None):
                 remaining_bytes -= partition.size_bytes
@@ -274,7 +280,7 @@ class PendingFetch(Deadline):
         for partition in partitions:
             size_bytes += partition.size_bytes
             failed = failed or partition.error is not ErrorCode.none
-        self._size_bytes = size_bytes
+        self._size_bytes, self._has_failed = size_bytes, failed
         if not params.takes_zstd:
             self._hold(size_bytes)
             if self._convert_next():
@@ -399,6 +405,8 @@ class PendingFetch(Deadline):
         assert respond is not None
         strategy = self._strategy
         self._was_answered = True
+        if self._has_failed:
+            self._count_errors()
         if self._has_read:
             held_bytes, self._held_bytes = self._held_bytes, 0
             size_bytes = self._size_bytes
@@ -410,6 +418,14 @@ class PendingFetch(Deadline):
             respond(strategy.answer(self._params))
         if strategy.is_over:
             self._drop()
+
+    def _count_errors(self) -> None:
+        counts = self._services.requests[API_KEY]
+        for partition in self._strategy.partitions:
+            if partition.error is not ErrorCode.none:
+                counts.failed(partition.error)
+                if partition.log is not None:
+                    partition.log.state.counts.failed_fetches += 1
 
     # Memory
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
@@ -18,6 +19,7 @@ from korvet.causes import Causes
 from korvet.records.kernel import pack_command
 from korvet.storage.errors import HistoryChanged, LinkLost, NotEnoughReplicas, StorageError, domain_error
 from korvet.storage.link.calls import answer, parse_replies
+from korvet.storage.link.counts import BARRIER_WAITS
 from korvet.storage.link.redis_link import RedisLink
 
 if TYPE_CHECKING:
@@ -55,6 +57,8 @@ class _Waiter(NamedTuple):
     key: bytes
     history: str
     done: Callable[[StorageError | None], None]
+    since_s: float
+    """When it began to wait (`perf_counter`)."""
 
 
 class Barrier:
@@ -80,7 +84,7 @@ class Barrier:
         `key` is a key of the server that may be written; `history` is the server's history when it answered
         (RedisLink.history).
         """
-        self._gathered.append(_Waiter(key, history, done))
+        self._gathered.append(_Waiter(key, history, done, perf_counter()))
         if not self._round:
             self._begin()
 
@@ -146,8 +150,9 @@ class Barrier:
     def _end(self, error: StorageError | None) -> None:
         """End the round. A caller that waits again when it is answered takes part in the next round."""
         assert self._link is not None
-        history = self._link.history
+        history, now_s = self._link.history, perf_counter()
         for waiter in self._round:
+            BARRIER_WAITS.observe(now_s - waiter.since_s)
             answer(waiter.done, error or self._mismatch(waiter, history))
         self._round = []
         self._begin()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from time import perf_counter
 from typing import TYPE_CHECKING, Final, cast
 
+from korvet.metrics.histogram import Histogram
 from korvet.records.batch import BatchError
 from korvet.records.kernel import ReplyScanner
 from korvet.storage.errors import LinkLost
@@ -39,6 +41,7 @@ class Connection(asyncio.BufferedProtocol):
         "_on_lost",
         "_on_push",
         "_outbox",
+        "_round_trips",
         "_scanner",
         "_start",
         "_view",
@@ -55,9 +58,11 @@ class Connection(asyncio.BufferedProtocol):
         on_lost: Callable[[Exception | None], None],
         on_fault: Callable[[RedisFault], None],
         on_push: Callable[[], None] | None = None,
+        round_trips: Histogram | None = None,
     ) -> None:
         """`on_lost` is called once after the connection broke, `on_fault` after each reply of READONLY or
         MISCONF, `on_push` after each message of a channel; without `on_push` the server must not send any.
+        `round_trips` counts how long replies take.
         """
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
@@ -69,6 +74,7 @@ class Connection(asyncio.BufferedProtocol):
         self._on_lost = on_lost
         self._on_fault = on_fault
         self._on_push = on_push
+        self._round_trips = Histogram() if round_trips is None else round_trips
         # Commands that are sent in one write at the end of the loop's iteration.
         self._outbox: list[BytesLike] = []
         self.lost = False
@@ -79,8 +85,10 @@ class Connection(asyncio.BufferedProtocol):
         self.reason = ""
         """Why this side ended the connection; empty if it did not."""
         self.transport: asyncio.Transport | None = None
-        self.waiting: deque[tuple[OnReply, int]] = deque()
-        """What takes the next replies, each with the number of replies that it takes at once."""
+        self.waiting: deque[tuple[OnReply, int, float]] = deque()
+        """What takes the next replies, each with the number of replies that it takes at once and the time of
+        its command (`perf_counter`).
+        """
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not derive from asyncio's.
@@ -107,7 +115,7 @@ class Connection(asyncio.BufferedProtocol):
             self._flush()
         elif first:
             self._loop.call_soon(self._flush)
-        self.waiting.append((on_reply, replies))
+        self.waiting.append((on_reply, replies, perf_counter()))
 
     def _flush(self) -> None:
         outbox, self._outbox = self._outbox, []
@@ -137,6 +145,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._end += nbytes
         self.received = True
+        now_s = perf_counter()
         while self._start < self._end:
             replies = self.waiting[0][1] if self.waiting else 1
             try:
@@ -153,7 +162,8 @@ class Connection(asyncio.BufferedProtocol):
                     return
                 self._on_push()
                 continue
-            on_reply, _ = self.waiting.popleft()
+            on_reply, _, sent_s = self.waiting.popleft()
+            self._round_trips.observe(now_s - sent_s)
             self._deliver(on_reply, self._view[start:found])
         if len(self._buffer) > _KEPT_BUFFER_BYTES:
             self._take_buffer(bytearray(_BUFFER_BYTES), 0)
@@ -179,6 +189,6 @@ class Connection(asyncio.BufferedProtocol):
         self.gone.set()
         waiting, self.waiting = self.waiting, deque()
         why = f": {self.reason}" if self.reason else ""
-        for on_reply, _ in waiting:
+        for on_reply, *_ in waiting:
             answer(on_reply, LinkLost(f"the connection to Redis broke before it answered{why}"))
         self._on_lost(exc)

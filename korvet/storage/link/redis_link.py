@@ -20,6 +20,7 @@ from korvet.storage.errors import LinkLost, StorageError, StoreError, WritesRefu
 from korvet.storage.link.calls import Caller, answer, ask
 from korvet.storage.link.clock import steady_s
 from korvet.storage.link.connection import Connection
+from korvet.storage.link.counts import counts_of
 from korvet.storage.link.replication import parse_replication
 from korvet.supervisor import keep
 
@@ -68,6 +69,7 @@ class RedisLink(Caller):
         self.address = address
         """Where the link leads to."""
         self._name = name
+        self._counts = counts_of(name)
         self._on_push = on_push
         self.loop = asyncio.get_running_loop()
         """The loop that uses the link: looking up the running loop costs a system call each time."""
@@ -229,6 +231,7 @@ class RedisLink(Caller):
             raise LinkLost("the connection broke during the handshake")
         self._connection = connection
         self._heard_s = steady_s()
+        self._counts.connected += 1
         self._why_down = ""
         self._up.set()
         self._check_later(connection)
@@ -239,7 +242,12 @@ class RedisLink(Caller):
 
         def make() -> Connection:
             nonlocal connection
-            connection = Connection(lambda exc: self._lost(connection, exc), self._faulted, self._on_push)
+            connection = Connection(
+                lambda exc: self._lost(connection, exc),
+                self._faulted,
+                self._on_push,
+                self._counts.round_trips,
+            )
             return connection
 
         if address.socket_path is not None:
@@ -317,6 +325,7 @@ class RedisLink(Caller):
         self._drop()
         if self._closed:
             return
+        self._counts.lost += 1
         reason = connection.reason or _reason(exc)
         log.warning("lost the connection to %s: %s", self.address.named, reason)
         self._reconnect_soon()

@@ -353,6 +353,7 @@ class Appender:
             return
         outcome = read_outcome(state, numbers, arguments)
         appended = outcome.appended
+        self._resources.counts.by_script(own=isinstance(append, OwnAppend))
         if self._scripts == 0 and not appended.duplicate:
             state.next_position = appended.base_offset + arguments.record_count + state.bias
         self._took_effect(append, arguments, appended, index_stale=outcome.index_stale)
@@ -367,6 +368,7 @@ class Appender:
         state.links.clock.observe(append_ms)
         if offset >= 0 and self._scripts == 0:
             state.next_position = offset + 1 + state.bias
+        self._resources.counts.markers += offset >= 0
         marked = Marked(offset, first, previous_end, stable, append_ms)
         state.note_marked(mark.marker, marked, start, index_stale=bool(index_stale))
         answer(mark.done, marked)
@@ -376,10 +378,12 @@ class Appender:
     def group_appended(self, group: AppendGroup, outcome: Outcome) -> None:
         """See GuardedOwner."""
         self._next_rest = _FIRST_REST
+        self._resources.counts.by_guard(len(group.appends))
         self._group_took_effect(group, outcome)
 
     def group_failed(self, group: AppendGroup, fault: StorageError) -> None:
         """See GuardedOwner."""
+        self._resources.counts.refused(fault)
         if isinstance(fault, LinkLost):
             self._undone.append(_Undone(group, is_unknown=True))
         elif script_decides(fault):
@@ -424,6 +428,7 @@ class Appender:
             outcome = None
             try:
                 if is_unknown:
+                    self._resources.counts.read_back += 1
                     outcome = await read_back(
                         self._state, self._resources.commands, group.forms[0], deadline_s
                     )
@@ -464,6 +469,8 @@ class Appender:
     ) -> None:
         state = self._state
         self._near_cap = appended.lead_ms * 2 > state.lead_cap_ms
+        produced = append.received.header.size if isinstance(append, ProducedAppend) else 0
+        self._resources.counts.appended(state.counts, form, produced, duplicate=appended.duplicate)
         batch = None
         try:
             if isinstance(append, ProducedAppend) and not appended.duplicate and state.keeps_batches:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from korvet.storage.log.counts import LogCounts
 from korvet.storage.log.watermarks import Watermarks
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class LogResources:
 
     __slots__ = (
         "commands",
+        "counts",
         "lead_cap_ms",
         "level",
         "no_room",
@@ -65,6 +67,7 @@ class LogResources:
         self.readaheads = readaheads
         self.watcher = watcher
         self.watermarks = Watermarks()
+        self.counts = LogCounts()
         self.no_room: NoRoom | None = None
         """Why records of clients are refused now; None while they are accepted."""
         self.stale: WritesRefused | None = None

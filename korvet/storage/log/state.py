@@ -16,6 +16,7 @@ from korvet.records.native import native_rule
 from korvet.storage.brokers.assignment import to_leader_epoch
 from korvet.storage.errors import FencedEpoch, StorageError
 from korvet.storage.link.barrier import Level
+from korvet.storage.log.counts import TopicCounts
 from korvet.storage.log.listeners import Listeners
 from korvet.storage.log.release import UNKNOWN_END, Release
 from korvet.storage.log.tail_cache import TailCache
@@ -64,6 +65,7 @@ class LogState:
         "barrier_key",
         "bias",
         "bounds_call",
+        "counts",
         "epoch",
         "keys",
         "largest_bytes",
@@ -117,6 +119,8 @@ class LogState:
         self.log_start = 0
         self.log_end = 0
         self.loaded = False
+        self.counts = TopicCounts()
+        """What is counted of the topic; its logs share it (LogCounts)."""
         self.refusal: StorageError | None = None
         """Why the log is closed; every use of it raises this. None while the log is open."""
         self.next_position = -1
@@ -281,6 +285,7 @@ class LogState:
         batch = None
         if self.keeps_batches:
             batch = control_batch(marker, entry_ms, self.leader_epoch, base_offset=marked.offset)
+        self.counts.records_in += 1
         self.tail.extend(marked.offset, 1, previous_end, batch)
         self.note_ends(log_start, marked.offset + 1, last_stable_offset)
 

@@ -46,7 +46,17 @@ class TailBudget:
     first, regardless of its partition.
     """
 
-    __slots__ = ("_filled", "_oldest", "held_bytes", "limit_bytes", "serial")
+    __slots__ = (
+        "_filled",
+        "_oldest",
+        "dropped",
+        "held_bytes",
+        "hit_bytes",
+        "hits",
+        "limit_bytes",
+        "misses",
+        "serial",
+    )
 
     def __init__(self, limit_bytes: int = DEFAULT_BYTES) -> None:
         """limit_bytes 0 turns the caches off."""
@@ -59,6 +69,14 @@ class TailBudget:
         # A heap with one place for each of these caches, at the serial of its oldest batch or of an earlier
         # one. Emptied caches may still have their places.
         self._oldest: list[tuple[int, TailCache]] = []
+        self.hits = 0
+        """Reads that the caches answered with batches."""
+        self.hit_bytes = 0
+        """Bytes of these batches."""
+        self.misses = 0
+        """Reads of records that no cache has."""
+        self.dropped = 0
+        """Batches dropped to keep the limit."""
 
     def filled(self, cache: TailCache, serial: int) -> None:
         """Take over that an empty cache holds a batch now, with this serial."""
@@ -84,6 +102,7 @@ class TailBudget:
             elif oldest_serial > serial:
                 heapreplace(self._oldest, (oldest_serial, cache))
             else:
+                self.dropped += 1
                 cache.drop_oldest()
 
     def clear(self) -> None:
@@ -192,6 +211,7 @@ class TailCache:
         decompress zstd, and batches compressed with it count as not cached.
         """
         if not self.start <= offset < self.end or (offset < self._zstd_end and not zstd):
+            self._budget.misses += 1
             return None
         first = bisect_right(self._ends, offset, self._first)
         size = len(self._batches[first])
@@ -202,15 +222,21 @@ class TailCache:
                 return []
             last = min(last, bisect_right(self._ends, to_offset, first))
         if last <= first + 1:
-            return (
-                [self._batches[first]]
-                if last > first or remaining_bytes is None or size <= remaining_bytes
-                else []
-            )
+            if last <= first and remaining_bytes is not None and size > remaining_bytes:
+                return []
+            self._count_hit(size)
+            return [self._batches[first]]
         batches = self._batches[first:last]
-        if self._through[last - 1] - before < _JOINED_BELOW_BYTES * len(batches):
+        size = self._through[last - 1] - before
+        self._count_hit(size)
+        if size < _JOINED_BELOW_BYTES * len(batches):
             return [b"".join(batches)]
         return batches
+
+    def _count_hit(self, size_bytes: int) -> None:
+        budget = self._budget
+        budget.hits += 1
+        budget.hit_bytes += size_bytes
 
     def cut(self, log_start: int) -> None:
         """Drop the batches before log_start, which are no longer in the log."""

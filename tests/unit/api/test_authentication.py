@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from korvet.api.common import authentication
+from korvet.api.common.listener_counts import ListenerCounts
 from korvet.api.common.password_checks import PasswordChecks
 from korvet.config.settings import Config
 from korvet.security.credentials import Credentials
@@ -28,6 +29,7 @@ class Client:
 
     def __init__(self, sasl: SaslSession) -> None:
         self.sasl = sasl
+        self.counts = ListenerCounts()
         self.ended = ""
 
     def end(self, reason: str) -> None:
@@ -67,6 +69,7 @@ def test_a_failure_is_answered_whole_delays_after_the_request(
             services.password_checks.close()
             monkeypatch.undo()
         assert client.ended
+        assert client.counts.failed_authentications == 1
         assert now_s - 1000 == pytest.approx(answered_ms / 1000)
 
     asyncio.run(test())

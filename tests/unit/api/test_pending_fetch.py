@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from kio.schema.errors import ErrorCode
 
+from korvet.api.common.request_counts import RequestCounts
 from korvet.api.fetching.deadlines import Deadlines
 from korvet.api.fetching.full_fetch import FullFetch
 from korvet.api.fetching.memory import FetchMemory
 from korvet.api.fetching.params import FetchParams
 from korvet.api.fetching.pending_fetch import PendingFetch
 from korvet.api.fetching.response import encode_response
+from korvet.protocol import registry
 from korvet.protocol.fetch_request import FetchRequest, FetchTopic
+from korvet.storage.log.counts import TopicCounts
 from korvet.storage.log.values import Fetched
 from tests.unit.api.test_deadlines import Clock
 
@@ -45,6 +48,7 @@ class Log:
     log_start = 0
     last_stable_offset_is_current = True
     knows_watermark = True
+    counts = TopicCounts()
 
     def __init__(self) -> None:
         self.log_end = 10
@@ -109,6 +113,7 @@ class Scene:
             deadlines=Deadlines(self.clock),  # type: ignore[arg-type]
             fetch_memory=self.memory,
             native_watcher=SimpleNamespace(is_current=False),
+            requests=RequestCounts(registry.registered()),
         )
         self.client: Any = SimpleNamespace(access=None, fetch_state=None, unsent_bytes=0)
         self.request = request(self.log.log_end, min_bytes=min_bytes)

@@ -17,6 +17,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from korvet.api.common.context import RequestContext
+from korvet.api.common.request_counts import RequestCounts
 from korvet.config.settings import Config
 from korvet.protocol import registry
 from korvet.protocol.fetch_request import decode_fetch
@@ -41,7 +42,11 @@ def new_dispatcher() -> tuple[Dispatcher, Backpressure]:
     assignment = Assignment(0, [Broker(1, "localhost", 9092, 0)])
     membership = SimpleNamespace(assignment=assignment, check=lambda: None)
     services: Any = SimpleNamespace(
-        config=Config(), cluster_id="id", membership=membership, quotas=ClientQuotas()
+        config=Config(),
+        cluster_id="id",
+        membership=membership,
+        quotas=ClientQuotas(),
+        requests=RequestCounts(registry.registered()),
     )
     pressure = Backpressure(LIMIT_BYTES)
     return Dispatcher(services, pressure), pressure
@@ -145,6 +150,10 @@ def test_a_handler_that_fails_is_answered_counted_and_logged(
         said |= errors_in(response.message)
     assert ErrorCode.unknown_server_error in said
     assert dispatcher.failures == {api.name: 8}
+    counts = dispatcher.requests[case[0]]
+    assert counts.errors == {ErrorCode.unknown_server_error: counts.errors[ErrorCode.unknown_server_error]}
+    assert counts.versions[case[1]] == 8
+    assert counts.direct.count + counts.slow.count == 8
     assert len(caplog.records) == 8
     assert f"{api.name} v{case[1]} of client 'unit' failed" in caplog.text
     assert "ZeroDivisionError: a bug" in caplog.text

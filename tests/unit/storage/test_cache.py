@@ -246,3 +246,16 @@ def test_only_batches_that_say_what_is_stored():
     wrong_maximum[35:43] = (now + 5).to_bytes(8, "big")
     wrong_maximum[17:21] = kernel.crc32c(bytes(wrong_maximum[21:])).to_bytes(4, "big")
     assert not kept(bytes(wrong_maximum))
+
+
+def test_hits_and_misses_are_counted() -> None:
+    budget = TailBudget()
+    cache = TailCache(budget)
+    cache.clear(0)
+    for offset in range(3):
+        cache.extend(offset, 1, offset, b"x" * 100)
+    assert cache.read(0, 250, None) == [b"x" * 200]
+    assert cache.read(0, 250, 50) is not None
+    assert cache.read(2, 10, 50) == []
+    assert cache.read(7, 10, None) is None
+    assert (budget.hits, budget.hit_bytes, budget.misses) == (2, 400, 1)
