@@ -44,7 +44,7 @@ def test_readme_names_every_page():
     assert [page.name for page in PAGES[1:] if f"docs/{page.name}" not in text] == []
 
 
-@pytest.mark.parametrize("name", ["compatibility.md", "configuration.md", "spark.md"])
+@pytest.mark.parametrize("name", ["compatibility.md", "configuration.md", "metrics.md", "spark.md"])
 def test_generated_references_are_up_to_date(name):
     expected = {path.name: text for path, text in reference.pages()}
     assert (ROOT / "docs" / name).read_text() == expected[name], "run python -m tools.reference"

@@ -16,6 +16,7 @@ import click
 from korvet import api
 from korvet.cli.app import korvet
 from korvet.config.keys import settings
+from korvet.metrics.declared import subjects
 from korvet.protocol import registry
 from korvet.spark.tables.catalog import TABLES
 from korvet.topics import configs
@@ -122,6 +123,23 @@ def missing() -> str:
     return _table(("feature", "APIs", "reason"), rows)
 
 
+def metrics() -> str:
+    """Returns a table of metric families for each subject."""
+    parts = []
+    for subject in subjects():
+        rows = (
+            (
+                f"`{family.name}`",
+                family.kind.value,
+                ", ".join(f"`{label}`" for label in family.labels),
+                family.help,
+            )
+            for family in subject.families
+        )
+        parts.append(f"{subject.about}\n\n" + _table(("name", "type", "labels", "meaning"), rows))
+    return "\n\n".join(parts)
+
+
 def _versions(one: registry.Api) -> str:
     if one.min_version == one.max_version:
         return str(one.min_version)
@@ -184,6 +202,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "missing": missing,
     "commands": commands,
     "tables": tables,
+    "metrics": metrics,
 }
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from korvet.admin.merged import MergedService
 from korvet.config.address import Address
 from korvet.config.errors import ConfigError
 from korvet.config.keys import clean_environment, settings, variable_of
@@ -25,7 +26,7 @@ from korvet.embedded.shim import bound
 from korvet.security.listeners import parse_endpoints
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from korvet.config.settings import Config
@@ -56,7 +57,11 @@ def broker_configs(config: Config) -> list[Config]:
     listening = parse_endpoints(config.listeners or "")
     advertised = parse_endpoints(config.advertised_listeners or "")
     addresses = [config.listen_address, config.advertise_address, *listening, *advertised]
-    if any(each is not None and each.port + config.processes - 1 > _HIGHEST_PORT for each in addresses):
+    admin = config.admin_address
+    most = [each.port + config.processes - 1 for each in addresses if each is not None]
+    if admin is not None:
+        most.append(admin.port + config.processes)
+    if max(most) > _HIGHEST_PORT:
         raise ConfigError(f"processes = {config.processes}: a port would exceed 65535")
     ports = sorted(endpoint.port for endpoint in listening)
     if any(
@@ -66,11 +71,16 @@ def broker_configs(config: Config) -> list[Config]:
         raise ConfigError(
             f"listeners = {config.listeners}: processes need ports that are {config.processes} or more apart"
         )
+    if admin is not None and admin.port:
+        _check_admin_ports(config, admin.port, ports or [config.listen_address.port])
     return [
         msgspec.structs.replace(
             config,
             processes=1,
             node_id=config.node_id + number,
+            # The first port is this process's own.
+            admin_listen="" if admin is None else _moved(admin, number + 1),
+            admin_socket=None,
             listen=_moved(config.listen_address, number),
             advertise=config.advertise_address and _moved(config.advertise_address, number),
             listeners=_all_moved(listening, number),
@@ -78,6 +88,14 @@ def broker_configs(config: Config) -> list[Config]:
         )
         for number in range(config.processes)
     ]
+
+
+def _check_admin_ports(config: Config, first: int, listening: Iterable[int]) -> None:
+    last = first + config.processes
+    if any(port <= last and first < port + config.processes for port in listening):
+        raise ConfigError(
+            f"admin.listen = {config.admin_listen}: its ports {first} to {last} are those of listeners, too"
+        )
 
 
 def environment(config: Config) -> dict[str, str]:
@@ -179,11 +197,25 @@ async def run(
 ) -> None:
     """Keep `config.processes` brokers running until cancelled.
 
-    Calls `ready(host, port)` with the first broker's address once all accept clients. Raises ConfigError
-    and ProcessesError.
+    Calls `ready(host, port)` with the first broker's address once all accept clients. Raises ConfigError,
+    ProcessesError, and OSError if the admin endpoint cannot listen.
     """
-    config = msgspec.structs.replace(config, redis=redis_url)
-    brokers = [_Broker(each, profile) for each in broker_configs(config)]
+    configs = broker_configs(msgspec.structs.replace(config, redis=redis_url))
+    admin = MergedService(config, [each.node_id for each in configs])
+    try:
+        sockets = await admin.start()
+        brokers = [_Broker(_with_socket(each, sockets), profile) for each in configs]
+        await _run(brokers, ready)
+    finally:
+        await admin.close()
+
+
+def _with_socket(config: Config, sockets: Mapping[int, Path]) -> Config:
+    path = sockets.get(config.node_id)
+    return config if path is None else msgspec.structs.replace(config, admin_socket=str(path))
+
+
+async def _run(brokers: list[_Broker], ready: Callable[[str, int], None]) -> None:
     tasks = [asyncio.create_task(broker.run()) for broker in brokers]
     addresses = asyncio.gather(*(broker.address for broker in brokers))
     try:

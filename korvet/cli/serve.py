@@ -124,9 +124,7 @@ def _serve(settings: Config, profile: Path | None) -> None:
     except OSError as error:
         if error.errno not in _ADDRESS_ERRORS:
             raise
-        raise click.ClickException(
-            f"cannot listen on {settings.listeners or settings.listen}: {error.strerror}"
-        ) from error
+        raise click.ClickException(f"cannot listen on {error.strerror}") from error
     finally:
         if server is not None:
             server.stop()

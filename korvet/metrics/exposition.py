@@ -35,18 +35,23 @@ def rendered(samples: Iterable[Samples], *, open_metrics: bool) -> Iterator[str]
         if family is not previous:
             yield _head(family, open_metrics=open_metrics)
             previous = family
-        yield from _pieces(_lines(family, rows))
+        yield from pieces(_lines(family, rows))
     if open_metrics:
         yield "# EOF\n"
 
 
-def _head(family: Family, *, open_metrics: bool) -> str:
-    name, kind = family.name, str(family.kind)
+def name_of(family: Family, *, open_metrics: bool) -> str:
+    """Returns the name of a family in the lines HELP and TYPE."""
     if open_metrics and family.kind is Kind.COUNTER:
-        name = name.removesuffix("_total")
-    elif open_metrics and family.kind is Kind.INFO:
-        name = name.removesuffix("_info")
-    elif family.kind is Kind.INFO:
+        return family.name.removesuffix("_total")
+    if open_metrics and family.kind is Kind.INFO:
+        return family.name.removesuffix("_info")
+    return family.name
+
+
+def _head(family: Family, *, open_metrics: bool) -> str:
+    name, kind = name_of(family, open_metrics=open_metrics), str(family.kind)
+    if family.kind is Kind.INFO and not open_metrics:
         kind = "gauge"
     text = family.help.replace("\\", "\\\\").replace("\n", "\\n")
     if open_metrics:
@@ -54,7 +59,8 @@ def _head(family: Family, *, open_metrics: bool) -> str:
     return f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
 
 
-def _pieces(lines: Iterator[str]) -> Iterator[str]:
+def pieces(lines: Iterator[str]) -> Iterator[str]:
+    """Yield lines in pieces that take a fraction of a millisecond."""
     piece: list[str] = []
     for line in lines:
         piece.append(line)

@@ -12,6 +12,7 @@ import logging
 import socket
 from typing import TYPE_CHECKING, Final
 
+from korvet.config.address import Address
 from korvet.supervisor import once
 
 if TYPE_CHECKING:
@@ -178,5 +179,6 @@ def _bound(family: int, address: tuple[object, ...]) -> socket.socket:
         made.bind(address)
     except OSError as error:
         made.close()
-        raise OSError(error.errno, f"{address[0]} port {address[1]}: {error.strerror}") from error
+        where = Address(str(address[0]), int(str(address[1])))
+        raise OSError(error.errno, f"{where}: {error.strerror}") from error
     return made

@@ -83,3 +83,9 @@ ADMIN_REQUESTS: Final = Family(
     "Answered requests of the admin endpoint; the path is empty for pages that do not exist.",
     ("path", "code"),
 )
+BROKER_UP: Final = Family(
+    "korvet_broker_up",
+    Kind.GAUGE,
+    "Of `--processes`: 1 for each broker process whose page of metrics could be read, else 0.",
+    ("node_id",),
+)

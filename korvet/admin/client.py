@@ -1,0 +1,49 @@
+"""Reads pages of another process through its unix socket (`admin.socket`)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Limits a page: 100,000 series have a tenth of that.
+_MOST_BYTES: Final = 256 << 20
+
+
+class Fetched(NamedTuple):
+    """A page that another process has answered."""
+
+    status: int
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        """The body as text."""
+        return self.body.decode()
+
+
+async def fetch(path: Path, page: str, accept: str, timeout_s: float) -> Fetched:
+    """Read a page. Raises OSError, also if it takes too long, and ValueError if the answer is malformed."""
+    async with asyncio.timeout(timeout_s):
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        try:
+            request = f"GET {page} HTTP/1.1\r\nHost: korvet\r\nAccept: {accept}\r\nConnection: close\r\n\r\n"
+            writer.write(request.encode())
+            return await _answer(reader)
+        finally:
+            writer.close()
+
+
+async def _answer(reader: asyncio.StreamReader) -> Fetched:
+    try:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        first, *lines = head.split("\r\n")
+        fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        size = int(fields["content-length"])
+        if not 0 <= size <= _MOST_BYTES:
+            raise ValueError(f"the page has {size} bytes")
+        return Fetched(int(first.split(" ")[1]), await reader.readexactly(size))
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, LookupError) as error:
+        raise ValueError(f"the answer is malformed: {error!r}") from error

@@ -1,0 +1,144 @@
+"""The admin endpoint of `korvet serve --processes N`: the pages of all brokers as one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+from contextlib import ExitStack
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from korvet.admin.client import Fetched, fetch
+from korvet.admin.endpoint import Endpoint, livez
+from korvet.admin.http import PLAIN, Request, Response, text_response
+from korvet.admin.metrics_page import metrics_response, prefers_open_metrics
+from korvet.admin.server import AdminServer
+from korvet.causes import Causes
+from korvet.metrics.exposition import OPEN_METRICS, TEXT, rendered
+from korvet.metrics.families.process import BROKER_UP
+from korvet.metrics.family import Samples
+from korvet.metrics.merging import merged
+from korvet.observe import collectors
+from korvet.observe.event_loop import EventLoopLag
+from korvet.observe.registry import Registry
+from korvet.supervisor import keep
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from korvet.config.settings import Config
+
+log = logging.getLogger(__name__)
+causes = Causes(log)
+
+# Limits the wait for one broker's metrics: Prometheus waits for 10 s by default.
+_METRICS_S: Final = 8.0
+# Limits the wait for one broker's health: kubelets wait for a second by default.
+_HEALTH_S: Final = 0.8
+# Limits the length of a path of a unix socket on all systems.
+_LONGEST_PATH: Final = 100
+
+
+class MergedService:
+    """Serves the pages of several brokers. It reads those of each broker through a unix socket in a private
+    folder.
+    """
+
+    def __init__(self, config: Config, node_ids: Sequence[int]) -> None:
+        self._config = config
+        self._node_ids = node_ids
+        self._sockets: dict[int, Path] = {}
+        self._up: dict[int, bool] = {}
+        self._registry = Registry()
+        self._lag = EventLoopLag()
+        self._cleanup = ExitStack()
+        self._server: AdminServer | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    async def start(self) -> Mapping[int, Path]:
+        """Serve the pages, if the settings ask for an endpoint. Returns the unix socket (`admin.socket`) that
+        each broker has to serve. Raises ConfigError and OSError; see AdminServer.open.
+        """
+        if self._config.admin_address is None and self._config.admin_socket is None:
+            return {}
+        folder = Path(self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix="korvet-admin-")))
+        if len(str(folder)) > _LONGEST_PATH - len("/1000000000"):
+            folder = Path(
+                self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix="korvet-admin-", dir="/tmp"))
+            )
+        self._sockets = {node_id: folder / str(node_id) for node_id in self._node_ids}
+        pages = {"/livez": livez, "/readyz": self._readyz, "/metrics": self._metrics, "/status": self._status}
+        endpoint = Endpoint(pages)
+        self._registry.add(collectors.of_process(self._lag))
+        self._registry.add([("admin endpoint", endpoint.collect), ("brokers", self._collect)])
+        self._server = await AdminServer.open(self._config, endpoint)
+        self._watch = keep("event loop lag", self._lag.watch)
+        return self._sockets
+
+    async def close(self) -> None:
+        """Serve nothing any more."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        if self._server is not None:
+            await self._server.close()
+        self._cleanup.close()
+
+    def _collect(self) -> Iterator[Samples]:
+        yield Samples(BROKER_UP, [(BROKER_UP.text(node_id), int(up)) for node_id, up in self._up.items()])
+
+    async def _metrics(self, request: Request) -> Response:
+        open_metrics = prefers_open_metrics(request.field("accept"))
+        fetched = await self._fetch_all("/metrics", OPEN_METRICS if open_metrics else TEXT, _METRICS_S)
+        pages = {node_id: page.text for node_id, page in fetched.items() if page.status == HTTPStatus.OK}
+        self._up = {node_id: node_id in pages for node_id in self._node_ids}
+        own = "".join(rendered(self._registry.collect(), open_metrics=open_metrics))
+        return await metrics_response(
+            merged(own, pages, open_metrics=open_metrics), request, open_metrics=open_metrics
+        )
+
+    async def _readyz(self, request: Request) -> Response:
+        del request
+        fetched = await self._fetch_all("/readyz", PLAIN, _HEALTH_S)
+        lines = []
+        for node_id in self._node_ids:
+            page = fetched.get(node_id)
+            text = "serving: the broker does not answer" if page is None else page.text
+            lines += [f"node {node_id}: {line}" for line in text.splitlines()]
+        ready = len(fetched) == len(self._node_ids) and all(
+            page.status == HTTPStatus.OK for page in fetched.values()
+        )
+        return text_response(HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(lines))
+
+    async def _status(self, request: Request) -> Response:
+        del request
+        fetched = await self._fetch_all("/status", "application/json", _METRICS_S)
+        brokers = {
+            str(node_id): msgspec.Raw(page.body)
+            if (page := fetched.get(node_id)) is not None and page.status == HTTPStatus.OK
+            else None
+            for node_id in self._node_ids
+        }
+        return Response(HTTPStatus.OK, [msgspec.json.encode({"brokers": brokers})], "application/json")
+
+    async def _fetch_all(self, page: str, accept: str, timeout_s: float) -> dict[int, Fetched]:
+        """A page of each broker that answers."""
+        answers = await asyncio.gather(
+            *(self._fetch(node_id, page, accept, timeout_s) for node_id in self._node_ids)
+        )
+        return {
+            node_id: answer
+            for node_id, answer in zip(self._node_ids, answers, strict=True)
+            if answer is not None
+        }
+
+    async def _fetch(self, node_id: int, page: str, accept: str, timeout_s: float) -> Fetched | None:
+        try:
+            return await fetch(self._sockets[node_id], page, accept, timeout_s)
+        except (OSError, ValueError) as error:
+            causes.warn(error, "%s of node %d cannot be read: %s", page, node_id, error or type(error))
+            return None
