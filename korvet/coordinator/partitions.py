@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -18,6 +19,7 @@ from korvet.causes import Causes
 from korvet.coordinator.partition_timers import Alarms
 from korvet.coordinator.served import Claim, ServedPartition
 from korvet.logs import fields
+from korvet.metrics.histogram import Histogram
 from korvet.storage.errors import FencedEpoch, StorageError, WritesRefused
 from korvet.supervisor import keep
 
@@ -32,10 +34,26 @@ causes = Causes(logger)
 
 FIRST_RETRY_S: Final = 0.1
 LAST_RETRY_S: Final = 1.0
+LOAD_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Seconds. Most partitions have few keys."""
 # Limits the partitions that are read at the same time: each holds its replies and its newest keys in memory.
 LOADS_AT_ONCE: Final = 2
 
 _Term = TypeVar("_Term", bound=ServedPartition[Any, Any])
+
+
+class LoadCounts:
+    """What is counted of a coordinator's partitions, since the start of the broker."""
+
+    __slots__ = ("gained", "load_seconds", "lost")
+
+    def __init__(self) -> None:
+        self.gained = 0
+        """Partitions that this broker began to coordinate, or coordinates in a new leader epoch."""
+        self.lost = 0
+        """Partitions that this broker ceased to coordinate, or coordinates in a new leader epoch."""
+        self.load_seconds = Histogram(LOAD_BOUNDS)
+        """From the beginning of a load until its partition is served; retries included."""
 
 
 class Partition(Generic[_Term]):
@@ -94,6 +112,7 @@ class Partitions(Generic[_Term]):
         self.topic: Topic | None = None
         """None until `serve`."""
         self.closed = False
+        self.counts = LoadCounts()
         self.reloads = 0
         """How often a partition was read again because an append had failed."""
 
@@ -135,6 +154,8 @@ class Partitions(Generic[_Term]):
             epoch = self._logs.leader_epoch_of(self._name, partition.number)
             if epoch == partition.epoch:
                 continue
+            self.counts.lost += partition.epoch is not None
+            self.counts.gained += epoch is not None
             partition.epoch, partition.quiet_epoch = epoch, None
             if partition.loading is not None:
                 partition.loading.cancel()
@@ -196,7 +217,7 @@ class Partitions(Generic[_Term]):
 
     async def _load(self, topic: Topic, partition: Partition[_Term]) -> None:
         """Acquire the partition's epoch, read it and serve it; retry until Redis allows it."""
-        delay_s = FIRST_RETRY_S
+        delay_s, began_s = FIRST_RETRY_S, time.perf_counter()
         while True:
             if partition.quiet_epoch is not None:
                 # By then `writes_refused` is known, and requests are refused without an append.
@@ -220,6 +241,7 @@ class Partitions(Generic[_Term]):
         partition.loading = None
         partition.term = term
         partition.changed.set()
+        self.counts.load_seconds.observe(time.perf_counter() - began_s)
         term.begin()
         self._tell_loaded()
 
@@ -255,6 +277,7 @@ class Partitions(Generic[_Term]):
             message, extra = "%s-%d is coordinated by another broker now", fields(**self._named(partition))
             logger.warning(message, self._name, partition.number, extra=extra)
             partition.epoch = None
+            self.counts.lost += 1
             self._end_term(partition, ErrorCode.not_coordinator)
             return
         message = "%s-%d is loaded again: %s"

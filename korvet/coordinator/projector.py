@@ -209,6 +209,16 @@ class Projector:
             for change in changes:
                 self._enqueue(change, finished)
 
+    @property
+    def waiting(self) -> int:
+        """How many changes wait or are in flight."""
+        return sum(len(lane.taken) + len(lane.waiting) for lane in self._lanes.values())
+
+    @property
+    def failed(self) -> int:
+        """How many changes Redis refused; they are retried."""
+        return len(self._failed)
+
     def unprojected(self) -> Iterator[GroupTopicPartition]:
         """The keys with changes that wait, are in flight, or failed. Changes that are still to be
         reconciled are not included.

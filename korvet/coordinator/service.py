@@ -21,6 +21,7 @@ from korvet.coordinator.refusals import refuse
 from korvet.coordinator.served import RELEASE_TIMEOUT_MS
 from korvet.coordinator.term import Term
 from korvet.coordinator.topics import CatalogueTopics
+from korvet.groups.counts import GroupCounts
 from korvet.groups.messages import ListedGroup, ListReply, ListRequest, Reply
 from korvet.groups.shard import GroupShard
 from korvet.offsets.codec import encode_key
@@ -37,7 +38,7 @@ from korvet.topics.internal import coordinated_topic, create_internal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from korvet.coordinator.partitions import Partition
+    from korvet.coordinator.partitions import LoadCounts, Partition
     from korvet.coordinator.served import Claim, Done, Token
     from korvet.coordinator.term import Handler
     from korvet.groups.config import GroupConfig
@@ -129,8 +130,27 @@ class CoordinatorService:
             release_timeout_ms=release_timeout_ms,
         )
         self._reconciling = False
+        self.counts = GroupCounts()
+        """What is counted for metrics."""
         self._expressions = TopicExpressions(catalogue, self._partitions.spawn)
         self._topics = CatalogueTopics(catalogue, self._expressions)
+
+    @property
+    def terms(self) -> Iterator[tuple[int, Term]]:
+        """The loaded partitions of `__consumer_offsets`, by number."""
+        return ((each.number, each.term) for each in self._partitions if each.term is not None)
+
+    @property
+    def loads(self) -> LoadCounts:
+        """What is counted of the loading of partitions."""
+        return self._partitions.counts
+
+    @property
+    def unprojected(self) -> tuple[int, int]:
+        """How many commits have not reached their Redis groups yet: those on their way, and those that
+        Redis refused.
+        """
+        return self._projector.waiting, self._projector.failed
 
     @property
     def reloads(self) -> int:
@@ -185,6 +205,8 @@ class CoordinatorService:
         if term is None:
             done(refuse(request, partition.error))
             return None
+        if handler is GroupShard.commit:
+            done = partial(self._committed, time.perf_counter(), done)
         return Ticket(term, term.submit(handler, request, done))
 
     async def call(self, group_id: str, handler: Handler, request: Any) -> Any:
@@ -196,6 +218,10 @@ class CoordinatorService:
         finally:
             if ticket is not None and reply.cancelled():
                 ticket.withdraw()
+
+    def _committed(self, began_s: float, done: Done, reply: Reply) -> None:
+        self.counts.commit_seconds.observe(time.perf_counter() - began_s)
+        done(reply)
 
     async def look_for_topics(self, pattern: str) -> None:
         """Find the topics that an expression matches, for the heartbeat that names it. Raises
@@ -378,7 +404,9 @@ class CoordinatorService:
 
     async def _read(self, claim: Claim) -> Term:
         # Leader epochs never repeat, and after a loss they are higher than the lost generations.
-        shard = GroupShard(self._config, lambda: str(uuid.uuid4()), self._topics, claim.log.leader_epoch)
+        shard = GroupShard(
+            self._config, lambda: str(uuid.uuid4()), self._topics, claim.log.leader_epoch, self.counts
+        )
         loader = OffsetsLoader(self._commands.keyspace, claim.log)
         if claim.log_end > 0:
             await loader.replay_into(shard)

@@ -126,6 +126,11 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
         self._pending.append(Pending(step, None, (b"", None, 0)))
         self._append_soon()
 
+    @property
+    def shard(self) -> GroupShard:
+        """The groups and their offsets, to be read."""
+        return self._shard
+
     def committed(self, place: GroupTopicPartition) -> OffsetCommitValue | None:
         """The newest commit of the key: the same object as long as no newer commit exists."""
         return self._shard.committed(*place)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from korvet.coordinator.markers import MarkerWriter
+    from korvet.coordinator.partitions import LoadCounts
     from korvet.coordinator.peers import Peers
     from korvet.coordinator.served import Claim, Done
     from korvet.coordinator.transaction_term import Handler, TransactionRequest
@@ -119,6 +120,11 @@ class TransactionService:
         topic = self._catalogue.get(TRANSACTIONS_TOPIC)
         count = self._topic_partitions if topic is None else topic.partitions
         return TRANSACTIONS_TOPIC, transaction_partition_for(transactional_id, count)
+
+    @property
+    def loads(self) -> LoadCounts:
+        """What is counted of the loading of partitions."""
+        return self._partitions.counts
 
     async def wait_loaded(self) -> None:
         """Wait until every partition serves or is coordinated by another broker."""

@@ -83,6 +83,8 @@ class Commits:
         if isinstance(group, Group) and group.state in KEEPS_SESSION and not in_transaction:
             self._membership.refresh_session(group, request.member_id)
         self._context.producer = request.producer
+        counts, records = self._context.counts, self._context.records
+        counts.commit(request.group_id)
         topics = []
         for topic in request.topics:
             results = [
@@ -90,6 +92,7 @@ class Commits:
                 for partition in topic.partitions
             ]
             topics.append(TopicResult(topic.name, tuple(results), topic.topic_id))
+        counts.committed_offsets += len(records)
         self._context.reply(token, CommitReply(tuple(topics)))
 
     @staticmethod
@@ -170,6 +173,7 @@ class Commits:
                 topic = CommitTopic(native.topic, (partition,), native.topic_id)
                 value = self._commit_value(CommitRequest(native.group, (topic,)), topic, partition, "")
                 self._context.records.append((OffsetCommitKey(*native.place), value))
+                self._context.counts.exported_offsets += 1
             elif decision is Decision.PROJECT:
                 behind.append(native)
         return behind
@@ -302,6 +306,7 @@ class Commits:
                 if is_expired(value_of(kept)) and not self._offsets.is_pending(
                     group.group_id, topic, partition
                 ):
+                    self._context.counts.expired_offsets += 1
                     self._bury(group.group_id, topic, partition)
                 else:
                     nothing_left = False

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from korvet.groups.counts import GroupCounts
 from korvet.groups.group import Group, Member, Wait
 from korvet.groups.messages import JoinReply, Outcome, Record, Reply, SyncReply, Token
 from korvet.groups.timers import TimerQueue
@@ -23,6 +24,7 @@ class Context:
 
     __slots__ = (
         "config",
+        "counts",
         "groups",
         "least_generation",
         "now_ms",
@@ -34,9 +36,16 @@ class Context:
         "waits",
     )
 
-    def __init__(self, config: GroupConfig, topics: Topics, least_generation: int = 0) -> None:
-        """`least_generation`: see GroupShard."""
+    def __init__(
+        self,
+        config: GroupConfig,
+        topics: Topics,
+        least_generation: int = 0,
+        counts: GroupCounts | None = None,
+    ) -> None:
+        """`least_generation` and `counts`: see GroupShard."""
         self.config = config
+        self.counts = GroupCounts() if counts is None else counts
         self.least_generation = least_generation
         self.topics = topics
         self.groups: dict[str, Group | ConsumerGroup] = {}
@@ -46,6 +55,18 @@ class Context:
         self.replies: list[tuple[Token, Reply]] = []
         self.producer: tuple[int, int] | None = None
         self.waits: dict[Token, Wait] = {}
+
+    def begin_rebalance(self, group: Group | ConsumerGroup) -> None:
+        """Count a rebalance, and note its beginning unless it interrupts another one."""
+        self.counts.rebalance(group.group_id)
+        if group.rebalancing_since_ms is None:
+            group.rebalancing_since_ms = self.now_ms
+
+    def end_rebalance(self, group: Group | ConsumerGroup) -> None:
+        """Note that a group is stable."""
+        if group.rebalancing_since_ms is not None:
+            self.counts.rebalance_seconds.observe((self.now_ms - group.rebalancing_since_ms) / 1000)
+            group.rebalancing_since_ms = None
 
     def classic(self, group_id: str) -> Group | None:
         """The classic group with that id."""

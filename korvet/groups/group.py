@@ -121,6 +121,7 @@ class Group:
         "previous_state",
         "protocol_name",
         "protocol_type",
+        "rebalancing_since_ms",
         "state",
         "state_timestamp_ms",
         "static_members",
@@ -151,6 +152,7 @@ class Group:
         self.pending_syncs: set[str] = set()
         self.subscribed_topics: frozenset[str] | None = None  # None: unknown
         self.new_member_added = False
+        self.rebalancing_since_ms: int | None = None  # None while the group is stable or Empty
         self.initial_delay_ms = 0
         self.initial_remaining_ms: int | None = None  # set while the initial rebalance may be extended
         self.join_deadline: Deadline | None = None

@@ -285,6 +285,7 @@ class Membership:
             self._interrupt_syncs(group)
         self._end_sync_phase(group)
         is_initial = group.state is GroupState.EMPTY
+        self._context.begin_rebalance(group)
         group.transition(GroupState.PREPARING_REBALANCE, self._context.now_ms)
         if is_initial:
             self._begin_initial_delay(group)
@@ -320,6 +321,7 @@ class Membership:
             group.join_deadline.cancel()
         for member in list(group.members.values()):
             if member.awaiting_join is None and member.group_instance_id is None:
+                self._context.counts.expired_members += 1
                 group.remove(member.member_id)
         if group.members and not group.elect_joined_leader():
             # Only static members, none of which has joined: wait until one does or their sessions end.
@@ -327,6 +329,7 @@ class Membership:
             return
         group.next_generation(self._context.now_ms, self._context.least_generation)
         if group.state is GroupState.EMPTY:
+            group.rebalancing_since_ms = None
             self._record(group, group.to_value({}))
         else:
             self._begin_sync_phase(group)
@@ -415,6 +418,7 @@ class Membership:
         if self._context.groups.get(group.group_id) is not group or group.state not in AFTER_JOIN:
             return
         if group.pending_syncs:
+            self._context.counts.expired_members += len(group.pending_syncs)
             for member_id in sorted(group.pending_syncs):
                 self._drop(group, member_id)
             self._prepare_rebalance(group)
@@ -504,6 +508,7 @@ class Membership:
             return
         if not member.is_new and (member.awaiting_join is not None or member.awaiting_sync is not None):
             return
+        self._context.counts.expired_members += 1
         self._drop(group, member.member_id)
         if group.state in AFTER_JOIN:
             self._prepare_rebalance(group)

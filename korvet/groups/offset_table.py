@@ -47,13 +47,15 @@ class _PendingOffset:
 class OffsetTable:
     """Committed offsets by group, topic and partition."""
 
-    __slots__ = ("_committed", "_open_producers", "_pending", "_sequence", "_sequences")
+    __slots__ = ("_committed", "_moved", "_open_producers", "_pending", "_sequence", "_sequences")
 
     def __init__(self) -> None:
         self._committed: dict[str, dict[str, dict[int, KeptValue]]] = {}
         self._pending: dict[int, dict[GroupTopicPartition, _PendingOffset]] = {}  # by producer id
         self._open_producers: dict[str, set[int]] = {}  # by group
         self._sequence = 0
+        # None while nobody asks.
+        self._moved: set[GroupTopicPartition] | None = None
         # The sequence numbers of commits' replays, for groups with open transactions only, since these began.
         self._sequences: dict[str, dict[GroupTopicPartition, int]] = {}
 
@@ -93,6 +95,11 @@ class OffsetTable:
     def topics(self, group_id: str) -> dict[str, dict[int, KeptValue]]:
         """All committed values of the group; read-only."""
         return self._committed.get(group_id, {})
+
+    def take_moved(self) -> set[GroupTopicPartition] | None:
+        """The partitions whose committed value has changed since the last call; None (all) the first time."""
+        moved, self._moved = self._moved, set()
+        return moved
 
     def partitions_to_load(self, group_id: str, topic: str) -> dict[int, KeptValue]:
         """The target for a loader with at least one offset of the group's topic; valid until a tombstone
@@ -134,6 +141,8 @@ class OffsetTable:
     def _put(self, place: GroupTopicPartition, value: OffsetCommitValue) -> None:
         group_id, topic, partition = place
         self._committed.setdefault(group_id, {}).setdefault(topic, {})[partition] = value
+        if self._moved is not None:
+            self._moved.add(place)
         if group_id in self._open_producers:
             self._sequence += 1
             self._sequences.setdefault(group_id, {})[place] = self._sequence
@@ -141,6 +150,8 @@ class OffsetTable:
     def _remove(self, place: GroupTopicPartition) -> None:
         group_id, topic, partition = place
         topics = self._committed.get(group_id)
+        if self._moved is not None:
+            self._moved.add(place)
         if topics is not None and topic in topics:
             topics[topic].pop(partition, None)
             if not topics[topic]:

@@ -20,7 +20,8 @@ from kio.schema.errors import ErrorCode
 from korvet.groups.commits import Commits
 from korvet.groups.consumer.classic import ClassicMembers
 from korvet.groups.consumer.describe import describe
-from korvet.groups.consumer.group import EPOCH, RECORD_TYPES, ConsumerGroup
+from korvet.groups.consumer.group import EPOCH, PROGRESS, RECORD_TYPES, ConsumerGroup
+from korvet.groups.consumer.member import JOIN_EPOCH
 from korvet.groups.consumer.membership import ConsumerMembership
 from korvet.groups.consumer.messages import (
     ConsumerDescribeReply,
@@ -58,6 +59,7 @@ from korvet.groups.messages import (
 from korvet.groups.offset_table import NO_PRODUCER_ID, GroupTopicPartition, KeptValue, OffsetTable
 from korvet.groups.state import GroupState
 from korvet.groups.timers import Deadline
+from korvet.offsets.group_records import GroupEpoch
 from korvet.offsets.schema import (
     GroupMemberKey,
     GroupMetadataKey,
@@ -71,10 +73,11 @@ from korvet.offsets.schema import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from korvet.groups.config import GroupConfig
     from korvet.groups.consumer.topics import Topics
+    from korvet.groups.counts import GroupCounts
     from korvet.groups.native import NativeGroup
 
 
@@ -107,11 +110,12 @@ class GroupShard:
         new_member_suffix: Callable[[], str],
         topics: Topics | None = None,
         least_generation: int = 0,
+        counts: GroupCounts | None = None,
     ) -> None:
         """`least_generation`: new generations and group epochs are not lower. Later ones than those in
-        the log may be lost, and members must not meet them again.
+        the log may be lost, and members must not meet them again. `counts`: shared by several shards.
         """
-        self._context = Context(config, NoTopics() if topics is None else topics, least_generation)
+        self._context = Context(config, NoTopics() if topics is None else topics, least_generation, counts)
         self._offsets = OffsetTable()
         self._membership = Membership(self._context, new_member_suffix)
         migration = Migration(self._context, self._membership.rebalance)
@@ -126,6 +130,7 @@ class GroupShard:
     def join(self, request: JoinRequest, token: Token, now_ms: int) -> Outcome:
         """JoinGroup; the JoinReply comes with this outcome or a later one."""
         self._begin(now_ms)
+        self._context.counts.joins += 1
         refusal = refuse_strings(request)
         if refusal is not ErrorCode.none:
             self._context.reply(token, JoinReply(refusal, request.member_id))
@@ -140,6 +145,7 @@ class GroupShard:
     def sync(self, request: SyncRequest, token: Token, now_ms: int) -> Outcome:
         """SyncGroup; the SyncReply comes with this outcome or a later one."""
         self._begin(now_ms)
+        self._context.counts.syncs += 1
         group = self._context.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
             self._classic_members.sync(group, request, token)
@@ -150,6 +156,7 @@ class GroupShard:
     def heartbeat(self, request: HeartbeatRequest, token: Token, now_ms: int) -> Outcome:
         """Heartbeat -> HeartbeatReply."""
         self._begin(now_ms)
+        self._context.counts.heartbeats += 1
         group = self._context.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
             self._classic_members.heartbeat(group, request, token)
@@ -160,12 +167,19 @@ class GroupShard:
     def consumer_heartbeat(self, request: ConsumerHeartbeatRequest, token: Token, now_ms: int) -> Outcome:
         """ConsumerGroupHeartbeat -> ConsumerHeartbeatReply."""
         self._begin(now_ms)
+        counts = self._context.counts
+        counts.heartbeats += 1
+        if request.member_epoch == JOIN_EPOCH:
+            counts.joins += 1
+        elif request.member_epoch < JOIN_EPOCH:
+            counts.leaves += 1
         self._consumers.heartbeat(request, token)
         return self._context.take_outcome()
 
     def leave(self, request: LeaveRequest, token: Token, now_ms: int) -> Outcome:
         """LeaveGroup -> LeaveReply."""
         self._begin(now_ms)
+        self._context.counts.leaves += 1
         group = self._context.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
             self._classic_members.leave(group, request, token)
@@ -253,6 +267,21 @@ class GroupShard:
         self._begin(now_ms)
         behind = self._commits.export(groups)
         return self._context.take_outcome(), behind
+
+    @property
+    def groups(self) -> Mapping[str, Group | ConsumerGroup]:
+        """The groups by id; read-only."""
+        return self._context.groups
+
+    def offsets(self, group_id: str) -> Mapping[str, Mapping[int, KeptValue]]:
+        """The committed values of a group, by topic and partition; read-only."""
+        return self._offsets.topics(group_id)
+
+    def take_moved(self) -> set[GroupTopicPartition] | None:
+        """The partitions whose committed offset has changed since the previous call; None (all) for the
+        first one.
+        """
+        return self._offsets.take_moved()
 
     def committed(self, group_id: str, topic: str, partition: int) -> OffsetCommitValue | None:
         """The committed value: the same object as long as nothing newer is replayed."""
@@ -379,12 +408,16 @@ class GroupShard:
             if group is not None:
                 self._context.release(group, ErrorCode.rebalance_in_progress)
             group = self._context.groups[key.group] = ConsumerGroup(key.group)
+        if isinstance(value, GroupEpoch) and self._is_loaded and value.epoch > group.epoch:
+            self._context.begin_rebalance(group)
         if key.version == EPOCH and value is None:
             del self._context.groups[key.group]
             if self._offsets.topics(key.group):
                 self._context.groups[key.group] = Group(key.group, UNKNOWN_TIMESTAMP_MS)
             return
         group.replay(key, value)
+        if group.rebalancing_since_ms is not None and key.version in PROGRESS and group.is_stable:
+            self._context.end_rebalance(group)
 
     def _confirm(self, group: Group, value: GroupMetadataValue) -> None:
         """A record of this shard: its content is known, except for the assignments that make the group
@@ -396,6 +429,7 @@ class GroupShard:
         for stored in value.members:
             group.members[stored.member_id].assignment = stored.assignment
         group.transition(GroupState.STABLE, self._context.now_ms)
+        self._context.end_rebalance(group)
 
     # Descriptions
 

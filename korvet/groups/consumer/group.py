@@ -38,6 +38,9 @@ EPOCH, METADATA, MEMBER, TARGET_EPOCH, TARGET, ASSIGNMENT = 3, 4, 5, 6, 7, 8
 the target, a member's target, a member's partitions.
 """
 
+PROGRESS: Final = frozenset({MEMBER, TARGET_EPOCH, ASSIGNMENT})
+"""Record types that may end a rebalance."""
+
 RECORD_TYPES: Final = frozenset({EPOCH, METADATA, MEMBER, TARGET_EPOCH, TARGET, ASSIGNMENT, 16})
 
 
@@ -52,6 +55,7 @@ class ConsumerGroup:
         "members",
         "metadata_hash",
         "owners",
+        "rebalancing_since_ms",
         "regexes",
         "static_members",
         "target_epoch",
@@ -75,6 +79,7 @@ class ConsumerGroup:
             tuple[bytes, int], str
         ] = {}  # the member that may use a partition, or must give it up
         self.regexes: dict[str, ResolvedRegex] = {}
+        self.rebalancing_since_ms: int | None = None  # None while the group is stable or Empty
         self.checked_version: int | None = None
         """The version of the topics with which the group was last compared; not in any record."""
         self._subscribed: frozenset[str] | None = None
@@ -185,6 +190,11 @@ class ConsumerGroup:
         if self.epoch > self.target_epoch:
             return "Assigning"
         return "Stable" if all(map(self.is_settled, self.members.values())) else "Reconciling"
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether no rebalance is in progress."""
+        return self.state_name in {"Stable", "Empty"}
 
     def is_settled(self, member: Member) -> bool:
         """Whether a member has its complete target."""

@@ -491,6 +491,7 @@ class ConsumerMembership:
         self._sessions.pop((group_id, member_id), None)
         group = self._context.groups.get(group_id)
         if isinstance(group, ConsumerGroup) and member_id in group.members:
+            self._context.counts.expired_members += 1
             self.remove(group, [member_id])
 
     def _expire_revocation(self, group_id: str, member_id: str, epoch: int) -> None:
