@@ -42,6 +42,7 @@ from korvet.storage.errors import NoRoom, StorageError, StorageFault, StoreError
 from korvet.storage.keys import Keyspace
 from korvet.storage.link.eviction import EvictionWatch
 from korvet.storage.outlook_log import log_outlooks
+from korvet.storage.releases import keep_tidy
 from korvet.storage.shared_configs import SharedConfigs
 from korvet.storage.shared_writes import SharedWrites
 from korvet.storage.store import Store
@@ -291,6 +292,7 @@ def _housekeeping(parts: Parts) -> list[asyncio.Task[None]]:
         keep("retention", partial(keep_retention, topics, config, _now_ms)),
         keep("compaction", LogCleaner(parts.store.commands, parts.store.logs, topics, config, _now_ms).run),
         keep("replicas", parts.copies.run),
+        keep("libraries", partial(keep_tidy, parts.store.router, parts.store.commands, parts.member)),
         keep("watch for evictions", EvictionWatch(parts.store.router).run),
         keep("users, ACLs and quotas", partial(security.keep_up, guards=guards)),
     ]

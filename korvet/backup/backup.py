@@ -20,10 +20,10 @@ from korvet.backup.primary import primary
 from korvet.embedded import EmbeddedServer, append_only, socket_of
 from korvet.embedded.module import AUTO, OFF
 from korvet.embedded.writer import read_writer
-from korvet.storage.fields import counter_of, shown
-from korvet.storage.identity import FORMAT_VERSION
+from korvet.storage.fields import counter_of
 from korvet.storage.keys import Keyspace
 from korvet.storage.link.address import parse_url
+from korvet.storage.versions import format_problem
 
 # The first bytes of a snapshot.
 _SIGNS: Final = (b"REDIS", b"VALKEY")
@@ -35,7 +35,7 @@ def back_up_server(url: str, keyspace: Keyspace, target: Path, report: Report) -
         created_ms = time.time_ns() // 1_000_000
         server = connection.info("server")
         kind = "valkey" if "valkey_version" in server else "redis"
-        cluster_id, topics = _identity(connection, keyspace)
+        cluster_id, topics, data_format = _identity(connection, keyspace)
         history, offset = connection.begin_snapshot()
         pieces = _checked(connection.snapshot())
         size, checksum = files.write(folder / SNAPSHOT, pieces, lambda done: report("receiving", done, None))
@@ -48,7 +48,7 @@ def back_up_server(url: str, keyspace: Keyspace, target: Path, report: Report) -
             offset=offset,
             keyspace=keyspace.prefix,
             cluster_id=cluster_id,
-            format=FORMAT_VERSION,
+            format=data_format,
             database=connection.address.database,
             topics=topics,
             bytes=size,
@@ -98,17 +98,16 @@ def _answers(url: str) -> bool:
     return True
 
 
-def _identity(connection: Connection, keyspace: Keyspace) -> tuple[str, int]:
-    """The cluster id of a keyspace and the number of its topics. Raises BackupError if there is none."""
+def _identity(connection: Connection, keyspace: Keyspace) -> tuple[str, int, int]:
+    """The cluster id of a keyspace, its topics' number and its format. Raises BackupError without one."""
     cluster_id, found = connection.call("HMGET", keyspace.cluster, "id", "format")
     if cluster_id is None:
         raise BackupError(f"there is no keyspace {keyspace.prefix!r} on the server at {connection.address}")
-    if counter_of(found) != FORMAT_VERSION:
-        raise BackupError(
-            f"the keyspace {keyspace.prefix!r} has format {shown(found or b'')}; this korvet works with "
-            f"format {FORMAT_VERSION} only"
-        )
-    return cluster_id.decode(errors="replace"), connection.call("HLEN", keyspace.topics)
+    problem = format_problem(found or b"")
+    if problem is not None:
+        raise BackupError(f"the keyspace {keyspace.prefix!r} {problem}")
+    topics = connection.call("HLEN", keyspace.topics)
+    return cluster_id.decode(errors="replace"), topics, counter_of(found)
 
 
 def _checked(pieces: Iterator[bytes]) -> Iterator[bytes]:

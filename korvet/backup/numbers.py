@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 from korvet.backup.connection import Connection
 from korvet.backup.manifest import Manifest
 from korvet.storage.fields import counter_of, pairs_of
-from korvet.storage.identity import FORMAT_VERSION
 from korvet.storage.keys import Keyspace
 from korvet.storage.producer_ids import FIRST_ID
+from korvet.storage.versions import is_known_format
 
 _CLUSTER_KEY: Final = re.compile(rb"\{([^{}\s]{1,100})\}:cluster")
 # Limits the versions of the assignment (leader epochs) that a keyspace can have got since a backup: at once,
@@ -43,7 +43,7 @@ def find_keyspaces(connection: Connection) -> list[Found]:
         connection.call("SELECT", database)
         for key in _scan(connection, "{*}:cluster"):
             match = _CLUSTER_KEY.fullmatch(key)
-            if match is not None and connection.call("HGET", key, "format") == b"%d" % FORMAT_VERSION:
+            if match is not None and is_known_format(connection.call("HGET", key, "format")):
                 found.append(Found(database, match[1].decode()))
     return sorted(found)
 

@@ -18,7 +18,7 @@ from korvet.backup.primary import primary
 from korvet.backup.staging import stage
 from korvet.embedded import append_only, find_server, folder
 from korvet.embedded.writer import note_writer
-from korvet.storage.identity import FORMAT_VERSION
+from korvet.storage.versions import format_problem
 
 
 def check(backup: Path, scratch: Path | None, report: Report) -> Manifest:
@@ -80,11 +80,9 @@ def restore_server(backup: Path, url: str, scratch: Path | None, report: Report)
 
 def _read(backup: Path) -> Manifest:
     manifest = read(backup)
-    if manifest.format != FORMAT_VERSION:
-        raise BackupError(
-            f"{backup} has a keyspace of format {manifest.format}; this korvet works with format "
-            f"{FORMAT_VERSION} only"
-        )
+    problem = format_problem(b"%d" % manifest.format)
+    if problem is not None:
+        raise BackupError(f"the keyspace in {backup} {problem}")
     return manifest
 
 

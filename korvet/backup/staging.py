@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from korvet.backup import files
-from korvet.backup.connection import Connection, ServerError
+from korvet.backup.connection import Connection
 from korvet.backup.errors import BackupError
 from korvet.backup.files import Report
 from korvet.backup.manifest import SNAPSHOT, Manifest
@@ -21,10 +21,9 @@ from korvet.embedded.module import OFF
 from korvet.embedded.rewrite import rewrite_file
 from korvet.embedded.writer import forget_writer
 from korvet.storage.link.address import parse_url
-from korvet.storage.link.library import LIBRARY_NAME
+from korvet.storage.link.functions import PUBLIC_LIBRARY, is_versioned
 
 _BASE: Final = "appendonly.aof.1.base.rdb"
-_NO_LIBRARY: Final = "Library not found"
 
 
 def stage(backup: Path, manifest: Manifest, folder: Path, report: Report) -> list[Found]:
@@ -93,9 +92,8 @@ def _loaded(folder: Path, report: Report) -> Iterator[EmbeddedServer]:
 
 
 def _forget_library(connection: Connection) -> None:
-    """Delete korvet's Function library: a broker loads the one of its own release."""
-    try:
-        connection.call("FUNCTION", "DELETE", LIBRARY_NAME)
-    except ServerError as error:
-        if _NO_LIBRARY not in str(error):
-            raise
+    """Delete korvet's Function libraries: a broker loads those of its own release."""
+    for listed in connection.call("FUNCTION", "LIST", "LIBRARYNAME", f"{PUBLIC_LIBRARY}*"):
+        name = dict(zip(listed[::2], listed[1::2], strict=True))[b"library_name"].decode()
+        if name == PUBLIC_LIBRARY or is_versioned(name):
+            connection.call("FUNCTION", "DELETE", name)

@@ -41,6 +41,7 @@ _BUILTIN = {
     "doctor": _Builtin("korvet.cli.doctor", "doctor", "Check the Redis or Valkey that holds the data."),
     "backup": _Builtin("korvet.cli.backup", "backup", "Back up everything that a server holds."),
     "restore": _Builtin("korvet.cli.restore", "restore", "Restore a backup, or check one."),
+    "upgrade": _Builtin("korvet.cli.upgrade", "upgrade", "Finalise an upgrade of all brokers."),
     "repair": _Builtin("korvet.cli.repair", "repair", "Repair a damaged data folder of the embedded server."),
     "module": _Builtin(
         "korvet.cli.module", "module", "Show the path of the server module, for `loadmodule`."

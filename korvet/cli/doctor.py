@@ -37,10 +37,10 @@ from korvet.storage.durability import (
 )
 from korvet.storage.errors import StorageError
 from korvet.storage.fields import counter_of, read_fields, shown
-from korvet.storage.identity import FORMAT_VERSION
 from korvet.storage.keys import Keyspace
 from korvet.storage.link import server_facts
 from korvet.storage.link.address import RedisAddress, SentinelAddress, parse_target
+from korvet.storage.link.functions import library_name
 from korvet.storage.link.module import look
 from korvet.storage.link.module_verdict import Use, Verdict
 from korvet.storage.link.redis_link import RedisLink
@@ -50,14 +50,13 @@ from korvet.storage.log.entries import is_damaged, record_count
 from korvet.storage.log.transactions import parse_open, parse_producer
 from korvet.storage.shared_configs import parse_acl, parse_group_config, parse_quota, parse_user
 from korvet.storage.topic import Topic
+from korvet.storage.versions import format_problem
 from korvet.topics.configs import config_problem
 from korvet.topics.levels import default_level, setup_of
 
 if TYPE_CHECKING:
     from korvet.storage.link.server_facts import ServerFacts
 
-# Name of the function library that brokers load.
-LIBRARY = "korvet"
 _PAGE = 1_000
 # Entries of the first page: few, because they may be large.
 _FIRST_PAGE = 32
@@ -207,7 +206,7 @@ def _cluster(client: "redis.Redis", primaries: int) -> Finding:
 def check_server(client: "redis.Redis") -> Iterator[Finding]:
     """Check a server's version and function library."""
     yield _version(client.info())
-    libraries = client.function_list(LIBRARY)
+    libraries = client.function_list(library_name())
     loaded = "loaded" if libraries else "not loaded; a broker loads it when it starts"
     yield Finding("Function library", _OK if libraries else _WARNING, loaded)
 
@@ -366,9 +365,9 @@ def _identity(cluster: Mapping[bytes, bytes], topics: Mapping[bytes, bytes], key
     """Check that the keyspace has our format, and still has its cluster ID and its catalogue."""
     cluster_id, expected = cluster.get(b"id"), counter_of(cluster.get(b"topics"))
     version = cluster.get(b"format")
-    if version not in {None, b"%d" % FORMAT_VERSION}:
-        text = f"it has format {shown(version)}; this korvet works with format {FORMAT_VERSION} only"
-        return Finding("keyspace", _FAULT, text)
+    problem = None if version is None else format_problem(version)
+    if problem is not None:
+        return Finding("keyspace", _FAULT, f"it {problem}")
     if cluster_id is None and topics:
         text = f"there are {len(topics)} topics, but no cluster id in {keys.cluster.decode()}: it was lost"
         return Finding("keyspace", _FAULT, text)

@@ -18,7 +18,6 @@ from korvet.offsets.packing import entry_id
 from korvet.spark.report.times import duration
 from korvet.storage.errors import StorageError
 from korvet.storage.keys import Keyspace
-from korvet.storage.link.library import library_source, loaded_source
 from korvet.storage.link.opening import connect
 from korvet.storage.log.entries import entry_timestamp, first_record
 from korvet.storage.store import Store
@@ -65,8 +64,8 @@ def measure(
 ) -> dict[Commit, Lag | StorageError]:
     """Returns the lag of each commit, or the error that prevented the count.
 
-    `cluster_id` is the broker's. Takes no lease and doesn't load the function library, so a running broker
-    isn't affected. Raises LagUnknown if there is no Redis, or it isn't the broker's.
+    `cluster_id` is the broker's. Takes no lease, so a running broker isn't affected. Raises LagUnknown if
+    there is no Redis, or it isn't the broker's.
     """
     wanted = sorted(set(commits))
     if not wanted:
@@ -101,23 +100,17 @@ async def _measure(
 
 
 async def _check_same_cluster(url: str, keyspace: Keyspace, cluster_id: str | None) -> None:
-    """Raise LagUnknown if the keyspace has another cluster ID or library version.
-
-    Opening a store would otherwise create a cluster, or replace the library.
-    """
+    """Raise LagUnknown if the keyspace has another cluster ID: opening a store would create a cluster."""
     router = await connect(url)
     try:
         links = router.links(keyspace.cluster)
         found = await links.read.call("HGET", keyspace.cluster, "id")
-        source = await loaded_source(links.write)
     finally:
         await router.close()
     if found is None or found.decode() != cluster_id:
         raise LagUnknown(
             f"keyspace {keyspace.prefix!r} of Redis at {links.server.address} is not that of this broker"
         )
-    if source is not None and source != library_source().encode():
-        raise LagUnknown(f"Redis at {links.server.address} is used by another version of korvet")
 
 
 async def _lag_or_fault(store: Store, commit: Commit, now_ms: int) -> Lag | StorageError:

@@ -10,11 +10,11 @@ from korvet.offsets.wire import uuid_text
 from korvet.storage.errors import StoreError
 from korvet.storage.fields import shown
 from korvet.storage.ids import random_uuid
+from korvet.storage.versions import FORMATS, VersionMisfit, Versions, format_problem
 
 if TYPE_CHECKING:
     from korvet.storage.link.commands import Commands
 
-FORMAT_VERSION: Final = 3
 # The form in which Kafka writes UUIDs; an id that an operator has chosen may be longer.
 _CLUSTER_ID: Final = re.compile(rb"[A-Za-z0-9_.-]{1,100}")
 
@@ -34,18 +34,16 @@ async def open_keyspace(commands: Commands) -> str:
     created_ms = int(seconds) * 1000 + int(micros) // 1000
     identity: dict[str, str | int] = {
         "id": fresh,
-        "format": FORMAT_VERSION,
+        "format": FORMATS.highest,
         "sequence_bits": SEQUENCE_BITS,
         "created_ms": created_ms,
     }
     for field, value in identity.items():
         await commands.call("HSETNX", cluster, field, value)
     cluster_id, version, bits = await commands.call("HMGET", cluster, "id", "format", "sequence_bits")
-    if version != b"%d" % FORMAT_VERSION:
-        raise StoreError(
-            f"keyspace {prefix!r} has format {shown(version)}; this korvet works with format "
-            f"{FORMAT_VERSION} only"
-        )
+    problem = format_problem(version)
+    if problem is not None:
+        raise VersionMisfit(f"keyspace {prefix!r} {problem}")
     if bits != b"%d" % SEQUENCE_BITS:
         raise StoreError(
             f"keyspace {prefix!r} was made with {shown(bits)} sequence bits, not {SEQUENCE_BITS}: its "
@@ -74,3 +72,20 @@ async def _check_not_orphaned(commands: Commands) -> None:
         f"keyspace {keys.prefix!r} has topics but no cluster id: {cluster} was lost. Restore it from a "
         f"backup, or give it a new id: HSET {cluster} id {uuid_text(random_uuid().bytes)}"
     )
+
+
+async def finalise(commands: Commands) -> int:
+    """Raise the format of the keyspace to the highest one of this release. Returns the format before.
+
+    Raises VersionMisfit if a live broker does not work with it, or if the keyspace has a later one; and
+    StorageError. Function korvet_finalise.
+    """
+    keys = commands.keyspace
+    outcome, *details = await commands.fcall("korvet_finalise", [keys.brokers, keys.cluster], FORMATS.highest)
+    if outcome == b"unfit":
+        node_id, lowest, highest = (int(each) for each in details)
+        raise VersionMisfit(
+            f"node {node_id} works with formats {Versions(lowest, highest)}: upgrade it to the release with "
+            f"format {FORMATS.highest}, or stop it, then repeat this"
+        )
+    return int(details[0])

@@ -259,7 +259,7 @@ def test_a_snapshot_that_no_server_can_load(backup: Path, tmp_path: Path) -> Non
 
 def test_other_versions_are_refused(backup: Path, tmp_path: Path) -> None:
     manifest = json.loads((backup / MANIFEST).read_text())
-    for field, text in (("version", "has version 99"), ("format", "of format 99")):
+    for field, text in (("version", "has version 99"), ("format", "has format 99")):
         (backup / MANIFEST).write_text(json.dumps(manifest | {field: 99}))
         assert text in failure("restore", backup, "--data-dir", tmp_path / "data")
     (backup / MANIFEST).write_text(json.dumps(manifest | {"keyspace": "another"}))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import hiredis
 import msgspec
 
-from korvet.storage.link.library import library_source
+from korvet.storage.link.functions import library_source, named
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,7 +116,7 @@ def comparable(args: list[bytes], reply: Any) -> Any:
     name = args[0].upper()
     if name == b"HGETALL" and reply:
         return dict(zip(reply[::2], reply[1::2], strict=True))
-    if name == b"FCALL" and args[1] == b"korvet_lease" and reply and reply[0] == b"held":
+    if name == b"FCALL" and args[1] == named("korvet_lease").encode() and reply and reply[0] == b"held":
         # The brokers are in the order of a hash.
         return [*reply[:_BROKERS_AT], sorted(zip(*[iter(reply[_BROKERS_AT:])] * 3, strict=True))]
     if name == b"XPENDING" and len(args) > 3 and reply:

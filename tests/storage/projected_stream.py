@@ -6,6 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from korvet.offsets.packing import entry_id
+from korvet.storage.link.functions import named
 from korvet.storage.redis_groups.projection import entry_id_before
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Stream:
         keys = (self.key, self.index, self.meta)
         arguments = [(*commit, entry_id_before(commit[2], self.bias), "") for commit in commits]
         replies: list[int] = self.client.fcall(
-            "korvet_project", 3, *keys, self.bias, limit, *itertools.chain.from_iterable(arguments)
+            named("korvet_project"), 3, *keys, self.bias, limit, *itertools.chain.from_iterable(arguments)
         )
         return replies
 
@@ -76,7 +77,7 @@ class Stream:
     def drop(self, *, force: bool, position: int = 1_000) -> int:
         keys = (self.key, self.index, self.meta)
         destroyed: int = self.client.fcall(
-            "korvet_drop_group", 3, *keys, self.bias, GROUP, position, int(force)
+            named("korvet_drop_group"), 3, *keys, self.bias, GROUP, position, int(force)
         )
         return destroyed
 

@@ -27,7 +27,7 @@ from korvet.storage.errors import (
     TopicGone,
     WrongType,
 )
-from korvet.storage.link.library import library_source
+from korvet.storage.link.functions import library_source, named
 from korvet.storage.log.values import Appended, ReceivedBatch
 from tests.storage.batches import decode, produce
 from tests.storage.conftest import Bench, Server, calls_of
@@ -233,7 +233,7 @@ def test_large_records_after_the_stream_was_deleted(bench: Bench, log: Partition
 
 def test_a_seal_without_a_guard_saves_nothing(bench: Bench, log: PartitionLog) -> None:
     """It renames a stream back that was left at the gate, even if Redis is out of memory."""
-    seal = ("FCALL", "korvet_seal", 2, log.stream, gate_of(bench))
+    seal = ("FCALL", named("korvet_seal"), 2, log.stream, gate_of(bench))
     meta = bench.client.hgetall(log.meta)
     with pytest.raises(redis.ResponseError, match="REFUSED"):
         bench.client.execute_command(*seal)
@@ -355,8 +355,8 @@ def test_functions_that_answer_something_else(
     """Replies as of another library: every append ends, and with an error."""
     source = library_source()
     for name in ("korvet_append", "korvet_guard", "korvet_seal"):
-        stranger = f"redis.register_function('{name}', function() return {answer} end)"
-        source, found = re.subn(rf"redis\.register_function\(.*'{name}',.*", stranger, source)
+        stranger = f"redis.register_function('{name}' .. RELEASE, function() return {answer} end)"
+        source, found = re.subn(rf"redis\.register_function\([^()]*'{name}' [^()]*\)", stranger, source)
         assert found == 1
     bench.client.function_load(source, replace=True)
     try:

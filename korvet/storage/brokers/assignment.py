@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from korvet.storage.link.functions import PUBLIC_LIBRARY
+from korvet.storage.versions import FIRST_PROTOCOLS, Versions
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -33,6 +36,9 @@ class Broker(msgspec.Struct, frozen=True):
     """The version of the assignment in which this broker joined."""
     listeners: tuple[tuple[str, str, int], ...] = ()
     """Name, host and port of each listener; the first listener is the one of `host` and `port`."""
+    protocols: Versions = FIRST_PROTOCOLS
+    library: str = PUBLIC_LIBRARY
+    """The Function library that the broker calls."""
 
     def endpoint(self, listener: str) -> tuple[str, int] | None:
         """Host and port for clients of a listener; None if the broker has no listener of that name."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from korvet.records.kernel import pack_command
 from korvet.storage.brokers.assignment import writer_epochs
+from korvet.storage.link.functions import named
 
 if TYPE_CHECKING:
     from korvet.storage.keys import Keyspace
@@ -45,4 +46,4 @@ def packed_claim(
     limits = epochs.start, epochs.stop - 1
     topic_id, flag = str(topic.topic_id), int(new_writer)
     rest = topic_id, flag, topic.bias, history
-    return pack_command("FCALL", "korvet_claim", 2, meta, stream, *limits, *rest)
+    return pack_command("FCALL", named("korvet_claim"), 2, meta, stream, *limits, *rest)

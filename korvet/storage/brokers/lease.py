@@ -16,6 +16,17 @@ from korvet.storage.brokers.assignment import Assignment, Broker
 from korvet.storage.errors import StoreError
 from korvet.storage.fields import read_fields
 from korvet.storage.link.clock import steady_s
+from korvet.storage.link.functions import PUBLIC_LIBRARY, library_name
+from korvet.storage.versions import (
+    FIRST_FORMATS,
+    FIRST_PROTOCOLS,
+    FORMATS,
+    PROTOCOLS,
+    VersionMisfit,
+    Versions,
+    format_problem,
+    protocol_problem,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -88,6 +99,10 @@ class Description(msgspec.Struct, frozen=True):
     port: int
     process: Holder
     listeners: tuple[tuple[str, str, int], ...] = ()
+    formats: Versions = FIRST_FORMATS
+    protocols: Versions = FIRST_PROTOCOLS
+    library: str = PUBLIC_LIBRARY
+    """The Function library that the broker calls."""
 
 
 class NodeIdTaken(StoreError):
@@ -117,6 +132,9 @@ class Lease:
                 *endpoint,
                 Holder.this_process(),
                 tuple((name, host, port) for name, (host, port) in listeners.items()),
+                FORMATS,
+                PROTOCOLS,
+                library_name(),
             )
         )
 
@@ -132,7 +150,7 @@ class Lease:
         """Take a node id that is free or whose process has ended, or wait until its lease lapses without a
         renewal.
 
-        Raises NodeIdTaken, which names the holder, if the holder renews its lease.
+        Raises NodeIdTaken, which names the holder, if the holder renews its lease; and VersionMisfit.
         """
         lease = cls(commands, node_id, endpoint, lease_ms, listeners)
         reply = await lease._ask()
@@ -141,7 +159,7 @@ class Lease:
             reply = await lease._ask(reply[2])
         if reply[0] == b"refused":
             reply = await lease._wait_for_end(reply)
-        return lease, _renewal(reply)
+        return lease, lease._renewal(reply)
 
     async def renew(
         self,
@@ -159,7 +177,7 @@ class Lease:
         version of the assignment that this broker has met; acknowledged_assignment, acknowledged_catalogue:
         the versions whose changes this broker has completed; unreadable: node ids whose entries Redis
         deletes, because no broker can read them; rejoins: whether this broker joins again, in a new version
-        of the assignment. Raises NodeIdTaken, KeyspaceLost and StorageError. Function
+        of the assignment. Raises NodeIdTaken, VersionMisfit, KeyspaceLost and StorageError. Function
         korvet_lease.
         """
         acknowledged = acknowledged_assignment, acknowledged_catalogue
@@ -168,7 +186,7 @@ class Lease:
         )
         if reply[0] == b"refused":
             raise self._taken(reply)
-        return _renewal(reply)
+        return self._renewal(reply)
 
     async def is_valid(self, version: int) -> bool:
         """Whether the entry of this broker still exists and the assignment still has this version. Used while
@@ -210,6 +228,16 @@ class Lease:
             if reply[2] != waited_for or int(reply[1]) > remaining_ms:
                 raise self._taken(reply)
             remaining_ms = int(reply[1])
+
+    def _renewal(self, reply: list[Any]) -> Renewal:
+        if reply[0] != b"unfit":
+            return _renewal(reply)
+        kind, *details = reply[1:]
+        if kind == b"format":
+            problem = format_problem(details[0]) or "has changed its format"
+            raise VersionMisfit(f"keyspace {self._commands.keyspace.prefix!r} {problem}")
+        node_id, lowest, highest = (int(each) for each in details)
+        raise VersionMisfit(protocol_problem(node_id, Versions(lowest, highest)))
 
     def _taken(self, refused: list[Any]) -> NodeIdTaken:
         holder = _holder(refused)
@@ -291,7 +319,15 @@ def _renewal(reply: list[Any]) -> Renewal:
 
 def _broker(node_id: bytes, joined: int, encoded: bytes) -> Broker:
     described = _description(encoded)
-    return Broker(int(node_id), described.host, described.port, joined, described.listeners)
+    return Broker(
+        int(node_id),
+        described.host,
+        described.port,
+        joined,
+        described.listeners,
+        described.protocols,
+        described.library,
+    )
 
 
 def parse_entry(field: bytes, value: bytes) -> Broker:

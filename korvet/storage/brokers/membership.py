@@ -24,6 +24,7 @@ from korvet.storage.brokers.lease import NO_VERSION, Lease, NodeIdTaken, Renewal
 from korvet.storage.errors import FencedEpoch, KeyspaceLost, StorageError, StoreError, WritesRefused
 from korvet.storage.fields import DamageLog
 from korvet.storage.link.clock import steady_s
+from korvet.storage.versions import VersionMisfit
 from korvet.supervisor import keep, once
 
 if TYPE_CHECKING:
@@ -137,7 +138,8 @@ class Membership:
         """Become a live broker that clients find at `endpoint`, or at the endpoint of the listener that they
         use.
 
-        Raises NodeIdTaken, which names the holder, if another live broker has the node id.
+        Raises NodeIdTaken, which names the holder, if another live broker has the node id; and VersionMisfit
+        if this release cannot work with the keyspace or a live broker.
         """
         lease, renewal = await Lease.take(commands, node_id, endpoint, lease_ms, listeners or {})
         member = cls(commands, catalogue, node_id, lease, lease_ms, renewal)
@@ -211,7 +213,9 @@ class Membership:
             self._suspend()
 
     async def refresh(self) -> None:
-        """Renew the lease, and follow all changes. Raises NodeIdTaken, KeyspaceLost and StorageError."""
+        """Renew the lease, and follow all changes. Raises NodeIdTaken, VersionMisfit, KeyspaceLost and
+        StorageError.
+        """
         async with self._refreshing:
             if self._left:
                 return
@@ -309,7 +313,7 @@ class Membership:
             self._wanted.clear()
             try:
                 await self.refresh()
-            except NodeIdTaken as error:
+            except (NodeIdTaken, VersionMisfit) as error:
                 log.critical("%s", error)
                 self._end = error
                 self._report_end()

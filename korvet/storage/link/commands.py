@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from korvet.records.kernel import pack_command
+from korvet.storage.link.functions import named
 
 if TYPE_CHECKING:
     import asyncio
@@ -38,11 +39,11 @@ class Commands:
     def fcall(
         self, name: str, keys: Sequence[bytes], *args: bytes | str | int, read: bool = False
     ) -> asyncio.Future[Any]:
-        """Call one function (FCALL) over the write link, or over the read link if `read`. The future gives
-        the parsed reply, or raises StorageError.
+        """Call one function of this release (FCALL) over the write link, or over the read link if `read`. The
+        future gives the parsed reply, or raises StorageError.
 
         All keys are of one cluster slot. If Redis has lost the library, it is loaded again.
         """
         links = self.links(keys[0])
         functions = links.read_functions if read else links.write_functions
-        return functions.call_packed(pack_command("FCALL", name, len(keys), *keys, *args))
+        return functions.call_packed(pack_command("FCALL", named(name), len(keys), *keys, *args))

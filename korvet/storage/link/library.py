@@ -1,79 +1,69 @@
-"""The Redis Function library `korvet`: its source, and calls of its functions in order even when Redis has
-lost the library.
+"""The Redis Function libraries in the servers: loaded, tidied up, and calls of their functions in order even
+when Redis has lost them.
 """
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import logging
 from collections import deque
-from importlib import resources
 from typing import TYPE_CHECKING, Final
 
 from korvet.records.kernel import pack_command
 from korvet.storage.errors import LinkLost, RedisFault, StorageError
 from korvet.storage.link.calls import Caller
+from korvet.storage.link.functions import (
+    PUBLIC_LIBRARY,
+    is_versioned,
+    library_name,
+    library_source,
+    public_source,
+)
 
 if TYPE_CHECKING:
     from korvet.storage.link.calls import OnReply, Payload
     from korvet.storage.link.redis_link import RedisLink
 
-LIBRARY_NAME: Final = "korvet"
-# Files of lua/ that all functions use, each built on those before it.
-_SHARED: Final = ("_entries", "_meta", "_index", "_producers", "_appending", "_groups", "_cluster")
-# Files of lua/ that register functions, with the parts that only they use. Each row is its own scope: Lua
-# allows 200 local names in one scope, including those of the shared files.
-_SCOPES: Final = (
-    ("append",),
-    ("guard",),
-    ("mark",),
-    ("native_append",),
-    ("reindex",),
-    ("lookup",),
-    ("ordinals",),
-    ("retention",),
-    ("watermark",),
-    ("_shadow", "_shadow_groups", "_shadow_entries", "compact"),
-    ("_group_view", "projection"),
-    ("moved_groups",),
-    ("lease",),
-    ("registry",),
-    ("security",),
-)
 _MISSING: Final = "Function not found"
 
 log = logging.getLogger(__name__)
 
 
-@functools.cache
-def library_source() -> str:
-    """The library's code: the shared files of lua/, then a scope for each subject."""
-    shared = map(_file, _SHARED)
-    scopes = (f"do\n{''.join(map(_file, names))}end\n" for names in _SCOPES)
-    return "".join([f"#!lua name={LIBRARY_NAME}\n", *shared, *scopes])
-
-
-def _file(name: str) -> str:
-    """The text of one file, with its name on a line of its own."""
-    text = resources.files("korvet.storage").joinpath("lua", f"{name}.lua").read_text("utf-8")
-    return f"-- {name}.lua\n{text}"
-
-
-async def loaded_source(link: RedisLink) -> bytes | None:
-    """The code of the library that Redis has under our name; None if it has none (FUNCTION LIST). Raises
+async def loaded_libraries(link: RedisLink) -> dict[str, bytes]:
+    """The libraries that Redis has under names of ours, and their code (FUNCTION LIST). Raises
     StorageError.
     """
-    listed = await link.call("FUNCTION", "LIST", "LIBRARYNAME", LIBRARY_NAME, "WITHCODE")
-    for entry in listed:
-        code: bytes | None = dict(zip(entry[::2], entry[1::2], strict=True)).get(b"library_code")
-        return code
-    return None
+    listed = await link.call("FUNCTION", "LIST", "LIBRARYNAME", f"{PUBLIC_LIBRARY}*", "WITHCODE")
+    rows = (dict(zip(entry[::2], entry[1::2], strict=True)) for entry in listed)
+    found = {row[b"library_name"].decode(): row[b"library_code"] for row in rows}
+    return {name: code for name, code in found.items() if name == PUBLIC_LIBRARY or is_versioned(name)}
 
 
 async def ensure_library(link: RedisLink) -> None:
-    """Load the library if Redis has none or another version of it (FUNCTION LOAD). Raises StorageError."""
-    if await loaded_source(link) != library_source().encode():
+    """Load the library for brokers if Redis has none or other code under its name, and the one for
+    applications if Redis has none (FUNCTION LOAD). Raises StorageError.
+    """
+    loaded = await loaded_libraries(link)
+    if loaded.get(library_name()) != library_source().encode():
         await link.call("FUNCTION", "LOAD", "REPLACE", library_source())
+    if PUBLIC_LIBRARY not in loaded:
+        with contextlib.suppress(RedisFault):
+            # Another broker may have loaded one since.
+            await link.call("FUNCTION", "LOAD", public_source())
+
+
+async def tidy_libraries(link: RedisLink, used: frozenset[str]) -> None:
+    """Delete the libraries of releases that no live broker uses (FUNCTION DELETE). `used`: the names of the
+    others. If only this release's is used, the library for applications becomes the one of this release.
+    Raises StorageError.
+    """
+    loaded = await loaded_libraries(link)
+    unused = [name for name in loaded if is_versioned(name) and name not in used]
+    for name in unused:
+        log.info("Redis at %s: deleting the Function library %s, which no broker uses", link.address, name)
+        await link.call("FUNCTION", "DELETE", name)
+    if used == {library_name()} and loaded.get(PUBLIC_LIBRARY) != public_source().encode():
+        await link.call("FUNCTION", "LOAD", "REPLACE", public_source())
 
 
 def is_library_missing(reply: object) -> bool:
@@ -123,12 +113,14 @@ class FunctionCaller(Caller):
         return arrived
 
     def _reload(self) -> None:
-        log.warning("Redis has lost the Function library %r: loading it again", LIBRARY_NAME)
+        log.warning("Redis has lost the Function library %r: loading it again", library_name())
         waiting = [*self._repeat, *self._held]
         self._repeat.clear()
         self._held.clear()
         self._recovering = False
         self._link.send(pack_command("FUNCTION", "LOAD", "REPLACE", library_source()), _report_load)
+        # Fails if Redis has it, as it should.
+        self._link.send(pack_command("FUNCTION", "LOAD", public_source()), lambda _: None)
         for payload, on_reply in waiting:
             self._link.send(payload, on_reply)
 
@@ -137,4 +129,4 @@ def _report_load(reply: memoryview | StorageError) -> None:
     if isinstance(reply, LinkLost):
         return
     if isinstance(reply, StorageError):
-        log.error("the Function library %r cannot be loaded: %s", LIBRARY_NAME, reply)
+        log.error("the Function library %r cannot be loaded: %s", library_name(), reply)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from korvet.offsets.packing import entry_id
 from korvet.records.kernel import pack_arguments, pack_command
 from korvet.storage.errors import LinkLost, RedisFault, StorageError
+from korvet.storage.link.functions import named
 from korvet.storage.link.slots import REDIRECTIONS
 from korvet.storage.log.append_replies import irregular_reply, read_numbers, read_outcome
 from korvet.storage.log.appends import AppendGroup
@@ -94,8 +95,9 @@ class GuardedAppends:
         self._state = state
         self._owner = owner
         self._xadd_start = xadd_start(gate)
-        self._guard_prefix = pack_arguments("FCALL", "korvet_guard", 4, stream, index, meta, gate, state.bias)
-        self._seal = pack_command("FCALL", "korvet_seal", 2, stream, gate) + _EXEC
+        keys = stream, index, meta, gate
+        self._guard_prefix = pack_arguments("FCALL", named("korvet_guard"), len(keys), *keys, state.bias)
+        self._seal = pack_command("FCALL", named("korvet_seal"), 2, stream, gate) + _EXEC
         self.in_flight: deque[AppendGroup] = deque()
         """The groups that Redis has not answered, the oldest first."""
         self.gathering: AppendGroup | None = None

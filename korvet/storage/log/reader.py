@@ -19,6 +19,7 @@ from korvet.storage.errors import (
     domain_error,
 )
 from korvet.storage.link.calls import parse_reply
+from korvet.storage.link.functions import named
 from korvet.storage.log.entries import empty_batch
 from korvet.storage.log.values import Fetched
 
@@ -137,8 +138,8 @@ class Read:
         elif state.release is not None and state.loaded and self._offset >= state.high_watermark:
             asyncio.get_running_loop().call_soon(self._nothing_left)
         elif self._count * state.largest_bytes > _LARGEST_REPLY_BYTES:
-            index = state.keys[1]
-            payload = pack_command("FCALL", "korvet_reading_limit", 1, index, self._offset, self._max_bytes)
+            name, index = named("korvet_reading_limit"), state.keys[1]
+            payload = pack_command("FCALL", name, 1, index, self._offset, self._max_bytes)
             state.links.read_functions.send(payload, self._limit_known)
         else:
             self._range_to_end()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from korvet.records.kernel import pack_arguments, pack_command
+from korvet.storage.link.functions import named
 from korvet.storage.log.producer_sequences import pack_sequences
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class ScriptCommands:
         append_time = topic.log_append_time and state.bias == 1
         return pack_arguments(
             "FCALL",
-            self._layout.append_function,
+            named(self._layout.append_function),
             len(keys),
             *keys,
             state.bias,
@@ -79,7 +80,7 @@ class ScriptCommands:
         keys = (*state.keys[:3], state.aborted_key, *latest, *pending)
         return pack_command(
             "FCALL",
-            "korvet_mark",
+            named("korvet_mark"),
             len(keys),
             *keys,
             state.bias,

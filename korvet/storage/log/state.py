@@ -16,6 +16,7 @@ from korvet.records.native import native_rule
 from korvet.storage.brokers.assignment import to_leader_epoch
 from korvet.storage.errors import FencedEpoch, StorageError
 from korvet.storage.link.barrier import Level
+from korvet.storage.link.functions import named
 from korvet.storage.log.counts import TopicCounts
 from korvet.storage.log.listeners import Listeners
 from korvet.storage.log.release import UNKNOWN_END, Release
@@ -112,7 +113,7 @@ class LogState:
         self.barrier_key = keyspace.barrier(topic.name, partition)
         self.links = commands.links(self.stream)
         self.bias = topic.bias
-        self.bounds_call = pack_command("FCALL", "korvet_bounds", 3, *self.keys[:3], self.bias)
+        self.bounds_call = pack_command("FCALL", named("korvet_bounds"), 3, *self.keys[:3], self.bias)
         """The packed call of korvet_bounds; its reply is for `take_bounds`."""
         self.epoch = epoch
         self.leader_epoch = epoch or 0

@@ -11,6 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from korvet.records.kernel import pack_command
+from korvet.storage.link.functions import named
 from korvet.supervisor import keep
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ class Watermarks:
     def note(self, state: LogState) -> None:
         """Note a log's high watermark now if it has changed."""
         if self._changed.pop(state, state) is None:
-            command = pack_command("FCALL", "korvet_note_watermark", 1, state.meta, state.high_watermark)
+            name = named("korvet_note_watermark")
+            command = pack_command("FCALL", name, 1, state.meta, state.high_watermark)
             # A lost note only makes the noted watermark older.
             state.links.write_functions.send(command, lambda reply: None)
 

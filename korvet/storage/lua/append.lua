@@ -206,5 +206,5 @@ local function append_batch(keys, args)
   return append(AS_ONE_ENTRY, keys, args)
 end
 
-redis.register_function('korvet_append', append_records)
-redis.register_function('korvet_append_batch', append_batch)
+redis.register_function('korvet_append' .. RELEASE, append_records)
+redis.register_function('korvet_append_batch' .. RELEASE, append_batch)

@@ -208,12 +208,18 @@ local function note(keys, args)
   return 1
 end
 
-redis.register_function('korvet_shadow_begin', begin)
-redis.register_function('korvet_shadow_copy', copy)
-redis.register_function('korvet_shadow_pending', copy_pending_page)
+redis.register_function('korvet_shadow_begin' .. RELEASE, begin)
+redis.register_function('korvet_shadow_copy' .. RELEASE, copy)
+redis.register_function('korvet_shadow_pending' .. RELEASE, copy_pending_page)
 redis.register_function({
-  function_name = 'korvet_shadow_tidy', callback = remove_placeholders, flags = { 'allow-oom' },
+  function_name = 'korvet_shadow_tidy' .. RELEASE, callback = remove_placeholders, flags = { 'allow-oom' },
 })
-redis.register_function({ function_name = 'korvet_shadow_swap', callback = swap_in, flags = { 'allow-oom' } })
-redis.register_function({ function_name = 'korvet_shadow_drop', callback = drop_shadow, flags = { 'allow-oom' } })
-redis.register_function({ function_name = 'korvet_compaction_note', callback = note, flags = { 'allow-oom' } })
+redis.register_function({
+  function_name = 'korvet_shadow_swap' .. RELEASE, callback = swap_in, flags = { 'allow-oom' },
+})
+redis.register_function({
+  function_name = 'korvet_shadow_drop' .. RELEASE, callback = drop_shadow, flags = { 'allow-oom' },
+})
+redis.register_function({
+  function_name = 'korvet_compaction_note' .. RELEASE, callback = note, flags = { 'allow-oom' },
+})

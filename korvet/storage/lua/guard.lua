@@ -146,7 +146,9 @@ local function read_back(keys, args)
   return { log_end, current_start(log, log_end), clock_ms(), entry and entry[2] or {} }
 end
 
-redis.register_function('korvet_guard', guard)
+redis.register_function('korvet_guard' .. RELEASE, guard)
 -- Allowed when memory is full: the stream has to be renamed back.
-redis.register_function({ function_name = 'korvet_seal', callback = seal, flags = { 'allow-oom' } })
-redis.register_function({ function_name = 'korvet_read_back', callback = read_back, flags = { 'allow-oom' } })
+redis.register_function({ function_name = 'korvet_seal' .. RELEASE, callback = seal, flags = { 'allow-oom' } })
+redis.register_function({
+  function_name = 'korvet_read_back' .. RELEASE, callback = read_back, flags = { 'allow-oom' },
+})

@@ -132,6 +132,32 @@ local function lowest_acknowledged(entries, node_id)
   return assignment, catalogue
 end
 
+-- Returns the lowest and the highest version of a kind ("formats", "protocols") in a broker's description (JSON);
+-- `first` both if the description has none.
+local function published(description, kind, first)
+  local lowest, highest = string.match(description, '"' .. kind .. '":%[(%d+),(%d+)%]')
+  return tonumber(lowest) or first, tonumber(highest) or first
+end
+
+local FIRST_FORMAT, FIRST_PROTOCOL = 3, 1
+
+-- Returns why a broker with this description cannot join: nil if it can; {"format", that of the keyspace}; or
+-- {"protocol", node id, lowest, highest} of a live broker.
+local function misfit(cluster, entries, node_id, description)
+  local stored = counter(cluster, 'format') or FIRST_FORMAT
+  local lowest, highest = published(description, 'formats', FIRST_FORMAT)
+  if stored < lowest or stored > highest then
+    return { 'format', integer(stored) }
+  end
+  lowest, highest = published(description, 'protocols', FIRST_PROTOCOL)
+  for other, entry in pairs(entries) do
+    local their_lowest, their_highest = published(entry.description, 'protocols', FIRST_PROTOCOL)
+    if other ~= node_id and (their_highest < lowest or their_lowest > highest) then
+      return { 'protocol', other, integer(their_lowest), integer(their_highest) }
+    end
+  end
+end
+
 -- The reply to a lease that is held; see `lease`.
 local function held_reply(cluster, entries, node_id, version, known, strange)
   local assignment, catalogue = lowest_acknowledged(entries, node_id)
@@ -160,6 +186,7 @@ end
 -- of the catalogue, the lowest version of each that another broker has acknowledged (nil without others), deleted
 -- fields, and then, unless the caller has that version, who left, and node id, joined and description of each live
 -- broker}.
+-- Or {"unfit", ...}: the broker cannot join; see `misfit`.
 -- Error KEYSPACELOST.
 local function lease(keys, args)
   local node_id, token, duration_ms = args[1], args[2], tonumber(args[3])
@@ -184,9 +211,16 @@ local function lease(keys, args)
     redis.call('HSET', cluster, 'topics', redis.call('HLEN', topics))
   end
   local joins = not holder or holder.token ~= token or stored < latest or args[12] == '1'
+  local unfit = joins and misfit(cluster, entries, node_id, args[4])
   local version = stored
-  if joins or next(gone) then
+  if not unfit and joins or next(gone) then
     version = next_version(cluster, stored, latest, now_ms, args[13], args[14] == '1')
+  end
+  if unfit then
+    if version ~= stored then
+      save_version(cluster, version, entries, gone)
+    end
+    return { 'unfit', unpack(unfit) }
   end
   entries[node_id] = {
     expiry_ms = now_ms + duration_ms,
@@ -222,5 +256,29 @@ local function release(keys, args)
   return redis.call('HDEL', keys[1], args[1])
 end
 
-redis.register_function({ function_name = 'korvet_lease', callback = lease, flags = { 'allow-oom' } })
-redis.register_function({ function_name = 'korvet_release', callback = release, flags = { 'allow-oom' } })
+-- KEYS: brokers, hash of the cluster.  ARGV: a format.
+-- Raises the keyspace's format.  Returns {"done", the format before}, or {"unfit", node id, lowest, highest} of a live
+-- broker that does not work with it.
+local function finalise(keys, args)
+  local format = tonumber(args[1])
+  if #keys ~= 2 or not format then
+    return redis.error_reply('ERR korvet_finalise: malformed arguments')
+  end
+  local now_ms = clock_ms()
+  local entries = read_entries(keys[1], counter(keys[2], 'assignment') or -1, '', now_ms)
+  for node_id, entry in pairs(entries) do
+    local lowest, highest = published(entry.description, 'formats', FIRST_FORMAT)
+    if entry.expiry_ms > now_ms and (format < lowest or format > highest) then
+      return { 'unfit', node_id, integer(lowest), integer(highest) }
+    end
+  end
+  local stored = counter(keys[2], 'format') or FIRST_FORMAT
+  if format > stored then
+    redis.call('HSET', keys[2], 'format', integer(format))
+  end
+  return { 'done', integer(stored) }
+end
+
+redis.register_function({ function_name = 'korvet_finalise' .. RELEASE, callback = finalise, flags = { 'allow-oom' } })
+redis.register_function({ function_name = 'korvet_lease' .. RELEASE, callback = lease, flags = { 'allow-oom' } })
+redis.register_function({ function_name = 'korvet_release' .. RELEASE, callback = release, flags = { 'allow-oom' } })

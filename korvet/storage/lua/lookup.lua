@@ -181,8 +181,8 @@ local function before_bytes(keys, args)
 end
 
 local READS = { 'no-writes' }
-redis.register_function({ function_name = 'korvet_count', callback = count, flags = READS })
-redis.register_function({ function_name = 'korvet_find_time', callback = find_time, flags = READS })
-redis.register_function({ function_name = 'korvet_bounds', callback = bounds, flags = READS })
-redis.register_function({ function_name = 'korvet_before_bytes', callback = before_bytes, flags = READS })
-redis.register_function({ function_name = 'korvet_reading_limit', callback = reading_limit, flags = READS })
+redis.register_function({ function_name = 'korvet_count' .. RELEASE, callback = count, flags = READS })
+redis.register_function({ function_name = 'korvet_find_time' .. RELEASE, callback = find_time, flags = READS })
+redis.register_function({ function_name = 'korvet_bounds' .. RELEASE, callback = bounds, flags = READS })
+redis.register_function({ function_name = 'korvet_before_bytes' .. RELEASE, callback = before_bytes, flags = READS })
+redis.register_function({ function_name = 'korvet_reading_limit' .. RELEASE, callback = reading_limit, flags = READS })

@@ -123,4 +123,4 @@ local function mark(keys, args)
   return { reply[1], log.previous_end, reply[3], log.now_ms, stable, first, reply[7] }
 end
 
-redis.register_function('korvet_mark', mark)
+redis.register_function('korvet_mark' .. RELEASE, mark)

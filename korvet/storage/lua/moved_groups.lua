@@ -74,4 +74,4 @@ local function moved_groups(keys, args)
   return moved
 end
 
-redis.register_function({ function_name = 'korvet_moved', callback = moved_groups, flags = { 'no-writes' } })
+redis.register_function({ function_name = 'korvet_moved' .. RELEASE, callback = moved_groups, flags = { 'no-writes' } })

@@ -51,4 +51,4 @@ local function ordinals(keys, args)
   return found
 end
 
-redis.register_function({ function_name = 'korvet_ordinals', callback = ordinals, flags = { 'no-writes' } })
+redis.register_function({ function_name = 'korvet_ordinals' .. RELEASE, callback = ordinals, flags = { 'no-writes' } })

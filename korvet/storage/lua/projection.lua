@@ -194,5 +194,7 @@ local function drop_group(keys, args)
   return destroyed
 end
 
-redis.register_function('korvet_project', project_commits)
-redis.register_function({ function_name = 'korvet_drop_group', callback = drop_group, flags = { 'allow-oom' } })
+redis.register_function('korvet_project' .. RELEASE, project_commits)
+redis.register_function({
+  function_name = 'korvet_drop_group' .. RELEASE, callback = drop_group, flags = { 'allow-oom' },
+})

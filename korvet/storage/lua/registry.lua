@@ -115,7 +115,7 @@ local function drop(keys, args)
   return redis.call('UNLINK', unpack(keys))
 end
 
-redis.register_function('korvet_swap', swap)
-redis.register_function('korvet_take_producer_ids', take_producer_ids)
-redis.register_function({ function_name = 'korvet_claim', callback = claim, flags = { 'allow-oom' } })
-redis.register_function({ function_name = 'korvet_drop', callback = drop, flags = { 'allow-oom' } })
+redis.register_function('korvet_swap' .. RELEASE, swap)
+redis.register_function('korvet_take_producer_ids' .. RELEASE, take_producer_ids)
+redis.register_function({ function_name = 'korvet_claim' .. RELEASE, callback = claim, flags = { 'allow-oom' } })
+redis.register_function({ function_name = 'korvet_drop' .. RELEASE, callback = drop, flags = { 'allow-oom' } })

@@ -193,5 +193,5 @@ local function recount(keys, args)
 end
 
 local FREES_MEMORY = { 'allow-oom' }
-redis.register_function({ function_name = 'korvet_fold', callback = fold_natives, flags = FREES_MEMORY })
-redis.register_function({ function_name = 'korvet_recount', callback = recount, flags = FREES_MEMORY })
+redis.register_function({ function_name = 'korvet_fold' .. RELEASE, callback = fold_natives, flags = FREES_MEMORY })
+redis.register_function({ function_name = 'korvet_recount' .. RELEASE, callback = recount, flags = FREES_MEMORY })

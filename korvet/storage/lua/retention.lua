@@ -148,8 +148,10 @@ local function expire_producers(keys, args)
 end
 
 local FREES_MEMORY = { 'allow-oom' }
-redis.register_function({ function_name = 'korvet_trim', callback = trim, flags = FREES_MEMORY })
-redis.register_function({ function_name = 'korvet_delete_before', callback = delete_before, flags = FREES_MEMORY })
+redis.register_function({ function_name = 'korvet_trim' .. RELEASE, callback = trim, flags = FREES_MEMORY })
 redis.register_function({
-  function_name = 'korvet_expire_producers', callback = expire_producers, flags = FREES_MEMORY,
+  function_name = 'korvet_delete_before' .. RELEASE, callback = delete_before, flags = FREES_MEMORY,
+})
+redis.register_function({
+  function_name = 'korvet_expire_producers' .. RELEASE, callback = expire_producers, flags = FREES_MEMORY,
 })

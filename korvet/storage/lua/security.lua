@@ -19,4 +19,4 @@ local function change(keys, args)
   return count_up(keys[2], 'security')
 end
 
-redis.register_function('korvet_change_security', change)
+redis.register_function('korvet_change_security' .. RELEASE, change)

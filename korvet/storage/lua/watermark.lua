@@ -14,7 +14,7 @@ local function note_watermark(keys, args)
 end
 
 redis.register_function({
-  function_name = 'korvet_note_watermark',
+  function_name = 'korvet_note_watermark' .. RELEASE,
   callback = note_watermark,
   flags = { 'allow-oom' },
 })

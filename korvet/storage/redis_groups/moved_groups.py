@@ -11,6 +11,7 @@ from korvet.groups.native import NativeGroup, Projected, group_id_of
 from korvet.records.kernel import pack_arguments
 from korvet.storage.errors import StorageError
 from korvet.storage.link.calls import parse_reply
+from korvet.storage.link.functions import named
 from korvet.storage.link.futures import resolve
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class NativeGroups:
                     b"*%d\r\n" % _ARGUMENTS
                     + pack_arguments(
                         "FCALL_RO",
-                        "korvet_moved",
+                        named("korvet_moved"),
                         2,
                         self._commands.keyspace.stream(topic.name, number),
                         self._commands.keyspace.meta(topic.name, number),

@@ -17,6 +17,7 @@ from korvet.offsets.packing import entry_id
 from korvet.records.kernel import pack_arguments, pack_command
 from korvet.storage.errors import StorageError, domain_error
 from korvet.storage.link.calls import parse_reply
+from korvet.storage.link.functions import named
 
 if TYPE_CHECKING:
     from korvet.storage.link.commands import Commands
@@ -98,7 +99,7 @@ class Projection:
         """
         arguments = pack_arguments(
             "FCALL",
-            "korvet_project",
+            named("korvet_project"),
             3,
             self._keyspace.stream(topic, partition),
             self._keyspace.index(topic, partition),
@@ -132,7 +133,7 @@ class Projection:
         """
         command = pack_command(
             "FCALL",
-            "korvet_drop_group",
+            named("korvet_drop_group"),
             3,
             self._keyspace.stream(topic, partition),
             self._keyspace.index(topic, partition),

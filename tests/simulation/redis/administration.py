@@ -109,7 +109,7 @@ def _function(server: RedisServer, session: Session, args: Args) -> Any:
         return [
             [b"library_name", name, b"engine", b"LUA", b"functions", [], b"library_code", source]
             for name, source in server.libraries.items()
-            if wanted in (None, name)
+            if wanted is None or fnmatch.fnmatchcase(name.decode(), wanted.decode())
         ]
     if server.replication.primary is not None:
         raise Fault("READONLY You can't write against a read only replica.")

@@ -226,20 +226,31 @@ class RedisServer:
     # Functions
 
     def change_functions(self, args: list[bytes]) -> Any:
-        """FUNCTION LOAD and FUNCTION FLUSH. Raises Fault."""
+        """FUNCTION LOAD, FUNCTION DELETE and FUNCTION FLUSH. Raises Fault."""
         kind = args[0].upper()
         if kind == b"FLUSH":
             self.libraries.clear()
             self.functions.clear()
             return OK
+        if kind == b"DELETE":
+            if self.libraries.pop(args[1], None) is None:
+                raise Fault("ERR Library not found")
+            self._collect_functions()
+            return OK
         if kind != b"LOAD":
             raise Fault(f"ERR unknown subcommand '{args[0].decode()}'")
-        name, functions = scripts().load(args[-1])
+        name, _ = scripts().load(args[-1])
         if name in self.libraries and args[1].upper() != b"REPLACE":
             raise Fault(f"ERR Library '{name.decode()}' already exists")
         self.libraries[name] = args[-1]
-        self.functions = functions
+        self._collect_functions()
         return name
+
+    def _collect_functions(self) -> None:
+        """Find the functions of all libraries."""
+        self.functions.clear()
+        for source in self.libraries.values():
+            self.functions |= scripts().load(source)[1]
 
     def _call_function(self, args: list[bytes]) -> Any:
         function = self.functions.get(args[1])

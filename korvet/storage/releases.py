@@ -1,0 +1,57 @@
+"""Tidies up what other releases have left in Redis, when their last broker has gone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from korvet.storage.errors import StorageError
+from korvet.storage.fields import counter_of
+from korvet.storage.link.library import tidy_libraries
+from korvet.storage.versions import FORMATS
+
+if TYPE_CHECKING:
+    from korvet.storage.brokers.membership import Membership
+    from korvet.storage.link.commands import Commands
+    from korvet.storage.link.server import Router
+
+log = logging.getLogger(__name__)
+
+_POLL_S: Final = 1.0
+# How long the live brokers must be the same: an upgrade may be in progress.
+_SETTLED_S: Final = 10.0
+
+
+async def keep_tidy(router: Router, commands: Commands, member: Membership) -> NoReturn:
+    """While this broker is the controller: delete the Function libraries that no live broker uses, and log
+    when `korvet upgrade` is due.
+    """
+    loop = asyncio.get_running_loop()
+    seen, tidied, since_s = member.assignment.version, -1, loop.time()
+    while True:
+        await asyncio.sleep(_POLL_S)
+        version = member.assignment.version
+        if version != seen:
+            seen, since_s = version, loop.time()
+        if version == tidied or not member.is_controller or loop.time() - since_s < _SETTLED_S:
+            continue
+        try:
+            await _tidy(router, commands, member)
+        except StorageError as error:
+            log.info("Function libraries of other releases cannot be deleted yet: %s", error)
+            continue
+        tidied = version
+
+
+async def _tidy(router: Router, commands: Commands, member: Membership) -> None:
+    used = frozenset(broker.library for broker in member.assignment.brokers)
+    await asyncio.gather(*(tidy_libraries(server.write, used) for server in router.servers()))
+    stored = counter_of(await commands.call("HGET", commands.keyspace.cluster, "format"))
+    if len(used) == 1 and stored < FORMATS.highest:
+        log.info(
+            "the keyspace has format %d, as before the upgrade: run `korvet upgrade` for format %d when no "
+            "broker is to go back to the earlier release",
+            stored,
+            FORMATS.highest,
+        )
