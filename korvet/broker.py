@@ -19,6 +19,7 @@ from korvet.api.fetching.deadlines import Deadlines
 from korvet.api.fetching.memory import FetchMemory
 from korvet.api.fetching.sessions import FetchSessions
 from korvet.api.producing.unpacking import Unpacking
+from korvet.config.live import LiveConfig
 from korvet.coordinator.exporter import NativeExporter
 from korvet.coordinator.markers import LocalMarkers, MarkerWriter
 from korvet.coordinator.peers import Peers
@@ -27,6 +28,7 @@ from korvet.coordinator.transactions import TransactionService
 from korvet.embedded import socket_of
 from korvet.embedded.disk_space import DiskSpace
 from korvet.groups.config import GroupConfig
+from korvet.logs import FollowedLevel
 from korvet.observe.lifecycle import Lifecycle, Phase
 from korvet.observe.parts import Parts
 from korvet.protocol import registry
@@ -95,13 +97,16 @@ async def _serve(
     ready: Callable[[str, int], None],
 ) -> None:
     authorizer, credentials, quotas = _authorizer(config), Credentials(), ClientQuotas()
-    listener = Listener(config, authorizer, credentials, quotas)
+    live = LiveConfig(config)
+    listener = Listener(live, authorizer, credentials, quotas)
     try:
         endpoints = await listener.bind()
         store = await _open_store(config, redis_url, endpoints)
         groups = GroupConfig.from_settings(config)
-        security = SharedConfigs(store.commands, authorizer, credentials, quotas, groups.own)
-        parts = _assemble(config, lifecycle, listener, store, security, groups)
+        live.follow(groups.take)
+        live.follow(partial(_follow, store.resources, FollowedLevel(config.log_level)))
+        security = SharedConfigs(store.commands, authorizer, credentials, quotas, groups.own, live)
+        parts = _assemble(live, lifecycle, listener, store, security, groups)
         tasks = _server_tasks(parts, redis_url)
         try:
             now_ready = partial(_ready, parts, redis_url, ready, next(iter(endpoints.values())))
@@ -116,8 +121,15 @@ async def _serve(
         await listener.stop()
 
 
+def _follow(resources: LogResources, log_level: FollowedLevel, config: Config) -> None:
+    """Apply a changed log level and changed limits of memory."""
+    log_level.follow(config.log_level)
+    resources.tails.limit(config.tail_cache_bytes)
+    resources.readaheads.limit_bytes = config.fetch_readahead_bytes
+
+
 def _assemble(
-    config: Config,
+    live: LiveConfig,
     lifecycle: Lifecycle,
     listener: Listener,
     store: Store,
@@ -125,6 +137,7 @@ def _assemble(
     groups: GroupConfig,
 ) -> Parts:
     assert store.membership is not None
+    config = live.static
     timeout_ms = config.offsets_commit_timeout_ms
     coordinator = CoordinatorService(
         store.commands,
@@ -132,7 +145,7 @@ def _assemble(
         store.catalogue,
         groups,
         topic_partitions=config.offsets_topic_num_partitions,
-        message_max_bytes=config.message_max_bytes,
+        message_max_bytes=lambda: live.now.message_max_bytes,
         release_timeout_ms=timeout_ms if config.offsets_commit_required_acks == -1 else None,
     )
     markers = LocalMarkers(store.logs, store.catalogue, coordinator, timeout_ms)
@@ -146,11 +159,11 @@ def _assemble(
         MarkerWriter(peers.mark),
         peers,
         topic_partitions=config.transaction_state_log_num_partitions,
-        message_max_bytes=config.message_max_bytes,
+        message_max_bytes=lambda: live.now.message_max_bytes,
         release_timeout_ms=timeout_ms,
     )
     return Parts(
-        config=config,
+        live=live,
         lifecycle=lifecycle,
         listener=listener,
         store=store,
@@ -162,7 +175,7 @@ def _assemble(
         mailbox=mailbox,
         peers=peers,
         transactions=transactions,
-        topics=TopicDirectory(store.catalogue, store.logs, config, coordinator),
+        topics=TopicDirectory(store.catalogue, store.logs, live, coordinator),
         copies=PartitionCopies(store.router, store.commands.keyspace, time.monotonic),
     )
 
@@ -236,7 +249,7 @@ def _services(parts: Parts) -> Services:
     loop = asyncio.get_running_loop()
     config = parts.config
     return Services(
-        config=config,
+        live=parts.live,
         cluster_id=parts.store.commands.cluster_id,
         membership=parts.member,
         topics=parts.topics,
@@ -246,7 +259,7 @@ def _services(parts: Parts) -> Services:
         transactions=parts.transactions,
         markers=parts.markers,
         security=parts.security,
-        shared_writes=SharedWrites(parts.store.commands, parts.store.resources.level),
+        shared_writes=SharedWrites(parts.store.commands, lambda: parts.store.resources.level),
         password_checks=PasswordChecks(),
         quotas=parts.security.quotas,
         new_producer_id=parts.store.producer_ids.allocate,
@@ -289,8 +302,10 @@ def _housekeeping(parts: Parts) -> list[asyncio.Task[None]]:
     config, security, topics = parts.config, parts.security, parts.topics
     guards = security.authorizer is not None or any(spec.authenticates for spec in config.listener_specs)
     tasks = [
-        keep("retention", partial(keep_retention, topics, config, _now_ms)),
-        keep("compaction", LogCleaner(parts.store.commands, parts.store.logs, topics, config, _now_ms).run),
+        keep("retention", partial(keep_retention, topics, parts.live, _now_ms)),
+        keep(
+            "compaction", LogCleaner(parts.store.commands, parts.store.logs, topics, parts.live, _now_ms).run
+        ),
         keep("replicas", parts.copies.run),
         keep("libraries", partial(keep_tidy, parts.store.router, parts.store.commands, parts.member)),
         keep("watch for evictions", EvictionWatch(parts.store.router).run),

@@ -149,3 +149,16 @@ def _log_uncaught(kind: type[BaseException], error: BaseException, trace: Traceb
         sys.__excepthook__(kind, error, trace)
         return
     log.critical("the process ends: %s", error, exc_info=(kind, error, trace))
+
+
+class FollowedLevel:
+    """The level of the root logger, as far as a setting decides it."""
+
+    def __init__(self, level: str) -> None:
+        self._level = level
+
+    def follow(self, level: str) -> None:
+        """Take over a changed setting. A level that was set in another way stays otherwise."""
+        if level != self._level:
+            self._level = level
+            logging.getLogger().setLevel(level.upper())

@@ -15,6 +15,7 @@ import click
 
 from korvet import api
 from korvet.cli.app import korvet
+from korvet.config.dynamic import scope_of
 from korvet.config.keys import settings
 from korvet.metrics.declared import subjects
 from korvet.protocol import registry
@@ -72,8 +73,11 @@ def pages() -> Iterator[tuple[Path, str]]:
 
 def broker_settings() -> str:
     """Returns a table of all broker settings."""
-    rows = ((f"`{s.key}`", f"`{s.variable}`", _value(s.default), s.description) for s in settings())
-    return _table(("key", "variable", "default", "meaning"), rows)
+    rows = (
+        (f"`{s.key}`", f"`{s.variable}`", _value(s.default), scope_of(s.key).value, s.description)
+        for s in settings()
+    )
+    return _table(("key", "variable", "default", "dynamic", "meaning"), rows)
 
 
 def topic_configs() -> str:

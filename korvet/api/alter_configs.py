@@ -1,6 +1,7 @@
 """AlterConfigs (key 33), versions 0-2 (KIP-133).
 
-Replaces all configs of a topic or group: configs that the request doesn't name return to their defaults.
+Replaces all configs of a topic, of a group, of this broker or of all brokers (empty name): configs that the
+request doesn't name return to their defaults.
 Exceptions: `offset.assignment` stays, and internal topics stay compacted. Kafka deprecated this API for
 IncrementalAlterConfigs; old tools still use it. v2 is flexible.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from korvet.api.common.config_resources import alter_resources, result
+from korvet.api.common.config_resources import Way, alter_resources, result
 from korvet.protocol.registry import api
 from korvet.topics.alterations import replacement
 
@@ -30,8 +31,8 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 
 @api(33, "AlterConfigs", (0, 2), refuse=refuse, changes_shared=True)
 async def alter_configs(context: RequestContext, request: Any) -> Any:
-    """Replace the configs of topics and groups, each on its own."""
-    responses = await alter_resources(context, request, _never_null, _alteration, _group_configs)
+    """Replace the configs of topics, groups and brokers, each on its own."""
+    responses = await alter_resources(context, request, _WAY)
     return context.make("AlterConfigsResponse", responses=responses)
 
 
@@ -44,6 +45,13 @@ def _alteration(configs: Any) -> Alteration:
     return replacement({config.name: config.value for config in configs})
 
 
-def _group_configs(configs: Any, now: Mapping[str, str]) -> dict[str, str]:
+def _given(configs: Any, now: Mapping[str, str]) -> dict[str, str]:
     del now
     return {config.name: config.value for config in configs}
+
+
+def _stripped(configs: Any, now: Mapping[str, str]) -> dict[str, str]:
+    return {name: value.strip() for name, value in _given(configs, now).items()}
+
+
+_WAY = Way(_never_null, _alteration, _given, _stripped, None)

@@ -1,17 +1,20 @@
 """IncrementalAlterConfigs (key 44), versions 0-1 (KIP-339).
 
-Sets and deletes single configs of topics and groups, and appends to or subtracts from lists. A change is in
-force when the response is sent. `offset.assignment` can't change, and `__consumer_offsets` stays compacted.
-Changes of broker settings are refused, because these are in the broker's file. v1 is flexible.
+Sets and deletes single configs of topics, of groups, of this broker and of all brokers (KIP-226, empty name),
+and appends to or subtracts from lists. A change is in force when the response is sent; other brokers follow
+within a second. `offset.assignment` can't change, and `__consumer_offsets` stays compacted. Levels of this
+broker's loggers (KIP-412) last until the broker ends. v1 is flexible.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from korvet.api.common.config_resources import alter_resources, result
+from korvet.api.common.config_resources import Way, alter_resources, result
+from korvet.config.changes import ConfigChange, ConfigOperation
+from korvet.config.dynamic import altered
 from korvet.protocol.registry import api
-from korvet.topics.alterations import ConfigChange, ConfigOperation, increments
+from korvet.topics.alterations import increments
 from korvet.topics.errors import InvalidTopicConfig, InvalidTopicRequest
 
 if TYPE_CHECKING:
@@ -31,8 +34,8 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 
 @api(44, "IncrementalAlterConfigs", (0, 1), refuse=refuse, changes_shared=True)
 async def incremental_alter_configs(context: RequestContext, request: Any) -> Any:
-    """Change single configs of topics and groups, each on its own: all its changes or none."""
-    responses = await alter_resources(context, request, _deletes, _alteration, _group_configs)
+    """Change single configs of resources, each on its own: all its changes or none."""
+    responses = await alter_resources(context, request, _WAY)
     return context.make("IncrementalAlterConfigsResponse", responses=responses)
 
 
@@ -45,17 +48,25 @@ def _alteration(configs: Any) -> Alteration:
 
 
 def _group_configs(configs: Any, now: Mapping[str, str]) -> dict[str, str]:
-    altered = dict(now)
+    changed = dict(now)
     for change in map(_change, configs):
         if change.operation is ConfigOperation.DELETE:
-            altered.pop(change.name, None)
+            changed.pop(change.name, None)
         elif change.operation is ConfigOperation.SET:
-            altered[change.name] = change.value
+            changed[change.name] = change.value
         else:
             raise InvalidTopicConfig(
                 f"Can't {change.operation.name} to key {change.name} because its type is not LIST."
             )
-    return altered
+    return changed
+
+
+def _broker_configs(configs: Any, now: Mapping[str, str]) -> dict[str, str]:
+    return altered(now, map(_change, configs))
+
+
+def _levels(configs: Any) -> list[tuple[str, int, str]]:
+    return [(config.name, config.config_operation, config.value or "") for config in configs]
 
 
 def _change(config: Any) -> ConfigChange:
@@ -66,3 +77,6 @@ def _change(config: Any) -> ConfigChange:
             f"Unknown operation {config.config_operation} on config {config.name}"
         ) from None
     return ConfigChange(config.name, operation, config.value or "")
+
+
+_WAY = Way(_deletes, _alteration, _group_configs, _broker_configs, _levels)

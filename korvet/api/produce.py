@@ -196,7 +196,7 @@ class _Produce(msgspec.Struct, eq=False):
         """Whether a compressed batch was decompressed now. Raises BatchError and Refused."""
         assert append.records is not None
         check_newest(header, place.policy, self._now_ms())
-        most_bytes = place.policy.max_decompressed_bytes
+        most_bytes = place.policy.max_decompressed_message_bytes
         append.unpacked = self._context.services.unpacking.at_once(append.records, header, most_bytes)
         return append.unpacked is not None
 
@@ -237,7 +237,7 @@ class _Produce(msgspec.Struct, eq=False):
             append.refuse(Refused(ErrorCode.network_exception, "the client has gone"))
             self._begin_next()
             return
-        most_bytes = place.policy.max_decompressed_bytes
+        most_bytes = place.policy.max_decompressed_message_bytes
         self._context.services.unpacking.soon(records, header, most_bytes, unpacked)
 
     def _continue(self, append: _PartitionAppend, step: Callable[[], None], then: Callable[[], None]) -> None:

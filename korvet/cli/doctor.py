@@ -48,7 +48,7 @@ from korvet.storage.link.sentinel import inspect, servers_of
 from korvet.storage.link.slots import SLOTS, NodeAddress, parse_slots
 from korvet.storage.log.entries import is_damaged, record_count
 from korvet.storage.log.transactions import parse_open, parse_producer
-from korvet.storage.shared_configs import parse_acl, parse_group_config, parse_quota, parse_user
+from korvet.storage.shared_configs import parsers_of
 from korvet.storage.topic import Topic
 from korvet.storage.versions import format_problem
 from korvet.topics.configs import config_problem
@@ -354,10 +354,7 @@ def _parsers(keys: Keyspace) -> dict[bytes, Callable[[bytes, bytes], object]]:
     return {
         keys.topics: parse_topic,
         keys.brokers: parse_entry,
-        keys.users: parse_user,
-        keys.acls: parse_acl,
-        keys.quotas: parse_quota,
-        keys.group_configs: parse_group_config,
+        **parsers_of(keys),
     }
 
 

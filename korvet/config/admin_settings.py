@@ -5,14 +5,14 @@ from typing import Annotated
 from msgspec import Meta
 
 from korvet.config.address import Address, parse_address
-from korvet.config.broker_settings import BrokerSettings
 from korvet.config.fields import INT32_MAX, key_of
+from korvet.config.topic_settings import TopicSettings
 
 # An empty secret would admit everybody.
 _Secret = Annotated[str, Meta(min_length=1)]
 
 
-class AdminSettings(BrokerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=key_of):
+class AdminSettings(TopicSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=key_of):
     """The part of `Config` about metrics, health and status by HTTP."""
 
     admin_listen: Annotated[

@@ -1,5 +1,6 @@
 """The settings of a broker apart from its listeners and security."""
 
+import ipaddress
 from typing import Annotated, Literal
 
 import msgspec
@@ -95,33 +96,12 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         ),
     ] = 67_108_864
 
-    min_insync_replicas: Annotated[
-        Size,
-        Meta(
-            description="Copies of a record, including the primary's, before producers with acks=all and "
-            "consumers see it; topics may have their own value. 1 waits for no replica."
-        ),
-    ] = 1
-    acks_all_fsync: Annotated[
-        bool,
-        Meta(
-            description="Whether these copies must also be on disk, by the append-only files of Redis or "
-            "Valkey; topics may have their own value."
-        ),
-    ] = False
-
     auto_create_topics_enable: Annotated[
         bool, Meta(description="Create a topic when a client requests one that doesn't exist.")
     ] = True
     num_partitions: Annotated[
         Size, Meta(description="Partitions of a topic that is created without a partition count.")
     ] = 1
-    message_max_bytes: Annotated[Size, Meta(description="Largest record batch, as sent (compressed).")] = (
-        1_048_588
-    )
-    max_decompressed_bytes: Annotated[Size, Meta(description="Largest record batch after decompression.")] = (
-        10 * 1024 * 1024
-    )
     # The share of large batches has room for two of the largest: one that Redis is adding, and the next one.
     # One connection carries all of them to Redis, so each further one delays all clients by 0.1 to 0.2 s.
     decompression_buffer_bytes: Annotated[
@@ -131,9 +111,6 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             "Further batches wait."
         ),
     ] = 25_165_824
-    message_timestamp_after_max_ms: Annotated[
-        Duration, Meta(description="How far in the future a record's timestamp may be.")
-    ] = 3_600_000
     socket_request_max_bytes: Annotated[
         Size, Meta(description="Largest request. A larger one closes the connection.")
     ] = 104_857_600
@@ -149,6 +126,20 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         Meta(
             description="Largest number of client connections from one address. Further connections are "
             "closed at once."
+        ),
+    ] = INT32_MAX
+    max_connections_per_ip_overrides: Annotated[
+        str,
+        Meta(
+            description="Limits of single addresses instead of `max.connections.per.ip`, comma-separated "
+            "ADDRESS:COUNT."
+        ),
+    ] = ""
+    max_connection_creation_rate: Annotated[
+        Size,
+        Meta(
+            description="Largest number of new client connections per second. Further connections wait in "
+            "the kernel's queue."
         ),
     ] = INT32_MAX
     connections_max_idle_ms: Annotated[
@@ -230,26 +221,6 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         Duration, Meta(description="Idle time after which the state of an idempotent producer expires.")
     ] = 86_400_000
 
-    log_retention_ms: Annotated[
-        Limit, Meta(description="Age at which records are deleted; -1 keeps them.")
-    ] = 604_800_000
-    log_retention_bytes: Annotated[
-        Limit,
-        Meta(
-            description="Size of a partition above which its oldest records are deleted; -1 means unlimited."
-        ),
-    ] = -1
-    log_offset_assignment: Annotated[
-        Literal["clock", "dense"],
-        Meta(
-            description="Offsets of new topics: `clock` (from Redis's clock) or `dense` (0, 1, 2, ... as in "
-            "Kafka)."
-        ),
-    ] = "clock"
-    log_storage_layout: Annotated[
-        Literal["record", "batch"],
-        Meta(description="Stream entries of new topics: one per `record` or one per `batch`."),
-    ] = "record"
     log_retention_check_interval_ms: Annotated[Size, Meta(description="How often retention is applied.")] = (
         300_000
     )
@@ -394,3 +365,14 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def advertise_address(self) -> Address | None:
         """Host and port of `advertise`; None if clients use the address of `listen`."""
         return None if self.advertise is None else parse_address(self.advertise)
+
+
+def parse_overrides(text: str) -> dict[str, int]:
+    """Connection limits by address, of `max.connections.per.ip.overrides`. Raises ValueError."""
+    limits = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        address, _, count = part.rpartition(":")
+        if not (count.isascii() and count.isdigit()):
+            raise ValueError(f"expected ADDRESS:COUNT, not {part!r}")
+        limits[str(ipaddress.ip_address(address.strip("[]")))] = int(count)
+    return limits

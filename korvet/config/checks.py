@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from korvet.config.address import parse_address, redacted
+from korvet.config.broker_settings import parse_overrides
 from korvet.config.errors import ConfigError
 from korvet.config.fields import in_variable, key_of
 from korvet.config.keys import LISTENER_PREFIX
@@ -52,6 +53,7 @@ def check(config: Config, origin: Callable[[str], str]) -> None:
             f"({origin('group_min_session_timeout_ms')}) is above group.max.session.timeout.ms = "
             f"{config.group_max_session_timeout_ms} ({origin('group_max_session_timeout_ms')})"
         )
+    _check_topic_settings(config, origin)
     assignors = config.consumer_assignors
     unknown = sorted(set(assignors) - set(_ASSIGNORS))
     if unknown or not assignors:
@@ -59,6 +61,25 @@ def check(config: Config, origin: Callable[[str], str]) -> None:
             f"{origin('group_consumer_assignors')}: expected some of {', '.join(_ASSIGNORS)}, "
             f"not {unknown[0] if unknown else 'none'}"
         )
+
+
+def _check_topic_settings(config: Config, origin: Callable[[str], str]) -> None:
+    policies = [part.strip() for part in config.log_cleanup_policy.split(",")]
+    # The list may be empty (KIP-1161).
+    if config.log_cleanup_policy and (
+        len(set(policies)) != len(policies) or not set(policies) <= {"compact", "delete"}
+    ):
+        raise ConfigError(
+            f"{origin('log_cleanup_policy')}: expected some of compact, delete, got "
+            f"{config.log_cleanup_policy!r}"
+        )
+    if config.log_cleaner_min_compaction_lag_ms > config.log_cleaner_max_compaction_lag_ms:
+        raise ConfigError(
+            f"log.cleaner.min.compaction.lag.ms = {config.log_cleaner_min_compaction_lag_ms} "
+            f"({origin('log_cleaner_min_compaction_lag_ms')}) is above log.cleaner.max.compaction.lag.ms = "
+            f"{config.log_cleaner_max_compaction_lag_ms} ({origin('log_cleaner_max_compaction_lag_ms')})"
+        )
+    _check_texts(config, {"max_connections_per_ip_overrides": parse_overrides}, origin)
 
 
 def _check_admin(config: Config, origin: Callable[[str], str]) -> None:

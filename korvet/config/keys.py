@@ -27,6 +27,7 @@ SECRETS = frozenset(
 OF_A_LISTENER = frozenset(
     {
         "connections.max.reauth.ms",
+        "max.connection.creation.rate",
         "max.connections",
         "plain.sasl.jaas.config",
         "sasl.enabled.mechanisms",

@@ -94,7 +94,7 @@ class Partitions(Generic[_Term]):
         read: Callable[[Claim], Awaitable[_Term]],
         on_loaded: Callable[[], None] | None = None,
         *,
-        message_max_bytes: int,
+        message_max_bytes: Callable[[], int],
         release_timeout_ms: int | None,
     ) -> None:
         """`message_max_bytes` and `release_timeout_ms`: see Claim."""

@@ -71,8 +71,8 @@ class Claim(NamedTuple):
     """Now in ms since the epoch."""
     on_deadline: Callable[[int | None], None]
     on_failure: Callable[[Exception], None]
-    message_max_bytes: int
-    """The largest record in bytes, unless the topic's max.message.bytes differs."""
+    message_max_bytes: Callable[[], int]
+    """Returns the largest record in bytes, unless the topic's max.message.bytes differs."""
     release_timeout_ms: int | None
     """Longest wait of a request for the replicas that the topic asks for; None: nothing waits for them."""
 
@@ -288,7 +288,7 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
         """
         for _, _, (key, value, _) in pending:
             if value is not None and len(value) > _ALWAYS_TAKEN_BYTES:
-                limit = self._log.topic.configs.get(MAX_MESSAGE_BYTES, self._claim.message_max_bytes)
+                limit = self._log.topic.configs.get(MAX_MESSAGE_BYTES) or self._claim.message_max_bytes()
                 size = len(key) + len(value)
                 if size > int(limit):
                     raise EncodeError(f"a record of {size} bytes exceeds {MAX_MESSAGE_BYTES} {limit}")

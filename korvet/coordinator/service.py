@@ -107,7 +107,7 @@ class CoordinatorService:
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         *,
         topic_partitions: int = OFFSETS_PARTITIONS,
-        message_max_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        message_max_bytes: Callable[[], int] = lambda: DEFAULT_MAX_MESSAGE_BYTES,
         release_timeout_ms: int | None = RELEASE_TIMEOUT_MS,
     ) -> None:
         """clock: now in ms since the epoch; topic_partitions: of a topic that is still to be created;

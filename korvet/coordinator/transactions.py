@@ -67,7 +67,7 @@ class TransactionService:
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         *,
         topic_partitions: int = TRANSACTIONS_PARTITIONS,
-        message_max_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        message_max_bytes: Callable[[], int] = lambda: DEFAULT_MAX_MESSAGE_BYTES,
         release_timeout_ms: int = RELEASE_TIMEOUT_MS,
     ) -> None:
         """clock: now in ms since the epoch. peers: required if there may be other brokers.

@@ -74,7 +74,7 @@ class OwnConfigs:
         return None if numbers is None else numbers.get(name)
 
 
-class GroupConfig(msgspec.Struct, frozen=True):
+class GroupConfig(msgspec.Struct):
     """Limits and delays of groups and of their committed offsets; the same for all groups of a broker, except
     for configs that a group has set for itself.
 
@@ -108,27 +108,33 @@ class GroupConfig(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_settings(cls, settings: Config) -> GroupConfig:
-        """Take the settings that concern groups from the broker's settings."""
-        return cls(
-            min_session_timeout_ms=settings.group_min_session_timeout_ms,
-            max_session_timeout_ms=settings.group_max_session_timeout_ms,
-            initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
-            max_size=settings.group_max_size,
-            offset_metadata_max_units=settings.offset_metadata_max_bytes,
-            offsets_retention_ms=settings.offsets_retention_minutes * 60_000,
-            offsets_retention_check_interval_ms=settings.offsets_retention_check_interval_ms,
-            commit_value_version=settings.offsets_commit_value_version,
-            assignors=settings.consumer_assignors,
-            consumer_session_timeout_ms=settings.group_consumer_session_timeout_ms,
-            consumer_heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
-            consumer_min_session_timeout_ms=settings.group_consumer_min_session_timeout_ms,
-            consumer_max_session_timeout_ms=settings.group_consumer_max_session_timeout_ms,
-            consumer_min_heartbeat_interval_ms=settings.group_consumer_min_heartbeat_interval_ms,
-            consumer_max_heartbeat_interval_ms=settings.group_consumer_max_heartbeat_interval_ms,
-            consumer_max_size=settings.group_consumer_max_size,
-            consumer_assignment_interval_ms=settings.group_consumer_assignment_interval_ms,
-            migration_policy=MigrationPolicy(settings.group_consumer_migration_policy),
-        )
+        """The settings that concern groups, from the broker's settings."""
+        config = cls()
+        config.take(settings)
+        return config
+
+    def take(self, settings: Config) -> None:
+        """Take the settings that concern groups from the broker's settings. All groups use them from now
+        on.
+        """
+        self.min_session_timeout_ms = settings.group_min_session_timeout_ms
+        self.max_session_timeout_ms = settings.group_max_session_timeout_ms
+        self.initial_rebalance_delay_ms = settings.group_initial_rebalance_delay_ms
+        self.max_size = settings.group_max_size
+        self.offset_metadata_max_units = settings.offset_metadata_max_bytes
+        self.offsets_retention_ms = settings.offsets_retention_minutes * 60_000
+        self.offsets_retention_check_interval_ms = settings.offsets_retention_check_interval_ms
+        self.commit_value_version = settings.offsets_commit_value_version
+        self.assignors = settings.consumer_assignors
+        self.consumer_session_timeout_ms = settings.group_consumer_session_timeout_ms
+        self.consumer_heartbeat_interval_ms = settings.group_consumer_heartbeat_interval_ms
+        self.consumer_min_session_timeout_ms = settings.group_consumer_min_session_timeout_ms
+        self.consumer_max_session_timeout_ms = settings.group_consumer_max_session_timeout_ms
+        self.consumer_min_heartbeat_interval_ms = settings.group_consumer_min_heartbeat_interval_ms
+        self.consumer_max_heartbeat_interval_ms = settings.group_consumer_max_heartbeat_interval_ms
+        self.consumer_max_size = settings.group_consumer_max_size
+        self.consumer_assignment_interval_ms = settings.group_consumer_assignment_interval_ms
+        self.migration_policy = MigrationPolicy(settings.group_consumer_migration_policy)
 
     def session_timeout_ms(self, group_id: str) -> int:
         """The session timeout of that consumer group's members, in ms."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from korvet.config.live import LiveConfig
     from korvet.config.settings import Config
     from korvet.coordinator.markers import LocalMarkers
     from korvet.coordinator.peers import Peers
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 class Parts(NamedTuple):
     """What one broker consists of."""
 
-    config: Config
+    live: LiveConfig
     lifecycle: Lifecycle
     listener: Listener
     store: Store
@@ -38,3 +39,8 @@ class Parts(NamedTuple):
     transactions: TransactionService
     topics: TopicDirectory
     copies: PartitionCopies
+
+    @property
+    def config(self) -> Config:
+        """The settings in force."""
+        return self.live.now

@@ -79,13 +79,19 @@ class Acceptor:
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(_MOST_AT_ONCE):
+            pause_ms = self._connections.pause_ms(self._name)
+            if pause_ms > 0:
+                self._pause(listening, pause_ms / 1000)
+                return
             try:
                 accepted, address = listening.accept()
             except OSError as error:
                 if error.errno in _EXHAUSTED:
-                    self._pause(listening, error)
+                    log.error("no connection can be accepted for %.0f s: %s", _PAUSE_S, error)
+                    self._pause(listening, _PAUSE_S)
                 # Otherwise no connection is left, or the client's network failed before the accept.
                 return
+            self._connections.count(self._name)
             accepted.setblocking(False)
             # A client of a unix socket has no address.
             host = f"/{address[0]}" if address else "/"
@@ -125,9 +131,8 @@ class Acceptor:
             admission.leave()
             raise
 
-    def _pause(self, listening: socket.socket, error: OSError) -> None:
+    def _pause(self, listening: socket.socket, pause_s: float) -> None:
         """Accept nothing for a while. Connections stay in the kernel's queue."""
-        log.error("no connection can be accepted for %.0f s: %s", _PAUSE_S, error)
         loop = asyncio.get_running_loop()
         loop.remove_reader(listening)
 
@@ -135,7 +140,7 @@ class Acceptor:
             self._paused.discard(handle)
             loop.add_reader(listening, self._accept, listening)
 
-        handle = loop.call_later(_PAUSE_S, resume)
+        handle = loop.call_later(pause_s, resume)
         self._paused.add(handle)
 
 

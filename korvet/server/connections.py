@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from korvet.api.common.listener_counts import ListenerCounts
+from korvet.quotas.throttle import Meter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,6 +28,8 @@ _LONGEST_STEP_S: Final = 5.0
 _SHORTEST_STEP_S: Final = 0.01
 _IDLE_STEPS: Final = 10
 _SETUP_STEPS: Final = 2
+# The largest rate, which nothing exceeds.
+_UNLIMITED: Final = 2**31 - 1
 # Time for the last responses to be sent. If the client does not read them, its connection is cut after this.
 _CLOSING_S: Final = 10.0
 
@@ -44,6 +47,12 @@ class ConnectionLimits(NamedTuple):
     """`connections.setup.timeout.ms`: the same for clients that have not authenticated yet."""
     most_of_listener: Mapping[str, int] = MappingProxyType({})
     """`listener.name.NAME.max.connections`"""
+    most_of_host: Mapping[str, int] = MappingProxyType({})
+    """`max.connections.per.ip.overrides`"""
+    rate: int = _UNLIMITED
+    """`max.connection.creation.rate`"""
+    rate_of_listener: Mapping[str, int] = MappingProxyType({})
+    """`listener.name.NAME.max.connection.creation.rate`"""
 
 
 class Admission:
@@ -70,6 +79,18 @@ class Connections:
 
     def __init__(self, limits: ConnectionLimits, quotas: ClientQuotas | None = None) -> None:
         self._quotas = quotas
+        self._meters: dict[str, Meter] = {}
+        self.limit(limits)
+        self._open: dict[Connection, int] = {}
+        self._taken = 0
+        self._per_host: Counter[str] = Counter()
+        self._per_listener: Counter[str] = Counter()
+        self._refused = 0
+        self.counts: dict[str, ListenerCounts] = {}
+        """What is counted, by listener."""
+
+    def limit(self, limits: ConnectionLimits) -> None:
+        """Change the limits. Connections above them stay, new ones are refused."""
         self._limits = limits
         idle_s, setup_s = limits.max_idle_ms / 1000, limits.setup_timeout_ms / 1000
         self._step_s = min(_LONGEST_STEP_S, setup_s / _SETUP_STEPS)
@@ -78,13 +99,6 @@ class Connections:
         self._idle_steps = math.inf if limits.max_idle_ms < 0 else math.ceil(idle_s / self._step_s)
         self._setup_steps = min(self._idle_steps, math.ceil(setup_s / self._step_s))
         self._closing_steps = math.ceil(_CLOSING_S / self._step_s)
-        self._open: dict[Connection, int] = {}
-        self._taken = 0
-        self._per_host: Counter[str] = Counter()
-        self._per_listener: Counter[str] = Counter()
-        self._refused = 0
-        self.counts: dict[str, ListenerCounts] = {}
-        """What is counted, by listener."""
 
     def counts_of(self, listener: str) -> ListenerCounts:
         """The counts of a listener's connections."""
@@ -107,12 +121,13 @@ class Connections:
         """The admission of an accepted connection; None if there are too many, and the caller closes it."""
         limits = self._limits
         most_here = limits.most_of_listener.get(listener, limits.most)
+        most_per_host = limits.most_of_host.get(host.removeprefix("/"), limits.most_per_host)
         if self._taken >= limits.most:
             reason = f"there are {limits.most} connections already"
         elif self._per_listener[listener] >= most_here:
             reason = f"listener {listener} has {most_here} connections already"
-        elif self._per_host[host] >= limits.most_per_host:
-            reason = f"it has {limits.most_per_host} connections already"
+        elif self._per_host[host] >= most_per_host:
+            reason = f"it has {most_per_host} connections already"
         else:
             self._taken += 1
             self._per_host[host] += 1
@@ -139,6 +154,27 @@ class Connections:
         if self._quotas is None:
             return 0
         return self._quotas.connected(host.removeprefix("/"), time.monotonic() * 1000)
+
+    def pause_ms(self, listener: str) -> float:
+        """The time (ms) for which a listener accepts nothing because clients connect too often (KIP-612)."""
+        now_ms = time.monotonic() * 1000
+        return max(
+            (self._meters[name].wait_ms(rate, now_ms) for name, rate in self._rates(listener)), default=0.0
+        )
+
+    def count(self, listener: str) -> None:
+        """Count a new connection of a listener towards the rates."""
+        for name, _ in self._rates(listener):
+            self._meters[name].add(1, time.monotonic() * 1000)
+
+    def _rates(self, listener: str) -> list[tuple[str, int]]:
+        """The limited rates that a connection counts towards, by the names of their meters."""
+        limits = self._limits
+        rates = [("", limits.rate), (listener, limits.rate_of_listener.get(listener, _UNLIMITED))]
+        limited = [each for each in rates if each[1] < _UNLIMITED]
+        for name, _ in limited:
+            self._meters.setdefault(name, Meter())
+        return limited
 
     def join(self, connection: Connection) -> None:
         """Watch a connection from now on."""

@@ -9,16 +9,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from korvet.config.address import Address
+from korvet.config.broker_settings import parse_overrides
+from korvet.config.fields import in_variable
 from korvet.server.acceptor import Acceptor, bind
 from korvet.server.connection import Connection
 from korvet.server.connections import ConnectionLimits, Connections
 from korvet.server.listener_access import ConfiguredAccess, ListenerAccess
-from korvet.server.tls import ServerTls
+from korvet.server.tls import ServerTls, context_of
 from korvet.supervisor import keep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from korvet.config.live import LiveConfig
     from korvet.config.settings import Config
     from korvet.quotas.throttle import ClientQuotas
     from korvet.security.authorizer import Authorizer
@@ -43,32 +46,63 @@ class Listener:
     """The listening sockets and the connections accepted from them."""
 
     def __init__(
-        self, config: Config, authorizer: Authorizer | None, credentials: Credentials, quotas: ClientQuotas
+        self, live: LiveConfig, authorizer: Authorizer | None, credentials: Credentials, quotas: ClientQuotas
     ) -> None:
         """Raises ConfigError if the files of a TLS listener cannot be used."""
-        self._config = config
-        self._authorizer = authorizer
-        self._credentials = credentials
+        config = self._config = live.now
         specs = config.listener_specs
-        limits = ConnectionLimits(
-            min(config.max_connections, room_for_connections()),
-            config.max_connections_per_ip,
-            config.connections_max_idle_ms,
-            config.connections_setup_timeout_ms,
-            {spec.name: config.of_listener(spec.name).max_connections for spec in specs},
-        )
-        self._connections = Connections(limits, quotas)
-        # Clients that authenticate by SASL need no certificate as well, as in Kafka.
-        self._tls = {
-            spec.name: ServerTls(mine, "none" if spec.authenticates else mine.ssl_client_auth)
-            for spec in specs
-            if spec.encrypted
-            for mine in [config.of_listener(spec.name)]
-        }
         self._specs = specs
+        self._room = room_for_connections()
+        self._connections = Connections(self._limits(config), quotas)
+        self._tls = {
+            spec.name: ServerTls(mine, _client_auth(mine, spec)) for spec, mine in self._encrypted(config)
+        }
+        self._access = {
+            spec.name: ConfiguredAccess(spec, config.of_listener(spec.name), authorizer, credentials)
+            for spec in specs
+        }
         self._acceptors: dict[str, Acceptor] = {}
         self._dispatch: Dispatcher | None = None
         self._watches: list[asyncio.Task[None]] = []
+        live.guard(self._check)
+        live.follow(self._follow)
+
+    def _limits(self, config: Config) -> ConnectionLimits:
+        listeners = {spec.name: config.of_listener(spec.name) for spec in self._specs}
+        own_rates = {
+            each.listener for each in config.listener_settings if each.field == "max_connection_creation_rate"
+        }
+        return ConnectionLimits(
+            min(config.max_connections, self._room),
+            config.max_connections_per_ip,
+            config.connections_max_idle_ms,
+            config.connections_setup_timeout_ms,
+            {name: mine.max_connections for name, mine in listeners.items()},
+            parse_overrides(config.max_connections_per_ip_overrides),
+            config.max_connection_creation_rate,
+            {
+                name: mine.max_connection_creation_rate
+                for name, mine in listeners.items()
+                if in_variable(name) in own_rates
+            },
+        )
+
+    def _encrypted(self, config: Config) -> list[tuple[ListenerSpec, Config]]:
+        """The listeners with TLS, with their settings."""
+        return [(spec, config.of_listener(spec.name)) for spec in self._specs if spec.encrypted]
+
+    def _check(self, config: Config) -> None:
+        """Raises ConfigError if the files of a TLS listener cannot be used."""
+        for spec, mine in self._encrypted(config):
+            context_of(mine, _client_auth(mine, spec))
+
+    def _follow(self, config: Config) -> None:
+        """Use changed settings for new connections."""
+        self._connections.limit(self._limits(config))
+        for spec, mine in self._encrypted(config):
+            self._tls[spec.name].follow(mine, _client_auth(mine, spec))
+        for name, access in self._access.items():
+            access.follow(config.of_listener(name))
 
     async def bind(self) -> dict[str, Address]:
         """Bind the addresses, without accepting yet. Returns by listener the address that clients are given.
@@ -94,10 +128,7 @@ class Listener:
         for tls in self._tls.values():
             self._watches.append(keep("TLS files", tls.keep_up))
         for spec in self._specs:
-            listener_access = ConfiguredAccess(
-                spec, self._config.of_listener(spec.name), self._authorizer, self._credentials
-            )
-            self._acceptors[spec.name].start(partial(self._connect, listener_access))
+            self._acceptors[spec.name].start(partial(self._connect, self._access[spec.name]))
 
     def forget_repeats(self) -> None:
         """Quotas have changed: decode the next request of every client, repeated or not."""
@@ -123,6 +154,11 @@ class Listener:
         )
         connection.on_disconnect(leave)
         return connection
+
+
+def _client_auth(config: Config, spec: ListenerSpec) -> str:
+    """Whether the listener's clients present certificates: with SASL they need none as well, as in Kafka."""
+    return "none" if spec.authenticates else config.ssl_client_auth
 
 
 def room_for_connections() -> int:

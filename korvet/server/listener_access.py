@@ -51,9 +51,14 @@ class ConfiguredAccess(ListenerAccess):
         """config: the settings of this listener. authorizer: None without ACLs."""
         self.name = spec.name
         self._spec = spec
-        self._config = config
         self._authorizer = authorizer
-        self._credentials = credentials.beside(parse_jaas_users(config.plain_sasl_jaas_config))
+        self._shared = credentials
+        self.follow(config)
+
+    def follow(self, config: Config) -> None:
+        """Use other settings of this listener for new connections and authentications."""
+        self._config = config
+        self._credentials = self._shared.beside(parse_jaas_users(config.plain_sasl_jaas_config))
         self._mapper = PrincipalMapper(config.ssl_principal_mapping_rules)
 
     def principal_of(self, transport: asyncio.BaseTransport) -> str:

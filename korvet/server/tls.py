@@ -31,11 +31,11 @@ class ServerTls:
         file cannot be used.
         """
         self._config = config
-        self._verify_mode = _VERIFY[client_auth]
-        self._seen = self._state()
-        self._newest = self._read()
+        self._client_auth = client_auth
+        self._seen: list[tuple[int, int, int] | None] | None = self._state()
+        self._newest = context_of(config, client_auth)
         # A server keeps the context that it began with, so each connection changes to the newest one.
-        self.context = self._read()
+        self.context = context_of(config, client_auth)
         self.context.sni_callback = self._take_newest
 
     async def keep_up(self) -> None:
@@ -43,6 +43,12 @@ class ServerTls:
         while True:
             await asyncio.sleep(_POLL_S)
             self.reload()
+
+    def follow(self, config: Config, client_auth: str) -> None:
+        """Use other settings for new connections, and read all files again. Unusable files are logged."""
+        self._config, self._client_auth = config, client_auth
+        self._seen = None
+        self.reload()
 
     def reload(self) -> None:
         """Read the files again if they have changed. Unusable files are logged, and read again after their
@@ -53,7 +59,7 @@ class ServerTls:
             return
         self._seen = state
         try:
-            self._newest = self._read()
+            self._newest = context_of(self._config, self._client_auth)
         except ConfigError as error:
             log.error("the TLS files have changed and cannot be used, the old ones stay: %s", error)
         else:
@@ -63,31 +69,32 @@ class ServerTls:
         del name, context
         connection.context = self._newest
 
-    def _read(self) -> ssl.SSLContext:
-        config = self._config
-        assert config.ssl_keystore_location is not None
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = (
-            ssl.TLSVersion.TLSv1_3 if config.ssl_enabled_protocols == "TLSv1.3" else ssl.TLSVersion.TLSv1_2
-        )
-        # A session ticket would admit a client whose certificate is no longer trusted.
-        context.options |= ssl.OP_NO_TICKET
-        context.num_tickets = 0
-        context.verify_mode = self._verify_mode
-        if config.ssl_cipher_suites is not None:
-            with _naming("ssl.cipher.suites", config.ssl_cipher_suites):
-                context.set_ciphers(config.ssl_cipher_suites)
-        with _naming("ssl.keystore.location", config.ssl_keystore_location):
-            # If password were None, OpenSSL would ask for the password of an encrypted key on the terminal.
-            context.load_cert_chain(config.ssl_keystore_location, password=config.ssl_key_password or "")
-        if config.ssl_truststore_location is not None:
-            with _naming("ssl.truststore.location", config.ssl_truststore_location):
-                context.load_verify_locations(config.ssl_truststore_location)
-        return context
-
     def _state(self) -> list[tuple[int, int, int] | None]:
         files = self._config.ssl_keystore_location, self._config.ssl_truststore_location
         return [_state_of(Path(file)) for file in files if file is not None]
+
+
+def context_of(config: Config, client_auth: str) -> ssl.SSLContext:
+    """A new context by the settings of a listener. Raises ConfigError if a file cannot be used."""
+    assert config.ssl_keystore_location is not None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = (
+        ssl.TLSVersion.TLSv1_3 if config.ssl_enabled_protocols == "TLSv1.3" else ssl.TLSVersion.TLSv1_2
+    )
+    # A session ticket would admit a client whose certificate is no longer trusted.
+    context.options |= ssl.OP_NO_TICKET
+    context.num_tickets = 0
+    context.verify_mode = _VERIFY[client_auth]
+    if config.ssl_cipher_suites is not None:
+        with _naming("ssl.cipher.suites", config.ssl_cipher_suites):
+            context.set_ciphers(config.ssl_cipher_suites)
+    with _naming("ssl.keystore.location", config.ssl_keystore_location):
+        # If password were None, OpenSSL would ask for the password of an encrypted key on the terminal.
+        context.load_cert_chain(config.ssl_keystore_location, password=config.ssl_key_password or "")
+    if config.ssl_truststore_location is not None:
+        with _naming("ssl.truststore.location", config.ssl_truststore_location):
+            context.load_verify_locations(config.ssl_truststore_location)
+    return context
 
 
 @contextlib.contextmanager

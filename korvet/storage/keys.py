@@ -31,8 +31,10 @@ class Keyspace:
 
     __slots__ = (
         "acls",
+        "broker_configs",
         "brokers",
         "cluster",
+        "features",
         "group_configs",
         "prefix",
         "quotas",
@@ -60,6 +62,10 @@ class Keyspace:
         """Hash: entity and key as JSON -> client quota."""
         self.group_configs = self._shared("group.configs")
         """Hash: group and name of a config as JSON -> the value that the group has set."""
+        self.broker_configs = self._shared("broker.configs")
+        """Hash: broker's id (empty: all brokers) and name of a config as JSON -> its dynamic value."""
+        self.features = self._shared("features")
+        """Hash: feature -> its finalized level, if that was changed (KIP-584)."""
         self.shared_barrier = self._shared("barrier")
         """As `barrier`, on the server of these keys."""
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from korvet.storage.brokers.membership import Membership
+    from korvet.storage.link.barrier import Level
     from korvet.storage.log.resources import LogResources
     from korvet.storage.topic import Topic
 
@@ -88,6 +89,15 @@ class Logs:
         """Give a topic's logs its new configuration."""
         for found in self._logs.get(topic.name, {}).values():
             found.topic = topic
+
+    def set_level(self, level: Level) -> None:
+        """Change what the records of topics without configs of their own need."""
+        if level == self._resources.level:
+            return
+        self._resources.level = level
+        for logs in self._logs.values():
+            for found in logs.values():
+                found.topic = found.topic
 
     def close_topic(self, name: str) -> None:
         """Refuse further use of a topic's logs, before the topic's keys are deleted."""

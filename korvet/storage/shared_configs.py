@@ -1,5 +1,5 @@
-"""Users, ACLs, client quotas and configs of groups: stored in Redis, and applied in each broker after a
-change by any broker.
+"""Users, ACLs, client quotas, configs of groups and brokers, and levels of features: stored in Redis, and
+applied in each broker after a change by any broker.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
+from korvet.config.features import Features, greatest_level
 from korvet.groups.config import CONFIG_NAMES, parse_number
 from korvet.quotas import entities
 from korvet.security import acls
 from korvet.security.credentials import field_of, parse_field
 from korvet.security.scram import MAX_ITERATIONS, ScramCredential
 from korvet.storage.errors import KeyspaceLost, StorageError
-from korvet.storage.fields import DamageLog, pairs_of, read_fields
+from korvet.storage.fields import DamageLog, counter_of, pairs_of, read_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from korvet.config.live import LiveConfig
     from korvet.groups.config import OwnConfigs
     from korvet.quotas.entities import Entity
     from korvet.quotas.throttle import ClientQuotas
@@ -29,13 +31,14 @@ if TYPE_CHECKING:
     from korvet.security.authorizer import Authorizer
     from korvet.security.credentials import Credentials
     from korvet.security.scram import ScramMechanism
+    from korvet.storage.keys import Keyspace
     from korvet.storage.link.commands import Commands
 
 T = TypeVar("T")
 
 # Interval of reads of other brokers' changes if clients must be authenticated or authorized.
 _POLL_S: Final = 0.25
-# Interval of reads otherwise: then only quotas and configs of groups matter.
+# Interval of reads otherwise: then only quotas, configs and features matter.
 _QUOTAS_POLL_S: Final = 1.0
 # Limits the fields of one function call: a script accepts some thousands of arguments.
 _FIELDS_AT_ONCE: Final = 1000
@@ -55,14 +58,17 @@ class SharedConfigs:
         credentials: Credentials,
         quotas: ClientQuotas,
         group_configs: OwnConfigs,
+        live: LiveConfig,
     ) -> None:
-        """authorizer: None if every client may do everything."""
+        """authorizer: None if every client may do everything. `live`: this broker's settings."""
         self._commands = commands
         self._damage = DamageLog()
         self.authorizer = authorizer
         self.credentials = credentials
         self.quotas = quotas
         self.group_configs = group_configs
+        self.live = live
+        self.features = Features()
         # The counter of changes in Redis when it was read last, even if it is damaged.
         self._version: bytes | None = None
         self._loading = asyncio.Lock()
@@ -86,7 +92,7 @@ class SharedConfigs:
                 failing = False
 
     async def refresh(self) -> None:
-        """Apply users, ACLs, quotas and groups' configs if any broker has changed them (HGETALL).
+        """Apply what is shared if any broker has changed it (HGETALL).
 
         Fields that cannot be read are left out. Raises StorageError; KeyspaceLost if Redis does not hold our
         keyspace any more. After an error the known values stay in force.
@@ -100,12 +106,17 @@ class SharedConfigs:
             bindings = await self._read(keys.acls, parse_acl)
             quotas = await self._read(keys.quotas, parse_quota)
             group_configs = await self._read(keys.group_configs, parse_group_config)
+            broker_configs = await self._read(keys.broker_configs, parse_broker_config)
+            levels = await self._read(keys.features, parse_level)
             decoy_secret = await self._decoy_secret()
             # The keyspace may have been lost while the hashes were read.
             await self._stored_version()
             self.credentials.replace(dict(users), decoy_secret)
             self.quotas.replace(dict(quotas))
-            self.group_configs.replace(_by_group(group_configs))
+            self.group_configs.replace(_by_resource(group_configs))
+            self.features.replace(dict(levels), counter_of(version))
+            by_broker = _by_resource(broker_configs)
+            self.live.take(by_broker.get("", {}), by_broker.get(str(self.live.static.node_id), {}))
             if self.authorizer is not None:
                 self.authorizer.replace(bindings)
             # A change during the reads has a later version, and is read again.
@@ -164,12 +175,25 @@ class SharedConfigs:
 
     async def change_group_configs(self, group_id: str, configs: Mapping[str, str]) -> None:
         """Replace all configs of a group."""
+        before = self.group_configs.of(group_id)
+        await self._replace(self._commands.keyspace.group_configs, group_id, before, configs)
+
+    async def change_broker_configs(self, broker: str, configs: Mapping[str, str]) -> None:
+        """Replace all dynamic configs of this broker, or of all brokers if `broker` is empty (KIP-226)."""
+        before = self.live.of_broker if broker else self.live.of_cluster
+        await self._replace(self._commands.keyspace.broker_configs, broker, before, configs)
+
+    async def change_features(self, levels: Mapping[str, int]) -> None:
+        """Store the levels of features (KIP-584)."""
+        fields = [(name.encode(), str(level).encode()) for name, level in levels.items()]
+        await self._change(self._commands.keyspace.features, fields, [])
+
+    async def _replace(
+        self, key: bytes, resource: str, before: Mapping[str, str], configs: Mapping[str, str]
+    ) -> None:
         encode = msgspec.json.encode
-        await self._change(
-            self._commands.keyspace.group_configs,
-            [(encode((group_id, name)), value.encode()) for name, value in configs.items()],
-            [encode((group_id, name)) for name in self.group_configs.of(group_id) if name not in configs],
-        )
+        sets = [(encode((resource, name)), value.encode()) for name, value in configs.items()]
+        await self._change(key, sets, [encode((resource, name)) for name in before if name not in configs])
 
     async def _change(
         self, key: bytes, sets: Sequence[tuple[bytes, bytes]], deletions: Sequence[bytes]
@@ -222,8 +246,36 @@ def parse_group_config(field: bytes, value: bytes) -> tuple[str, str, str]:
     return group_id, name, str(parse_number(name, value.decode()))
 
 
-def _by_group(configs: Iterable[tuple[str, str, str]]) -> dict[str, dict[str, str]]:
+def parse_broker_config(field: bytes, value: bytes) -> tuple[str, str, str]:
+    """Broker, name and value of a field of the hash of brokers' configs. Raises ValueError."""
+    broker, name = msgspec.json.decode(field, type=tuple[str, str])
+    if broker and not broker.isdecimal():
+        raise ValueError(f"{broker} is no broker's id")
+    return broker, name, value.decode()
+
+
+def parse_level(field: bytes, value: bytes) -> tuple[str, int]:
+    """Feature and level of a field of the hash of features. Raises ValueError."""
+    name, level = field.decode(), int(value)
+    if not 0 <= level <= greatest_level(name):
+        raise ValueError(f"{name} has no level {level}")
+    return name, level
+
+
+def parsers_of(keys: Keyspace) -> dict[bytes, Callable[[bytes, bytes], object]]:
+    """The parsers of the fields of all hashes, by their keys."""
+    return {
+        keys.users: parse_user,
+        keys.acls: parse_acl,
+        keys.quotas: parse_quota,
+        keys.group_configs: parse_group_config,
+        keys.broker_configs: parse_broker_config,
+        keys.features: parse_level,
+    }
+
+
+def _by_resource(configs: Iterable[tuple[str, str, str]]) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
-    for group_id, name, value in configs:
-        found.setdefault(group_id, {})[name] = value
+    for resource, name, value in configs:
+        found.setdefault(resource, {})[name] = value
     return found

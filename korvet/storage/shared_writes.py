@@ -10,6 +10,8 @@ from korvet.storage.errors import NotEnoughReplicas, NotReplicated
 from korvet.storage.link.futures import awaited
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from korvet.storage.link.barrier import Level
     from korvet.storage.link.commands import Commands
 
@@ -20,7 +22,7 @@ _TIMEOUT_S: Final = 5.0
 class SharedWrites:
     """Waits until the replicas that the broker asks for have all changes that were made before."""
 
-    def __init__(self, commands: Commands, level: Level) -> None:
+    def __init__(self, commands: Commands, level: Callable[[], Level]) -> None:
         self._commands = commands
         self._level = level
 
@@ -28,7 +30,7 @@ class SharedWrites:
         """Raises NotReplicated if the replicas do not have the changes in time. Redis commands WAIT and
         WAITAOF.
         """
-        level = self._level
+        level = self._level()
         if not level:
             return
         key = self._commands.keyspace.shared_barrier

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import enum
 from typing import TYPE_CHECKING, TypeAlias
 
-import msgspec
-
+from korvet.config.changes import ConfigOperation, changed_list
+from korvet.config.kinds import ConfigType
 from korvet.topics.configs import (
     CLEANUP_POLICY,
     OFFSET_ASSIGNMENT,
     STORAGE_LAYOUT,
     TOPIC_CONFIGS,
-    ConfigType,
     check_together,
     check_topic_config,
     describe,
@@ -22,27 +20,12 @@ from korvet.topics.errors import InvalidTopicConfig
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from korvet.config.changes import ConfigChange
     from korvet.storage.topic import Topic
+    from korvet.topics.configs import BrokerConfigs
 
 # (configs set for the topic, the broker's configs by synonym) -> the topic's new configs
-Alteration: TypeAlias = "Callable[[Mapping[str, str], Mapping[str, str]], dict[str, str]]"
-
-
-class ConfigOperation(enum.IntEnum):
-    """The operation on one config (AlterConfigOp)."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
-
-
-class ConfigChange(msgspec.Struct, frozen=True):
-    """One operation on one config. DELETE ignores the value."""
-
-    name: str
-    operation: ConfigOperation
-    value: str
+Alteration: TypeAlias = "Callable[[Mapping[str, str], BrokerConfigs], dict[str, str]]"
 
 
 def increments(changes: Sequence[ConfigChange]) -> Alteration:
@@ -52,7 +35,7 @@ def increments(changes: Sequence[ConfigChange]) -> Alteration:
     not set or does not exist.
     """
 
-    def alter(configs: Mapping[str, str], broker_configs: Mapping[str, str]) -> dict[str, str]:
+    def alter(configs: Mapping[str, str], broker_configs: BrokerConfigs) -> dict[str, str]:
         altered = dict(configs)
         for change in changes:
             if change.operation is ConfigOperation.DELETE:
@@ -75,7 +58,7 @@ def replacement(values: Mapping[str, str]) -> Alteration:
     refused because it omits them. The alteration raises InvalidConfig.
     """
 
-    def alter(configs: Mapping[str, str], broker_configs: Mapping[str, str]) -> dict[str, str]:
+    def alter(configs: Mapping[str, str], broker_configs: BrokerConfigs) -> dict[str, str]:
         del broker_configs
         kept = {name: value for name, value in configs.items() if name in (OFFSET_ASSIGNMENT, STORAGE_LAYOUT)}
         altered = kept | {name: check_topic_config(name, value) for name, value in values.items()}
@@ -121,17 +104,10 @@ def _check_same(topic: Topic, configs: Mapping[str, str], name: str, fixed: str,
         )
 
 
-def _changed_list(change: ConfigChange, configs: Mapping[str, str], broker_configs: Mapping[str, str]) -> str:
+def _changed_list(change: ConfigChange, configs: Mapping[str, str], broker_configs: BrokerConfigs) -> str:
     config = TOPIC_CONFIGS.get(change.name)
     if config is None or config.type is not ConfigType.LIST:
         raise InvalidTopicConfig(
             f"Can't {change.operation.name} to key {change.name} because its type is not LIST."
         )
-    now = describe(config, configs, broker_configs).value
-    parts = [part.strip() for part in now.split(",") if part.strip()]
-    for part in (part.strip() for part in change.value.split(",")):
-        if change.operation is ConfigOperation.APPEND:
-            parts += [part] if part not in parts else []
-        elif part in parts:
-            parts.remove(part)
-    return ",".join(parts)
+    return changed_list(change, describe(config, configs, broker_configs).value)

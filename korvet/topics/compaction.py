@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING, NoReturn
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
 
+    from korvet.config.live import LiveConfig
     from korvet.config.settings import Config
     from korvet.storage.link.commands import Commands
     from korvet.storage.log.partition_log import PartitionLog
@@ -39,23 +39,27 @@ class LogCleaner:
         commands: Commands,
         logs: Logs,
         topics: TopicDirectory,
-        config: Config,
+        live: LiveConfig,
         now_ms: Callable[[], int],
     ) -> None:
         self._commands = commands
         self._logs = logs
         self._topics = topics
-        self._config = config
+        self._live = live
         self._now_ms = now_ms
-        self._pace = Pace(config.log_cleaner_io_max_bytes_per_second)
+        self._pace = Pace(live.now.log_cleaner_io_max_bytes_per_second)
+        live.follow(self._follow)
         # The leader epoch in which the leftovers of a crash were removed from a partition.
         self._tidied: dict[tuple[UUID, int], int] = {}
+
+    def _follow(self, config: Config) -> None:
+        self._pace.bytes_per_s = config.log_cleaner_io_max_bytes_per_second
 
     async def run(self) -> NoReturn:
         """Check all partitions at once, and then every log.cleaner.backoff.ms."""
         while True:
             await self.clean()
-            await asyncio.sleep(self._config.log_cleaner_backoff_ms / 1000)
+            await self._live.pause(lambda config: config.log_cleaner_backoff_ms / 1000)
 
     async def clean(self) -> int:
         """Compact every partition that is due. Returns the number of records removed.
@@ -97,13 +101,13 @@ class LogCleaner:
     async def _clean(self, partition: PartitionLog, shares: list[int] | None) -> int:
         topic = partition.topic
         policy = self._topics.policy(topic)
-        enabled = self._config.log_cleaner_enable and not self._topics.keeps_all(topic)
+        enabled = self._live.now.log_cleaner_enable and not self._topics.keeps_all(topic)
         compacts = policy.compacts and enabled
         place = topic.topic_id, partition.partition
         is_tidy = self._tidied.get(place) == partition.leader_epoch
         if is_tidy and not compacts:
             return 0
-        map_bytes = self._config.log_cleaner_dedupe_buffer_size
+        map_bytes = self._live.now.log_cleaner_dedupe_buffer_size
         compactor = Compactor(self._commands, partition, self._pace, map_bytes)
         if not is_tidy:
             await compactor.drop_leftovers()
@@ -115,7 +119,7 @@ class LogCleaner:
             min_lag_ms=policy.min_compaction_lag_ms,
             max_lag_ms=None if policy.max_compaction_lag_ms == INT64_MAX else policy.max_compaction_lag_ms,
             min_dirty_ratio=policy.min_cleanable_dirty_ratio,
-            history_ms=self._config.offsets_history_retention_ms if topic.internal else None,
+            history_ms=self._live.now.offsets_history_retention_ms if topic.internal else None,
             history_bytes=None if shares is None else shares[partition.partition],
         )
         return await compactor.compact(rules, self._now_ms())
@@ -124,7 +128,7 @@ class LogCleaner:
         """Bytes of history that each partition of the internal topic may keep; None if all history may be
         kept.
         """
-        most = self._config.offsets_history_retention_bytes
+        most = self._live.now.offsets_history_retention_bytes
         if not topic.internal or most < 0:
             return None
         sizes = await self._logs.payload_bytes(topic)

@@ -5,39 +5,20 @@ korvet honours some of them; it accepts, stores and describes the others, becaus
 
 from __future__ import annotations
 
-import enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
+from korvet.config.kinds import ConfigSource, ConfigType
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
+
+# By synonym: the values of a broker's setting except its default, that with precedence first.
+BrokerConfigs: TypeAlias = "Mapping[str, Sequence[tuple[str, ConfigSource]]]"
 
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
-
-
-class ConfigType(enum.IntEnum):
-    """Config types of DescribeConfigs (DescribeConfigsResponse.json)."""
-
-    BOOLEAN = 1
-    STRING = 2
-    INT = 3
-    SHORT = 4
-    LONG = 5
-    DOUBLE = 6
-    LIST = 7
-    CLASS = 8
-    PASSWORD = 9
-
-
-class ConfigSource(enum.IntEnum):
-    """The source of a config's value (DescribeConfigsResponse.json)."""
-
-    DYNAMIC_TOPIC = 1
-    STATIC_BROKER = 4
-    DEFAULT = 5
-    GROUP = 8
 
 
 class InvalidConfig(ValueError):
@@ -287,7 +268,7 @@ class ConfigView(msgspec.Struct, frozen=True):
 def describe(
     config: TopicConfig,
     topic_configs: Mapping[str, str],
-    broker_configs: Mapping[str, str],
+    broker_configs: BrokerConfigs,
     dynamic: ConfigSource = ConfigSource.DYNAMIC_TOPIC,
 ) -> ConfigView:
     """The value in force: the topic's own, else the broker's (by synonym), else the default.
@@ -299,9 +280,8 @@ def describe(
     if own is not None:
         synonyms.append((config.name, own, dynamic))
     if config.synonym is not None:
-        from_broker = broker_configs.get(config.synonym)
-        if from_broker is not None and from_broker != config.default:
-            synonyms.append((config.synonym, from_broker, ConfigSource.STATIC_BROKER))
+        layers = broker_configs.get(config.synonym, ())
+        synonyms += [(config.synonym, value, source) for value, source in layers]
         synonyms.append((config.synonym, config.default, ConfigSource.DEFAULT))
     if synonyms:
         _, value, source = synonyms[0]
@@ -313,7 +293,7 @@ class TopicPolicy(msgspec.Struct, frozen=True):
     """The configs that the hot path and the housekeeping read, parsed once per topic."""
 
     max_message_bytes: int
-    max_decompressed_bytes: int
+    max_decompressed_message_bytes: int
     log_append_time: bool
     timestamp_after_max_ms: int
     timestamp_before_max_ms: int
@@ -329,7 +309,7 @@ class TopicPolicy(msgspec.Struct, frozen=True):
     native_format: str
 
 
-def policy_of(topic_configs: Mapping[str, str], broker_configs: Mapping[str, str]) -> TopicPolicy:
+def policy_of(topic_configs: Mapping[str, str], broker_configs: BrokerConfigs) -> TopicPolicy:
     """The policy of a topic with these configs, on a broker with `broker_configs` (by synonym)."""
 
     def value(name: str) -> str:
@@ -338,7 +318,7 @@ def policy_of(topic_configs: Mapping[str, str], broker_configs: Mapping[str, str
     cleanup = {part.strip() for part in value(CLEANUP_POLICY).split(",")}
     return TopicPolicy(
         max_message_bytes=int(value(MAX_MESSAGE_BYTES)),
-        max_decompressed_bytes=int(value(MAX_DECOMPRESSED_BYTES)),
+        max_decompressed_message_bytes=int(value(MAX_DECOMPRESSED_BYTES)),
         log_append_time=value(TIMESTAMP_TYPE) == "LogAppendTime",
         timestamp_after_max_ms=int(value(TIMESTAMP_AFTER_MAX_MS)),
         timestamp_before_max_ms=int(value(TIMESTAMP_BEFORE_MAX_MS)),

@@ -9,6 +9,8 @@ from uuid import UUID, uuid5
 
 import msgspec
 
+from korvet.config.keys import settings
+from korvet.config.kinds import ConfigSource
 from korvet.storage.errors import CatalogueConflict, StorageError, TopicGone
 from korvet.storage.errors import TopicExists as StoredTopicExists
 from korvet.storage.keys import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -42,15 +44,21 @@ from korvet.topics.names import CollidingNames, check_topic_name
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
 
+    from korvet.config.live import LiveConfig
     from korvet.config.settings import Config
     from korvet.storage.catalogue import Catalogue
     from korvet.storage.link.barrier import Level
     from korvet.storage.log.partition_log import PartitionLog
     from korvet.storage.logs import Logs
     from korvet.topics.alterations import Alteration
+    from korvet.topics.configs import BrokerConfigs
 
 _ASSIGNMENT_SYNONYM: Final = TOPIC_CONFIGS[OFFSET_ASSIGNMENT].synonym or ""
 _LAYOUT_SYNONYM: Final = TOPIC_CONFIGS[STORAGE_LAYOUT].synonym or ""
+_DEFAULTS: Final = {
+    _ASSIGNMENT_SYNONYM: TOPIC_CONFIGS[OFFSET_ASSIGNMENT].default,
+    _LAYOUT_SYNONYM: TOPIC_CONFIGS[STORAGE_LAYOUT].default,
+}
 # Limits the partitions of one request, as Kafka does: a typo could otherwise create an unusable cluster.
 MAX_PARTITIONS: Final = 10_000
 TOO_MANY: Final = "Excessively large number of partitions per request."
@@ -85,23 +93,31 @@ class Groups(Protocol):
 class TopicDirectory:
     """All topics of the keyspace. Lookups use memory; changes go to the catalogue in Redis first."""
 
-    def __init__(self, catalogue: Catalogue, logs: Logs, config: Config, groups: Groups) -> None:
+    def __init__(self, catalogue: Catalogue, logs: Logs, live: LiveConfig, groups: Groups) -> None:
         self._catalogue = catalogue
         self._logs = logs
-        self._config = config
+        self._live = live
         self._groups = groups
         self._policies: dict[str, tuple[Topic, TopicPolicy]] = {}
         # Partitions by topic name or id, and the catalogue version in which they were looked up.
         self._places: dict[tuple[str | UUID | None, int], Place] = {}
         self._places_of = -1
-        self._alias_name = config.offsets_topic_alias
+        self._alias_name = live.static.offsets_topic_alias
         # The aliased topic when it was last seen, and the alias made of it.
         self._aliased: tuple[Topic | None, Topic | None] = (None, None)
         # Serialises changes of topics: two clients that create a topic at once must not interleave.
         self._lock = asyncio.Lock()
-        self._broker_configs: Mapping[str, str] = _broker_configs(config)
-        self._level = default_level(config)
         self._names = CollidingNames()
+        live.follow(self._follow)
+        self._follow(live.now)
+
+    def _follow(self, config: Config) -> None:
+        """Apply changed settings to all topics that have no configs of their own."""
+        self._broker_configs = _broker_configs(self._live)
+        self._level = default_level(config)
+        self._policies.clear()
+        self._places.clear()
+        self._logs.set_level(self._level)
 
     def all(self) -> list[Topic]:
         """All topics by name."""
@@ -198,13 +214,20 @@ class TopicDirectory:
         """
         return not DELETION_CONFIGS.isdisjoint(self._catalogue.bad_configs.get(topic.name, ()))
 
-    def broker_configs(self, topic: Topic) -> Mapping[str, str]:
+    def broker_configs(self, topic: Topic) -> BrokerConfigs:
         """The broker's configs that apply if a topic has none of its own, by synonym.
 
         Configs that are fixed when a topic is created have the values of that time.
         """
-        fixed = {_ASSIGNMENT_SYNONYM: topic.offset_assignment, _LAYOUT_SYNONYM: topic.storage_layout}
-        return {**self._broker_configs, **fixed}
+        fixed: dict[str, str] = {
+            _ASSIGNMENT_SYNONYM: topic.offset_assignment,
+            _LAYOUT_SYNONYM: topic.storage_layout,
+        }
+        static = {
+            key: () if value == _DEFAULTS[key] else ((value, ConfigSource.STATIC_BROKER),)
+            for key, value in fixed.items()
+        }
+        return {**self._broker_configs, **static}
 
     def check_name(self, name: str) -> None:
         """Raises InvalidTopicName unless a topic of that name may be created, and NameCollision."""
@@ -219,7 +242,7 @@ class TopicDirectory:
         try:
             if name in INTERNAL_TOPICS:
                 return await self._create_internal(name)
-            return await self.create(name, self._config.num_partitions, {})
+            return await self.create(name, self._live.now.num_partitions, {})
         except TopicExists:
             topic = self.get(name)
             if topic is None:
@@ -264,8 +287,8 @@ class TopicDirectory:
     async def _create_internal(self, name: str) -> Topic:
         """Create a coordinator's topic as the broker itself creates it."""
         counts = {
-            OFFSETS_TOPIC: self._config.offsets_topic_num_partitions,
-            TRANSACTIONS_TOPIC: self._config.transaction_state_log_num_partitions,
+            OFFSETS_TOPIC: self._live.now.offsets_topic_num_partitions,
+            TRANSACTIONS_TOPIC: self._live.now.transaction_state_log_num_partitions,
         }
         return await self._made(create_internal(self._catalogue, name, counts[name]))
 
@@ -285,7 +308,7 @@ class TopicDirectory:
             check_internal(name, configs)
             return "dense"
         if asked is None:
-            return self._config.log_offset_assignment
+            return self._live.now.log_offset_assignment
         return "dense" if asked == "dense" else "clock"
 
     def _layout(self, name: str, configs: Mapping[str, str]) -> StorageLayout:
@@ -294,7 +317,7 @@ class TopicDirectory:
         if name in INTERNAL_TOPICS:
             return "record"
         if asked is None:
-            return self._config.log_storage_layout
+            return self._live.now.log_storage_layout
         return "batch" if asked == "batch" else "record"
 
     async def add_partitions(self, name: str, count: int, *, validate_only: bool = False) -> Topic:
@@ -437,12 +460,7 @@ def _checked(configs: Mapping[str, str | None]) -> dict[str, str]:
     return checked
 
 
-def _broker_configs(config: Config) -> dict[str, str]:
-    """Broker settings under the names of the topic configs' synonyms."""
-    return {
-        "log.retention.ms": str(config.log_retention_ms),
-        "log.retention.bytes": str(config.log_retention_bytes),
-        "message.max.bytes": str(config.message_max_bytes),
-        "max.decompressed.message.bytes": str(config.max_decompressed_bytes),
-        "log.message.timestamp.after.max.ms": str(config.message_timestamp_after_max_ms),
-    }
+def _broker_configs(live: LiveConfig) -> BrokerConfigs:
+    """The values of the broker's settings that are synonyms of topic configs."""
+    synonyms = {config.synonym for config in TOPIC_CONFIGS.values()}
+    return {each.key: live.layers(each) for each in settings() if each.key in synonyms}

@@ -13,7 +13,7 @@ from korvet.storage.errors import FencedEpoch, StorageError, TopicGone
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from korvet.config.settings import Config
+    from korvet.config.live import LiveConfig
     from korvet.storage.log.partition_log import PartitionLog
     from korvet.topics.configs import TopicPolicy
     from korvet.topics.directory import TopicDirectory
@@ -22,22 +22,22 @@ log = logging.getLogger(__name__)
 causes = Causes(log)
 
 
-async def keep_retention(topics: TopicDirectory, config: Config, now_ms: Callable[[], int]) -> NoReturn:
+async def keep_retention(topics: TopicDirectory, live: LiveConfig, now_ms: Callable[[], int]) -> NoReturn:
     """Apply retention to all partitions, idle ones too, at once and then every
     log.retention.check.interval.ms.
     """
     while True:
-        await apply_retention(topics, config, now_ms())
-        await asyncio.sleep(config.log_retention_check_interval_ms / 1000)
+        await apply_retention(topics, live, now_ms())
+        await asyncio.sleep(live.now.log_retention_check_interval_ms / 1000)
 
 
-async def apply_retention(topics: TopicDirectory, config: Config, now_ms: int) -> int:
+async def apply_retention(topics: TopicDirectory, live: LiveConfig, now_ms: int) -> int:
     """Trim every partition that this broker leads by its topic's policy. Returns the number of entries
     deleted.
 
     A failure of one partition is logged and does not stop the others.
     """
-    producers_from_ms = now_ms - config.producer_id_expiration_ms
+    producers_from_ms = now_ms - live.now.producer_id_expiration_ms
     deleted = 0
     for topic in topics.all():
         keeps_all = topics.keeps_all(topic)

@@ -381,7 +381,13 @@ TABLE = [
         {"resources": [{"resource_type": 4, "resource_name": "1"}]},
         (ALTER_CONFIGS, CLUSTER, CLUSTER_),
         denied=NO_CLUSTER,
-        allowed=ErrorCode.invalid_request,
+    ),
+    row(
+        "IncrementalAlterConfigs",
+        1,
+        {"resources": [{"resource_type": 8, "resource_name": "1"}]},
+        (ALTER_CONFIGS, CLUSTER, CLUSTER_),
+        denied=NO_CLUSTER,
     ),
     row(
         "AlterPartitionReassignments",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from korvet.config.live import LiveConfig
 from korvet.config.settings import Config
 from korvet.records.kernel import encode_append_records
 from korvet.topics.compaction import LogCleaner
@@ -27,12 +28,12 @@ async def forget_nothing(topic: Topic) -> None:
 
 
 def cleaner(bench: Bench, **settings: Any) -> LogCleaner:
-    config = Config(**settings)
+    live = LiveConfig(Config(**settings))
     return LogCleaner(
         bench.store.commands,
         bench.store.logs,
-        TopicDirectory(bench.store.catalogue, bench.store.logs, config, forget_nothing),
-        config,
+        TopicDirectory(bench.store.catalogue, bench.store.logs, live, forget_nothing),
+        live,
         lambda: NOW_MS,
     )
 

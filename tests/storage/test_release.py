@@ -320,7 +320,7 @@ def test_a_note_does_not_bring_a_deleted_topic_back(pair: tuple[Server, Server],
 def test_shared_changes_wait_for_replicas(pair: tuple[Server, Server], prefix: str) -> None:
     async def work() -> None:
         async with opened(pair[0], prefix) as log:
-            writes = SharedWrites(log._resources.commands, ONE_REPLICA)
+            writes = SharedWrites(log._resources.commands, lambda: ONE_REPLICA)
             await writes.replicated()
             with stopped(pair[1]), pytest.raises(NotReplicated, match="5 s"):
                 await writes.replicated()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from korvet.cli.doctor import check_shared
 from korvet.config.address import Address
+from korvet.config.live import LiveConfig
 from korvet.config.settings import Config
 from korvet.groups.config import OwnConfigs
 from korvet.quotas.throttle import ClientQuotas
@@ -45,6 +46,7 @@ ACL = Acl(2, "orders", 3, "User:alice", "*", 3, 3)
 TOPIC = {"name": "good", "topic_id": "0" * 32, "partitions": 3, "configs": {"retention.ms": "1000"}}
 QUOTA = b'[[["user","alice"]],"producer_byte_rate"]'
 GROUP_CONFIG = b'["group","consumer.session.timeout.ms"]'
+BROKER_CONFIG = b'["1","log.retention.ms"]'
 CREDENTIAL = new_credential(ScramMechanism.SHA_256, "secret").encode()
 # One good field of each hash.
 GOOD: dict[str, tuple[bytes, bytes]] = {
@@ -53,6 +55,8 @@ GOOD: dict[str, tuple[bytes, bytes]] = {
     "acls": (msgspec.json.encode(ACL), b""),
     "quotas": (QUOTA, b"1024.0"),
     "group.configs": (GROUP_CONFIG, b"50000"),
+    "broker.configs": (BROKER_CONFIG, b"5000"),
+    "features": (b"transaction.version", b"1"),
 }
 # The parts of a lease entry that a test can know.
 ENTRY = b"99999999999999 token 0 -1 -1 "
@@ -90,6 +94,12 @@ MALFORMED: list[tuple[str, bytes, bytes]] = [
     ("group.configs", GROUP_CONFIG.replace(b"group", b"other", 1), b"9" * 5000),
     ("group.configs", GROUP_CONFIG.replace(b"group", b"other", 1), b"-5"),
     ("group.configs", b'["other"]', b"5"),
+    ("broker.configs", b"garbage", b"5"),
+    ("broker.configs", b'["x","log.retention.ms"]', b"5"),
+    ("broker.configs", b'["1","log.retention.bytes"]', b"\xff"),
+    ("features", b"transaction.version ", b"1"),
+    ("features", b"group.version", b"7"),
+    ("features", b"group.version", b"x"),
 ]
 
 
@@ -115,7 +125,12 @@ class Brokers:
             )
         )
         self.security = SharedConfigs(
-            self.store.commands, Authorizer(set()), Credentials(), ClientQuotas(), OwnConfigs()
+            self.store.commands,
+            Authorizer(set()),
+            Credentials(),
+            ClientQuotas(),
+            OwnConfigs(),
+            LiveConfig(Config()),
         )
         assert self.store.membership is not None
         self.membership = self.store.membership
@@ -148,6 +163,8 @@ class Brokers:
         assert ACL in self.security.authorizer.acls
         assert self.security.quotas.values[(("user", "alice"),), "producer_byte_rate"] == 1024.0
         assert self.security.group_configs.of("group") == {"consumer.session.timeout.ms": "50000"}
+        assert self.security.live.now.log_retention_ms == 5000
+        assert self.security.features.levels["transaction.version"] == 1
 
     def diagnoses(self) -> list[str]:
         """The findings of `korvet doctor` that are not ok."""
@@ -228,14 +245,14 @@ def test_a_topic_with_a_bad_config_keeps_its_records(brokers: Brokers) -> None:
     old = encode_append_records([(b"key", b"value", 5), (b"key", b"value", 5)])
 
     async def check() -> dict[str, int]:
-        config, store = Config(), brokers.store
-        directory = TopicDirectory(store.catalogue, store.logs, config, None)  # type: ignore[arg-type]  # no topic is deleted here
+        live, store = LiveConfig(Config()), brokers.store
+        directory = TopicDirectory(store.catalogue, store.logs, live, None)  # type: ignore[arg-type]  # no topic is deleted here
         logs = {each.name: store.logs.get(each, 0) for each in store.catalogue.topics.values()}
         for log in logs.values():
             await append_own(log, old)
         later_ms = time.time_ns() // 1_000_000 + 10**10
-        await apply_retention(directory, config, later_ms)
-        await LogCleaner(store.commands, store.logs, directory, config, lambda: later_ms).clean()
+        await apply_retention(directory, live, later_ms)
+        await LogCleaner(store.commands, store.logs, directory, live, lambda: later_ms).clean()
         return {name: (await log.bounds()).entries for name, log in logs.items()}
 
     assert brokers.run(check()) == {"good": 0, "bad": 2, "compacted": 2}

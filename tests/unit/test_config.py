@@ -91,6 +91,9 @@ def test_every_setting_can_be_given_in_the_environment(setting: Setting) -> None
         "ssl_principal_mapping_rules": "RULE:^CN=(.*?),.*$/$1/L,DEFAULT",
         "authorizer_class_name": STANDARD_AUTHORIZER,
         "super_users": "User:alice",
+        "max_connections_per_ip_overrides": "127.0.0.1:5",
+        "log_cleanup_policy": "delete,compact",
+        "log_cleaner_min_cleanable_ratio": "0.25",
         "allow_everyone_if_no_acl_found": "true",
     }
     # Settings that require others.
@@ -98,7 +101,7 @@ def test_every_setting_can_be_given_in_the_environment(setting: Setting) -> None
         "advertised_listeners": {"KORVET_LISTENERS": "PLAINTEXT://localhost:0"},
         "ssl_client_auth": {"KORVET_SSL_TRUSTSTORE_LOCATION": "ca.pem"},
     }
-    numeric = isinstance(setting.default, int)
+    numeric = isinstance(setting.default, int | float)
     text = texts.get(setting.field, "1800001" if numeric else "other")
     loaded = load(environ={setting.variable: text, **others.get(setting.field, {})})
     value = getattr(loaded, setting.field)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from korvet.api.common import loggers
 from korvet.api.common.errors import error_code_of
+from korvet.config.dynamic import check_names
+from korvet.config.errors import ConfigError
 from korvet.groups.config import InvalidGroupConfig
 from korvet.security.acls import CLUSTER_NAME, Operation, ResourceType
 from korvet.slices import sliced
@@ -23,6 +27,8 @@ if TYPE_CHECKING:
 # Kafka's numbers of resource types (ConfigResource.Type)
 _TOPIC: Final = 2
 _BROKER: Final = 4
+_BROKER_LOGGER: Final = 8
+_CLIENT_METRICS: Final = 16
 _GROUP: Final = 32
 # What is asked for access to their configs; the cluster for all others.
 _GUARDED: Final = {_TOPIC: ResourceType.TOPIC, _GROUP: ResourceType.GROUP}
@@ -31,22 +37,26 @@ _DENIALS: Final = {
     ResourceType.GROUP: (ErrorCode.group_authorization_failed, "Group authorization failed."),
     ResourceType.CLUSTER: (ErrorCode.cluster_authorization_failed, "Cluster authorization failed."),
 }
-_NOT_HERE: Final = {8: "broker loggers", 16: "client metrics"}
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,10}")
 
 
-async def alter_resources(
-    context: RequestContext,
-    request: Any,
-    nullable: Callable[[Any], bool],
-    alteration: Callable[[Any], Alteration],
-    group_alteration: Callable[[Any, Mapping[str, str]], dict[str, str]],
-) -> tuple[Any, ...]:
-    """Alter every resource of a request on its own. Returns the results in the order of the request.
+class Way(NamedTuple):
+    """How one of the two APIs alters configs. Each function takes the configs of a request's resource."""
 
-    `nullable` returns whether a config needs no value. `alteration` returns the change of a topic's configs,
-    or raises TopicError. `group_alteration` returns a group's new configs, from the request's and those that
-    are set.
-    """
+    nullable: Callable[[Any], bool]
+    """Whether a config needs no value."""
+    topic: Callable[[Any], Alteration]
+    """The change of a topic's configs. Raises TopicError."""
+    group: Callable[[Any, Mapping[str, str]], dict[str, str]]
+    """A group's new configs, from the request's and those that are set. Raises TopicError."""
+    broker: Callable[[Any, Mapping[str, str]], dict[str, str]]
+    """A broker's new dynamic configs, from the request's and those that are set. Raises ConfigError."""
+    logger: Callable[[Any], list[tuple[str, int, str]]] | None
+    """The changes of loggers' levels: name, operation, level. None if the API has none."""
+
+
+async def alter_resources(context: RequestContext, request: Any, way: Way) -> tuple[Any, ...]:
+    """Alter every resource of a request on its own. Returns the results in the order of the request."""
     times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
     results = []
     async for resource in sliced(request.resources):
@@ -56,38 +66,73 @@ async def alter_resources(
             if not may_configure(context, Operation.ALTER_CONFIGS, resource):
                 results.append(result(context, resource, *denial_of(resource)))
                 continue
-            _check(resource, nullable)
-            if resource.resource_type == _GROUP:
-                await _alter_group(context, resource, group_alteration, validate_only=request.validate_only)
-            else:
-                await context.services.topics.alter_configs(
-                    resource.resource_name, alteration(resource.configs), validate_only=request.validate_only
-                )
-        except (TopicError, StorageError) as refused:
+            _check(resource, way)
+            await _alter(context, resource, way, validate_only=request.validate_only)
+        except (TopicError, StorageError, ConfigError) as refused:
             results.append(result(context, resource, error_code_of(refused), str(refused)))
         else:
             results.append(result(context, resource, ErrorCode.none, None))
     return tuple(results)
 
 
-async def _alter_group(
-    context: RequestContext,
-    resource: Any,
-    alteration: Callable[[Any, Mapping[str, str]], dict[str, str]],
-    *,
-    validate_only: bool,
-) -> None:
+async def _alter(context: RequestContext, resource: Any, way: Way, *, validate_only: bool) -> None:
+    kind = resource.resource_type
+    if kind == _BROKER:
+        await _alter_broker(context, resource, way, validate_only=validate_only)
+    elif kind == _BROKER_LOGGER:
+        assert way.logger is not None
+        _check_id(context, resource.resource_name, "Unexpected node id. Expected {}, but received {}")
+        loggers.alter(way.logger(resource.configs), validate_only=validate_only)
+    elif kind == _GROUP:
+        await _alter_group(context, resource, way, validate_only=validate_only)
+    else:
+        await context.services.topics.alter_configs(
+            resource.resource_name, way.topic(resource.configs), validate_only=validate_only
+        )
+
+
+async def _alter_broker(context: RequestContext, resource: Any, way: Way, *, validate_only: bool) -> None:
+    """Alter the dynamic configs of this broker, or of all brokers: all of them or none."""
+    security, live = context.services.security, context.services.live
+    of_cluster = not resource.resource_name
+    if not of_cluster:
+        _check_id(context, resource.resource_name, "Unexpected broker id, expected {}, but received {}")
+    # Another broker may have changed them a moment ago.
+    await security.refresh()
+    before = live.of_cluster if of_cluster else live.of_broker
+    after = way.broker(resource.configs, before)
+    check_names(after, of_cluster=of_cluster)
+    live.verify(after if of_cluster else live.of_cluster, live.of_broker if of_cluster else after)
+    if not validate_only:
+        await security.change_broker_configs("" if of_cluster else str(live.static.node_id), after)
+        live.renew()
+
+
+async def _alter_group(context: RequestContext, resource: Any, way: Way, *, validate_only: bool) -> None:
     security, group_id = context.services.security, resource.resource_name
     # Another broker may have changed them a moment ago.
     await security.refresh()
     try:
         altered = context.services.groups.check(
-            alteration(resource.configs, security.group_configs.of(group_id))
+            way.group(resource.configs, security.group_configs.of(group_id))
         )
     except InvalidGroupConfig as refused:
         raise InvalidTopicConfig(str(refused)) from None
     if not validate_only:
         await security.change_group_configs(group_id, altered)
+
+
+def node_id_of(name: str) -> int | None:
+    """The number that a broker's resource is named by; None if it is none."""
+    return int(name) if _INTEGER.fullmatch(name) else None
+
+
+def _check_id(context: RequestContext, name: str, unexpected: str) -> None:
+    number, own = node_id_of(name), context.services.config.node_id
+    if number is None:
+        raise InvalidTopicRequest(f"Node id must be an integer, but it is: {name}")
+    if number != own:
+        raise InvalidTopicRequest(unexpected.format(own, number))
 
 
 def may_configure(context: RequestContext, operation: Operation, resource: Any) -> bool:
@@ -114,28 +159,20 @@ def result(context: RequestContext, resource: Any, error: ErrorCode, message: st
     )
 
 
-def _check(resource: Any, nullable: Callable[[Any], bool]) -> None:
+def _check(resource: Any, way: Way) -> None:
     names = [config.name for config in resource.configs]
     if len(set(names)) != len(names):
         raise InvalidTopicRequest("Error due to duplicate config keys")
-    nulls = [config.name for config in resource.configs if config.value is None and not nullable(config)]
+    nulls = [config.name for config in resource.configs if config.value is None and not way.nullable(config)]
     if nulls:
         raise InvalidTopicRequest(f"Null value not supported for : {', '.join(nulls)}")
-    if resource.resource_type == _BROKER:
+    kind = resource.resource_type
+    if kind == _CLIENT_METRICS:
         raise InvalidTopicRequest(
-            "A broker's settings can't be altered while it runs: they are in its configuration file, its "
-            "environment and its flags"
+            f"Resource type {kind} is not supported: there are no configs of client metrics"
         )
-    if resource.resource_type in _NOT_HERE:
-        raise InvalidTopicRequest(
-            f"Resource type {resource.resource_type} is not supported: there are no configs of "
-            f"{_NOT_HERE[resource.resource_type]}"
-        )
-    if resource.resource_type == _GROUP:
-        if not resource.resource_name:
-            raise InvalidTopicRequest("Default group resources are not allowed.")
-        return
-    if resource.resource_type != _TOPIC:
-        raise InvalidTopicRequest(f"Unknown resource type {resource.resource_type}")
-    if not resource.resource_name:
-        raise InvalidTopicRequest("Default topic resources are not allowed.")
+    if kind not in (_TOPIC, _BROKER, _BROKER_LOGGER, _GROUP) or (kind == _BROKER_LOGGER and not way.logger):
+        raise InvalidTopicRequest(f"Unknown resource type {kind}")
+    if not resource.resource_name and kind in (_TOPIC, _GROUP):
+        said = "group" if kind == _GROUP else "topic"
+        raise InvalidTopicRequest(f"Default {said} resources are not allowed.")

@@ -11,6 +11,8 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from korvet.config.dynamic import NotAList
+from korvet.config.errors import ConfigError
 from korvet.coordinator.service import CoordinatorError
 from korvet.quotas.throttle import MutationsExceeded
 from korvet.records.batch import BatchError
@@ -74,6 +76,8 @@ _BY_TYPE: Final[dict[type[Exception], ErrorCode]] = {
     topics.InvalidTopicConfig: ErrorCode.invalid_config,
     topics.InvalidTopicRequest: ErrorCode.invalid_request,
     topics.TooManyPartitions: ErrorCode.policy_violation,
+    ConfigError: ErrorCode.invalid_request,
+    NotAList: ErrorCode.invalid_config,
     MutationsExceeded: ErrorCode.throttling_quota_exceeded,
 }
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from korvet.api.fetching.memory import FetchMemory
     from korvet.api.fetching.sessions import FetchSessions
     from korvet.api.producing.unpacking import Unpacking
+    from korvet.config.live import LiveConfig
     from korvet.config.settings import Config
     from korvet.coordinator.markers import LocalMarkers
     from korvet.coordinator.service import CoordinatorService
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 class Services(msgspec.Struct, frozen=True):
     """The broker's parts. `membership` knows the leaders; `new_producer_id` allocates an ID (KIP-98)."""
 
-    config: Config
+    live: LiveConfig
     cluster_id: str
     membership: Membership
     topics: TopicDirectory
@@ -53,3 +54,8 @@ class Services(msgspec.Struct, frozen=True):
     fetch_memory: FetchMemory
     fetch_sessions: FetchSessions
     unpacking: Unpacking
+
+    @property
+    def config(self) -> Config:
+        """The settings in force."""
+        return self.live.now

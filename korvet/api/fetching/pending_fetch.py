@@ -313,7 +313,7 @@ class PendingFetch(Deadline):
             data = b"".join(partition.batches)
             place = services.topics.place(partition.topic, partition.index)
             policy = None if place is None else place.policy
-            most_bytes = (policy or services.config).max_decompressed_bytes
+            most_bytes = (policy or services.config).max_decompressed_message_bytes
             remaining_bytes = min(partition.max_bytes, self._params.max_bytes - size_bytes)
             end, plain_bytes = convertible(data, remaining_bytes, most_bytes)
             if not plain_bytes:

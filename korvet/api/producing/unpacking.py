@@ -1,10 +1,10 @@
 """Decompression of produced record batches, within a bound on memory and on the event loop's time.
 
-A few KB can hold a batch as large as `max.decompressed.bytes`. The plain records, and their form as Redis
-commands, stay in memory until Redis has them. So each batch takes its part of a budget of the process before
-it is decompressed. Small batches are decompressed at once, as long as there is room and not too many came in
-one turn of the event loop. All others wait for room in a fair order, and threads decompress them. Small
-batches have a budget of their own, in which they need not wait for large ones.
+A few KB can hold a batch as large as `max.decompressed.message.bytes`. The plain records, and their form as
+Redis commands, stay in memory until Redis has them. So each batch takes its part of a budget of the process
+before it is decompressed. Small batches are decompressed at once, as long as there is room and not too many
+came in one turn of the event loop. All others wait for room in a fair order, and threads decompress them.
+Small batches have a budget of their own, in which they need not wait for large ones.
 """
 
 from __future__ import annotations

@@ -66,16 +66,16 @@ class CompactionRules(msgspec.Struct, frozen=True):
 class Pace:
     """Limits the bytes per second of all compactions of a process together."""
 
-    __slots__ = ("_bytes_per_s", "_free_at_s")
+    __slots__ = ("_free_at_s", "bytes_per_s")
 
     def __init__(self, bytes_per_s: float) -> None:
-        self._bytes_per_s = bytes_per_s
+        self.bytes_per_s = bytes_per_s
         self._free_at_s = 0.0
 
     async def spend(self, size_bytes: int) -> None:
         """Return when `size_bytes` more bytes may be read or copied."""
         now_s = asyncio.get_running_loop().time()
-        self._free_at_s = max(self._free_at_s, now_s) + size_bytes / self._bytes_per_s
+        self._free_at_s = max(self._free_at_s, now_s) + size_bytes / self.bytes_per_s
         if self._free_at_s > now_s:
             await asyncio.sleep(self._free_at_s - now_s)
 

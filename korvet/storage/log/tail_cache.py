@@ -78,6 +78,11 @@ class TailBudget:
         self.dropped = 0
         """Batches dropped to keep the limit."""
 
+    def limit(self, limit_bytes: int) -> None:
+        """Change the limit, and drop what exceeds it."""
+        self.limit_bytes = limit_bytes
+        self.make_room()
+
     def filled(self, cache: TailCache, serial: int) -> None:
         """Take over that an empty cache holds a batch now, with this serial."""
         self._filled += 1

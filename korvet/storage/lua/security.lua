@@ -1,4 +1,4 @@
--- Users, ACLs, client quotas and group configs.
+-- Users, ACLs, client quotas, configs of groups and brokers, and levels of features.
 
 -- KEYS: one of their hashes, hash of the cluster.
 -- ARGV: cluster id, number of fields to set, each with its value, then fields to delete.

@@ -67,7 +67,7 @@ def test_a_refused_client_may_ask_again_at_once() -> None:
 
     async def work() -> None:
         log, failures = Log(), []
-        claim = Claim(log, 1, 0, lambda: 0, lambda at_ms: None, failures.append, 1000, 1000)  # type: ignore[arg-type]
+        claim = Claim(log, 1, 0, lambda: 0, lambda at_ms: None, failures.append, lambda: 1000, 1000)  # type: ignore[arg-type]
         partition, answers = Partition(Shard(), claim), []
 
         def refused(answer: Any) -> None:

@@ -1,0 +1,50 @@
+"""Features and their levels (KIP-584): which this release supports, and which are finalized."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+GROUP_VERSION: Final = "group.version"
+METADATA_VERSION: Final = "metadata.version"
+TRANSACTION_VERSION: Final = "transaction.version"
+
+
+class Levels(NamedTuple):
+    """The levels of a feature that this release supports, both ends included."""
+
+    least: int
+    most: int
+
+
+SUPPORTED: Final[Mapping[str, Levels]] = {
+    GROUP_VERSION: Levels(0, 1),
+    # That of Kafka 4.4, by which tools recognise the release. korvet has no other one.
+    METADATA_VERSION: Levels(33, 33),
+    TRANSACTION_VERSION: Levels(0, 2),
+}
+"""Without changes, the highest level of each is in force."""
+
+
+def greatest_level(name: str) -> int:
+    """The highest supported level; -1 for an unknown feature."""
+    levels = SUPPORTED.get(name)
+    return -1 if levels is None else levels.most
+
+
+class Features:
+    """The finalized levels of the cluster."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        """Grows with each change: clients ignore levels of an earlier epoch."""
+        self.levels: Mapping[str, int] = {name: levels.most for name, levels in SUPPORTED.items()}
+        self._stored: Mapping[str, int] = {}
+
+    def replace(self, stored: Mapping[str, int], epoch: int) -> None:
+        """Take over the levels that were ever changed, as of `epoch`."""
+        if stored != self._stored:
+            self._stored, self.epoch = stored, epoch
+            self.levels = {name: stored.get(name, levels.most) for name, levels in SUPPORTED.items()}

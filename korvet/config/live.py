@@ -1,0 +1,146 @@
+"""The settings in force: the static ones, changed by the dynamic ones of the cluster and of this broker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from korvet.config.checks import check
+from korvet.config.dynamic import Scope, scope_of
+from korvet.config.errors import ConfigError
+from korvet.config.fields import in_variable, key_of
+from korvet.config.keys import find
+from korvet.config.kinds import ConfigSource
+from korvet.config.settings import Config, ListenerSetting
+from korvet.config.values import parse_value, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from korvet.config.keys import Setting
+
+
+log = logging.getLogger(__name__)
+
+
+class LiveConfig:
+    """A broker's settings while it runs. `now` is replaced by each change, so parts read it when they need a
+    value, or follow the changes.
+    """
+
+    def __init__(self, static: Config) -> None:
+        """`static`: the settings at the start."""
+        self.static = static
+        self.now = static
+        self.of_cluster: Mapping[str, str] = {}
+        """The dynamic settings of all brokers: texts by key."""
+        self.of_broker: Mapping[str, str] = {}
+        """The dynamic settings of this broker: texts by key."""
+        self._checks: list[Callable[[Config], None]] = []
+        self._followers: list[Callable[[Config], None]] = []
+        self._changed = asyncio.Event()
+
+    def guard(self, check: Callable[[Config], None]) -> None:
+        """Let a part refuse settings, by a ConfigError, before they are in force."""
+        self._checks.append(check)
+
+    def follow(self, changed: Callable[[Config], None]) -> None:
+        """Call back after each change, with the new settings."""
+        self._followers.append(changed)
+
+    def verify(self, of_cluster: Mapping[str, str], of_broker: Mapping[str, str]) -> Config:
+        """The settings with other dynamic ones. Raises ConfigError if they can't be in force."""
+        config = _combined(self.static, of_cluster, of_broker)
+        for refuse in self._checks:
+            refuse(config)
+        return config
+
+    def take(self, of_cluster: Mapping[str, str], of_broker: Mapping[str, str]) -> None:
+        """Replace the dynamic settings. Those that can't be in force are logged and have no effect."""
+        if (of_cluster, of_broker) == (self.of_cluster, self.of_broker):
+            return
+        try:
+            config = self.verify(of_cluster, of_broker)
+        except ConfigError as error:
+            log.error("some dynamic settings have no effect: %s", error)
+            config = self._usable(of_cluster, of_broker)
+        self.of_cluster, self.of_broker = dict(of_cluster), dict(of_broker)
+        self.now = config
+        self.renew()
+
+    def renew(self) -> None:
+        """Call the followers, also if nothing has changed: files that settings name may have."""
+        for follower in self._followers:
+            try:
+                follower(self.now)
+            except Exception:
+                log.exception("a part of the broker cannot follow the changed settings")
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def pause(self, delay_s: Callable[[Config], float]) -> None:
+        """Sleep for a time that is a setting: a change applies to the sleep in progress, too."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        while (left_s := began_s + delay_s(self.now) - loop.time()) > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._changed.wait()
+
+    def _usable(self, of_cluster: Mapping[str, str], of_broker: Mapping[str, str]) -> Config:
+        """As many of the dynamic settings as can be in force together, one after the other."""
+        cluster: dict[str, str] = {}
+        broker: dict[str, str] = {}
+        config = self.static
+        left = [(cluster, *pair) for pair in of_cluster.items()]
+        left += [(broker, *pair) for pair in of_broker.items()]
+        while left:
+            waiting = left
+            left = []
+            for layer, name, text in waiting:
+                layer[name] = text
+                try:
+                    config = self.verify(cluster, broker)
+                except ConfigError:
+                    del layer[name]
+                    left.append((layer, name, text))
+            if len(left) == len(waiting):
+                break
+        return config
+
+    def layers(self, setting: Setting) -> list[tuple[str, ConfigSource]]:
+        """The values of a setting, except the default, that with precedence first."""
+        found = []
+        if setting.key in self.of_broker:
+            found.append((self.of_broker[setting.key], ConfigSource.DYNAMIC_BROKER))
+        if setting.key in self.of_cluster:
+            found.append((self.of_cluster[setting.key], ConfigSource.DYNAMIC_DEFAULT_BROKER))
+        static = getattr(self.static, setting.field)
+        if static is not None and static != setting.default:
+            found.append((text_of(static), ConfigSource.STATIC_BROKER))
+        return found
+
+
+def _combined(static: Config, of_cluster: Mapping[str, str], of_broker: Mapping[str, str]) -> Config:
+    """Raises ConfigError."""
+    values: dict[str, object] = {}
+    listeners = {in_variable(spec.name) for spec in static.listener_specs}
+    of_listeners = {(each.listener, each.field): each for each in static.listener_settings}
+    for name, text in (*of_cluster.items(), *of_broker.items()):
+        found = find(name)
+        if found is None or scope_of(found[1].key) is Scope.STATIC:
+            continue
+        listener, setting = found
+        value = parse_value(setting, name, text)
+        if listener is None:
+            values[setting.field] = value
+        elif listener in listeners:
+            of_listeners[listener, setting.field] = ListenerSetting(listener, setting.field, value)
+    values["listener_settings"] = tuple(of_listeners.values())
+    config = msgspec.structs.replace(static, **values)
+    check(config, key_of)
+    return config
