@@ -75,6 +75,12 @@ HEALTH: Final = Row(
     (
         figure("Brokers", "Live brokers, as the controller sees them.", "max(kafka_brokers)"),
         figure(
+            "Not ready",
+            "Brokers that are not ready for clients; /readyz of the broker has the reasons.",
+            "count(korvet_ready == 0) or vector(0)",
+            alarming=1,
+        ),
+        figure(
             "Offline partitions",
             "Partitions without a leader. Clients can neither produce to them nor read them.",
             "sum(kafka_controller_kafkacontroller_offlinepartitionscount)",
@@ -92,7 +98,6 @@ HEALTH: Final = Row(
             "sum(kafka_cluster_partition_underminisr)",
             alarming=1,
         ),
-        figure("Topics", "Topics of the cluster.", "sum(kafka_controller_kafkacontroller_globaltopiccount)"),
         figure(
             "Connections",
             "Open connections of clients.",
@@ -131,19 +136,24 @@ PROCESS: Final = Row(
         Panel(
             "Processor",
             "Share of one core that each broker uses. A broker uses one core at most.",
-            ((rate("process_cpu_seconds_total", f'job="korvet",{BROKER}'), "{{instance}}"),),
+            ((rate("process_cpu_seconds_total", f'job="korvet",{BROKER}'), "{{instance}} {{node_id}}"),),
             "percentunit",
         ),
         Panel(
             "Event loop lag, p99",
             "By how much the event loop runs due work late. Every request waits as long.",
-            ((quantile(0.99, "korvet_event_loop_lag_seconds", "instance"), "{{instance}}"),),
+            (
+                (
+                    quantile(0.99, "korvet_event_loop_lag_seconds", "instance, node_id"),
+                    "{{instance}} {{node_id}}",
+                ),
+            ),
             "s",
         ),
         Panel(
             "Memory",
             "Resident memory of each broker.",
-            ((f'process_resident_memory_bytes{{job="korvet",{BROKER}}}', "{{instance}}"),),
+            ((f'process_resident_memory_bytes{{job="korvet",{BROKER}}}', "{{instance}} {{node_id}}"),),
             "bytes",
         ),
         Panel(
@@ -152,7 +162,7 @@ PROCESS: Final = Row(
             (
                 (
                     f'process_open_fds{{job="korvet",{BROKER}}} / process_max_fds{{job="korvet",{BROKER}}}',
-                    "{{instance}}",
+                    "{{instance}} {{node_id}}",
                 ),
             ),
             "percentunit",
@@ -169,7 +179,7 @@ PROCESS: Final = Row(
         Panel(
             "Phase",
             "What each broker does: starting, loading, serving, draining, stopping.",
-            ((f"korvet_broker_phase{{{BROKER}}} == 1", "{{instance}} {{phase}}"),),
+            ((f"korvet_broker_phase{{{BROKER}}} == 1", "{{instance}} {{node_id}} {{phase}}"),),
         ),
     ),
 )
