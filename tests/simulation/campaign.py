@@ -6,7 +6,7 @@ import json
 import multiprocessing
 import os
 import time
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tests.robustness.campaign import SOURCES, sources
@@ -14,11 +14,12 @@ from tests.simulation import worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
     from pathlib import Path
 
 # Seeds that one process runs before it reports.
 CHUNK: Final = 50
+# Limits the memory of a process: the brokers of its runs never end, and stay in memory.
+_CHUNKS_OF_A_PROCESS: Final = 4
 # Failures after which a campaign ends: more of them have the same causes.
 MOST_FAILURES: Final = 20
 _REPORT_S: Final = 10.0
@@ -86,16 +87,9 @@ def _results(
 ) -> Iterator[tuple[range, list[worker.Result]]]:
     """Yields each chunk with its results, as they come."""
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=spawn, initializer=worker.prepare) as pool:
-        running: dict[Future[list[worker.Result]], range] = {}
-        ahead = iter(chunks)
-        try:
-            while True:
-                while len(running) < processes + 1 and (chunk := next(ahead, None)) is not None:
-                    running[pool.submit(worker.run_some, chunk, folder)] = chunk
-                if not running:
-                    return
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    yield running.pop(future), future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+    with spawn.Pool(processes, worker.prepare, maxtasksperchild=_CHUNKS_OF_A_PROCESS) as pool:
+        yield from pool.imap_unordered(partial(_run_chunk, folder), chunks)
+
+
+def _run_chunk(folder: Path, chunk: range) -> tuple[range, list[worker.Result]]:
+    return chunk, worker.run_some(chunk, folder)

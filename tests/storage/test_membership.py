@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from korvet import supervisor
 from korvet.config.address import Address
+from korvet.records.control import ControlMarker
+from korvet.records.kernel import parse_batch
 from korvet.storage.brokers.assignment import writer_epochs
 from korvet.storage.brokers.lease import NodeIdTaken
 from korvet.storage.errors import FencedEpoch, LinkLost, TopicExists, TopicGone
 from korvet.storage.keys import Keyspace
+from korvet.storage.log.committed import Committed, read_committed
+from korvet.storage.log.values import ProducerSequence, ReceivedBatch
 from korvet.storage.store import Store
 from tests.storage.live_brokers import LEASE_MS, RECORD, WAIT_S, agreed, broker, led, member_of, nodes
+from tests.storage.test_transactions import append_to, outcome_of
 from tests.support.logs import append_own, read_log
 from tests.support.polling import until_async
+from tests.unit.records import forms
 
 if TYPE_CHECKING:
     from tests.storage.conftest import Server
+
+ABORT = ControlMarker(7, 0, committed=False, coordinator_epoch=1)
 
 
 def test_each_partition_has_one_leader_and_a_clean_end_hands_it_on(server: Server, prefix: str) -> None:
@@ -131,6 +140,39 @@ def test_a_leader_that_was_superseded_does_not_serve_what_its_successor_appends(
                     await read_log(stale, end, 1000)
                 with pytest.raises(FencedEpoch):
                     await read_log(stale, end + 1_000_000_000, 1000)
+
+    asyncio.run(work())
+
+
+def test_a_leader_that_was_superseded_does_not_take_an_aborted_transaction_for_a_committed_one(
+    server: Server, prefix: str
+) -> None:
+    """Its successor has appended the marker that aborts the transaction, after the end that the former leader
+    serves.
+    """
+
+    async def work() -> None:
+        async with broker(server, prefix, 1, lease_ms=60_000) as one:
+            topic = await one.catalogue.create("t", 20, offset_assignment="dense")
+            logs = [one.logs.get(topic, partition) for partition in range(20)]
+            data = forms.whole_batch(
+                [forms.Record(None, b"v", forms.BASE_MS)], attributes=16, producer=(7, 0, 0)
+            )
+            batch = ReceivedBatch(data, parse_batch(data, 0), None)
+            for log in logs:
+                await append_own(log, RECORD)
+                await outcome_of(partial(append_to, log, batch, ProducerSequence(7, 0, 0, True)))
+                await append_own(log, RECORD)
+                # From the next read on, the leader knows all aborted transactions without asking Redis.
+                assert (await outcome_of(partial(read_committed, log, 0, 1000))).last_stable_offset == 1
+            for task in member_of(one)._tasks:
+                task.cancel()
+            async with broker(server, prefix, 2) as two:
+                await member_of(two).refresh()
+                stale = logs[min(led(two, "t", 20))]
+                await outcome_of(partial(two.logs.get(topic, stale.partition).mark, ABORT))
+                assert await outcome_of(partial(read_committed, stale, 1, 1)) == Committed([], [], 1, 0, 3)
+                assert stale.last_stable_offset == 1
 
     asyncio.run(work())
 

@@ -303,9 +303,10 @@ class LogState:
             self.on_index_stale()
         writer_epoch = int(epoch) if epoch else None
         if self.is_superseded(writer_epoch):
-            # What the next leader appends is no part of the log in our epoch.
+            # What the next leader appends is no part of the log in our epoch. Its markers may have ended
+            # transactions of our epoch: only what was proven before remains proven.
             end = max(start, min(end, self.log_end))
-            stable = min(stable, end)
+            stable = self.transactions.last_stable_offset
         if not entries or end < self.tail.start:
             self.tail.clear()
         self.tail.cut(deleted_end)
