@@ -157,9 +157,9 @@ MISSING: Final = (
         "use SCRAM, PLAIN or certificates",
     ),
     Missing(
-        "the metadata quorum",
-        ("DescribeQuorum", "AddRaftVoter", "RemoveRaftVoter", "UnregisterBroker", "UpdateFeatures"),
-        "brokers coordinate through Redis: there are no voters, and no features to upgrade",
+        "changes of the metadata quorum",
+        ("AddRaftVoter", "RemoveRaftVoter", "UnregisterBroker"),
+        "brokers coordinate through Redis: there are no voters to change",
     ),
     Missing(
         "client metrics",

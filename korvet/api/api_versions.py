@@ -2,7 +2,7 @@
 
 Returns the registered APIs. v1 adds the throttle time, v3 client name and version (KIP-511) and flexible
 encoding. v4 adds features that begin with version 0: the consumer group protocol (KIP-848), and transactions
-of protocol version 2 (KIP-890), which Java producers use if the broker offers them. v5 names the expected
+of protocol version 2 (KIP-890), which Java producers use if it is finalized. v5 names the expected
 cluster and broker; another broker returns REBOOTSTRAP_REQUIRED (KIP-1242). The response header is v0 in every
 version. A request in an unknown version receives error 35 in version 0.
 """
@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import re
 import struct
-from functools import cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from korvet.config.features import SUPPORTED
 from korvet.protocol import registry
 from korvet.protocol.registry import api
 
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 _FEATURES_SINCE: Final = 4
 _NAMES_BROKER_SINCE: Final = 5
 _ANY_NODE: Final = -1
-# Features and the levels that are in force; there are no lower ones to go back to.
-_LEVELS: Final = {"group.version": 1, "transaction.version": 2}
+# Limits the kept responses: one for each version, for some changes of features.
+_MOST_KEPT: Final = 32
 # ApiVersionsRequest.json: a letter or digit at both ends, dots and dashes between.
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -54,7 +55,8 @@ async def api_versions(context: RequestContext, request: Any) -> Any:
                 return refuse(context, request, ErrorCode.invalid_request)
     if context.api_version >= _NAMES_BROKER_SINCE and (error := _misled(context, request)):
         return refuse(context, request, error)
-    return [_encoded(context.schema, context.api_version)]
+    features = context.services.security.features
+    return [_encoded(context.schema, context.api_version, tuple(features.levels.items()), features.epoch)]
 
 
 def _misled(context: RequestContext, request: Any) -> ErrorCode:
@@ -69,8 +71,10 @@ def _misled(context: RequestContext, request: Any) -> ErrorCode:
     return ErrorCode.rebootstrap_required
 
 
-@cache
-def _encoded(schema: ResponseSchema, api_version: int) -> bytes:
+@lru_cache(maxsize=_MOST_KEPT)
+def _encoded(
+    schema: ResponseSchema, api_version: int, levels: tuple[tuple[str, int], ...], epoch: int
+) -> bytes:
     """The response body. It is the same for every client, and anybody may ask for it at any rate."""
     keys = tuple(
         schema.make(
@@ -78,20 +82,23 @@ def _encoded(schema: ResponseSchema, api_version: int) -> bytes:
         )
         for entry in registry.registered()
     )
-    features = _features(schema) if api_version >= _FEATURES_SINCE else {}
+    features = _features(schema, levels, epoch) if api_version >= _FEATURES_SINCE else {}
     response = schema.make("ApiVersionsResponse", error_code=ErrorCode.none, api_keys=keys, **features)
     return schema.encode(response)
 
 
-def _features(schema: ResponseSchema) -> dict[str, Any]:
+def _features(schema: ResponseSchema, levels: tuple[tuple[str, int], ...], epoch: int) -> dict[str, Any]:
     return {
         "supported_features": tuple(
-            schema.make("SupportedFeatureKey", name=name, min_version=0, max_version=level)
-            for name, level in _LEVELS.items()
+            schema.make(
+                "SupportedFeatureKey", name=name, min_version=supported.least, max_version=supported.most
+            )
+            for name, supported in SUPPORTED.items()
         ),
-        "finalized_features_epoch": 0,
+        "finalized_features_epoch": epoch,
         "finalized_features": tuple(
             schema.make("FinalizedFeatureKey", name=name, min_version_level=level, max_version_level=level)
-            for name, level in _LEVELS.items()
+            for name, level in levels
+            if level > 0
         ),
     }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from korvet.api.common.operations import NOT_ASKED, operations_on
+from korvet.config.features import GROUP_VERSION
 from korvet.groups.consumer.messages import (
     ConsumerDescribeReply,
     ConsumerDescribeRequest,
@@ -38,6 +39,8 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 @api(69, "ConsumerGroupDescribe", (0, 1), refuse=refuse)
 async def consumer_group_describe(context: RequestContext, request: Any) -> Any:
     """State, epochs, members and assignments of the groups."""
+    if not context.services.security.features.levels[GROUP_VERSION]:
+        return refuse(context, request, ErrorCode.unsupported_version)
     groups = []
     async for group_id in sliced(dict.fromkeys(request.group_ids)):
         if not context.may(Operation.DESCRIBE, ResourceType.GROUP, group_id):

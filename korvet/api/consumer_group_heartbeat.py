@@ -1,7 +1,7 @@
 """ConsumerGroupHeartbeat (key 68), versions 0-1.
 
-The consumer group protocol (KIP-848). v1 adds member IDs made by clients, and regular expressions that the
-broker evaluates.
+The consumer group protocol (KIP-848). With `group.version` 0 it is refused (KIP-584). v1 adds member IDs
+made by clients, and regular expressions that the broker evaluates.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from korvet.config.features import GROUP_VERSION
 from korvet.groups.consumer.automaton import InvalidRegex
 from korvet.groups.consumer.membership import invalid_regex
 from korvet.groups.consumer.messages import ConsumerHeartbeatReply, ConsumerHeartbeatRequest, OwnedTopic
@@ -69,6 +70,8 @@ def consumer_group_heartbeat(context: RequestContext, request: Any, respond: Res
 
 
 def _denial(context: RequestContext, request: Any) -> ErrorCode | None:
+    if not context.services.security.features.levels[GROUP_VERSION]:
+        return ErrorCode.unsupported_version
     if not context.may(Operation.READ, ResourceType.GROUP, request.group_id):
         return ErrorCode.group_authorization_failed
     for name in request.subscribed_topic_names or ():

@@ -21,8 +21,8 @@ class Levels(NamedTuple):
 
 SUPPORTED: Final[Mapping[str, Levels]] = {
     GROUP_VERSION: Levels(0, 1),
-    # That of Kafka 4.4, by which tools recognise the release. korvet has no other one.
-    METADATA_VERSION: Levels(33, 33),
+    # Those of Kafka 4.4. Tools recognise the release by the finalized one, and nobody can lower it.
+    METADATA_VERSION: Levels(7, 33),
     TRANSACTION_VERSION: Levels(0, 2),
 }
 """Without changes, the highest level of each is in force."""

@@ -433,6 +433,20 @@ TABLE = [
         allowed=ErrorCode.resource_not_found,
     ),
     row("DescribeCluster", 2, {"endpoint_type": 1}),
+    row(
+        "DescribeQuorum",
+        2,
+        {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]},
+        (DESCRIBE, CLUSTER, CLUSTER_),
+        denied=NO_CLUSTER,
+    ),
+    row(
+        "UpdateFeatures",
+        2,
+        {"feature_updates": [{"feature": "group.version", "max_version_level": 1, "upgrade_type": 1}]},
+        (ALTER, CLUSTER, CLUSTER_),
+        denied=NO_CLUSTER,
+    ),
     row("ListConfigResources", 1, {}, (DESCRIBE_CONFIGS, CLUSTER, CLUSTER_), denied=NO_CLUSTER),
     row(
         "DescribeTopicPartitions",

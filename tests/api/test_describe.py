@@ -30,8 +30,12 @@ def test_features(ask, korvet, version):
     answer = ask("ApiVersions", version, client_software_name="x", client_software_version="1")
     supported = {one.name: (one.min_version, one.max_version) for one in answer.supported_features}
     levels = {one.name: (one.min_version_level, one.max_version_level) for one in answer.finalized_features}
-    assert supported == {"group.version": (0, 1), "transaction.version": (0, 2)}
-    assert levels == {"group.version": (1, 1), "transaction.version": (2, 2)}
+    assert supported == {
+        "group.version": (0, 1),
+        "metadata.version": (7, 33),
+        "transaction.version": (0, 2),
+    }
+    assert levels == {"group.version": (1, 1), "metadata.version": (33, 33), "transaction.version": (2, 2)}
     assert answer.finalized_features_epoch == 0
 
 
