@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 
     from korvet.config.address import Address
     from korvet.config.settings import Config
+    from korvet.storage.durability import Setup
     from korvet.storage.log.resources import LogResources
 
 log = logging.getLogger(__name__)
@@ -109,8 +110,9 @@ async def _serve(
         parts = _assemble(live, lifecycle, listener, store, security, groups)
         tasks = _server_tasks(parts, redis_url)
         try:
-            now_ready = partial(_ready, parts, redis_url, ready, next(iter(endpoints.values())))
-            await _run(parts, admin, now_ready)
+            setup = partial(_setup, parts, redis_url)
+            now_ready = partial(_ready, parts, setup, ready, next(iter(endpoints.values())))
+            await _run(parts, admin, setup, now_ready)
         finally:
             await _end(tasks)
             await parts.transactions.close()
@@ -199,7 +201,9 @@ async def _open_store(config: Config, redis_url: str, endpoints: Mapping[str, Ad
     )
 
 
-async def _run(parts: Parts, admin: AdminService, ready: Callable[[], None]) -> None:
+async def _run(
+    parts: Parts, admin: AdminService, setup: Callable[[], Setup], ready: Callable[[], None]
+) -> None:
     member = parts.member
     changes = _ChangeListener(parts)
     lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -210,7 +214,7 @@ async def _run(parts: Parts, admin: AdminService, ready: Callable[[], None]) -> 
     tasks: list[asyncio.Task[None]] = []
     try:
         parts.lifecycle.phase = Phase.LOADING
-        admin.attach(parts, dispatcher)
+        admin.attach(parts, dispatcher, setup)
         await _load(parts, changes)
         parts.security.quotas.on_change = parts.listener.forget_repeats
         tasks += _housekeeping(parts)
@@ -235,14 +239,18 @@ async def _run(parts: Parts, admin: AdminService, ready: Callable[[], None]) -> 
         await changes.close()
 
 
-def _ready(parts: Parts, redis_url: str, ready: Callable[[str, int], None], endpoint: Address) -> None:
+def _ready(
+    parts: Parts, setup: Callable[[], Setup], ready: Callable[[str, int], None], endpoint: Address
+) -> None:
     ready(*endpoint)
     # One broker is enough: the others would log the same.
     if parts.member.is_controller:
-        embedded = _embedded_disk(parts.config, redis_url) is not None
-        level = parts.store.resources.level
-        setup = setup_of(parts.topics.listed(), level, redis_url, embedded=embedded)
-        once("outlooks", log_outlooks(parts.store.router, setup))
+        once("outlooks", log_outlooks(parts.store.router, setup()))
+
+
+def _setup(parts: Parts, redis_url: str) -> Setup:
+    embedded = _embedded_disk(parts.config, redis_url) is not None
+    return setup_of(parts.topics.listed(), parts.store.resources.level, redis_url, embedded=embedded)
 
 
 def _services(parts: Parts) -> Services:

@@ -12,16 +12,20 @@ from korvet.admin.http import Request, Response, text_response
 from korvet.admin.metrics_page import MetricsPage
 from korvet.admin.readiness import Readiness
 from korvet.admin.server import AdminServer
+from korvet.admin.status import StatusPage
 from korvet.observe import collectors
 from korvet.observe.event_loop import EventLoopLag
 from korvet.observe.registry import Registry
 from korvet.supervisor import keep
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from korvet.config.settings import Config
     from korvet.observe.lifecycle import Lifecycle
     from korvet.observe.parts import Parts
     from korvet.server.dispatch import Dispatcher
+    from korvet.storage.durability import Setup
 
 
 class AdminService:
@@ -30,6 +34,7 @@ class AdminService:
     def __init__(self, config: Config, lifecycle: Lifecycle) -> None:
         self._config = config
         self._readiness = Readiness(lifecycle, config.admin_ready_redis_ms)
+        self._status = StatusPage(lifecycle, self._readiness)
         self._registry = Registry()
         self._server: AdminServer | None = None
         self._lag = EventLoopLag()
@@ -42,8 +47,14 @@ class AdminService:
         if self._config.admin_address is None and self._config.admin_socket is None:
             return
         metrics = MetricsPage(self._registry)
-        pages = {"/livez": livez, "/readyz": self._readyz, "/metrics": metrics.answer}
-        endpoint = Endpoint(pages)
+        endpoint = Endpoint(
+            {
+                "/livez": livez,
+                "/readyz": self._readyz,
+                "/metrics": metrics.answer,
+                "/status": self._status.answer,
+            }
+        )
         self._registry.add(collectors.of_process(self._lag))
         self._registry.add(
             [
@@ -55,10 +66,11 @@ class AdminService:
         self._server = await AdminServer.open(self._config, endpoint)
         self._watch = keep("event loop lag", self._lag.watch)
 
-    def attach(self, parts: Parts, dispatcher: Dispatcher) -> None:
-        """Show a broker's parts from now on."""
+    def attach(self, parts: Parts, dispatcher: Dispatcher, setup: Callable[[], Setup]) -> None:
+        """Show a broker's parts from now on. `setup`: what Redis does not report of the setup now."""
         if self._server is not None:
             self._readiness.parts = parts
+            self._status.setup = setup
             self._registry.add(collectors.of_broker(parts, dispatcher))
 
     async def close(self) -> None:

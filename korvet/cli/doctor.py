@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 import msgspec
@@ -27,16 +27,18 @@ from korvet.offsets.packing import AddressError, offset_of
 from korvet.spark.report.times import clock, duration
 from korvet.storage.brokers.lease import parse_entry
 from korvet.storage.catalogue import parse_topic, without_bad_configs
-from korvet.storage.durability import (
-    Loss,
-    Setup,
-    describe_replicas,
-    merged,
-    outlooks,
-    refusing_topics,
-)
+from korvet.storage.durability import Setup
 from korvet.storage.errors import StorageError
 from korvet.storage.fields import counter_of, read_fields, shown
+from korvet.storage.findings import (
+    FAULT,
+    OK,
+    WARNING,
+    Finding,
+    damage_findings,
+    durability_findings,
+    module_findings,
+)
 from korvet.storage.keys import Keyspace
 from korvet.storage.link import server_facts
 from korvet.storage.link.address import RedisAddress, SentinelAddress, parse_target
@@ -64,18 +66,9 @@ _PAGE_BYTES = 4 << 20
 # Idle time of a hanging transaction: the default of transaction.max.timeout.ms. Coordinators end theirs by
 # then.
 _HANGING_MS = 900_000
-_OK, _WARNING, _FAULT = "ok", "warning", "fault"
 _CONNECT_TIMEOUT_S = 10.0
 # Longest wait for a reply. A server may be busy with long commands of other clients.
 _REPLY_TIMEOUT_S = 60.0
-
-
-class Finding(NamedTuple):
-    """The result of one check. `state` is ok, warning or fault."""
-
-    subject: str
-    state: str
-    text: str
 
 
 @click.command(short_help="Check the Redis or Valkey that holds the data.")
@@ -110,7 +103,7 @@ def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> Non
         if url:
             click.echo(f"{redacted(url)}\n")
         table(("", "CHECK", "FOUND"), [(f.state, f.subject, f.text) for f in findings])
-    if any(finding.state == _FAULT for finding in findings):
+    if any(finding.state == FAULT for finding in findings):
         raise SystemExit(1)
 
 
@@ -165,7 +158,7 @@ def check_folder(data_dir: Path) -> Iterator[Finding]:
         text = (
             f"needs korvet's server module, version {noted.module} or newer; `korvet rewrite` makes it plain"
         )
-    yield Finding("data folder", _OK, text)
+    yield Finding("data folder", OK, text)
 
 
 def check_sentinels(url: str) -> Iterator[Finding]:
@@ -176,12 +169,12 @@ def check_sentinels(url: str) -> Iterator[Finding]:
     states = asyncio.run(inspect(target))
     for state in states:
         if state.problem:
-            yield Finding(f"sentinel {state.address}", _WARNING, state.problem)
+            yield Finding(f"sentinel {state.address}", WARNING, state.problem)
     named = sorted({"{}:{}".format(*state.primary) for state in states if state.primary is not None})
     count = sum(not state.problem for state in states)
     text = f"{count} of {len(states)} can take part in a failover of {target.name!r}, {' or '.join(named)}"
     agree = len(named) == 1 and count == len(states)
-    yield Finding("sentinels", _OK if agree else _WARNING, text)
+    yield Finding("sentinels", OK if agree else WARNING, text)
 
 
 def check_servers(servers: "Mapping[NodeAddress, redis.Redis]") -> Iterator[Finding]:
@@ -200,7 +193,7 @@ def _cluster(client: "redis.Redis", primaries: int) -> Finding:
     text = _ask(client, "CLUSTER", "INFO").decode()
     state = dict(line.split(":", 1) for line in text.split())
     text = f"{primaries} primaries, {state['cluster_slots_ok']} of {SLOTS} slots served"
-    return Finding("cluster", _OK if state["cluster_state"] == "ok" else _FAULT, text)
+    return Finding("cluster", OK if state["cluster_state"] == "ok" else FAULT, text)
 
 
 def check_server(client: "redis.Redis") -> Iterator[Finding]:
@@ -208,7 +201,7 @@ def check_server(client: "redis.Redis") -> Iterator[Finding]:
     yield _version(client.info())
     libraries = client.function_list(library_name())
     loaded = "loaded" if libraries else "not loaded; a broker loads it when it starts"
-    yield Finding("Function library", _OK if libraries else _WARNING, loaded)
+    yield Finding("Function library", OK if libraries else WARNING, loaded)
 
 
 def addresses_of(first: RedisAddress, servers: Collection[NodeAddress]) -> list[RedisAddress]:
@@ -218,23 +211,7 @@ def addresses_of(first: RedisAddress, servers: Collection[NodeAddress]) -> list[
 
 def check_durability(addresses: Sequence[RedisAddress], setup: Setup) -> Iterator[Finding]:
     """Report what each kind of failure can lose, and whether topics have the replicas that they ask for."""
-    facts: dict[str, ServerFacts] = {}
-    for place, found in asyncio.run(_facts_at(addresses)).items():
-        if isinstance(found, StorageError):
-            yield Finding(f"durability, {place}", _WARNING, str(found))
-        else:
-            facts[place] = found
-    for place, server in facts.items():
-        where = f", {place}" if len(addresses) > 1 else ""
-        late = server.replication.in_sync < len(server.replication.replicas)
-        yield Finding(f"replicas{where}", _WARNING if late else _OK, describe_replicas(server.replication))
-        if refusing := refusing_topics(server, setup.levels):
-            yield Finding(f"acks=all{where}", _FAULT, refusing)
-    outlooks_of = {place: outlooks(server, setup) for place, server in facts.items()}
-    for outlook, places in merged(outlooks_of):
-        subject = ", ".join((f"if {outlook.failure.value}", *places))
-        state = _OK if outlook.loss is Loss.NOTHING else _WARNING
-        yield Finding(subject, _FAULT if outlook.is_fault else state, str(outlook))
+    yield from durability_findings(asyncio.run(_facts_at(addresses)), setup)
 
 
 async def _facts_at(addresses: Sequence[RedisAddress]) -> "dict[str, ServerFacts | StorageError]":
@@ -279,19 +256,7 @@ def _keys(keyspace: str) -> Keyspace:
 
 def check_modules(addresses: Sequence[RedisAddress]) -> Iterator[Finding]:
     """Check which servers may append by the server module; the module is faster, but nobody needs it."""
-    verdicts = asyncio.run(_verdicts(addresses))
-    many = len(addresses) > 1
-    by_use = {use: [place for place, verdict in verdicts.items() if verdict.use is use] for use in Use}
-    if by_use[Use.USED]:
-        text = f"used on {len(by_use[Use.USED])} of {len(addresses)} servers" if many else "used"
-        yield Finding("server module", _OK, text)
-    if missing := len(by_use[Use.NOT_LOADED]):
-        where = f" on {missing} of {len(addresses)} servers" if many else ""
-        yield Finding("server module", _OK, f"not loaded{where}: appends take more time (`korvet module`)")
-    for place, verdict in verdicts.items():
-        if verdict.use not in {Use.USED, Use.NOT_LOADED}:
-            subject = f"server module, {place}" if many else "server module"
-            yield Finding(subject, _WARNING, f"not used: {verdict.reason}{_advice(verdict)}")
+    yield from module_findings(asyncio.run(_verdicts(addresses)))
 
 
 async def _verdicts(addresses: Sequence[RedisAddress]) -> dict[str, Verdict]:
@@ -309,12 +274,6 @@ async def _verdict(address: RedisAddress) -> Verdict:
         return Verdict(Use.UNKNOWN, str(error))
 
 
-def _advice(verdict: Verdict) -> str:
-    if verdict.use is not Use.REPLICA:
-        return ""
-    return "; load the same module into every replica, or detach the replica"
-
-
 def _version(info: Any) -> Finding:
     kind = "Valkey" if "valkey_version" in info else "Redis"
     version = tuple(int(part) for part in str(info.get("valkey_version", info["redis_version"])).split("."))
@@ -322,7 +281,7 @@ def _version(info: Any) -> Finding:
     text = f"{kind} {version_text(version)}" + (
         "" if fit else f"; {version_text(OLDEST_VERSION)} or newer is needed"
     )
-    return Finding("version", _OK if fit else _FAULT, text)
+    return Finding("version", OK if fit else FAULT, text)
 
 
 def check_shared(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[Finding]:
@@ -335,7 +294,7 @@ def check_shared(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[Fi
     }
     hashes: dict[bytes, Any] = {key: client.hgetall(key) for key, client in holders.items()}
     if len(servers) == 1 and servers[0].exists(keys.restoring):
-        yield Finding("keyspace", _FAULT, "a restore has not finished: run `korvet restore` again")
+        yield Finding("keyspace", FAULT, "a restore has not finished: run `korvet restore` again")
         return
     yield _identity(hashes.get(keys.cluster, {}), hashes.get(keys.topics, {}), keys)
     count = 0
@@ -345,9 +304,8 @@ def check_shared(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[Fi
             if isinstance(topic, Topic) and (bad := without_bad_configs(topic, config_problem)[1]):
                 damaged[topic.name.encode()] = "; ".join(bad.values())
         count += len(found)
-        for field, reason in sorted(damaged.items()):
-            yield Finding(f"{key.decode()} {shown(field)}", _FAULT, f"brokers skip it: {reason}")
-    yield Finding("shared fields", _OK, f"{count} can be read")
+        yield from damage_findings(key, damaged)
+    yield Finding("shared fields", OK, f"{count} can be read")
 
 
 def _parsers(keys: Keyspace) -> dict[bytes, Callable[[bytes, bytes], object]]:
@@ -364,16 +322,16 @@ def _identity(cluster: Mapping[bytes, bytes], topics: Mapping[bytes, bytes], key
     version = cluster.get(b"format")
     problem = None if version is None else format_problem(version)
     if problem is not None:
-        return Finding("keyspace", _FAULT, f"it {problem}")
+        return Finding("keyspace", FAULT, f"it {problem}")
     if cluster_id is None and topics:
         text = f"there are {len(topics)} topics, but no cluster id in {keys.cluster.decode()}: it was lost"
-        return Finding("keyspace", _FAULT, text)
+        return Finding("keyspace", FAULT, text)
     if cluster_id is None:
-        return Finding("keyspace", _WARNING, f"there is none of the name {keys.prefix} yet")
+        return Finding("keyspace", WARNING, f"there is none of the name {keys.prefix} yet")
     if expected and not topics:
         text = f"the catalogue {keys.topics.decode()} of {expected} topics is gone: restore it from a backup"
-        return Finding("keyspace", _FAULT, text)
-    return Finding("keyspace", _OK, f"cluster id {shown(cluster_id)}, {len(topics)} topics")
+        return Finding("keyspace", FAULT, text)
+    return Finding("keyspace", OK, f"cluster id {shown(cluster_id)}, {len(topics)} topics")
 
 
 def check_entries(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[Finding]:
@@ -397,11 +355,11 @@ def check_entries(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[F
             for what, (count, first) in looked.faults.items():
                 found += count
                 text = f"{count} of {lengths[stream]} entries {what}, the first is {first.decode()}"
-                yield Finding(stream.decode(errors="replace"), _FAULT, text + looked.place(stream, first))
+                yield Finding(stream.decode(errors="replace"), FAULT, text + looked.place(stream, first))
     if not found:
         entries = sum(lengths.values())
         what = f"{entries} of {records} records" if records > entries else str(entries)
-        yield Finding("entries", _OK, f"{what} in {len(streams)} streams, all with an offset")
+        yield Finding("entries", OK, f"{what} in {len(streams)} streams, all with an offset")
 
 
 class _Entries:
@@ -465,9 +423,9 @@ def check_transactions(servers: "Sequence[redis.Redis]", keyspace: str, now_ms: 
                     f"readers of committed records wait at offset {first_offset}: producer {producer} has a "
                     f"transaction open, in which it wrote last at {clock(seen_ms)} UTC"
                 )
-                yield Finding(stream.decode(errors="replace"), _WARNING, text)
+                yield Finding(stream.decode(errors="replace"), WARNING, text)
     if not hanging:
-        yield Finding("transactions", _OK, f"{opened} open, none idle for {duration(_HANGING_MS)}")
+        yield Finding("transactions", OK, f"{opened} open, none idle for {duration(_HANGING_MS)}")
 
 
 def _streams(servers: "Sequence[redis.Redis]", keyspace: str) -> "dict[bytes, redis.Redis]":

@@ -75,7 +75,7 @@ class Catalogue:
         self._commands = commands
         self._changed = changed
         self._gone = gone
-        self._damage = DamageLog()
+        self.damage = DamageLog()
         self._config_problem = config_problem
         self._topics: dict[str, Topic] = {}
         self._deleting: dict[str, Topic] = {}
@@ -141,7 +141,7 @@ class Catalogue:
             if bad:
                 damaged[field] = "; ".join(bad.values())
                 self.bad_configs[stored.name] = frozenset(bad)
-        self._damage.note(keys.topics, damaged)
+        self.damage.note(keys.topics, damaged)
         for known in before.values():
             now = self._topics.get(known.name)
             if now is None or now.topic_id != known.topic_id:

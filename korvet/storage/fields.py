@@ -63,6 +63,11 @@ class DamageLog:
     def __init__(self) -> None:
         self._known: dict[bytes, dict[bytes, str]] = {}
 
+    @property
+    def known(self) -> Mapping[bytes, Mapping[bytes, str]]:
+        """The damaged fields of each hash, as noted last."""
+        return self._known
+
     def note(self, key: bytes, damaged: Mapping[bytes, str]) -> None:
         """Log the fields of a hash that have become damaged; `damaged`: all damaged fields now, with the
         reason.

@@ -62,7 +62,7 @@ class SharedConfigs:
     ) -> None:
         """authorizer: None if every client may do everything. `live`: this broker's settings."""
         self._commands = commands
-        self._damage = DamageLog()
+        self.damage = DamageLog()
         self.authorizer = authorizer
         self.credentials = credentials
         self.quotas = quotas
@@ -138,7 +138,7 @@ class SharedConfigs:
 
     async def _read(self, key: bytes, parse: Callable[[bytes, bytes], T]) -> list[T]:
         found, damaged = read_fields(pairs_of(await self._commands.call("HGETALL", key)), parse)
-        self._damage.note(key, damaged)
+        self.damage.note(key, damaged)
         return found
 
     async def change_users(

@@ -104,7 +104,7 @@ class Membership:
         """Why Redis refused the last renewal of the lease, if it accepts no writes; else None."""
         self._commands = commands
         self._catalogue = catalogue
-        self._damage = DamageLog()
+        self.damage = DamageLog()
         self._lease = lease
         self._lease_s = lease_ms / 1000
         self._renewal = renewal
@@ -242,7 +242,7 @@ class Membership:
                 raise
             self.writes_refused = None
             self._renewal = renewal
-            self._damage.note(self._commands.keyspace.brokers, renewal.damaged)
+            self.damage.note(self._commands.keyspace.brokers, renewal.damaged)
             if renewal.unreadable:
                 # Redis deletes these entries when the next renewal names them.
                 self._wanted.set()

@@ -50,7 +50,7 @@ class ServerModule:
     checked, and the server refuses any other: so no replica that a broker has not checked gets KORVET.ADD.
     """
 
-    __slots__ = ("_doubts", "_link", "_task", "_verdict", "_wanted", "replicas")
+    __slots__ = ("_doubts", "_link", "_task", "_wanted", "replicas", "verdict")
 
     def __init__(self, link: RedisLink) -> None:
         """`link` is the server's link for writes; its owner reports when it comes up and goes down."""
@@ -61,8 +61,8 @@ class ServerModule:
         self._link = link
         # Counts the events after which the result of an earlier look is void.
         self._doubts = 0
-        # The verdict that was logged last.
-        self._verdict: Verdict | None = None
+        self.verdict: Verdict | None = None
+        """The newest verdict; None before the first one."""
         self._wanted = asyncio.Event()
         if link.connected:
             self._wanted.set()
@@ -107,7 +107,7 @@ class ServerModule:
         if doubts != self._doubts:
             return
         self.replicas = verdict.replicas
-        before, self._verdict = self._verdict, verdict
+        before, self.verdict = self.verdict, verdict
         if before is None or (before.use, before.reason) != (verdict.use, verdict.reason):
             self._report(verdict)
 

@@ -53,6 +53,8 @@ class ServerFacts(msgspec.Struct, frozen=True):
     node_timeout_s: float | None
     replica_validity_s: float | None
     """How long a replica may have been cut off and still take over in a cluster; infinite without limit."""
+    version: str = ""
+    """The server's kind and version, `Valkey 9.1.2`."""
 
     @property
     def evicts_ours(self) -> bool:
@@ -77,7 +79,7 @@ async def ask(link: RedisLink) -> ServerFacts:
 def facts_of(reply: bytes, configs: Mapping[str, str]) -> ServerFacts:
     """The facts from the reply to INFO, and from configs, which may be empty."""
     info = parse_info(reply)
-    cluster = info.get("cluster_enabled") == "1"
+    cluster, valkey = info.get("cluster_enabled") == "1", info.get("valkey_version")
     timeout_ms = _whole(configs, "cluster-node-timeout") if cluster else None
     timeout_s = None if timeout_ms is None else timeout_ms / 1000
     factor = _whole(configs, "cluster-replica-validity-factor")
@@ -102,6 +104,7 @@ def facts_of(reply: bytes, configs: Mapping[str, str]) -> ServerFacts:
         cluster=cluster,
         node_timeout_s=timeout_s,
         replica_validity_s=validity_s,
+        version=f"Valkey {valkey}" if valkey else f"Redis {info.get('redis_version', '')}",
     )
 
 

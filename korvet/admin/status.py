@@ -1,0 +1,149 @@
+"""The page of status: what a broker knows about itself, its cluster and Redis, as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from korvet import __version__, supervisor
+from korvet.admin.health import is_ready
+from korvet.admin.http import Response
+from korvet.slices import sliced
+from korvet.storage.errors import StorageError, StoreError
+from korvet.storage.findings import (
+    FAULT,
+    OK,
+    Finding,
+    damage_findings,
+    durability_findings,
+    module_findings,
+)
+from korvet.storage.link import server_facts
+from korvet.storage.link.server_facts import ServerFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from korvet.admin.http import Request
+    from korvet.admin.readiness import Readiness
+    from korvet.observe.lifecycle import Lifecycle
+    from korvet.observe.parts import Parts
+    from korvet.storage.durability import Setup
+    from korvet.storage.link.server import Server
+
+# The time for which an answer is returned again, so that clients of this page cannot load Redis.
+_CACHED_S: Final = 5.0
+# Limits the wait for a server's facts.
+_REPLY_S: Final = 2.0
+
+
+class StatusPage:
+    """Makes the page from a broker's parts, at most once in five seconds."""
+
+    def __init__(self, lifecycle: Lifecycle, readiness: Readiness) -> None:
+        self._lifecycle = lifecycle
+        self._readiness = readiness
+        self.setup: Callable[[], Setup] | None = None
+        """What Redis does not report of the setup; None before the broker's parts exist."""
+        self._began_s = time.monotonic()
+        self._making = asyncio.Lock()
+        self._slow: dict[str, Any] = {}
+        self._made_s: float | None = None
+
+    async def answer(self, request: Request) -> Response:
+        """See Page."""
+        del request
+        async with self._making:
+            now_s = time.monotonic()
+            parts = self._readiness.parts
+            is_due = self._made_s is None or now_s - self._made_s >= _CACHED_S
+            if parts is not None and self.setup is not None and is_due:
+                self._slow, self._made_s = await _details(parts, self.setup()), time.monotonic()
+        age_s = 0.0 if self._made_s is None else time.monotonic() - self._made_s
+        page = {**self._quick(), **self._slow, "age_ms": int(age_s * 1000)}
+        return Response(HTTPStatus.OK, [msgspec.json.encode(page) + b"\n"], "application/json")
+
+    def _quick(self) -> dict[str, Any]:
+        """What costs nothing, as it is now."""
+        checks = self._readiness.checks()
+        return {
+            "release": __version__,
+            "phase": self._lifecycle.phase.value,
+            "uptime_s": int(time.monotonic() - self._began_s),
+            "ready": is_ready(checks),
+            "checks": {check.name: check.problem or "ok" for check in checks},
+            "background_failures": dict(supervisor.failures),
+        }
+
+
+async def _details(parts: Parts, setup: Setup) -> dict[str, Any]:
+    servers = tuple(parts.store.router.servers())
+    found = await asyncio.gather(*map(_facts, servers))
+    facts = {str(server.address): each for server, each in zip(servers, found, strict=True)}
+    member = parts.member
+    return {
+        "node_id": member.node_id,
+        "cluster": {
+            "id": parts.store.commands.cluster_id,
+            "version": member.assignment.version,
+            "controller": member.assignment.controller.node_id,
+            "brokers": [
+                {"node_id": each.node_id, "host": each.host, "port": each.port}
+                for each in member.assignment.brokers
+            ],
+        },
+        "partitions": await _partitions(parts),
+        "redis": [_server(server, facts[str(server.address)]) for server in servers],
+        "findings": [finding._asdict() for finding in _findings(parts, servers, facts, setup)],
+    }
+
+
+async def _facts(server: Server) -> ServerFacts | StorageError:
+    """A server's facts, or why it does not report them."""
+    try:
+        async with asyncio.timeout(_REPLY_S):
+            return await server_facts.ask(server.read)
+    except StorageError as error:
+        return error
+    except TimeoutError:
+        return StoreError(f"it does not answer within {_REPLY_S:.0f} s")
+
+
+async def _partitions(parts: Parts) -> dict[str, int]:
+    led = count = 0
+    async for topic in sliced(parts.topics.listed()):
+        count += topic.partitions
+        epochs = (parts.member.leader_epoch_of(topic.name, number) for number in range(topic.partitions))
+        led += sum(epoch is not None for epoch in epochs)
+    return {"led": led, "all": count}
+
+
+def _server(server: Server, facts: ServerFacts | StorageError) -> dict[str, Any]:
+    return {
+        "address": str(server.address),
+        "version": facts.version if isinstance(facts, ServerFacts) else "",
+        "connected": server.connected,
+        "unheard_ms": max(server.write.unheard_ms, server.read.unheard_ms),
+        "replicas": len(facts.replication.replicas) if isinstance(facts, ServerFacts) else 0,
+    }
+
+
+def _findings(
+    parts: Parts, servers: Iterable[Server], facts: Mapping[str, ServerFacts | StorageError], setup: Setup
+) -> Iterator[Finding]:
+    yield from durability_findings(facts, setup)
+    verdicts = {str(server.address): server.module.verdict for server in servers}
+    yield from module_findings({place: each for place, each in verdicts.items() if each is not None})
+    lost = parts.member.lost
+    if lost is None:
+        cluster_id, count = parts.store.commands.cluster_id, len(parts.store.catalogue.topics)
+        yield Finding("keyspace", OK, f"cluster id {cluster_id}, {count} topics")
+    else:
+        yield Finding("keyspace", FAULT, str(lost))
+    for damage in (parts.store.catalogue.damage, parts.member.damage, parts.security.damage):
+        for key, damaged in damage.known.items():
+            yield from damage_findings(key, damaged)

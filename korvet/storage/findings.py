@@ -1,0 +1,80 @@
+"""What checks of Redis have found, in words for operators. No I/O: `korvet doctor` and brokers ask Redis."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from korvet.storage.durability import Loss, describe_replicas, merged, outlooks, refusing_topics
+from korvet.storage.errors import StorageError
+from korvet.storage.fields import shown
+from korvet.storage.link.module_verdict import Use
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from korvet.storage.durability import Setup
+    from korvet.storage.link.module_verdict import Verdict
+    from korvet.storage.link.server_facts import ServerFacts
+
+OK: Final = "ok"
+WARNING: Final = "warning"
+FAULT: Final = "fault"
+
+
+class Finding(NamedTuple):
+    """The result of one check. `state` is ok, warning or fault."""
+
+    subject: str
+    state: str
+    text: str
+
+
+def durability_findings(found: Mapping[str, ServerFacts | StorageError], setup: Setup) -> Iterator[Finding]:
+    """What each kind of failure can lose, and whether topics have the replicas that they ask for. `found`: by
+    server its facts, or why it does not report them.
+    """
+    facts: dict[str, ServerFacts] = {}
+    for place, reported in found.items():
+        if isinstance(reported, StorageError):
+            yield Finding(f"durability, {place}", WARNING, str(reported))
+        else:
+            facts[place] = reported
+    for place, server in facts.items():
+        where = f", {place}" if len(found) > 1 else ""
+        late = server.replication.in_sync < len(server.replication.replicas)
+        yield Finding(f"replicas{where}", WARNING if late else OK, describe_replicas(server.replication))
+        if refusing := refusing_topics(server, setup.levels):
+            yield Finding(f"acks=all{where}", FAULT, refusing)
+    outlooks_of = {place: outlooks(server, setup) for place, server in facts.items()}
+    for outlook, places in merged(outlooks_of):
+        subject = ", ".join((f"if {outlook.failure.value}", *places))
+        state = OK if outlook.loss is Loss.NOTHING else WARNING
+        yield Finding(subject, FAULT if outlook.is_fault else state, str(outlook))
+
+
+def module_findings(verdicts: Mapping[str, Verdict]) -> Iterator[Finding]:
+    """Which servers append by the server module. The module is faster, but nobody needs it."""
+    many = len(verdicts) > 1
+    by_use = {use: [place for place, verdict in verdicts.items() if verdict.use is use] for use in Use}
+    if by_use[Use.USED]:
+        text = f"used on {len(by_use[Use.USED])} of {len(verdicts)} servers" if many else "used"
+        yield Finding("server module", OK, text)
+    if missing := len(by_use[Use.NOT_LOADED]):
+        where = f" on {missing} of {len(verdicts)} servers" if many else ""
+        yield Finding("server module", OK, f"not loaded{where}: appends take more time (`korvet module`)")
+    for place, verdict in verdicts.items():
+        if verdict.use not in {Use.USED, Use.NOT_LOADED}:
+            subject = f"server module, {place}" if many else "server module"
+            yield Finding(subject, WARNING, f"not used: {verdict.reason}{_advice(verdict)}")
+
+
+def _advice(verdict: Verdict) -> str:
+    if verdict.use is not Use.REPLICA:
+        return ""
+    return "; load the same module into every replica, or detach the replica"
+
+
+def damage_findings(key: bytes, damaged: Mapping[bytes, str]) -> Iterator[Finding]:
+    """The fields of a shared hash that brokers cannot read, each with the reason."""
+    for field, reason in sorted(damaged.items()):
+        yield Finding(f"{key.decode()} {shown(field)}", FAULT, f"brokers skip it: {reason}")
