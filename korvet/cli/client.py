@@ -80,13 +80,17 @@ class Connection:
 
     def ask(self, request: RequestPayload, kind: type[Response]) -> Response:
         """Send a request and read its response. Raises ClientError."""
-        lowest, highest = self._versions.get(request.__api_key__, (0, -1))
-        if not lowest <= request.__version__ <= highest:
+        if not self.offers(type(request)):
             name = type(request).__name__.removesuffix("Request")
             raise ClientError(
                 f"the broker on {self.address} does not offer {name} version {request.__version__}"
             )
         return self._exchange(request, kind)
+
+    def offers(self, request: type[RequestPayload]) -> bool:
+        """Whether the broker offers the version of a request."""
+        lowest, highest = self._versions.get(request.__api_key__, (0, -1))
+        return lowest <= request.__version__ <= highest
 
     def _encrypt(self, tls: ssl.SSLContext) -> None:
         plain = self._socket
@@ -185,15 +189,25 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
         for connection in self._connections.values():
             connection.close()
 
+    def offers(self, request: type[RequestPayload], broker: Address) -> bool:
+        """Whether a broker offers the version of a request. Raises ClientError if it doesn't answer."""
+        return self._connection(broker).offers(request)
+
     def ask(self, request: RequestPayload, kind: type[Response], broker: Address | None = None) -> Response:
         """Send a request to a broker, by default the bootstrap broker. Raises ClientError."""
-        address = broker or self._bootstrap
+        return self._connection(broker or self._bootstrap).ask(request, kind)
+
+    def _connection(self, address: Address) -> Connection:
         if address not in self._connections:
             self._connections[address] = Connection(address, self._timeout_s, self._security)
-        return self._connections[address].ask(request, kind)
+        return self._connections[address]
 
     def metadata(self, topics: Sequence[str] | None = None) -> metadata.MetadataResponse:
         """Request metadata of the brokers and of all or the named topics. Never creates a topic."""

@@ -1,0 +1,63 @@
+"""Reads /metrics of brokers' admin endpoints."""
+
+from __future__ import annotations
+
+import base64
+import os
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import TYPE_CHECKING, Final
+
+from korvet.cli.top.metrics import Metrics
+from korvet.config.keys import variable_of
+
+if TYPE_CHECKING:
+    import ssl
+
+TOKEN_VARIABLE: Final = variable_of("admin.token")
+_TIMEOUT_S: Final = 5.0
+# Limits a page: 100,000 partitions have less.
+_LARGEST_PAGE: Final = 256 * 1024 * 1024
+
+
+class EndpointError(Exception):
+    """An admin endpoint doesn't answer as expected. The message is for the user."""
+
+
+class Endpoint:
+    """One admin endpoint: HOST:PORT, or a URL that may hold a user and a password."""
+
+    def __init__(self, text: str, tls: ssl.SSLContext | None = None) -> None:
+        """Raises ValueError for a text that is no address."""
+        url = urllib.parse.urlsplit(text if "://" in text else f"http://{text}")
+        if url.scheme not in ("http", "https") or not url.hostname or url.port is None:
+            raise ValueError("expected HOST:PORT, or http:// or https:// and the same")
+        host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
+        self.name = f"{host}:{url.port}"
+        self._url = f"{url.scheme}://{self.name}/metrics"
+        self._headers = {"Accept": "text/plain; version=0.0.4"}
+        token = os.environ.get(TOKEN_VARIABLE)
+        if url.username:
+            pair = f"{urllib.parse.unquote(url.username)}:{urllib.parse.unquote(url.password or '')}"
+            self._headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        elif token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        # Without proxies: the address is that of a broker.
+        self._opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls)
+        )
+
+    def read(self) -> Metrics:
+        """Raises EndpointError."""
+        request = urllib.request.Request(self._url, headers=self._headers)
+        try:
+            with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
+                return Metrics(answer.read(_LARGEST_PAGE).decode("utf-8", "replace"))
+        except urllib.error.HTTPError as error:
+            raise EndpointError(f"{self.name}: {error.code} {error.reason}") from error
+        except OSError as error:
+            reason = getattr(error, "reason", None) or error.strerror or error
+            raise EndpointError(f"{self.name}: {reason}") from error
+        except ValueError as error:
+            raise EndpointError(f"{self.name}: {error}") from error

@@ -1,0 +1,68 @@
+"""Reads a page in Prometheus's text format 0.0.4."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)(?: -?\d+)?\Z")
+_LABEL = re.compile(r'\s*([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"\s*,?')
+_ESCAPE = re.compile(r"\\(.)")
+_ESCAPED = {"n": "\n"}
+
+
+class Metrics:
+    """The samples of a page, by name."""
+
+    def __init__(self, text: str) -> None:
+        """Lines that aren't samples are skipped."""
+        self._samples: dict[str, list[tuple[Mapping[str, str], float]]] = defaultdict(list)
+        for line in text.split("\n"):
+            found = None if line.startswith("#") else _SAMPLE.match(line)
+            if found is not None:
+                self._samples[found[1]].append((dict(_labels(found[2] or "")), _number(found[3])))
+
+    def sums(self, name: str, *labels: str) -> dict[tuple[str, ...], float]:
+        """Returns the samples of a name that have these labels, summed over all other labels."""
+        sums: dict[tuple[str, ...], float] = {}
+        for found, value in self._samples.get(name, ()):
+            if all(label in found for label in labels):
+                key = tuple(found[label] for label in labels)
+                sums[key] = sums.get(key, 0.0) + value
+        return sums
+
+    def most(self, name: str, *labels: str) -> dict[tuple[str, ...], float]:
+        """As `sums`, with the largest sample instead of the sum."""
+        most: dict[tuple[str, ...], float] = {}
+        for found, value in self._samples.get(name, ()):
+            if all(label in found for label in labels):
+                key = tuple(found[label] for label in labels)
+                most[key] = max(most.get(key, value), value)
+        return most
+
+    def brokers(self, name: str, owner: int | None) -> dict[int, float]:
+        """Returns the samples without the label `topic`, summed by broker: that of the label `node_id`, which
+        pages of several brokers have, else `owner`.
+        """
+        sums: dict[int, float] = {}
+        for found, value in self._samples.get(name, ()):
+            node_id = int(found["node_id"]) if "node_id" in found else owner
+            if node_id is not None and "topic" not in found:
+                sums[node_id] = sums.get(node_id, 0.0) + value
+        return sums
+
+
+def _labels(text: str) -> Iterator[tuple[str, str]]:
+    for found in _LABEL.finditer(text):
+        yield found[1], _ESCAPE.sub(lambda escape: _ESCAPED.get(escape[1], escape[1]), found[2])
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")

@@ -1,0 +1,170 @@
+"""Polls a cluster: by the Kafka protocol, in Redis for record counts, and at admin endpoints."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from korvet.cli import lag
+from korvet.cli.client import ClientError, Cluster
+from korvet.cli.lag import Commit, Lag, LagUnknown
+from korvet.cli.log_requests import LATEST
+from korvet.cli.top import requests
+from korvet.cli.top.endpoints import EndpointError
+from korvet.cli.top.facts import Appended, Facts, Group, Place
+from korvet.config.address import Address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from korvet.cli.lag import RedisSource
+    from korvet.cli.top.endpoints import Endpoint
+    from korvet.cli.top.metrics import Metrics
+
+# The longest wait for one answer. The view shows what it knows until then.
+_TIMEOUT_S: Final = 5.0
+# Interval of the facts that change slowly and cost more: sizes, and the oldest records.
+_SLOW_INTERVAL_S: Final = 10.0
+# Limits the offsets that are counted in Redis for one poll: more would take seconds.
+_MOST_COUNTED: Final = 5_000
+_LAG_FAMILY: Final = "kafka_consumergroup_lag"
+
+
+class Poller:
+    """Keeps connections, and the log ends of the last poll, from which appended records are counted."""
+
+    def __init__(self, bootstrap: str, source: RedisSource, endpoints: Sequence[Endpoint]) -> None:
+        self._bootstraps = [bootstrap]
+        self._source = source
+        self._endpoints = endpoints
+        self._cluster: Cluster | None = None
+        self._counted_s = 0.0
+        self._ends: Mapping[Place, int] = {}
+        self._slow_s = -_SLOW_INTERVAL_S
+        self._sizes: dict[Place, int] = {}
+        self._oldest: dict[Place, int] = {}
+
+    def poll(self) -> Facts:
+        """Returns what is known now. Raises ClientError if no broker answers.
+
+        After an error, the next poll connects again, to any broker of the last successful poll.
+        """
+        notes: list[str] = []
+        try:
+            return self._poll(self._cluster or self._connected(), notes)
+        except ClientError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+    def _connected(self) -> Cluster:
+        first: ClientError | None = None
+        for bootstrap in self._bootstraps:
+            cluster = Cluster(bootstrap, _TIMEOUT_S)
+            try:
+                cluster.metadata([])
+            except ClientError as error:
+                cluster.close()
+                first = first or error
+            else:
+                self._cluster = cluster
+                return cluster
+        assert first is not None
+        raise first
+
+    def _poll(self, cluster: Cluster, notes: list[str]) -> Facts:
+        answer = cluster.metadata()
+        brokers = {int(each.node_id): Address(each.host, int(each.port)) for each in answer.brokers}
+        self._bootstraps = list(dict.fromkeys((self._bootstraps[0], *map(str, brokers.values()))))
+        partitions = requests.partitions_of(answer)
+        at_s, now_ms = time.monotonic(), time.time_ns() // 1_000_000
+        slow = at_s - self._slow_s >= _SLOW_INTERVAL_S
+        if slow:
+            self._slow_s, self._sizes, self._oldest = at_s, {}, {}
+        led: dict[int, list[Place]] = defaultdict(list)
+        for place, partition in partitions.items():
+            if partition.leader is not None:
+                led[partition.leader].append(place)
+        ends: dict[Place, int] = {}
+        groups: dict[str, Group] = {}
+        for node_id, address in brokers.items():
+            try:
+                found = requests.offsets_at(cluster, address, led[node_id], LATEST)
+                ends |= {place: each.offset for place, each in found.items()}
+                if slow:
+                    self._poll_slow(cluster, address, led[node_id])
+                groups |= requests.groups(cluster, node_id, address)
+            except ClientError as error:
+                notes.append(f"broker {node_id}: {error}")
+                if error.code is None:
+                    # The connection may be broken: the next poll makes new ones.
+                    self.close()
+                    self._slow_s = -_SLOW_INTERVAL_S
+        facts = Facts(
+            at_s=at_s,
+            now_ms=now_ms,
+            cluster_id=answer.cluster_id or "",
+            controller=int(answer.controller_id),
+            brokers=brokers,
+            partitions=partitions,
+            groups=groups,
+            sizes=self._sizes,
+            oldest_ms=self._oldest,
+            metrics=self._scrape(notes.append),
+        )
+        lags, appended = self._count(facts, ends, notes.append)
+        self._counted_s, self._ends = at_s, ends
+        return replace(facts, lags=lags, appended=appended, notes=tuple(notes))
+
+    def _poll_slow(self, cluster: Cluster, address: Address, led: Sequence[Place]) -> None:
+        oldest = requests.offsets_at(cluster, address, led, requests.OLDEST)
+        self._oldest |= {place: each.timestamp_ms for place, each in oldest.items() if each.offset >= 0}
+        self._sizes |= requests.sizes(cluster, address)
+
+    def _scrape(self, note: Callable[[str], None]) -> dict[str, Metrics]:
+        pages: dict[str, Metrics] = {}
+        for endpoint in self._endpoints:
+            try:
+                pages[endpoint.name] = endpoint.read()
+            except EndpointError as error:
+                note(f"admin endpoint {error}")
+        return pages
+
+    def _count(
+        self, facts: Facts, ends: Mapping[Place, int], note: Callable[[str], None]
+    ) -> tuple[dict[Commit, Lag], dict[Place, Appended]]:
+        """Count in Redis, unless an admin endpoint reports the same numbers."""
+        if any(page.sums(_LAG_FAMILY) for page in facts.metrics.values()):
+            return {}, {}
+        before = {place: offset for place, offset in self._ends.items() if place in ends}
+        moved = {place: Commit(*place, offset) for place, offset in before.items() if offset != ends[place]}
+        wanted = facts.commits() | set(moved.values())
+        if len(wanted) > _MOST_COUNTED:
+            note(f"records are not counted for {len(wanted)} offsets; give --admin")
+            return {}, {}
+        try:
+            found = lag.measure(self._source, facts.cluster_id, wanted)
+        except LagUnknown as error:
+            note(f"records are not counted: {error}; give --redis, --data-dir or --admin")
+            return {}, {}
+        lags = {commit: each for commit, each in found.items() if isinstance(each, Lag)}
+        faults = [str(each) for each in found.values() if not isinstance(each, Lag)]
+        if faults:
+            note(f"{len(faults)} offsets are not counted: {faults[0]}")
+        # The records after the last poll's log end were appended between that poll and this count.
+        seconds = max(time.monotonic() - self._counted_s, 0.001)
+        appended = {place: Appended(0, seconds) for place in before if place not in moved}
+        appended |= {
+            place: Appended(lags[commit].records, seconds)
+            for place, commit in moved.items()
+            if commit in lags
+        }
+        return lags, appended

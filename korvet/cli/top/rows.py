@@ -1,0 +1,280 @@
+"""From polls to the rows of the view: rates between two polls, sums by topic and group. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from korvet.cli import lag
+from korvet.cli.lag import Commit
+from korvet.cli.top.facts import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from korvet.cli.top.facts import Facts
+    from korvet.cli.top.metrics import Metrics
+
+_MESSAGES_IN = "kafka_server_brokertopicmetrics_messagesin_total"
+_BYTES_IN = "kafka_server_brokertopicmetrics_bytesin_total"
+_BYTES_OUT = "kafka_server_brokertopicmetrics_bytesout_total"
+_REQUESTS = "kafka_network_requestmetrics_requests_total"
+_CONNECTIONS = "kafka_server_socket_server_metrics_connection_count"
+_LOG_SIZE = "kafka_log_log_size"
+_CURRENT = "kafka_topic_partition_current_offset"
+_OLDEST = "kafka_topic_partition_oldest_offset"
+_LAG = "kafka_consumergroup_lag"
+_LAG_SECONDS = "kafka_consumergroup_group_lag_seconds"
+_COMMITS = "kminion_kafka_consumer_group_offset_commits_total"
+
+_Key = tuple[str, ...]
+
+
+class BrokerRow(msgspec.Struct, frozen=True):
+    """A broker. Rates are per second; None is unknown."""
+
+    node_id: int
+    address: str
+    controller: bool
+    leaders: int
+    groups: int | None
+    records_per_s: float | None
+    bytes_in_per_s: float | None
+    bytes_out_per_s: float | None
+    requests_per_s: float | None
+    connections: int | None
+
+
+class TopicRow(msgspec.Struct, frozen=True):
+    """A topic. Rates are per second; None is unknown."""
+
+    topic: str
+    partitions: int
+    under_replicated: int
+    leaderless: int
+    records_per_s: float | None
+    bytes_in_per_s: float | None
+    bytes_out_per_s: float | None
+    size_bytes: int | None
+    records: int | None
+    oldest_ms: int | None
+    """Age of the oldest record."""
+    internal: bool
+
+
+class GroupRow(msgspec.Struct, frozen=True):
+    """A group. Rates are per second; None is unknown."""
+
+    group: str
+    state: str
+    protocol: str
+    members: int | None
+    partitions: int
+    record_lag: int | None
+    lag_ms: int | None
+    commits_per_s: float | None
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What the view shows."""
+
+    cluster_id: str
+    now_ms: int
+    brokers: tuple[BrokerRow, ...]
+    topics: tuple[TopicRow, ...]
+    groups: tuple[GroupRow, ...]
+    notes: tuple[str, ...]
+
+
+def report(before: Facts | None, now: Facts) -> Report:
+    """Returns the rows of a poll; `before` is an earlier poll, for rates."""
+    pages = _Pages(before, now)
+    return Report(
+        cluster_id=now.cluster_id,
+        now_ms=now.now_ms,
+        brokers=tuple(_brokers(now, pages)),
+        topics=tuple(_topics(now, pages)),
+        groups=tuple(_groups(before, now, pages)),
+        notes=now.notes,
+    )
+
+
+class _Pages:
+    """The metrics of two polls, added up over all admin endpoints."""
+
+    def __init__(self, before: Facts | None, now: Facts) -> None:
+        self.now = list(now.metrics.values())
+        # Rates need the page of the same endpoint.
+        self._pairs = (
+            []
+            if before is None
+            else [(before.metrics[n], now.metrics[n]) for n in now.metrics if n in before.metrics]
+        )
+        self._seconds = 0.0 if before is None else now.at_s - before.at_s
+
+    def sums(self, name: str, *labels: str) -> dict[_Key, float]:
+        return _added(page.sums(name, *labels) for page in self.now)
+
+    def rates(self, name: str, *labels: str) -> dict[_Key, float]:
+        """Rates of counters. A counter that fell, because its broker has restarted, has no rate."""
+        if self._seconds <= 0:
+            return {}
+        return _added(
+            self._risen(old.sums(name, *labels), new.sums(name, *labels)) for old, new in self._pairs
+        )
+
+    def _risen(self, old: Mapping[_Key, float], new: Mapping[_Key, float]) -> dict[_Key, float]:
+        return {
+            key: (value - old[key]) / self._seconds
+            for key, value in new.items()
+            if key in old and value >= old[key]
+        }
+
+    def by_broker(self, now: Facts, name: str, *, rate: bool) -> dict[int, float]:
+        """The samples of each broker without the label `topic`, or their rates."""
+        found: dict[int, float] = {}
+        pairs = self._pairs if rate else [(page, page) for page in self.now]
+        for old, new in pairs:
+            owner = _owner(now, new)
+            before, after = old.brokers(name, owner), new.brokers(name, owner)
+            if not rate:
+                found |= after
+            elif self._seconds > 0:
+                found |= {
+                    node_id: (value - before[node_id]) / self._seconds
+                    for node_id, value in after.items()
+                    if node_id in before and value >= before[node_id]
+                }
+        return found
+
+
+def _added(parts: Iterable[Mapping[_Key, float]]) -> dict[_Key, float]:
+    total: dict[_Key, float] = {}
+    for part in parts:
+        for key, value in part.items():
+            total[key] = total.get(key, 0.0) + value
+    return total
+
+
+def _owner(now: Facts, page: Metrics) -> int | None:
+    """The broker of a page: a broker reports the partitions that it leads."""
+    for topic, index in page.sums(_CURRENT, "topic", "partition"):
+        partition = now.partitions.get(Place(topic, int(index)))
+        if partition is not None:
+            return partition.leader
+    return None
+
+
+def _brokers(now: Facts, pages: _Pages) -> Iterable[BrokerRow]:
+    rates = {
+        name: pages.by_broker(now, name, rate=True)
+        for name in (_MESSAGES_IN, _BYTES_IN, _BYTES_OUT, _REQUESTS)
+    }
+    connections = pages.by_broker(now, _CONNECTIONS, rate=False)
+    led: dict[int | None, list[Place]] = defaultdict(list)
+    for place, partition in now.partitions.items():
+        led[partition.leader].append(place)
+    coordinators = Counter(group.coordinator for group in now.groups.values())
+    for node_id, address in sorted(now.brokers.items()):
+        yield BrokerRow(
+            node_id=node_id,
+            address=str(address),
+            controller=node_id == now.controller,
+            leaders=len(led[node_id]),
+            groups=coordinators[node_id],
+            records_per_s=rates[_MESSAGES_IN].get(node_id, _appended(now, led[node_id])),
+            bytes_in_per_s=rates[_BYTES_IN].get(node_id),
+            bytes_out_per_s=rates[_BYTES_OUT].get(node_id),
+            requests_per_s=rates[_REQUESTS].get(node_id),
+            connections=_whole(connections.get(node_id)),
+        )
+
+
+def _topics(now: Facts, pages: _Pages) -> Iterable[TopicRow]:
+    places: dict[str, list[Place]] = defaultdict(list)
+    for place in now.partitions:
+        places[place.topic].append(place)
+    counted = pages.rates(_CURRENT, "topic")
+    current, oldest = pages.sums(_CURRENT, "topic"), pages.sums(_OLDEST, "topic")
+    bytes_in, bytes_out = pages.rates(_BYTES_IN, "topic"), pages.rates(_BYTES_OUT, "topic")
+    log_sizes = pages.sums(_LOG_SIZE, "topic")
+    for topic, of_topic in sorted(places.items()):
+        key = (topic,)
+        partitions = [now.partitions[place] for place in of_topic]
+        sizes = [now.sizes[place] for place in of_topic if place in now.sizes]
+        times = [now.oldest_ms[place] for place in of_topic if place in now.oldest_ms]
+        yield TopicRow(
+            topic=topic,
+            partitions=len(of_topic),
+            under_replicated=sum(each.in_sync < each.replicas for each in partitions),
+            leaderless=sum(each.leader is None for each in partitions),
+            records_per_s=counted.get(key, _appended(now, of_topic)),
+            bytes_in_per_s=bytes_in.get(key),
+            bytes_out_per_s=bytes_out.get(key),
+            size_bytes=sum(sizes) if sizes else _whole(log_sizes.get(key)),
+            records=_whole(current[key] - oldest[key]) if key in current and key in oldest else None,
+            oldest_ms=max(0, now.now_ms - min(times)) if times else None,
+            internal=any(each.internal for each in partitions),
+        )
+
+
+def _appended(now: Facts, places: Iterable[Place]) -> float | None:
+    """Records per second by counts in Redis; None unless all partitions are counted."""
+    if not now.appended:
+        return None
+    rate = 0.0
+    for place in places:
+        if place not in now.appended:
+            return None
+        records, seconds = now.appended[place]
+        rate += records / seconds
+    return rate
+
+
+def _groups(before: Facts | None, now: Facts, pages: _Pages) -> Iterable[GroupRow]:
+    lags = pages.sums(_LAG, "consumergroup", "topic", "partition")
+    waits = _most(page.most(_LAG_SECONDS, "group") for page in pages.now)
+    commits = pages.rates(_COMMITS, "group_id")
+    unread: dict[str, float] = defaultdict(float)
+    for (group_id, _, _), value in lags.items():
+        # -1 is a partition without a commit.
+        unread[group_id] += max(value, 0.0)
+    for name, group in sorted(now.groups.items()):
+        total = lag.total((Commit(*place, offset) for place, offset in group.commits.items()), now.lags)
+        records = total.records if total is not None else _whole(unread.get(name))
+        waiting_s = waits.get((name,))
+        waited_ms = None if waiting_s is None else _whole(waiting_s * 1000)
+        yield GroupRow(
+            group=name,
+            state=group.state,
+            protocol=group.protocol,
+            members=group.members,
+            partitions=len(group.commits),
+            record_lag=records,
+            lag_ms=total.waiting_ms if total is not None else waited_ms,
+            commits_per_s=commits.get((name,), _moved(before, now, name)),
+        )
+
+
+def _moved(before: Facts | None, now: Facts, name: str) -> float | None:
+    """Commits per second that changed an offset between the polls, at least."""
+    old = None if before is None else before.groups.get(name)
+    if before is None or old is None or now.at_s <= before.at_s:
+        return None
+    changed = sum(offset != old.commits.get(place) for place, offset in now.groups[name].commits.items())
+    return changed / (now.at_s - before.at_s)
+
+
+def _most(parts: Iterable[Mapping[_Key, float]]) -> dict[_Key, float]:
+    most: dict[_Key, float] = {}
+    for part in parts:
+        for key, value in part.items():
+            most[key] = max(most.get(key, value), value)
+    return most
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None or not math.isfinite(value) else int(value)

@@ -1,0 +1,1 @@
+"""`korvet top`: parsing, rates, keys and the view, without a terminal."""
