@@ -8,7 +8,7 @@ import syslog
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_STORED, Consumer, KafkaException, TopicPartition
 
 from tests.robustness.clients import record_of
 from tests.robustness.dice import Dice
@@ -46,6 +46,8 @@ class Member:
         self._plan = plan
         self._positions: dict[tuple[str, int], int] = {}
         self._assigned: set[tuple[str, int]] = set()
+        # Partitions with records that the client has fetched and would not return, and where to go on.
+        self._skipped: dict[tuple[str, int], int] = {}
         self._polled: list[Record] = []
         self._txn: str | None = None
         config: dict[str, Any] = {
@@ -81,6 +83,7 @@ class Member:
     def _on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         for each in partitions:
             self._positions.pop((each.topic, each.partition), None)
+            self._skipped.pop((each.topic, each.partition), None)
             self._assigned.discard((each.topic, each.partition))
         self._note_assignment("rebalance")
 
@@ -101,15 +104,23 @@ class Member:
         deadline = time.monotonic() + POLL_S
         while len(records) < POLL_RECORDS:
             message = self.client.poll(max(deadline - time.monotonic(), 0.0))
+            skips = message is not None and (message.topic(), message.partition()) in self._skipped
+            self._go_back()
             if message is None:
                 break
-            if message.error() is None:
+            if message.error() is None and not skips:
                 record = record_of(message)
                 records.append(record)
                 self._polled.append(record)
                 self._positions[record.topic, record.partition] = record.offset + 1
         self._note_polled()
         return tuple(records)
+
+    def _go_back(self) -> None:
+        """Read on after the last record that was read."""
+        for (topic, partition), offset in self._skipped.items():
+            self.client.seek(TopicPartition(topic, partition, offset))
+        self._skipped.clear()
 
     def _note_polled(self) -> None:
         """Record what was read since the last time."""
@@ -124,7 +135,13 @@ class Member:
             self._record.add(Poll, self._process, "ok", records=records, **fields)
 
     def on_truncation(self, topic: str, partition: int, offset: int) -> None:
-        """The client goes back to the end of the log, which was truncated before its position."""
+        """The client goes on at the end of the log, which was truncated before the records that it has
+        fetched. It would skip those before that end that nobody has read.
+        """
+        position = self._positions.get((topic, partition), OFFSET_STORED)
+        if position < offset:
+            self._skipped[topic, partition] = position
+            return
         self._note_polled()
         where = {"topic": topic, "partition": partition, "offset": offset}
         self._record.add(Truncated, self._process, "info", **where)
