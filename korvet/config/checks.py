@@ -94,7 +94,9 @@ def _check_admin(config: Config, origin: Callable[[str], str]) -> None:
             raise ConfigError(f"{origin(field)}: {key_of(field)}.location is set too")
     password = config.admin_basic_password or config.admin_basic_password_location
     if (config.admin_basic_user is None) is not (password is None):
-        raise ConfigError(f"{origin('admin_basic_user')}: a user and its password are set together")
+        raise ConfigError(
+            f"{origin('admin_basic_user')}: admin.basic.user and admin.basic.password are set together"
+        )
 
 
 def _check_security(config: Config, origin: Callable[[str], str]) -> None:

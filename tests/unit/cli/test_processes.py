@@ -76,3 +76,22 @@ def test_a_process_reads_from_its_environment_what_it_was_told(monkeypatch: pyte
     assert environ["OTHER"] == "stays"
     assert "KORVET_CONFIG" not in environ
     assert load(environ=environ) == told
+
+
+def test_the_first_admin_port_is_that_of_the_main_process() -> None:
+    told = broker_configs(Config(processes=2, admin_listen="[::]:9308", admin_socket="/run/korvet.sock"))
+    assert [each.admin_listen for each in told] == ["[::]:9309", "[::]:9310"]
+    assert {each.admin_socket for each in told} == {None}
+    told = broker_configs(Config(processes=2, admin_listen="127.0.0.1:0"))
+    assert {each.admin_listen for each in told} == {"127.0.0.1:0"}
+
+
+@pytest.mark.parametrize(
+    ("admin", "listeners"),
+    [(9090, None), (9092, None), (9093, None), (9100, "A://h:9050,B://h:9101"), (65_534, None)],
+)
+def test_admin_ports_that_are_taken_or_missing_are_refused(admin: int, listeners: str | None) -> None:
+    asked = Config(processes=2, admin_listen=f"h:{admin}", listen="h:9092", listeners=listeners)
+    with pytest.raises(ConfigError, match="a port would exceed" if admin == 65_534 else "admin.listen"):
+        broker_configs(asked)
+    assert len(broker_configs(msgspec.structs.replace(asked, admin_listen="h:9200"))) == 2

@@ -1,0 +1,129 @@
+"""Pages: who may read which, in which format, and what is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open_metrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from korvet.admin.access import Access
+from korvet.admin.endpoint import Endpoint, livez
+from korvet.admin.http import Request, Response
+from korvet.admin.metrics_page import MetricsPage, prefers_open_metrics
+from korvet.config.settings import Config
+from korvet.metrics.families.process import ADMIN_REQUESTS, COLLECTOR_FAILURES, LOOP_LAG, SCRAPE_SECONDS
+from korvet.metrics.family import NO_LABELS, Samples
+from korvet.metrics.histogram import Histogram
+from korvet.observe.registry import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+OPEN, CLOSED = Access.of(Config()), Access.of(Config(admin_token="t"))
+
+
+def asked(page: str, access: Access = OPEN, method: str = "GET", **fields: str) -> Response:
+    return asyncio.run(endpoint().answer(access, Request(method, page, fields)))
+
+
+def registry() -> Registry:
+    made = Registry()
+    made.add([("lag", lambda: [Samples(LOOP_LAG, [(NO_LABELS, Histogram())])])])
+    return made
+
+
+def endpoint() -> Endpoint:
+    return Endpoint({"/livez": livez, "/metrics": MetricsPage(registry()).answer})
+
+
+@pytest.mark.parametrize(
+    ("page", "access", "fields", "status"),
+    [
+        ("/livez", OPEN, {}, 200),
+        ("/livez", CLOSED, {}, 200),
+        ("/metrics", OPEN, {}, 200),
+        ("/metrics", CLOSED, {}, 401),
+        ("/metrics", CLOSED, {"authorization": "Bearer x"}, 401),
+        ("/metrics", CLOSED, {"authorization": "Bearer t"}, 200),
+        ("/", OPEN, {}, 404),
+        ("/", CLOSED, {}, 401),
+        ("/livez/", OPEN, {}, 404),
+    ],
+)
+def test_who_may_read_which_page(page: str, access: Access, fields: dict[str, str], status: int) -> None:
+    response = asked(page, access, **fields)
+    assert response.status == status
+    assert (("WWW-Authenticate", 'Bearer realm="korvet"') in response.fields) == (status == 401)
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "get"])
+def test_nothing_can_be_changed(method: str) -> None:
+    response = asked("/livez", method=method)
+    assert response.status is HTTPStatus.METHOD_NOT_ALLOWED
+    assert ("Allow", "GET, HEAD") in response.fields
+
+
+def test_requests_are_counted() -> None:
+    served = endpoint()
+
+    async def ask() -> None:
+        for page in ("/livez", "/livez", "/x", "/y"):
+            await served.answer(OPEN, Request("GET", page))
+
+    asyncio.run(ask())
+    (samples,) = served.collect()
+    assert dict(samples.rows) == {ADMIN_REQUESTS.text("/livez", 200): 2, ADMIN_REQUESTS.text("", 404): 2}
+
+
+@pytest.mark.parametrize(
+    ("accept", "open_metrics"),
+    [
+        ("", False),
+        ("*/*", False),
+        ("text/plain;version=0.0.4;q=0.5,*/*;q=0.1", False),
+        ("application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5", True),
+        (
+            "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+            "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
+            True,
+        ),
+        ("application/openmetrics-text;q=0", False),
+    ],
+)
+def test_formats_are_chosen_as_the_client_prefers(accept: str, open_metrics: bool) -> None:
+    assert prefers_open_metrics(accept) == open_metrics
+    response = asked("/metrics", accept=accept)
+    text = b"".join(response.body).decode()
+    parse: Any = parse_open_metrics if open_metrics else parse_text
+    assert {family.name for family in parse(text)} >= {"korvet_event_loop_lag_seconds"}
+    assert response.content_type.startswith("application/openmetrics-text" if open_metrics else "text/plain")
+
+
+def test_pages_are_compressed_on_request() -> None:
+    plain = b"".join(asked("/metrics").body)
+    packed = asked("/metrics", **{"accept-encoding": "deflate, gzip"})
+    assert ("Content-Encoding", "gzip") in packed.fields
+    assert gzip.decompress(b"".join(packed.body)) == plain
+
+
+def test_a_collector_that_fails_does_not_hide_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> Iterator[Samples]:
+        yield Samples(SCRAPE_SECONDS, [(NO_LABELS, 1)])
+        raise RuntimeError("broken collector")
+
+    made = Registry()
+    made.add([("broken", broken), *[("lag", lambda: [Samples(LOOP_LAG, [(NO_LABELS, Histogram())])])]])
+    with pytest.raises(ValueError, match="already"):
+        made.add([("lag", broken)])
+    found = {samples.family: dict(samples.rows) for samples in made.collect()}
+    assert set(found) == {SCRAPE_SECONDS, LOOP_LAG, COLLECTOR_FAILURES}
+    assert found[COLLECTOR_FAILURES] == {
+        COLLECTOR_FAILURES.text("broken"): 1,
+        COLLECTOR_FAILURES.text("lag"): 0,
+    }
+    assert "broken collector" in caplog.text
