@@ -41,7 +41,13 @@ _REBALANCE_TIMEOUT: Final = timedelta(seconds=2)
 _HEARTBEAT_S: Final = 0.3
 # Errors that say that this is no member (any more): it joins again.
 _NO_MEMBER: Final = frozenset(
-    {ErrorCode.unknown_member_id, ErrorCode.illegal_generation, ErrorCode.fenced_member_epoch}
+    {
+        ErrorCode.unknown_member_id,
+        ErrorCode.illegal_generation,
+        ErrorCode.fenced_member_epoch,
+        # A group without members and offsets is deleted after a while.
+        ErrorCode.group_id_not_found,
+    }
 )
 _NOT_COMMITTED: Final = _NO_MEMBER | {ErrorCode.rebalance_in_progress, ErrorCode.stale_member_epoch}
 
