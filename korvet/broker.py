@@ -29,6 +29,7 @@ from korvet.embedded import socket_of
 from korvet.embedded.disk_space import DiskSpace
 from korvet.groups.config import GroupConfig
 from korvet.logs import FollowedLevel
+from korvet.observe.lag import LagWatch
 from korvet.observe.lifecycle import Lifecycle, Phase
 from korvet.observe.parts import Parts
 from korvet.protocol import registry
@@ -179,6 +180,7 @@ def _assemble(
         transactions=transactions,
         topics=TopicDirectory(store.catalogue, store.logs, live, coordinator),
         copies=PartitionCopies(store.router, store.commands.keyspace, time.monotonic),
+        lag=LagWatch(live, store, store.membership, coordinator),
     )
 
 
@@ -319,6 +321,8 @@ def _housekeeping(parts: Parts) -> list[asyncio.Task[None]]:
         keep("watch for evictions", EvictionWatch(parts.store.router).run),
         keep("users, ACLs and quotas", partial(security.keep_up, guards=guards)),
     ]
+    if config.serves_admin:
+        tasks.append(keep("record counts", parts.lag.run))
     if config.native_groups_enable:
         store, interval_ms = parts.store, config.native_groups_interval_ms
         exporter = NativeExporter(store.commands, store.catalogue, parts.coordinator, interval_ms)

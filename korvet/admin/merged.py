@@ -63,7 +63,7 @@ class MergedService:
         """Serve the pages, if the settings ask for an endpoint. Returns the unix socket (`admin.socket`) that
         each broker has to serve. Raises ConfigError and OSError; see AdminServer.open.
         """
-        if self._config.admin_address is None and self._config.admin_socket is None:
+        if not self._config.serves_admin:
             return {}
         folder = Path(self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix="korvet-admin-")))
         if len(str(folder)) > _LONGEST_PATH - len("/1000000000"):

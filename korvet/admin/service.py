@@ -44,7 +44,7 @@ class AdminService:
         """Serve the pages, if the settings ask for an endpoint. Raises ConfigError and OSError; see
         AdminServer.open.
         """
-        if self._config.admin_address is None and self._config.admin_socket is None:
+        if not self._config.serves_admin:
             return
         metrics = MetricsPage(self._registry)
         endpoint = Endpoint(

@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from korvet.config.address import Address, parse_address
-from korvet.config.fields import INT32_MAX, key_of
+from korvet.config.fields import INT32_MAX, Count, key_of
 from korvet.config.topic_settings import TopicSettings
 
 # An empty secret would admit everybody.
@@ -61,6 +61,33 @@ class AdminSettings(TopicSettings, frozen=True, kw_only=True, forbid_unknown_fie
             description="Longest time since the last reply of Redis with which the broker is ready.",
         ),
     ] = 3_000
+    metrics_lag_interval_ms: Annotated[
+        int,
+        Meta(
+            ge=100,
+            le=INT32_MAX,
+            description="How often the broker counts the records of partitions and the lag of groups for "
+            "metrics.",
+        ),
+    ] = 5_000
+    metrics_topics: Annotated[
+        str, Meta(description="Regular expression of the topics that metrics show one by one.")
+    ] = ".*"
+    metrics_groups: Annotated[
+        str, Meta(description="Regular expression of the groups that metrics show one by one.")
+    ] = ".*"
+    metrics_max_rows: Annotated[
+        Count,
+        Meta(
+            description="Most partitions, and most pairs of a group and a partition, that the metrics of one "
+            "broker show one by one. Further topics and groups are left out as a whole."
+        ),
+    ] = 20_000
+
+    @property
+    def serves_admin(self) -> bool:
+        """Whether there is an admin endpoint."""
+        return bool(self.admin_listen) or self.admin_socket is not None
 
     @property
     def admin_address(self) -> Address | None:

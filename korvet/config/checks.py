@@ -37,6 +37,7 @@ def check(config: Config, origin: Callable[[str], str]) -> None:
         raise ConfigError(f"{origin('advertise')}: clients cannot connect to port 0")
     _check_security(config, origin)
     _check_admin(config, origin)
+    _check_texts(config, {"metrics_topics": _expression, "metrics_groups": _expression}, origin)
     if not _KEYSPACE.match(config.keyspace):
         raise ConfigError(
             f"{origin('keyspace')}: expected letters, digits, dots, dashes and underscores, "
@@ -153,6 +154,13 @@ def _check_texts(
             parse(getattr(config, field))
         except ValueError as error:
             raise ConfigError(f"{origin(field)}: {error}") from error
+
+
+def _expression(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from error
 
 
 def _check_url(url: str, origin: str) -> None:

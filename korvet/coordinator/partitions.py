@@ -45,13 +45,15 @@ _Term = TypeVar("_Term", bound=ServedPartition[Any, Any])
 class LoadCounts:
     """What is counted of a coordinator's partitions, since the start of the broker."""
 
-    __slots__ = ("gained", "load_seconds", "lost")
+    __slots__ = ("gained", "load_seconds", "lost", "reloads")
 
     def __init__(self) -> None:
         self.gained = 0
         """Partitions that this broker began to coordinate, or coordinates in a new leader epoch."""
         self.lost = 0
         """Partitions that this broker ceased to coordinate, or coordinates in a new leader epoch."""
+        self.reloads = 0
+        """How often a partition was read again because an append had failed."""
         self.load_seconds = Histogram(LOAD_BOUNDS)
         """From the beginning of a load until its partition is served; retries included."""
 
@@ -113,8 +115,6 @@ class Partitions(Generic[_Term]):
         """None until `serve`."""
         self.closed = False
         self.counts = LoadCounts()
-        self.reloads = 0
-        """How often a partition was read again because an append had failed."""
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -181,6 +181,11 @@ class Partitions(Generic[_Term]):
     def loading(self) -> int:
         """How many partitions are being loaded."""
         return sum(not partition.changed.is_set() for partition in self._partitions)
+
+    @property
+    def served(self) -> int:
+        """How many partitions are served."""
+        return sum(partition.term is not None for partition in self._partitions)
 
     def _tell_loaded(self) -> None:
         if self._on_loaded is not None and self.are_loaded:
@@ -288,7 +293,7 @@ class Partitions(Generic[_Term]):
         self._load_again(partition)
 
     def _load_again(self, partition: Partition[_Term]) -> None:
-        self.reloads += 1
+        self.counts.reloads += 1
         term, partition.term = partition.term, None
         self._load_soon(partition)
         if term is not None:

@@ -155,7 +155,7 @@ class CoordinatorService:
     @property
     def reloads(self) -> int:
         """How often a partition was read again because an append had failed."""
-        return self._partitions.reloads
+        return self._partitions.counts.reloads
 
     # Life cycle
 
@@ -176,6 +176,11 @@ class CoordinatorService:
     async def wait_loaded(self) -> None:
         """Wait until every partition serves or is coordinated by another broker."""
         await self._partitions.wait_loaded()
+
+    @property
+    def served(self) -> int:
+        """How many partitions are served."""
+        return self._partitions.served
 
     @property
     def loading(self) -> int:

@@ -131,6 +131,11 @@ class TransactionService:
         await self._partitions.wait_loaded()
 
     @property
+    def served(self) -> int:
+        """How many partitions are served."""
+        return self._partitions.served
+
+    @property
     def loading(self) -> int:
         """How many partitions are being loaded."""
         return self._partitions.loading

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from korvet.observe import process
+from korvet.observe import groups, partitions, process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,3 +26,6 @@ def of_broker(parts: Parts, dispatcher: Dispatcher) -> Iterator[tuple[str, Colle
     """The collectors of a broker's parts, by name."""
     yield "lifecycle", partial(process.collect_phase, parts.lifecycle)
     yield "exceptions", partial(process.collect_exceptions, dispatcher.failures)
+    yield "partitions", partial(partitions.collect, parts)
+    yield "groups", groups.GroupCollector(parts).collect
+    yield "coordinators", partial(groups.collect_coordinators, parts)

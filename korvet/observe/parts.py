@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from korvet.coordinator.service import CoordinatorService
     from korvet.coordinator.transactions import TransactionService
     from korvet.groups.config import GroupConfig
+    from korvet.observe.lag import LagWatch
     from korvet.observe.lifecycle import Lifecycle
     from korvet.server.listener import Listener
     from korvet.storage.brokers.mailbox import Mailbox
@@ -39,6 +40,7 @@ class Parts(NamedTuple):
     transactions: TransactionService
     topics: TopicDirectory
     copies: PartitionCopies
+    lag: LagWatch
 
     @property
     def config(self) -> Config:

@@ -58,6 +58,10 @@ class Logs:
             found = logs[partition] = self._open(topic, partition)
         return found
 
+    def opened(self, topic: str, partition: int) -> PartitionLog | None:
+        """The PartitionLog of a partition, if it is open already."""
+        return self._logs.get(topic, {}).get(partition)
+
     def leader_epoch_of(self, topic: str, partition: int) -> int | None:
         """The leader epoch in which this process leads a partition; None if it does not lead the partition,
         0 without a membership.

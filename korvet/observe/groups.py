@@ -1,0 +1,340 @@
+"""The groups that the broker coordinates: members, positions and lag; what its coordinators count."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from uuid import UUID
+
+from korvet.groups.consumer.group import ConsumerGroup
+from korvet.metrics.families import groups as families
+from korvet.metrics.family import NO_LABELS, Samples
+from korvet.offsets.consumer_protocol import DecodeError, decode_assignment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from korvet.coordinator.partitions import LoadCounts
+    from korvet.groups.group import Group
+    from korvet.metrics.family import Family
+    from korvet.observe.lag import WatchedGroup
+    from korvet.observe.parts import Parts
+    from korvet.storage.topic import Topic
+
+_Item = TypeVar("_Item")
+
+# The value of a partition without a commit.
+_NONE = -1
+
+
+class _Owner(NamedTuple):
+    """The labels of the member that a partition is assigned to; empty if there is none."""
+
+    member_host: str = ""
+    consumer_id: str = ""
+    client_id: str = ""
+
+
+class _Row(NamedTuple):
+    """A partition of a group at the time of the scrape."""
+
+    text: str
+    member_text: str
+    """Empty without a commit."""
+    ordinal: int
+    raw_offset: int
+    lag: int
+    waiting_s: float
+
+
+class _Sums(NamedTuple):
+    """A topic of a group."""
+
+    text: str
+    cluster_text: str
+    ordinals: int
+    lag: int
+
+
+class _View(NamedTuple):
+    """A group at the time of the scrape."""
+
+    cluster_text: str
+    rows: list[_Row]
+    sums: list[_Sums]
+    """Empty if nothing is counted yet."""
+    max_lag: int
+    max_waiting_s: float
+    sum_lag: int
+
+
+_NOBODY = _Owner()
+
+
+class GroupCollector:
+    """Reads the groups of one broker. Keeps the label texts of what it has shown before."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._cluster_id = parts.store.commands.cluster_id
+        self._texts = _Texts()
+        # By assignment of a member.
+        self._assigned: dict[bytes, list[tuple[str, int]]] = {}
+
+    def collect(self) -> Iterator[Samples]:
+        """See Collector."""
+        self._texts.forget_unused()
+        present = dict(self._groups())
+        yield from self._members(present)
+        # The first family makes the views, group by group, and all families show the same numbers.
+        views = _Made(self._views(present))
+        yield Samples(families.LAG, ((row.text, row.lag) for row in _rows(views)))
+        yield Samples(families.CURRENT_OFFSET, ((row.text, row.ordinal) for row in _rows(views)))
+        yield Samples(families.RAW_CURRENT_OFFSET, ((row.text, row.raw_offset) for row in _rows(views)))
+        yield Samples(families.GROUP_LAG, ((row.member_text, row.lag) for row in _committed(views)))
+        yield Samples(
+            families.GROUP_LAG_SECONDS, ((row.member_text, row.waiting_s) for row in _committed(views))
+        )
+        yield Samples(families.LAG_SUM, ((each.text, each.lag) for each in _sums(views)))
+        yield Samples(families.CURRENT_OFFSET_SUM, ((each.text, each.ordinals) for each in _sums(views)))
+        yield Samples(families.TOPIC_SUM_LAG, ((each.cluster_text, each.lag) for each in _sums(views)))
+        yield Samples(families.MAX_LAG, ((each.cluster_text, each.max_lag) for each in views if each.sums))
+        yield Samples(
+            families.MAX_LAG_SECONDS, ((each.cluster_text, each.max_waiting_s) for each in views if each.sums)
+        )
+        yield Samples(families.SUM_LAG, ((each.cluster_text, each.sum_lag) for each in views if each.sums))
+
+    def _groups(self) -> Iterator[tuple[str, Group | ConsumerGroup]]:
+        for _, term in self._parts.coordinator.terms:
+            yield from term.shard.groups.items()
+
+    # Members and states
+
+    def _members(self, present: dict[str, Group | ConsumerGroup]) -> Iterator[Samples]:
+        counts, lag = self._parts.coordinator.counts, self._parts.lag
+        counts.keep(present)
+        shown = [(name, group) for name, group in present.items() if lag.shows_group(name)]
+        shown = shown[: self._parts.config.metrics_max_rows]
+        text = families.MEMBERS.text
+        yield Samples(families.MEMBERS, ((text(name), len(group.members)) for name, group in shown))
+        info = families.INFO.text
+        yield Samples(
+            families.INFO,
+            (
+                (info(name, group.state_name, group.group_type, group.protocol_type or ""), 1)
+                for name, group in shown
+            ),
+        )
+        states = Counter(group.state_name for group in present.values())
+        yield _by_label(families.GROUPS, states)
+        for family, of_group in (
+            (families.REBALANCES, counts.rebalances),
+            (families.COMMITS, counts.commits),
+        ):
+            found = [(name, of_group[name]) for name, _ in shown if name in of_group]
+            yield Samples(family, ((text(name), count) for name, count in found))
+
+    # Positions and lag
+
+    def _views(self, present: dict[str, Group | ConsumerGroup]) -> Iterator[_View]:
+        lag, now_ms = self._parts.lag, time.time_ns() // 1_000_000
+        for watched in list(lag.groups.values()):
+            if watched.is_shown:
+                yield self._view(watched, self._owners(present.get(watched.group_id)), now_ms)
+
+    def _view(self, watched: WatchedGroup, owners: dict[tuple[str, int], _Owner], now_ms: int) -> _View:
+        name = watched.group_id
+        rows: list[_Row] = []
+        sums: list[_Sums] = []
+        for topic_name in list(watched.topics):
+            topic = self._parts.store.catalogue.get(topic_name)
+            if topic is None:
+                continue
+            found = list(self._rows(watched, topic, owners, now_ms))
+            rows += found
+            known = [row for row in found if row.member_text]
+            if known:
+                ordinals, lag = sum(row.ordinal for row in known), sum(row.lag for row in known)
+                text = self._texts.of(families.LAG_SUM, name, topic_name)
+                cluster_text = self._texts.of(families.TOPIC_SUM_LAG, self._cluster_id, name, topic_name)
+                sums.append(_Sums(text, cluster_text, ordinals, lag))
+        return _View(
+            self._texts.of(families.SUM_LAG, self._cluster_id, name),
+            rows,
+            sums,
+            max((row.lag for row in rows), default=0),
+            max((row.waiting_s for row in rows), default=0.0),
+            sum(each.lag for each in sums),
+        )
+
+    def _rows(
+        self, watched: WatchedGroup, topic: Topic, owners: dict[tuple[str, int], _Owner], now_ms: int
+    ) -> Iterator[_Row]:
+        """The partitions of a topic that the group has committed for. Those that are not counted yet are left
+        out.
+        """
+        name, logs, texts = watched.group_id, self._parts.lag.logs, self._texts
+        commits = watched.topics.get(topic.name, {})
+        for partition in range(topic.partitions):
+            text = texts.of(families.LAG, name, topic.name, partition)
+            progress, log = commits.get(partition), logs.get((topic.name, partition))
+            if progress is None:
+                yield _Row(text, "", _NONE, _NONE, _NONE, 0.0)
+                continue
+            ends = None if log is None else log.ends
+            ordinal = None if ends is None else progress.ordinal(ends)
+            if ends is None or ordinal is None or progress.position is None:
+                continue
+            owner = owners.get((topic.name, partition), _NOBODY)
+            member_text = texts.of(families.GROUP_LAG, self._cluster_id, name, topic.name, partition, *owner)
+            lag = ends.end_ordinal - ordinal
+            waiting_s = progress.waiting_s(now_ms) if lag else 0.0
+            yield _Row(text, member_text, ordinal, progress.position.offset, lag, waiting_s)
+
+    # Members of partitions
+
+    def _owners(self, group: Group | ConsumerGroup | None) -> dict[tuple[str, int], _Owner]:
+        """The member that each partition is assigned to."""
+        if group is None or group.is_empty:
+            return {}
+        found: dict[tuple[str, int], _Owner] = {}
+        if isinstance(group, ConsumerGroup):
+            for (topic_id, partition), member_id in group.owners.items():
+                topic = self._parts.store.catalogue.by_id(UUID(bytes=topic_id))
+                member = group.members.get(member_id)
+                if topic is not None and member is not None:
+                    client = member.subscription
+                    owner = _Owner(client.client_host, member_id, client.client_id)
+                    found[topic.name, partition] = owner
+            return found
+        for classic in group.members.values():
+            owner = _Owner(classic.client_host, classic.member_id, classic.client_id)
+            for place in self._assignment(classic.assignment):
+                found[place] = owner
+        return found
+
+    def _assignment(self, assignment: bytes) -> list[tuple[str, int]]:
+        found = self._assigned.get(assignment)
+        if found is None:
+            if len(self._assigned) > self._parts.config.metrics_max_rows:
+                self._assigned.clear()
+            found = self._assigned[assignment] = _decoded(assignment)
+        return found
+
+
+class _Texts:
+    """Label texts by family and label values, as long as scrapes use them."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[object, ...], str] = {}
+        self._used: dict[tuple[object, ...], str] = {}
+
+    def of(self, family: Family, *values: object) -> str:
+        """See Family.text."""
+        key = family.name, *values
+        text = self._used.get(key)
+        if text is None:
+            text = self._last.get(key) or family.text(*values)
+            self._used[key] = text
+        return text
+
+    def forget_unused(self) -> None:
+        """A scrape ends: keep the texts that it has used."""
+        self._last, self._used = self._used, {}
+
+
+class _Made(Generic[_Item]):
+    """Items that are made when somebody iterates over them, once for all."""
+
+    def __init__(self, source: Iterator[_Item]) -> None:
+        self._source = source
+        self._made: list[_Item] = []
+
+    def __iter__(self) -> Iterator[_Item]:
+        yield from self._made
+        for item in self._source:
+            self._made.append(item)
+            yield item
+
+
+def _rows(views: Iterable[_View]) -> Iterator[_Row]:
+    return (row for view in views for row in view.rows)
+
+
+def _committed(views: Iterable[_View]) -> Iterator[_Row]:
+    return (row for row in _rows(views) if row.member_text)
+
+
+def _sums(views: Iterable[_View]) -> Iterator[_Sums]:
+    return (each for view in views for each in view.sums)
+
+
+def _decoded(assignment: bytes) -> list[tuple[str, int]]:
+    """The partitions of an assignment; none if another protocol than that of consumers made it."""
+    if not assignment:
+        return []
+    try:
+        found = decode_assignment(assignment)
+    except DecodeError:
+        return []
+    return [(each.topic, number) for each in found.assigned_partitions for number in each.partitions]
+
+
+def collect_coordinators(parts: Parts) -> Iterator[Samples]:
+    """See Collector."""
+    coordinator, transactions = parts.coordinator, parts.transactions
+    counts = coordinator.counts
+    yield Samples(families.REBALANCE_SECONDS, [(NO_LABELS, counts.rebalance_seconds)])
+    yield Samples(families.COMMIT_SECONDS, [(NO_LABELS, counts.commit_seconds)])
+    requests = {
+        "join": counts.joins,
+        "sync": counts.syncs,
+        "heartbeat": counts.heartbeats,
+        "leave": counts.leaves,
+    }
+    yield _by_label(families.REQUESTS, requests)
+    yield Samples(families.EXPIRED_MEMBERS, [(NO_LABELS, counts.expired_members)])
+    offsets = {
+        "committed": counts.committed_offsets,
+        "exported": counts.exported_offsets,
+        "expired": counts.expired_offsets,
+    }
+    yield _by_label(families.OFFSETS, offsets)
+    waiting, failed = coordinator.unprojected
+    yield _by_label(families.UNPROJECTED, {"waiting": waiting, "failed": failed})
+    yield from _loads({"groups": coordinator, "transactions": transactions})
+
+
+class _Coordinator(Protocol):
+    @property
+    def loads(self) -> LoadCounts: ...
+
+    @property
+    def served(self) -> int: ...
+
+    @property
+    def loading(self) -> int: ...
+
+
+def _loads(coordinators: dict[str, _Coordinator]) -> Iterator[Samples]:
+    states = [
+        (families.COORDINATED.text(name, state), count)
+        for name, each in coordinators.items()
+        for state, count in (("served", each.served), ("loading", each.loading))
+    ]
+    yield Samples(families.COORDINATED, states)
+    loads = {name: each.loads for name, each in coordinators.items()}
+    moves = [
+        (families.MOVES.text(name, event), count)
+        for name, each in loads.items()
+        for event, count in (("gained", each.gained), ("lost", each.lost))
+    ]
+    yield Samples(families.MOVES, moves)
+    seconds, reloads = families.LOAD_SECONDS, families.RELOADS
+    yield Samples(seconds, [(seconds.text(name), each.load_seconds) for name, each in loads.items()])
+    yield Samples(reloads, [(reloads.text(name), each.reloads) for name, each in loads.items()])
+
+
+def _by_label(family: Family, counts: dict[str, int]) -> Samples:
+    return Samples(family, [(family.text(name), count) for name, count in counts.items()])

@@ -1,0 +1,326 @@
+"""Keeps the ends of partitions and the positions of groups up to date, for metrics.
+
+Every broker looks at the partitions that it leads, and at those in which groups that it coordinates have
+committed, whoever leads them. A look reads Redis in small steps, so that clients' commands find room between
+them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
+
+from korvet.metrics.families import partitions as families
+from korvet.metrics.histogram import Histogram
+from korvet.observe.ordinals import read_ordinals
+from korvet.observe.positions import Progress, Turns, WatchedLog
+from korvet.slices import sliced
+from korvet.storage.errors import LinkLost, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from korvet.config.live import LiveConfig
+    from korvet.config.settings import Config
+    from korvet.coordinator.service import CoordinatorService
+    from korvet.coordinator.term import Term
+    from korvet.groups.offset_table import GroupTopicPartition
+    from korvet.observe.ordinals import Ends
+    from korvet.storage.brokers.membership import Membership
+    from korvet.storage.store import Store
+    from korvet.storage.topic import Topic
+
+_Item = TypeVar("_Item")
+
+log = logging.getLogger(__name__)
+
+# Limits the logs whose ends are read at once: less than 1 ms of Redis's time.
+_ENDS_AT_ONCE: Final = 64
+# Limits the logs whose positions are counted at once, and the positions of one call. A position far from the
+# one before costs Redis about 0.1 ms.
+_COUNTED_AT_ONCE: Final = 4
+_POSITIONS_AT_ONCE: Final = 4
+# Limits how often the positions of a log are counted again in one look because records were deleted from it.
+_EDITIONS: Final = 3
+# Logs of a look, if there are more than these and few have changed.
+_MOST_LOGS: Final = 1_000
+# How many looks a change of a log is remembered for.
+_LATELY: Final = 6
+# After a look, the watch rests for at least this multiple of the look's time.
+_RESTS: Final = 4
+_ROUND_BOUNDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class WatchedGroup:
+    """The committed offsets of one group."""
+
+    __slots__ = ("group_id", "is_shown", "topics")
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.topics: dict[str, dict[int, Progress]] = {}
+        """By topic and partition."""
+        self.is_shown = False
+        """Whether its positions are counted: the limits of the settings permit it."""
+
+
+class _Loaded:
+    """The groups of one term of a partition of `__consumer_offsets`."""
+
+    __slots__ = ("groups", "term")
+
+    def __init__(self, term: Term) -> None:
+        self.term = term
+        self.groups: set[str] = set()
+
+
+class LagWatch:
+    """Looks at the logs and groups of one broker every `metrics.lag.interval.ms`, or less often if that takes
+    long.
+    """
+
+    def __init__(
+        self, live: LiveConfig, store: Store, member: Membership, coordinator: CoordinatorService
+    ) -> None:
+        self._live = live
+        self._store = store
+        self._member = member
+        self._coordinator = coordinator
+        self._turns = Turns(_MOST_LOGS, _LATELY)
+        self._loaded: dict[int, _Loaded] = {}
+        self.logs: dict[tuple[str, int], WatchedLog] = {}
+        """By topic and partition."""
+        self.groups: dict[str, WatchedGroup] = {}
+        """All groups with committed offsets that this broker coordinates and `metrics.groups` matches."""
+        self.shown_topics: list[Topic] = []
+        """The topics of which this broker shows the partitions that it leads."""
+        self.topics_left_out = 0
+        self.groups_left_out = 0
+        self.looks = 0
+        self.looked_at_s: float | None = None
+        """When the last look began that came to its end (time.monotonic)."""
+        self.look_seconds = Histogram(_ROUND_BOUNDS)
+        self.read_ends = 0
+        self.read_positions = 0
+        self.failures = 0
+
+    @property
+    def _config(self) -> Config:
+        return self._live.now
+
+    async def run(self) -> NoReturn:
+        """Look until cancelled."""
+        while True:
+            began_s = time.monotonic()
+            try:
+                await self.look()
+                self.looked_at_s = began_s
+            except StorageError as error:
+                log.debug("partitions and groups cannot be looked at: %s", error)
+            took_s = time.monotonic() - began_s
+            self.look_seconds.observe(took_s)
+            interval_s = self._config.metrics_lag_interval_ms / 1000
+            await asyncio.sleep(max(interval_s - took_s, _RESTS * took_s))
+
+    async def look(self) -> None:
+        """Bring everything up to date that has changed, as far as this broker knows. Raises LinkLost."""
+        self.looks += 1
+        await self._follow_topics()
+        await self._follow_terms()
+        await self._admit_groups()
+        for key in [key for key, watched in self.logs.items() if not watched.is_needed]:
+            del self.logs[key]
+        chosen = self._turns.choose(self.logs.values(), self._has_grown, self.looks)
+        for some in _pages(chosen, _ENDS_AT_ONCE):
+            await self._read(some)
+
+    def shows_group(self, group_id: str) -> bool:
+        """Whether `metrics.groups` matches a group."""
+        return re.fullmatch(self._config.metrics_groups, group_id) is not None
+
+    # What is watched
+
+    async def _follow_topics(self) -> None:
+        """Watch the partitions that this broker leads."""
+        config, node_id, assignment = self._config, self._member.node_id, self._member.assignment
+        matches = re.compile(config.metrics_topics).fullmatch
+        rows = left_out = 0
+        shown = []
+        led: set[tuple[str, int]] = set()
+        async for topic in sliced(self._store.catalogue.topics.values()):
+            leaders = assignment.leaders(topic.name, topic.partitions)[: topic.partitions]
+            mine = [number for number, leader in enumerate(leaders) if leader.node_id == node_id]
+            if not matches(topic.name) or rows + len(mine) > config.metrics_max_rows:
+                left_out += 1
+                continue
+            rows += len(mine)
+            shown.append(topic)
+            for number in mine:
+                self._log(topic, number)
+                led.add((topic.name, number))
+        for key, watched in self.logs.items():
+            watched.is_led = key in led
+        self.shown_topics, self.topics_left_out = shown, left_out
+
+    def _log(self, topic: Topic, partition: int) -> WatchedLog:
+        key = topic.name, partition
+        known = self.logs.get(key)
+        if known is not None and known.topic.topic_id == topic.topic_id:
+            known.topic = topic
+            return known
+        made = self.logs[key] = WatchedLog(topic, partition)
+        made.text = families.CURRENT_OFFSET.text(*key)
+        made.cluster_text = families.LATEST_OFFSET.text(self._store.commands.cluster_id, *key)
+        if known is not None:
+            # The topic was deleted and created again.
+            for group_id, progress in known.commits.items():
+                progress.forget()
+                made.commits[group_id] = progress
+        return made
+
+    async def _follow_terms(self) -> None:
+        """Take over the commits since the last look, and all commits of partitions that were loaded since."""
+        terms = dict(self._coordinator.terms)
+        for number in [each for each, loaded in self._loaded.items() if terms.get(each) is not loaded.term]:
+            for group_id in self._loaded.pop(number).groups:
+                self._drop_group(group_id)
+        matches = re.compile(self._config.metrics_groups).fullmatch
+        for number, term in terms.items():
+            loaded = self._loaded.get(number)
+            if loaded is None:
+                loaded = self._loaded[number] = _Loaded(term)
+            moved = term.shard.take_moved()
+            async for place in sliced(_places(term) if moved is None else moved):
+                if matches(place[0]):
+                    self._follow_commit(loaded, place)
+
+    def _follow_commit(self, loaded: _Loaded, place: GroupTopicPartition) -> None:
+        group_id, topic, partition = place
+        committed = loaded.term.committed(place)
+        group = self.groups.get(group_id)
+        if committed is None:
+            if group is not None and group.topics.get(topic, {}).pop(partition, None) is not None:
+                self._unlink(group_id, topic, partition)
+                if not group.topics[topic]:
+                    del group.topics[topic]
+                if not group.topics:
+                    self._drop_group(group_id)
+                    loaded.groups.discard(group_id)
+            return
+        if group is None:
+            group = self.groups[group_id] = WatchedGroup(group_id)
+            loaded.groups.add(group_id)
+        partitions = group.topics.setdefault(topic, {})
+        progress = partitions.get(partition)
+        if progress is None:
+            progress = partitions[partition] = Progress(committed.offset)
+        progress.offset = committed.offset
+
+    async def _admit_groups(self) -> None:
+        """Count the positions of as many groups as the settings permit, the longest known ones first."""
+        catalogue, most = self._store.catalogue, self._config.metrics_max_rows
+        rows = left_out = 0
+        async for group in sliced(list(self.groups.values())):
+            topics = [found for name in group.topics if (found := catalogue.get(name)) is not None]
+            size = sum(topic.partitions for topic in topics)
+            if rows + size > most:
+                left_out += 1
+                group.is_shown = False
+                self._unlink_group(group)
+                continue
+            rows += size
+            group.is_shown = True
+            for topic in topics:
+                for partition, progress in group.topics[topic.name].items():
+                    if partition < topic.partitions:
+                        self._log(topic, partition).commits[group.group_id] = progress
+        self.groups_left_out = left_out
+
+    def _drop_group(self, group_id: str) -> None:
+        group = self.groups.pop(group_id, None)
+        if group is not None:
+            self._unlink_group(group)
+
+    def _unlink_group(self, group: WatchedGroup) -> None:
+        for topic, partitions in group.topics.items():
+            for partition in partitions:
+                self._unlink(group.group_id, topic, partition)
+
+    def _unlink(self, group_id: str, topic: str, partition: int) -> None:
+        watched = self.logs.get((topic, partition))
+        if watched is not None:
+            watched.commits.pop(group_id, None)
+
+    # Reading
+
+    def _has_grown(self, watched: WatchedLog) -> bool:
+        opened = self._store.logs.opened(watched.topic.name, watched.partition)
+        if opened is None or not opened.state.loaded or watched.ends is None:
+            return False
+        ends = watched.ends
+        return (opened.state.log_start, opened.state.log_end) != (ends.log_start, ends.log_end)
+
+    async def _read(self, some: Sequence[WatchedLog]) -> None:
+        found = await asyncio.gather(*map(self._ends, some))
+        due = []
+        for watched, ends in zip(some, found, strict=True):
+            if ends is None:
+                continue
+            if watched.due_commits(ends):
+                due.append((watched, ends))
+            else:
+                watched.take(ends, self.looks)
+        for page in _pages(due, _COUNTED_AT_ONCE):
+            await asyncio.gather(*(self._count(watched, ends) for watched, ends in page))
+
+    async def _ends(self, watched: WatchedLog) -> Ends | None:
+        try:
+            ends, _ = await read_ordinals(self._store.commands, watched.topic, watched.partition)
+        except StorageError as error:
+            self._failed(watched, error)
+            return None
+        self.read_ends += 1
+        return ends
+
+    async def _count(self, watched: WatchedLog, ends: Ends) -> None:
+        """Count the positions of the groups that have moved."""
+        try:
+            for _ in range(_EDITIONS):
+                edition = ends.edition
+                for due in _pages(watched.due_commits(ends), _POSITIONS_AT_ONCE):
+                    # They may move while Redis counts.
+                    offsets = [progress.offset for progress in due]
+                    asked = [(max(progress.offset, 0), progress.near(edition)) for progress in due]
+                    ends, positions = await read_ordinals(
+                        self._store.commands, watched.topic, watched.partition, asked, edition
+                    )
+                    self.read_positions += len(due)
+                    for progress, offset, position in zip(due, offsets, positions, strict=True):
+                        progress.take(position._replace(offset=offset), ends)
+                if ends.edition == edition:
+                    break
+        except StorageError as error:
+            self._failed(watched, error)
+        watched.take(ends, self.looks)
+
+    def _failed(self, watched: WatchedLog, error: StorageError) -> None:
+        if isinstance(error, LinkLost):
+            # All others would fail, too.
+            raise error
+        self.failures += 1
+        log.debug("%s-%d cannot be counted: %s", watched.topic.name, watched.partition, error)
+
+
+def _places(term: Term) -> Iterator[GroupTopicPartition]:
+    """All committed offsets of a term."""
+    for group_id in list(term.shard.groups):
+        for topic, partitions in list(term.shard.offsets(group_id).items()):
+            for partition in list(partitions):
+                yield group_id, topic, partition
+
+
+def _pages(items: Sequence[_Item], size: int) -> Iterator[Sequence[_Item]]:
+    return (items[at : at + size] for at in range(0, len(items), size))
