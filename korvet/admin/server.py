@@ -20,7 +20,6 @@ from korvet.server.tls import ServerTls
 from korvet.supervisor import keep
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable, Sequence
 
     from korvet.admin.endpoint import Endpoint
@@ -81,8 +80,7 @@ class AdminServer:
     async def _listen(self, config: Config, address: Address) -> None:
         access, tls = Access.of(config), _tls_of(config)
         sockets = await bind(*address)
-        context = None if tls is None else tls.context
-        acceptor = self._accept("admin", sockets, access, context)
+        acceptor = self._accept("admin", sockets, access, tls)
         if tls is not None:
             self._watches.append(keep("TLS files of the admin endpoint", tls.keep_up))
         scheme = "http" if tls is None else "https"
@@ -108,9 +106,9 @@ class AdminServer:
         self._accept("admin socket", [listening], Access(None, None, None), None)
 
     def _accept(
-        self, name: str, sockets: Sequence[socket.socket], access: Access, context: ssl.SSLContext | None
+        self, name: str, sockets: Sequence[socket.socket], access: Access, tls: ServerTls | None
     ) -> Acceptor:
-        acceptor = Acceptor(name, sockets, self._connections, context, _HANDSHAKE_S)
+        acceptor = Acceptor(name, sockets, self._connections, tls, _HANDSHAKE_S)
         self._acceptors.append(acceptor)
         acceptor.start(partial(self._connect, access))
         return acceptor

@@ -19,7 +19,7 @@ from korvet.config.settings import Config, ListenerSetting
 from korvet.config.values import parse_value, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from korvet.config.keys import Setting
 
@@ -40,36 +40,54 @@ class LiveConfig:
         """The dynamic settings of all brokers: texts by key."""
         self.of_broker: Mapping[str, str] = {}
         """The dynamic settings of this broker: texts by key."""
-        self._checks: list[Callable[[Config], None]] = []
+        self._used: tuple[Mapping[str, str], Mapping[str, str]] = {}, {}
+        """Those of all brokers, and of this one, that are in force."""
+        self._checks: list[Callable[[Config, Collection[str]], None]] = []
         self._followers: list[Callable[[Config], None]] = []
         self._changed = asyncio.Event()
 
-    def guard(self, check: Callable[[Config], None]) -> None:
-        """Let a part refuse settings, by a ConfigError, before they are in force."""
+    def guard(self, check: Callable[[Config, Collection[str]], None]) -> None:
+        """Let a part refuse settings, by a ConfigError, before they are in force. `check` gets the settings
+        and the names of those that are altered.
+        """
         self._checks.append(check)
 
     def follow(self, changed: Callable[[Config], None]) -> None:
         """Call back after each change, with the new settings."""
         self._followers.append(changed)
 
-    def verify(self, of_cluster: Mapping[str, str], of_broker: Mapping[str, str]) -> Config:
-        """The settings with other dynamic ones. Raises ConfigError if they can't be in force."""
+    def verify(self, dynamic: Mapping[str, str], names: Collection[str], *, of_cluster: bool) -> None:
+        """Raises ConfigError if other dynamic settings, of all brokers or of this one, can't be in force.
+        `names`: those that are altered.
+        """
+        cluster, broker = self._used
+        if of_cluster:
+            self._verified(dynamic, broker, names)
+        else:
+            self._verified(cluster, dynamic, names)
+
+    def _verified(
+        self, of_cluster: Mapping[str, str], of_broker: Mapping[str, str], names: Collection[str]
+    ) -> Config:
+        """The settings with these dynamic ones. Raises ConfigError if they can't be in force."""
         config = _combined(self.static, of_cluster, of_broker)
         for refuse in self._checks:
-            refuse(config)
+            refuse(config, names)
         return config
 
     def take(self, of_cluster: Mapping[str, str], of_broker: Mapping[str, str]) -> None:
         """Replace the dynamic settings. Those that can't be in force are logged and have no effect."""
         if (of_cluster, of_broker) == (self.of_cluster, self.of_broker):
             return
+        used = of_cluster, of_broker
         try:
-            config = self.verify(of_cluster, of_broker)
+            config = self._verified(*used, {*of_cluster, *of_broker})
         except ConfigError as error:
             log.error("some dynamic settings have no effect: %s", error)
-            config = self._usable(of_cluster, of_broker)
-        self.of_cluster, self.of_broker = dict(of_cluster), dict(of_broker)
-        self.now = config
+            used = self._usable(of_cluster, of_broker)
+            config = _combined(self.static, *used)
+        self.of_cluster, self.of_broker = of_cluster, of_broker
+        self._used, self.now = used, config
         self.renew()
 
     def renew(self) -> None:
@@ -91,11 +109,12 @@ class LiveConfig:
                 async with asyncio.timeout(left_s):
                     await self._changed.wait()
 
-    def _usable(self, of_cluster: Mapping[str, str], of_broker: Mapping[str, str]) -> Config:
+    def _usable(
+        self, of_cluster: Mapping[str, str], of_broker: Mapping[str, str]
+    ) -> tuple[Mapping[str, str], Mapping[str, str]]:
         """As many of the dynamic settings as can be in force together, one after the other."""
         cluster: dict[str, str] = {}
         broker: dict[str, str] = {}
-        config = self.static
         left = [(cluster, *pair) for pair in of_cluster.items()]
         left += [(broker, *pair) for pair in of_broker.items()]
         while left:
@@ -104,13 +123,13 @@ class LiveConfig:
             for layer, name, text in waiting:
                 layer[name] = text
                 try:
-                    config = self.verify(cluster, broker)
+                    self._verified(cluster, broker, {name})
                 except ConfigError:
                     del layer[name]
                     left.append((layer, name, text))
             if len(left) == len(waiting):
                 break
-        return config
+        return cluster, broker
 
     def layers(self, setting: Setting) -> list[tuple[str, ConfigSource]]:
         """The values of a setting, except the default, that with precedence first."""

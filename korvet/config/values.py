@@ -8,7 +8,6 @@ from msgspec import inspect
 
 from korvet.config.errors import ConfigError
 from korvet.config.fields import INT32_MAX, INT64_MAX
-from korvet.config.keys import SECRETS
 from korvet.config.kinds import ConfigType, shape_of, type_of
 
 if TYPE_CHECKING:
@@ -29,8 +28,7 @@ def parse_value(setting: Setting, name: str, text: str) -> object:
     try:
         return _parse(setting, stripped)
     except ValueError as error:
-        shown = "[hidden]" if setting.key in SECRETS else stripped
-        raise ConfigError(f"Invalid value {shown} for configuration {name}: {error}") from None
+        raise ConfigError(f"Invalid value {stripped} for configuration {name}: {error}") from None
 
 
 def _parse(setting: Setting, text: str) -> object:

@@ -16,10 +16,10 @@ from korvet.config.address import Address
 from korvet.supervisor import once
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable, Sequence
 
     from korvet.server.connections import Admission, Connections
+    from korvet.server.tls import ServerTls
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Acceptor:
         name: str,
         sockets: Sequence[socket.socket],
         connections: Connections,
-        tls: ssl.SSLContext | None,
+        tls: ServerTls | None,
         setup_timeout_s: float,
     ) -> None:
         """name: the listener's; tls: None for a listener without; setup_timeout_s: for the TLS handshake."""
@@ -120,7 +120,7 @@ class Acceptor:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection,
                 accepted,
-                ssl=self._tls,
+                ssl=None if self._tls is None else self._tls.context,
                 ssl_handshake_timeout=self._setup_timeout_s if self._tls is not None else None,
             )
         except OSError as error:

@@ -218,9 +218,10 @@ class Dispatcher:
     ) -> None:
         assert api.handle is not None
         try:
+            level = self._services.shared_writes.level() if api.changes_shared else None
             response = await api.handle(context, request)
-            if api.changes_shared:
-                await self._services.shared_writes.replicated()
+            if level is not None:
+                await self._services.shared_writes.replicated(level)
             body: list[bytes] | None
             body = response
             if not isinstance(response, list):

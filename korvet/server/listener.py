@@ -19,7 +19,7 @@ from korvet.server.tls import ServerTls, context_of
 from korvet.supervisor import keep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Collection, Coroutine
 
     from korvet.config.live import LiveConfig
     from korvet.config.settings import Config
@@ -91,10 +91,11 @@ class Listener:
         """The listeners with TLS, with their settings."""
         return [(spec, config.of_listener(spec.name)) for spec in self._specs if spec.encrypted]
 
-    def _check(self, config: Config) -> None:
-        """Raises ConfigError if the files of a TLS listener cannot be used."""
-        for spec, mine in self._encrypted(config):
-            context_of(mine, _client_auth(mine, spec))
+    def _check(self, config: Config, names: Collection[str]) -> None:
+        """Raises ConfigError if settings of TLS are altered and the files of a listener cannot be used."""
+        if any("ssl." in name for name in names):
+            for spec, mine in self._encrypted(config):
+                context_of(mine, _client_auth(mine, spec))
 
     def _follow(self, config: Config) -> None:
         """Use changed settings for new connections."""
@@ -112,7 +113,7 @@ class Listener:
         return {spec.name: await self._bind(spec) for spec in self._specs}
 
     async def _bind(self, spec: ListenerSpec) -> Address:
-        tls = self._tls[spec.name].context if spec.encrypted else None
+        tls = self._tls.get(spec.name)
         setup_timeout_s = self._config.connections_setup_timeout_ms / 1000
         sockets = await bind(spec.host, spec.port)
         acceptor = Acceptor(spec.name, sockets, self._connections, tls, setup_timeout_s)

@@ -24,7 +24,9 @@ log = logging.getLogger(__name__)
 
 
 class ServerTls:
-    """A listener's TLS context. New connections get the newest certificate and authorities."""
+    """A listener's TLS context, which is replaced when settings or files change. Use it for one connection
+    only.
+    """
 
     def __init__(self, config: Config, client_auth: str) -> None:
         """client_auth: whether clients present certificates, as in `ssl.client.auth`. Raises ConfigError if a
@@ -32,11 +34,8 @@ class ServerTls:
         """
         self._config = config
         self._client_auth = client_auth
-        self._seen: list[tuple[int, int, int] | None] | None = self._state()
-        self._newest = context_of(config, client_auth)
-        # A server keeps the context that it began with, so each connection changes to the newest one.
+        self._seen = self._state()
         self.context = context_of(config, client_auth)
-        self.context.sni_callback = self._take_newest
 
     async def keep_up(self) -> None:
         """Check for changed files until cancelled."""
@@ -47,8 +46,8 @@ class ServerTls:
     def follow(self, config: Config, client_auth: str) -> None:
         """Use other settings for new connections, and read all files again. Unusable files are logged."""
         self._config, self._client_auth = config, client_auth
-        self._seen = None
-        self.reload()
+        self._seen = self._state()
+        self._read()
 
     def reload(self) -> None:
         """Read the files again if they have changed. Unusable files are logged, and read again after their
@@ -58,16 +57,17 @@ class ServerTls:
         if state == self._seen:
             return
         self._seen = state
-        try:
-            self._newest = context_of(self._config, self._client_auth)
-        except ConfigError as error:
-            log.error("the TLS files have changed and cannot be used, the old ones stay: %s", error)
-        else:
+        if self._read():
             log.info("the TLS files were read again")
 
-    def _take_newest(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
-        del name, context
-        connection.context = self._newest
+    def _read(self) -> bool:
+        """Returns False if a file cannot be used."""
+        try:
+            self.context = context_of(self._config, self._client_auth)
+        except ConfigError as error:
+            log.error("the TLS files have changed and cannot be used, the old ones stay: %s", error)
+            return False
+        return True
 
     def _state(self) -> list[tuple[int, int, int] | None]:
         files = self._config.ssl_keystore_location, self._config.ssl_truststore_location

@@ -7,12 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from korvet.storage.errors import NotEnoughReplicas, NotReplicated
+from korvet.storage.link.barrier import Level
 from korvet.storage.link.futures import awaited
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from korvet.storage.link.barrier import Level
     from korvet.storage.link.commands import Commands
 
 # Longest wait for the replicas; clients of the admin APIs wait longer.
@@ -24,13 +24,17 @@ class SharedWrites:
 
     def __init__(self, commands: Commands, level: Callable[[], Level]) -> None:
         self._commands = commands
-        self._level = level
+        self.level = level
+        """Returns what the broker asks for now."""
 
-    async def replicated(self) -> None:
-        """Raises NotReplicated if the replicas do not have the changes in time. Redis commands WAIT and
-        WAITAOF.
+    async def replicated(self, before: Level) -> None:
+        """Wait for the changes. `before`: what the broker asked for before them. If they have changed that,
+        the lower level is enough: the replicas for the higher one may be missing.
+
+        Raises NotReplicated if the replicas do not have the changes in time. Redis commands WAIT and WAITAOF.
         """
-        level = self._level()
+        now = self.level()
+        level = Level(min(before.replicas, now.replicas), before.fsync and now.fsync)
         if not level:
             return
         key = self._commands.keyspace.shared_barrier

@@ -321,8 +321,8 @@ def test_shared_changes_wait_for_replicas(pair: tuple[Server, Server], prefix: s
     async def work() -> None:
         async with opened(pair[0], prefix) as log:
             writes = SharedWrites(log._resources.commands, lambda: ONE_REPLICA)
-            await writes.replicated()
+            await writes.replicated(ONE_REPLICA)
             with stopped(pair[1]), pytest.raises(NotReplicated, match="5 s"):
-                await writes.replicated()
+                await writes.replicated(ONE_REPLICA)
 
     asyncio.run(work())

@@ -102,7 +102,8 @@ async def _alter_broker(context: RequestContext, resource: Any, way: Way, *, val
     before = live.of_cluster if of_cluster else live.of_broker
     after = way.broker(resource.configs, before)
     check_names(after, of_cluster=of_cluster)
-    live.verify(after if of_cluster else live.of_cluster, live.of_broker if of_cluster else after)
+    names = {config.name for config in resource.configs} | (before.keys() ^ after.keys())
+    live.verify(after, names, of_cluster=of_cluster)
     if not validate_only:
         await security.change_broker_configs("" if of_cluster else str(live.static.node_id), after)
         live.renew()

@@ -18,6 +18,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.api.common.context import RequestContext
 from korvet.api.common.request_counts import RequestCounts
+from korvet.config.features import Features
 from korvet.config.settings import Config
 from korvet.protocol import registry
 from korvet.protocol.fetch_request import decode_fetch
@@ -29,6 +30,7 @@ from korvet.server.backpressure import Backpressure
 from korvet.server.dispatch import Dispatcher
 from korvet.server.listener_access import ListenerAccess
 from korvet.storage.brokers.assignment import Assignment, Broker
+from korvet.storage.link.barrier import Level
 from tests.api.asking import KEYS, frame
 from tests.support.wire import decode_response
 from tests.unit.protocol.instances import VERSIONS, encode, random_request, version_id
@@ -42,6 +44,8 @@ def new_dispatcher() -> tuple[Dispatcher, Backpressure]:
     assignment = Assignment(0, [Broker(1, "localhost", 9092, 0)])
     membership = SimpleNamespace(assignment=assignment, check=lambda: None)
     services: Any = SimpleNamespace(
+        shared_writes=SimpleNamespace(level=Level),
+        security=SimpleNamespace(features=Features()),
         config=Config(),
         cluster_id="id",
         membership=membership,
