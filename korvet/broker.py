@@ -30,6 +30,7 @@ from korvet.embedded.disk_space import DiskSpace
 from korvet.groups.config import GroupConfig
 from korvet.logs import FollowedLevel
 from korvet.observe.lag import LagWatch
+from korvet.observe.led_partitions import LedPartitions, LogSizes
 from korvet.observe.lifecycle import Lifecycle, Phase
 from korvet.observe.parts import Parts
 from korvet.protocol import registry
@@ -43,7 +44,7 @@ from korvet.storage.brokers.mailbox import Mailbox
 from korvet.storage.copies import PartitionCopies
 from korvet.storage.errors import NoRoom, StorageError, StorageFault, StoreError
 from korvet.storage.keys import Keyspace
-from korvet.storage.link.eviction import EvictionWatch
+from korvet.storage.link.server_watch import ServerWatch
 from korvet.storage.outlook_log import log_outlooks
 from korvet.storage.releases import keep_tidy
 from korvet.storage.shared_configs import SharedConfigs
@@ -108,8 +109,9 @@ async def _serve(
         live.follow(groups.take)
         live.follow(partial(_follow, store.resources, FollowedLevel(config.log_level)))
         security = SharedConfigs(store.commands, authorizer, credentials, quotas, groups.own, live)
-        parts = _assemble(live, lifecycle, listener, store, security, groups)
-        tasks = _server_tasks(parts, redis_url)
+        disk = _embedded_disk(config, redis_url)
+        parts = _assemble(live, lifecycle, listener, store, security, groups, disk)
+        tasks = _server_tasks(parts)
         try:
             setup = partial(_setup, parts, redis_url)
             now_ready = partial(_ready, parts, setup, ready, next(iter(endpoints.values())))
@@ -138,6 +140,7 @@ def _assemble(
     store: Store,
     security: SharedConfigs,
     groups: GroupConfig,
+    disk: DiskSpace | None,
 ) -> Parts:
     assert store.membership is not None
     config = live.static
@@ -165,6 +168,9 @@ def _assemble(
         message_max_bytes=lambda: live.now.message_max_bytes,
         release_timeout_ms=timeout_ms,
     )
+    topics = TopicDirectory(store.catalogue, store.logs, live, coordinator)
+    lag = LagWatch(live, store, store.membership, coordinator)
+    led = LedPartitions(store.membership, store.catalogue, lambda: lag.shown_topics)
     return Parts(
         live=live,
         lifecycle=lifecycle,
@@ -178,9 +184,14 @@ def _assemble(
         mailbox=mailbox,
         peers=peers,
         transactions=transactions,
-        topics=TopicDirectory(store.catalogue, store.logs, live, coordinator),
+        topics=topics,
         copies=PartitionCopies(store.router, store.commands.keyspace, time.monotonic),
-        lag=LagWatch(live, store, store.membership, coordinator),
+        lag=lag,
+        cleaner=LogCleaner(store.commands, store.logs, topics, live, _now_ms),
+        servers=ServerWatch(store.router),
+        led=led,
+        log_sizes=LogSizes(led, store.logs),
+        disk=disk,
     )
 
 
@@ -251,7 +262,7 @@ def _ready(
 
 
 def _setup(parts: Parts, redis_url: str) -> Setup:
-    embedded = _embedded_disk(parts.config, redis_url) is not None
+    embedded = parts.disk is not None
     return setup_of(parts.topics.listed(), parts.store.resources.level, redis_url, embedded=embedded)
 
 
@@ -298,12 +309,11 @@ async def _load(parts: Parts, changes: _ChangeListener) -> None:
         raise StoreError(f"the keyspace cannot be loaded: {error}") from error
 
 
-def _server_tasks(parts: Parts, redis_url: str) -> list[asyncio.Task[None]]:
+def _server_tasks(parts: Parts) -> list[asyncio.Task[None]]:
     """The tasks that run from the opening of the store to its closing."""
     tasks = [keep("mail", parts.mailbox.run)]
-    disk = _embedded_disk(parts.config, redis_url)
-    if disk is not None:
-        tasks.append(keep("disk space", partial(_watch_disk_space, parts.store.resources, disk)))
+    if parts.disk is not None:
+        tasks.append(keep("disk space", partial(_watch_disk_space, parts.store.resources, parts.disk)))
     return tasks
 
 
@@ -313,16 +323,15 @@ def _housekeeping(parts: Parts) -> list[asyncio.Task[None]]:
     guards = security.authorizer is not None or any(spec.authenticates for spec in config.listener_specs)
     tasks = [
         keep("retention", partial(keep_retention, topics, parts.live, _now_ms)),
-        keep(
-            "compaction", LogCleaner(parts.store.commands, parts.store.logs, topics, parts.live, _now_ms).run
-        ),
+        keep("compaction", parts.cleaner.run),
         keep("replicas", parts.copies.run),
         keep("libraries", partial(keep_tidy, parts.store.router, parts.store.commands, parts.member)),
-        keep("watch for evictions", EvictionWatch(parts.store.router).run),
+        keep("state of Redis", parts.servers.run),
         keep("users, ACLs and quotas", partial(security.keep_up, guards=guards)),
     ]
     if config.serves_admin:
         tasks.append(keep("record counts", parts.lag.run))
+        tasks.append(keep("sizes of logs", parts.log_sizes.run))
     if config.native_groups_enable:
         store, interval_ms = parts.store, config.native_groups_interval_ms
         exporter = NativeExporter(store.commands, store.catalogue, parts.coordinator, interval_ms)

@@ -89,6 +89,11 @@ class TransactionTerm(ServedPartition[TransactionShard, Step]):
         self._held: dict[str, deque[_Held]] = {}
 
     @property
+    def shard(self) -> TransactionShard:
+        """The shard, to look at only."""
+        return self._shard
+
+    @property
     def leader_epoch(self) -> int:
         """The epoch of the markers."""
         return self._log.leader_epoch

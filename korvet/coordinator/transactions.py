@@ -25,6 +25,7 @@ from korvet.storage.keys import TRANSACTIONS_TOPIC
 from korvet.storage.link.futures import awaited
 from korvet.topics.configs import DEFAULT_MAX_MESSAGE_BYTES
 from korvet.topics.internal import coordinated_topic
+from korvet.transactions.counts import TransactionCounts
 from korvet.transactions.shard import TransactionShard
 
 if TYPE_CHECKING:
@@ -88,6 +89,8 @@ class TransactionService:
             message_max_bytes=message_max_bytes,
             release_timeout_ms=release_timeout_ms,
         )
+        self.counts = TransactionCounts()
+        """What is counted of the transactions."""
         self._free_producer_ids: list[int] = []
         self._refilling = False
         self._creating = asyncio.Lock()
@@ -199,6 +202,11 @@ class TransactionService:
                 return partition.error, []
         return ErrorCode.none, listed
 
+    @property
+    def shards(self) -> list[TransactionShard]:
+        """The loaded shards, to look at only."""
+        return [partition.term.shard for partition in self._partitions if partition.term is not None]
+
     def _take_producer_id(self) -> int | None:
         if self._free_producer_ids:
             return self._free_producer_ids.pop()
@@ -218,7 +226,9 @@ class TransactionService:
 
     async def _read(self, claim: Claim) -> TransactionTerm:
         first_id = await self._producer_ids.first()
-        shard = TransactionShard(self._config, self._take_producer_id, first_producer_id=first_id)
+        shard = TransactionShard(
+            self._config, self._take_producer_id, first_producer_id=first_id, counts=self.counts
+        )
         if claim.log_end > 0:
             await TransactionsLoader(claim.log).replay_into(shard)
         return TransactionTerm(shard, claim, self._mark)

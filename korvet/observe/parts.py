@@ -11,15 +11,19 @@ if TYPE_CHECKING:
     from korvet.coordinator.peers import Peers
     from korvet.coordinator.service import CoordinatorService
     from korvet.coordinator.transactions import TransactionService
+    from korvet.embedded.disk_space import DiskSpace
     from korvet.groups.config import GroupConfig
     from korvet.observe.lag import LagWatch
+    from korvet.observe.led_partitions import LedPartitions, LogSizes
     from korvet.observe.lifecycle import Lifecycle
     from korvet.server.listener import Listener
     from korvet.storage.brokers.mailbox import Mailbox
     from korvet.storage.brokers.membership import Membership
     from korvet.storage.copies import PartitionCopies
+    from korvet.storage.link.server_watch import ServerWatch
     from korvet.storage.shared_configs import SharedConfigs
     from korvet.storage.store import Store
+    from korvet.topics.compaction import LogCleaner
     from korvet.topics.directory import TopicDirectory
 
 
@@ -41,6 +45,12 @@ class Parts(NamedTuple):
     topics: TopicDirectory
     copies: PartitionCopies
     lag: LagWatch
+    cleaner: LogCleaner
+    servers: ServerWatch
+    led: LedPartitions
+    log_sizes: LogSizes
+    disk: DiskSpace | None
+    """The disk of the embedded server; None if korvet uses another Redis."""
 
     @property
     def config(self) -> Config:

@@ -20,7 +20,7 @@ class Backpressure:
     the sum has fallen below half the limit. One request is always admitted, however large.
     """
 
-    __slots__ = ("_limit_bytes", "_since_s", "_waiting", "blocked_s", "full", "holds", "in_flight_bytes")
+    __slots__ = ("_blocked_s", "_limit_bytes", "_since_s", "_waiting", "full", "holds", "in_flight_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -33,8 +33,8 @@ class Backpressure:
         self._since_s = 0.0
         self.holds = 0
         """How often a connection had to wait."""
-        self.blocked_s = 0.0
-        """The time in which at least one connection waited, up to the last time that all went on."""
+        # The time in which at least one connection waited, up to the last time that all went on.
+        self._blocked_s = 0.0
 
     def blocked(self, resume: Callable[[], None]) -> bool:
         """Whether the caller has to wait; if so, `resume` is called when it may continue."""
@@ -51,6 +51,12 @@ class Backpressure:
         """The connections that wait now."""
         return len(self._waiting)
 
+    @property
+    def total_blocked_s(self) -> float:
+        """The time in which at least one connection waited, up to now."""
+        waits_s = perf_counter() - self._since_s if self._waiting else 0.0
+        return self._blocked_s + waits_s
+
     def take(self, size_bytes: int) -> Callable[[], None]:
         """Count a request of that size. Returns the function that gives its bytes back."""
         self.in_flight_bytes += size_bytes
@@ -63,7 +69,7 @@ class Backpressure:
         self.full = self.in_flight_bytes >= self._limit_bytes
         if self._waiting and self.in_flight_bytes <= self._limit_bytes // 2:
             waiting, self._waiting = self._waiting, []
-            self.blocked_s += perf_counter() - self._since_s
+            self._blocked_s += perf_counter() - self._since_s
             for resume in waiting:
                 try:
                     resume()

@@ -51,7 +51,8 @@ class Dispatcher:
     """Decodes requests, runs their handlers and encodes the responses."""
 
     def __init__(self, services: Services, backpressure: Backpressure) -> None:
-        self._services = services
+        self.services = services
+        """The broker's parts for handlers."""
         self._quotas = services.quotas
         self.backpressure = backpressure
         self.check_lease: Callable[[], None] = services.membership.check
@@ -108,7 +109,7 @@ class Dispatcher:
         counts.versions[api_version] += 1
         counts.received_bytes += len(frame)
         place.counts, place.began_s = counts, began_s
-        context = RequestContext(self._services, responses, api_version, client_id, connection, counts)
+        context = RequestContext(self.services, responses, api_version, client_id, connection, counts)
         slot.header = response_header(correlation_id, responses.flexible)
         if untimely:
             slot([context.encode(api.refuse(context, request, ErrorCode.illegal_sasl_state))])
@@ -167,7 +168,7 @@ class Dispatcher:
         """Answer a token without a request around it, as clients send it after SaslHandshake v0."""
 
         async def take() -> None:
-            answer = await evaluate(connection, self._services, token)
+            answer = await evaluate(connection, self.services, token)
             # The format has no place for an error: the connection ends without a response.
             slot(None if isinstance(answer, SaslFailure) else [answer.token])
 
@@ -218,10 +219,10 @@ class Dispatcher:
     ) -> None:
         assert api.handle is not None
         try:
-            level = self._services.shared_writes.level() if api.changes_shared else None
+            level = self.services.shared_writes.level() if api.changes_shared else None
             response = await api.handle(context, request)
             if level is not None:
-                await self._services.shared_writes.replicated(level)
+                await self.services.shared_writes.replicated(level)
             body: list[bytes] | None
             body = response
             if not isinstance(response, list):

@@ -131,6 +131,11 @@ class Listener:
         for spec in self._specs:
             self._acceptors[spec.name].start(partial(self._connect, self._access[spec.name]))
 
+    @property
+    def connections(self) -> Connections:
+        """The open connections, with what is counted of them."""
+        return self._connections
+
     def forget_repeats(self) -> None:
         """Quotas have changed: decode the next request of every client, repeated or not."""
         for connection in self._connections:

@@ -19,7 +19,7 @@ from korvet.storage.errors import (
 from korvet.storage.log.partition_log import PartitionLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from korvet.storage.brokers.membership import Membership
     from korvet.storage.link.barrier import Level
@@ -76,14 +76,13 @@ class Logs:
         if self.membership is not None:
             self.membership.refresh_soon(refusal)
 
-    async def payload_bytes(self, topic: Topic) -> list[int]:
-        """The size of all fields and values in each partition of a topic, with any leader. Raises
-        StorageError. Function korvet_bounds.
+    async def payload_bytes(self, topic: Topic, partitions: Sequence[int] | None = None) -> list[int]:
+        """The size of all fields and values in each of these partitions of a topic, or in all, with any
+        leader. Raises StorageError. Function korvet_bounds.
         """
         commands = self._resources.commands
-        keys = (
-            commands.keyspace.partition_keys(topic.name, number)[:3] for number in range(topic.partitions)
-        )
+        numbers = range(topic.partitions) if partitions is None else partitions
+        keys = (commands.keyspace.partition_keys(topic.name, number)[:3] for number in numbers)
         calls = (commands.fcall("korvet_bounds", one, topic.bias, read=True) for one in keys)
         return [int(reply[3]) for reply in await asyncio.gather(*calls)]
 

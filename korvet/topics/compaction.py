@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import logging
+from time import perf_counter
 from typing import TYPE_CHECKING, NoReturn
 
 from korvet.causes import Causes
@@ -29,6 +30,31 @@ log = logging.getLogger(__name__)
 causes = Causes(log)
 
 
+class CompactionCounts:
+    """The compactions of a broker since the start."""
+
+    __slots__ = ("failed", "left", "passes", "removed", "runs", "seconds")
+
+    def __init__(self) -> None:
+        self.runs = 0
+        """Compactions of one partition that were due."""
+        self.removed = 0
+        """Records that they removed."""
+        self.seconds = 0.0
+        """The time that they took."""
+        self.failed = 0
+        self.passes = 0
+        """Passes over all topics."""
+        self.left = 0
+        """Partitions, of all topics, at which the pass in progress has yet to look."""
+
+    def ran(self, removed: int, seconds: float) -> None:
+        """Count a compaction."""
+        self.runs += 1
+        self.removed += removed
+        self.seconds += seconds
+
+
 class LogCleaner:
     """Compacts the partitions that this broker leads, of topics with cleanup.policy=compact, one after the
     other.
@@ -51,6 +77,8 @@ class LogCleaner:
         live.follow(self._follow)
         # The leader epoch in which the leftovers of a crash were removed from a partition.
         self._tidied: dict[tuple[UUID, int], int] = {}
+        self.counts = CompactionCounts()
+        """What is counted of the compactions."""
 
     def _follow(self, config: Config) -> None:
         self._pace.bytes_per_s = config.log_cleaner_io_max_bytes_per_second
@@ -67,35 +95,46 @@ class LogCleaner:
         A failure of one partition is logged and does not stop the others.
         """
         removed = 0
-        for topic in self._topics.all():
+        topics = list(self._topics.all())
+        self.counts.left = sum(topic.partitions for topic in topics)
+        for topic in topics:
+            removed += await self._clean_topic(topic)
+            self.counts.left = max(self.counts.left - topic.partitions, 0)
+        self.counts.passes += 1
+        return removed
+
+    async def _clean_topic(self, topic: Topic) -> int:
+        try:
+            shares = await self._history_shares(topic)
+        except StorageError as error:
+            causes.warn(error, "compaction of %s: %s", topic.name, error)
+            return 0
+        except Exception:
+            log.exception("compaction of %s", topic.name)
+            return 0
+        removed = 0
+        for partition in range(topic.partitions):
+            found = self._topics.log(topic.name, partition)
+            if found is None:
+                break
+            if found.closed:
+                # The partition's leader compacts it.
+                continue
             try:
-                shares = await self._history_shares(topic)
+                removed += await self._clean(found, shares)
+            except TopicGone:
+                break
+            except FencedEpoch:
+                continue
             except StorageError as error:
-                causes.warn(error, "compaction of %s: %s", topic.name, error)
-                continue
+                self.counts.failed += 1
+                where = {"topic": topic.name, "partition": partition}
+                causes.warn(error, "compaction of %s-%d: %s", topic.name, partition, error, **where)
             except Exception:
-                log.exception("compaction of %s", topic.name)
-                continue
-            for partition in range(topic.partitions):
-                found = self._topics.log(topic.name, partition)
-                if found is None:
-                    break
-                if found.closed:
-                    # The partition's leader compacts it.
-                    continue
-                try:
-                    removed += await self._clean(found, shares)
-                except TopicGone:
-                    break
-                except FencedEpoch:
-                    continue
-                except StorageError as error:
-                    where = {"topic": topic.name, "partition": partition}
-                    causes.warn(error, "compaction of %s-%d: %s", topic.name, partition, error, **where)
-                except Exception:
-                    # A defect must not keep the other partitions from being compacted.
-                    extra = fields(topic=topic.name, partition=partition)
-                    log.exception("compaction of %s-%d", topic.name, partition, extra=extra)
+                # A defect must not keep the other partitions from being compacted.
+                self.counts.failed += 1
+                extra = fields(topic=topic.name, partition=partition)
+                log.exception("compaction of %s-%d", topic.name, partition, extra=extra)
         return removed
 
     async def _clean(self, partition: PartitionLog, shares: list[int] | None) -> int:
@@ -122,7 +161,11 @@ class LogCleaner:
             history_ms=self._live.now.offsets_history_retention_ms if topic.internal else None,
             history_bytes=None if shares is None else shares[partition.partition],
         )
-        return await compactor.compact(rules, self._now_ms())
+        began_s = perf_counter()
+        removed = await compactor.compact(rules, self._now_ms())
+        if compactor.has_run:
+            self.counts.ran(removed, perf_counter() - began_s)
+        return removed
 
     async def _history_shares(self, topic: Topic) -> list[int] | None:
         """Bytes of history that each partition of the internal topic may keep; None if all history may be

@@ -19,6 +19,7 @@ with each InitProducerId, with each timeout and, in protocol version 2, with eac
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
@@ -26,6 +27,7 @@ from kio.schema.errors import ErrorCode
 from korvet.groups.timers import Deadline, TimerQueue
 from korvet.offsets.transaction_log import TransactionLogValue
 from korvet.offsets.wire import fits_string
+from korvet.transactions.counts import TransactionCounts
 from korvet.transactions.messages import (
     BUMPING_PROTOCOL,
     NO_EPOCH,
@@ -75,6 +77,7 @@ class TransactionShard:
 
     __slots__ = (
         "_config",
+        "_counts",
         "_expiry",
         "_first_producer_id",
         "_is_loaded",
@@ -93,11 +96,13 @@ class TransactionShard:
         take_producer_id: Callable[[], int | None],
         *,
         first_producer_id: int = 0,
+        counts: TransactionCounts | None = None,
     ) -> None:
         """`first_producer_id`: producers with smaller ids are from before the data were restored from a
         backup. They are fenced, because clients may have later epochs of these ids, and parts of their
-        transactions are lost.
+        transactions are lost. `counts`: what is counted, also after the shard's end.
         """
+        self._counts = TransactionCounts() if counts is None else counts
         self._config = config
         self._first_producer_id = first_producer_id
         self._take_producer_id = take_producer_id
@@ -164,6 +169,8 @@ class TransactionShard:
             if same == (markers.producer_id, markers.producer_epoch, markers.committed):
                 transaction.unmarked -= markers.partitions
                 if not transaction.unmarked:
+                    decided_ms = transaction.value.transaction_last_update_timestamp_ms
+                    self._counts.marking.observe((now_ms - decided_ms) / 1000)
                     self._record(transaction, completed(transaction.value, now_ms))
         return self.take_outcome()
 
@@ -177,6 +184,20 @@ class TransactionShard:
     def next_deadline_ms(self) -> int | None:
         """The latest time of the next `tick`."""
         return self._timers.next_ms()
+
+    def states(self) -> Counter[TransactionState]:
+        """How many transactional ids are in each state."""
+        return Counter(transaction.state for transaction in self._transactions.values())
+
+    @property
+    def oldest_open_ms(self) -> int | None:
+        """When the oldest open transaction began; None if none is open."""
+        open_since = [
+            transaction.value.transaction_start_timestamp_ms
+            for transaction in self._transactions.values()
+            if transaction.state is TransactionState.ONGOING
+        ]
+        return min(open_since, default=None)
 
     def is_ending(self, transactional_id: str) -> bool:
         """Whether the id's outcome is decided, and its last marker not written yet."""
@@ -248,7 +269,9 @@ class TransactionShard:
             return InitReply(ErrorCode.producer_fenced)
         if transaction.state is TransactionState.ONGOING:
             # The producer itself may continue afterwards (KIP-360); a producer that is replaced may not.
-            return InitReply(self._fence(transaction, goes_on=goes_on) or ErrorCode.concurrent_transactions)
+            error = self._fence(transaction, goes_on=goes_on)
+            self._counts.fenced += error is _SUCCESS
+            return InitReply(error or ErrorCode.concurrent_transactions)
         return self._next_producer(transaction, request)
 
     def _first_producer(self, request: InitRequest) -> InitReply:
@@ -306,6 +329,8 @@ class TransactionShard:
         absent = request.partitions - transaction.partitions
         if request.verify_only:
             return AddReply(_SUCCESS, absent)
+        if transaction.state is not TransactionState.ONGOING:
+            self._counts.begun += 1
         if absent or transaction.state is not TransactionState.ONGOING:
             grown = transaction.with_partitions(request.partitions, request.protocol, self._now_ms)
             self._record(transaction, grown)
@@ -357,6 +382,10 @@ class TransactionShard:
         decided = transaction.decided(
             epoch, next_id, self._now_ms, committed=request.committed, protocol=request.protocol
         )
+        if request.committed:
+            self._counts.committed += 1
+        else:
+            self._counts.aborted += 1
         self._record_decision(transaction, decided)
         return self._ended(decided, bumps=bumps)
 
@@ -394,10 +423,17 @@ class TransactionShard:
     def _time_out(self, transaction: Transaction) -> None:
         due_ms = transaction.due_ms
         # A producer that was only slow may continue (KIP-588).
-        if due_ms is not None and self._fence(transaction, goes_on=True) is not _SUCCESS:
+        if due_ms is None:
+            return
+        if self._fence(transaction, goes_on=True) is _SUCCESS:
+            self._counts.timed_out += 1
+        else:
             self._timers.arm(transaction.deadline, max(self._now_ms, due_ms) + _RETRY_MS)
 
     def _record_decision(self, transaction: Transaction, decided: TransactionLogValue) -> None:
+        if transaction.state is TransactionState.ONGOING:
+            began_ms = decided.transaction_start_timestamp_ms
+            self._counts.duration.observe(max(self._now_ms - began_ms, 0) / 1000)
         self._record(transaction, decided)
         partitions = transaction.partitions if decided.transaction_partitions else frozenset()
         if partitions:
@@ -450,6 +486,7 @@ class TransactionShard:
             is_idle = transaction.state not in PREPARED and transaction.state is not TransactionState.ONGOING
             if is_idle and transaction.value.transaction_last_update_timestamp_ms <= before_ms:
                 self._records.append((transaction.transactional_id, None))
+                self._counts.expired_ids += 1
         self._timers.arm(self._expiry, self._now_ms + max(self._config.expiration_check_interval_ms, 1))
 
     # Shared by handlers

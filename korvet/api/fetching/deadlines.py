@@ -62,6 +62,10 @@ class Deadlines:
         # By time in ms. A disarmed deadline is removed, or it would be kept until its time.
         self._buckets: dict[int, dict[Deadline, None]] = {}
 
+    def __len__(self) -> int:
+        """The number of requests that wait."""
+        return sum(map(len, self._buckets.values()))
+
     def arm(self, deadline: Deadline, time_s: float) -> None:
         """Call `time_over` at `time_s` of the loop's clock or a little later. Replaces an earlier `arm`."""
         due_ms = int(time_s * 1000) + 1

@@ -168,11 +168,18 @@ class FetchSessions:
         self._draw = draw
         self._sessions: dict[int, FetchSession] = {}
         self._partitions = 0
+        self.evicted = 0
+        """Sessions that were closed to make room for others."""
         # A heap of (size, id) of sessions that are old enough to be evicted for a larger one. Some are stale.
         self._ranks: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    @property
+    def partitions(self) -> int:
+        """The partitions of all sessions together."""
+        return self._partitions
 
     def open(
         self, partitions: Iterable[FetchedPartition], now_ms: float, *, by_id: bool
@@ -248,6 +255,7 @@ class FetchSessions:
             oldest = next(iter(self._sessions.values()), None)
             if oldest is None or now_ms - oldest.used_at_ms <= EVICTION_MS:
                 return False
+            self.evicted += 1
             self.close(oldest.id)
         return True
 
@@ -257,6 +265,7 @@ class FetchSessions:
         if oldest is None:
             return False
         if now_ms - oldest.used_at_ms > EVICTION_MS:
+            self.evicted += 1
             self.close(oldest.id)
             return True
         while self._ranks:
@@ -265,6 +274,7 @@ class FetchSessions:
             if session is not None and session.ranked_size == smallest:
                 if smallest >= size:
                     return False
+                self.evicted += 1
                 self.close(session_id)
                 return True
             heapq.heappop(self._ranks)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from korvet.storage.brokers.assignment import Assignment, Broker
-from korvet.storage.errors import StoreError
+from korvet.storage.brokers.counts import LeaseCounts
+from korvet.storage.errors import StorageError, StoreError
 from korvet.storage.fields import read_fields
 from korvet.storage.link.clock import steady_s
 from korvet.storage.link.functions import PUBLIC_LIBRARY, library_name
@@ -125,6 +126,7 @@ class Lease:
         self._node_id = node_id
         self._lease_ms = lease_ms
         self._token = uuid.uuid4().hex
+        self.counts = LeaseCounts()
         self.asked_s = 0.0
         """When the newest request was sent, by `steady_s`. The reply describes a later moment."""
         self._description = msgspec.json.encode(
@@ -181,9 +183,15 @@ class Lease:
         korvet_lease.
         """
         acknowledged = acknowledged_assignment, acknowledged_catalogue
-        reply = await self._ask(
-            b"", known_version, highest_version, *acknowledged, unreadable, rejoins=rejoins
-        )
+        began_s = steady_s()
+        try:
+            reply = await self._ask(
+                b"", known_version, highest_version, *acknowledged, unreadable, rejoins=rejoins
+            )
+        except StorageError:
+            self.counts.failed += 1
+            raise
+        self.counts.renewals.observe(steady_s() - began_s)
         if reply[0] == b"refused":
             raise self._taken(reply)
         return self._renewal(reply)

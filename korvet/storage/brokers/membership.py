@@ -106,6 +106,8 @@ class Membership:
         self._catalogue = catalogue
         self.damage = DamageLog()
         self._lease = lease
+        self.counts = lease.counts
+        """What is counted of the lease."""
         self._lease_s = lease_ms / 1000
         self._renewal = renewal
         self._listeners: list[ChangeListener] = []
@@ -210,6 +212,7 @@ class Membership:
         """
         if not self._left:
             self._losses += 1
+            self.counts.rejoins += 1
             self._suspend()
 
     async def refresh(self) -> None:
@@ -375,6 +378,7 @@ class Membership:
             log.error(
                 "the lease on node id %d has expired: nothing is served until it is renewed", self.node_id
             )
+            self.counts.expired += 1
             self._suspend()
 
     def _suspend(self) -> None:
@@ -401,6 +405,7 @@ class Membership:
     def _apply(self, assignment: Assignment) -> None:
         self._highest_version = max(self._highest_version, assignment.version)
         self.assignment = self._newest = assignment
+        self.counts.versions += 1
         log.info(
             "version %d of the assignment: %s",
             assignment.version,

@@ -98,6 +98,8 @@ class Compactor:
         epochs = None if partition.epoch is None else writer_epochs(partition.epoch)
         self._highest = b"" if epochs is None else b"%d" % (epochs.stop - 1)
         self._has_batches = False
+        self.has_run = False
+        """Whether a compaction was due."""
         self._token = b""
         # The last entry that the shadow has.
         self._copied = b"0-0"
@@ -128,6 +130,7 @@ class Compactor:
         end = max(checkpoint.dirty_from, await self._end(rules, stable, now_ms))
         if not sweep and not await self._is_dirty(checkpoint.dirty_from, end, rules, now_ms):
             return 0
+        self.has_run = True
         sweeps_to = checkpoint.sweeps_to(now_ms, rules.delete_retention_ms)
         outcomes = await self._outcomes(checkpoint, rules.delete_retention_ms, now_ms)
         survivors = Survivors(sweeps_to, self._map_bytes, outcomes)

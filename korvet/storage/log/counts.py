@@ -9,6 +9,8 @@ from korvet.metrics.histogram import Histogram
 from korvet.storage.errors import LinkLost, RedisFault
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from korvet.storage.errors import StorageError
     from korvet.storage.log.values import Form
 
@@ -115,6 +117,10 @@ class LogCounts:
         found = self.topics.pop(name, None)
         if found is not None:
             self._deleted.add(found)
+
+    def shown(self, names: Container[str]) -> list[tuple[str, TopicCounts]]:
+        """The topics of these names that have counts, by name."""
+        return sorted((name, counts) for name, counts in self.topics.items() if name in names)
 
     def all_topics(self) -> TopicCounts:
         """The traffic of all topics together, with that of deleted ones."""

@@ -1,0 +1,1 @@
+"""Collectors, each on parts that the test makes."""

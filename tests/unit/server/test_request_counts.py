@@ -168,5 +168,7 @@ def test_the_time_of_backpressure_is_counted(clock: Clock, monkeypatch: pytest.M
     assert pressure.blocked(lambda: None)
     assert pressure.waiting == 2
     clock.now_s += 1
+    assert pressure.total_blocked_s == 3.0
     give_back()
-    assert (pressure.waiting, pressure.holds, pressure.blocked_s) == (0, 2, 3.0)
+    clock.now_s += 1
+    assert (pressure.waiting, pressure.holds, pressure.total_blocked_s) == (0, 2, 3.0)

@@ -1,0 +1,183 @@
+"""What a broker has counted of its own work: traffic, connections, lease, appends, caches, compaction."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from korvet.metrics.families import brokers
+from korvet.metrics.family import NO_LABELS, Samples
+from korvet.observe.lifecycle import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from korvet.api.common.services import Services
+    from korvet.embedded.disk_space import DiskSpace
+    from korvet.metrics.family import Family, Value
+    from korvet.observe.led_partitions import LedPartitions
+    from korvet.observe.lifecycle import Lifecycle
+    from korvet.server.backpressure import Backpressure
+    from korvet.server.connections import Connections
+    from korvet.storage.brokers.membership import Membership
+    from korvet.storage.log.counts import LogCounts
+    from korvet.storage.log.resources import LogResources
+    from korvet.topics.compaction import CompactionCounts
+
+# The states that Kafka's brokers report (BrokerState).
+_STATES: Final = {
+    Phase.STARTING: 1,
+    Phase.LOADING: 2,
+    Phase.SERVING: 3,
+    Phase.DRAINING: 6,
+    Phase.STOPPING: 7,
+}
+# Shortest time over which the idle part is measured: scrapes may follow each other closely.
+_LEAST_S: Final = 1.0
+
+
+def collect_state(lifecycle: Lifecycle) -> Iterator[Samples]:
+    """See Collector."""
+    yield _one(brokers.BROKER_STATE, _STATES[lifecycle.phase])
+
+
+def collect_traffic(counts: LogCounts, led: LedPartitions) -> Iterator[Samples]:
+    """See Collector. The traffic of topics, first that of all topics together."""
+    topics = counts.shown(led.shown)
+    texts = [NO_LABELS, *(brokers.MESSAGES_IN.text(name) for name, _ in topics)]
+    rows = [counts.all_topics(), *(each for _, each in topics)]
+    for family, name in (
+        (brokers.MESSAGES_IN, "records_in"),
+        (brokers.BYTES_IN, "bytes_in"),
+        (brokers.BYTES_OUT, "bytes_out"),
+        (brokers.PRODUCES, "produces"),
+        (brokers.FAILED_PRODUCES, "failed_produces"),
+        (brokers.FETCHES, "fetches"),
+        (brokers.FAILED_FETCHES, "failed_fetches"),
+    ):
+        yield Samples(family, [(text, getattr(each, name)) for text, each in zip(texts, rows, strict=True)])
+
+
+def collect_connections(connections: Connections) -> Iterator[Samples]:
+    """See Collector. The connections of each listener."""
+    counts = sorted(connections.counts.items())
+    texts = [(brokers.CONNECTIONS.text(name), name, each) for name, each in counts]
+    yield Samples(brokers.CONNECTIONS, [(text, connections.open_on(name)) for text, name, _ in texts])
+    for family, attribute in (
+        (brokers.CREATED, "accepted"),
+        (brokers.CLOSED, "closed"),
+        (brokers.AUTHENTICATED, "authenticated"),
+        (brokers.REAUTHENTICATED, "reauthenticated"),
+        (brokers.FAILED_AUTHENTICATIONS, "failed_authentications"),
+        (brokers.EXPIRED, "expired"),
+        (brokers.IDLE_CLOSED, "idle"),
+        (brokers.REFUSED, "refused"),
+    ):
+        yield Samples(family, [(text, getattr(each, attribute)) for text, _, each in texts])
+
+
+def collect_fetches(services: Services) -> Iterator[Samples]:
+    """See Collector. Fetches that wait, fetch sessions, and memory."""
+    yield Samples(brokers.PURGATORY, [(brokers.PURGATORY.text("Fetch"), len(services.deadlines))])
+    sessions = services.fetch_sessions
+    yield _one(brokers.SESSIONS, len(sessions))
+    yield _one(brokers.SESSION_PARTITIONS, sessions.partitions)
+    yield _one(brokers.SESSION_EVICTIONS, sessions.evicted)
+    yield _one(brokers.FETCH_MEMORY_BYTES, services.fetch_memory.held_bytes)
+
+
+def collect_backpressure(backpressure: Backpressure) -> Iterator[Samples]:
+    """See Collector."""
+    yield _one(brokers.BACKPRESSURE_SECONDS, backpressure.total_blocked_s)
+    yield _one(brokers.BACKPRESSURE_HOLDS, backpressure.holds)
+    yield _one(brokers.BACKPRESSURE_WAITING, backpressure.waiting)
+    yield _one(brokers.IN_FLIGHT_BYTES, backpressure.in_flight_bytes)
+
+
+def collect_lease(member: Membership, logs: LogCounts) -> Iterator[Samples]:
+    """See Collector. The lease, and changes of leaders."""
+    counts = member.counts
+    yield _one(brokers.LEASE_RENEWALS, counts.renewals)
+    yield _one(brokers.LEASE_FAILURES, counts.failed)
+    yield _one(brokers.LEASE_EXPIRIES, counts.expired)
+    yield _one(brokers.VERSION_CHANGES, counts.versions)
+    yield _one(brokers.VERSION, member.assignment.version)
+    yield _one(brokers.FENCED, logs.fenced)
+    yield _one(brokers.UNCLEAN_ELECTIONS, counts.rejoins)
+
+
+def collect_appends(counts: LogCounts) -> Iterator[Samples]:
+    """See Collector. Appends by route, and why the guard refused some."""
+    routes = {
+        "guard": counts.guarded,
+        "script": counts.scripts,
+        "own": counts.own,
+        "marker": counts.markers,
+    }
+    yield Samples(brokers.APPENDED, [(brokers.APPENDED.text(name), count) for name, count in routes.items()])
+    refusals = sorted(counts.refusals.items())
+    yield Samples(brokers.REFUSALS, [(brokers.REFUSALS.text(reason), count) for reason, count in refusals])
+    yield _one(brokers.READ_BACK, counts.read_back)
+    yield _one(brokers.BATCHES, counts.batches)
+    yield _one(brokers.RECORDS, counts.records)
+
+
+def collect_caches(resources: LogResources) -> Iterator[Samples]:
+    """See Collector. The tail cache and the records read ahead."""
+    tails = resources.tails
+    yield _one(brokers.TAIL_HITS, tails.hits)
+    yield _one(brokers.TAIL_MISSES, tails.misses)
+    yield _one(brokers.TAIL_HIT_BYTES, tails.hit_bytes)
+    yield _one(brokers.TAIL_DROPPED, tails.dropped)
+    yield _one(brokers.TAIL_BYTES, tails.held_bytes)
+    yield _one(brokers.TAIL_LIMIT, tails.limit_bytes)
+    yield _one(brokers.READAHEAD_BYTES, resources.readaheads.held_bytes)
+
+
+def collect_compaction(counts: CompactionCounts) -> Iterator[Samples]:
+    """See Collector."""
+    yield _one(brokers.COMPACTIONS, counts.runs)
+    yield _one(brokers.COMPACTED, counts.removed)
+    yield _one(brokers.COMPACTION_SECONDS, counts.seconds)
+    yield _one(brokers.COMPACTION_FAILURES, counts.failed)
+    yield _one(brokers.COMPACTION_PASSES, counts.passes)
+    yield _one(brokers.COMPACTION_LEFT, counts.left)
+
+
+def collect_disk(disk: DiskSpace | None) -> Iterator[Samples]:
+    """See Collector. Without an embedded server the families have no samples."""
+    values = () if disk is None else (disk.free_bytes, disk.reserve_bytes, int(disk.is_short))
+    families = brokers.DISK_FREE, brokers.DISK_RESERVE, brokers.DISK_SHORT
+    if not values:
+        yield from (Samples(family, ()) for family in families)
+    else:
+        yield from (_one(family, value) for family, value in zip(families, values, strict=True))
+
+
+class IdleTime:
+    """The part of the time in which the event loop's thread used no processor. Use from that thread."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        used: Callable[[], float] = time.thread_time,
+    ) -> None:
+        """`clock` and `used`, the processor time of the thread, in seconds."""
+        self._clock = clock
+        self._used = used
+        self._since_s, self._used_s = clock(), used()
+        self._idle = 1.0
+
+    def collect(self) -> Iterator[Samples]:
+        """See Collector. The part since the last scrape, if that was at least a second ago."""
+        now_s, used_s = self._clock(), self._used()
+        if now_s - self._since_s >= _LEAST_S:
+            busy = (used_s - self._used_s) / (now_s - self._since_s)
+            self._idle = min(max(1.0 - busy, 0.0), 1.0)
+            self._since_s, self._used_s = now_s, used_s
+        yield _one(brokers.IDLE, self._idle)
+        yield _one(brokers.HANDLER_IDLE, self._idle)
+
+
+def _one(family: Family, value: Value) -> Samples:
+    return Samples(family, [(NO_LABELS, value)])

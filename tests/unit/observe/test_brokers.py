@@ -1,0 +1,161 @@
+"""The families of a broker, from counts that the test makes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from korvet.observe import brokers
+from korvet.observe.lifecycle import Lifecycle, Phase
+from korvet.server.backpressure import Backpressure
+from korvet.server.connections import ConnectionLimits, Connections
+from korvet.storage.brokers.counts import LeaseCounts
+from korvet.storage.errors import LinkLost, RedisFault, StorageFault
+from korvet.storage.log.counts import LogCounts
+from korvet.storage.log.tail_cache import TailBudget
+from korvet.topics.compaction import CompactionCounts
+from tests.unit.observe.pages import page_of
+
+TRAFFIC = "kafka_server_brokertopicmetrics_"
+
+
+@pytest.mark.parametrize(
+    ("phase", "state"), [(Phase.STARTING, 1), (Phase.LOADING, 2), (Phase.SERVING, 3), (Phase.DRAINING, 6)]
+)
+def test_the_state_is_kafkas(phase: Phase, state: int) -> None:
+    lifecycle = Lifecycle()
+    lifecycle.phase = phase
+    assert page_of(brokers.collect_state(lifecycle)) == {"kafka_server_kafkaserver_brokerstate": state}
+
+
+def test_traffic_by_topic_and_of_all_topics() -> None:
+    counts = LogCounts()
+    one, other, deleted = (counts.of_topic(name) for name in ("a", "b", "c"))
+    form: Any = SimpleNamespace(record_count=10, payload_bytes=80)
+    counts.appended(one, form, 100, duplicate=False)
+    counts.appended(one, form, 100, duplicate=True)
+    counts.appended(other, form, 0, duplicate=False)
+    counts.appended(deleted, form, 1000, duplicate=False)
+    other.bytes_out, one.fetches = 7, 3
+    counts.forget("c")
+    counts.forget("c")
+    hidden = counts.of_topic("hidden")
+    hidden.failed_fetches = 2
+    led: Any = SimpleNamespace(shown={"a", "b", "c"})
+    page = page_of(brokers.collect_traffic(counts, led))
+    assert page[f"{TRAFFIC}failedfetchrequests_total"] == 2
+    assert page[f"{TRAFFIC}messagesin_total{{topic=a}}"] == 10
+    assert page[f"{TRAFFIC}bytesin_total{{topic=a}}"] == 100
+    assert page[f"{TRAFFIC}bytesin_total{{topic=b}}"] == 80
+    assert page[f"{TRAFFIC}messagesin_total"] == 30
+    assert page[f"{TRAFFIC}bytesin_total"] == 1180
+    assert page[f"{TRAFFIC}bytesout_total"] == page[f"{TRAFFIC}bytesout_total{{topic=b}}"] == 7
+    assert page[f"{TRAFFIC}totalfetchrequests_total"] == 3
+    assert not [name for name in page if "topic=c" in name or "hidden" in name]
+    assert counts.duplicates == 1
+    # The broker's own records are no batch of a client.
+    assert counts.records.count == 2
+
+
+def test_appends_by_route_and_refusals_by_reason() -> None:
+    counts = LogCounts()
+    counts.by_guard(3)
+    counts.by_guard(1)
+    counts.by_script(own=False)
+    counts.by_script(own=True)
+    for fault in (
+        RedisFault("REFUSED another append came in between", "REFUSED"),
+        RedisFault("REFUSED the gate was closed", "REFUSED"),
+        RedisFault("MOVED 1 host:1", "MOVED"),
+        LinkLost("gone"),
+        StorageFault("something else"),
+    ):
+        counts.refused(fault)
+    page = page_of(brokers.collect_appends(counts))
+    routes = {route: page[f"korvet_appends_total{{route={route}}}"] for route in ("guard", "script", "own")}
+    assert routes == {"guard": 4, "script": 1, "own": 1}
+    reasons = {name for name in page if "refusals" in name}
+    shown = ("connection_lost", "gate", "moved", "other", "other_append")
+    assert reasons == {f"korvet_guard_refusals_total{{reason={each}}}" for each in shown}
+    assert page["korvet_guarded_append_batches_bucket{le=1.0}"] == 1
+    assert page["korvet_guarded_append_batches_sum"] == 4
+
+
+def test_connections_by_listener() -> None:
+    connections = Connections(ConnectionLimits(1, 1))
+    admission = connections.admit("A", "/1")
+    assert connections.admit("B", "/2") is None
+    page = page_of(brokers.collect_connections(connections))
+    count = "kafka_server_socket_server_metrics_connection_"
+    assert (page[f"{count}count{{listener=A}}"], page[f"{count}count{{listener=B}}"]) == (1, 0)
+    assert page["korvet_connections_refused_total{listener=B}"] == 1
+    assert admission is not None
+    admission.leave()
+    page = page_of(brokers.collect_connections(connections))
+    assert page[f"{count}count{{listener=A}}"] == 0
+    assert page[f"{count}creation_total{{listener=A}}"] == page[f"{count}close_total{{listener=A}}"] == 1
+
+
+def test_backpressure_lease_caches_and_compaction() -> None:
+    pressure = Backpressure(10)
+    pressure.take(12)
+    pressure.blocked(lambda: None)
+    page = page_of(brokers.collect_backpressure(pressure))
+    assert page["korvet_produce_in_flight_bytes"] == 12
+    assert page["korvet_backpressure_waiting_connections"] == page["korvet_backpressure_holds_total"] == 1
+    assert page["korvet_backpressure_seconds_total"] > 0
+
+    lease = LeaseCounts()
+    lease.renewals.observe(0.002)
+    lease.failed, lease.expired, lease.rejoins, lease.versions = 1, 2, 3, 4
+    member: Any = SimpleNamespace(counts=lease, assignment=SimpleNamespace(version=9))
+    page = page_of(brokers.collect_lease(member, LogCounts()))
+    assert page["korvet_lease_renewal_seconds_count"] == page["korvet_lease_renewal_failures_total"] == 1
+    assert page["korvet_lease_expired_total"] == 2
+    assert page["kafka_controller_controllerstats_uncleanleaderelections_total"] == 3
+    assert (page["korvet_assignment_changes_total"], page["korvet_assignment_version"]) == (4, 9)
+
+    tails = TailBudget(1000)
+    tails.hits, tails.misses, tails.hit_bytes = 3, 2, 300
+    resources: Any = SimpleNamespace(tails=tails, readaheads=SimpleNamespace(held_bytes=5))
+    page = page_of(brokers.collect_caches(resources))
+    assert (page["korvet_tail_cache_hits_total"], page["korvet_tail_cache_misses_total"]) == (3, 2)
+    assert (page["korvet_tail_cache_limit_bytes"], page["korvet_readahead_bytes"]) == (1000, 5)
+
+    compactions = CompactionCounts()
+    compactions.ran(10, 0.5)
+    compactions.ran(0, 0.25)
+    page = page_of(brokers.collect_compaction(compactions))
+    assert (page["korvet_compactions_total"], page["korvet_compaction_removed_records_total"]) == (2, 10)
+    assert page["korvet_compaction_seconds_total"] == 0.75
+
+
+def test_the_disk_is_that_of_an_embedded_server_only() -> None:
+    assert page_of(brokers.collect_disk(None)) == {}
+    disk: Any = SimpleNamespace(free_bytes=10, reserve_bytes=20, is_short=True)
+    assert page_of(brokers.collect_disk(disk)) == {
+        "korvet_disk_free_bytes": 10,
+        "korvet_disk_reserve_bytes": 20,
+        "korvet_disk_short": 1,
+    }
+
+
+def test_idle_time_is_measured_between_scrapes() -> None:
+    now_s, used_s = 100.0, 5.0
+    idle = brokers.IdleTime(lambda: now_s, lambda: used_s)
+
+    def shown() -> float:
+        page = page_of(idle.collect())
+        name = "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent"
+        assert page[name] == page["kafka_network_socketserver_networkprocessoravgidle_percent"]
+        return page[name]
+
+    now_s, used_s = 102.0, 5.5
+    assert shown() == 0.75
+    # Too soon for another measurement.
+    now_s, used_s = 102.5, 6.0
+    assert shown() == 0.75
+    now_s, used_s = 104.0, 8.0
+    assert shown() == 0
