@@ -230,6 +230,7 @@ async def _run(
         admin.attach(parts, dispatcher, setup)
         await _load(parts, changes)
         parts.security.quotas.on_change = parts.listener.forget_repeats
+        dispatcher.request_log.follow(parts.live, parts.listener.forget_repeats)
         tasks += _housekeeping(parts)
         freeze_long_lived_objects()
         # Other brokers send clients to this broker already; it reports to them what is still being loaded.

@@ -7,6 +7,7 @@ racks, v12 is flexible, v13 adds topic IDs, v15 to v18 matter only to replicas.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
@@ -87,6 +88,7 @@ def _is_full(request: FetchRequest) -> bool:
     refuse=refuse,
     decode=decode_fetch,
     read_quota=ReadQuota(_limited, _emptied),
+    allowed_wait_ms=attrgetter("max_wait_ms"),
     is_repeated=_is_full,
 )
 def fetch(context: RequestContext, request: FetchRequest, respond: Respond) -> None:
@@ -96,8 +98,10 @@ def fetch(context: RequestContext, request: FetchRequest, respond: Respond) -> N
         respond(None)
         return
     state = client.fetch_state
-    if state is not None and state.repeat(request, respond):
-        return
+    if state is not None:
+        state.trace = context.trace
+        if state.repeat(request, respond):
+            return
     params = FetchParams.of(version, request, services.config.native_poll_interval_ms)
     epoch = request.session_epoch
     if epoch not in (FINAL_EPOCH, INITIAL_EPOCH):
@@ -110,7 +114,7 @@ def fetch(context: RequestContext, request: FetchRequest, respond: Respond) -> N
     if state is None or opens_session or not state.continues(request, params):
         full = FullFetch(services, client, request, params, opens_session=opens_session)
         state = PendingFetch(services, client, full, params)
-    _start(client, state, params, respond)
+    _start(context, state, params, respond)
 
 
 def _fetch_incrementally(
@@ -134,11 +138,12 @@ def _fetch_incrementally(
     if not sessions.advance(session, services.deadlines.now() * 1000):
         full = FullFetch(services, client, request, params)
         state = PendingFetch(services, client, full, params)
-    _start(client, state, params, respond)
+    _start(context, state, params, respond)
 
 
-def _start(client: Client, state: FetchState, params: FetchParams, respond: Respond) -> None:
-    _keep(client, state)
+def _start(context: RequestContext, state: FetchState, params: FetchParams, respond: Respond) -> None:
+    state.trace = context.trace
+    _keep(context.client, state)
     state.start(params, respond)
 
 

@@ -30,7 +30,13 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     return _response(context, JoinReply(error, member_id=request.member_id))
 
 
-@api(11, "JoinGroup", (0, 9), refuse=refuse, waits=True)
+def _rebalance_timeout_ms(request: Any) -> int:
+    """How long the other members may take to join."""
+    timeout = getattr(request, "rebalance_timeout", None)
+    return milliseconds(request.session_timeout if timeout is None else timeout)
+
+
+@api(11, "JoinGroup", (0, 9), refuse=refuse, waits=True, allowed_wait_ms=_rebalance_timeout_ms)
 async def join_group(context: RequestContext, request: Any) -> Any:
     """Join and wait for the next generation."""
     if not context.may(Operation.READ, ResourceType.GROUP, request.group_id):

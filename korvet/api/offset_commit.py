@@ -76,7 +76,7 @@ def offset_commit(context: RequestContext, request: Any, respond: Respond) -> No
         for topic in reply.topics:
             for each in topic.partitions:
                 if each.error:
-                    context.failed(each.error)
+                    context.failed(each.error, topic.name)
         respond([_encode(version, request, reply)])
 
     context.services.coordinator.submit(request.group_id, GroupShard.commit, commit, done)

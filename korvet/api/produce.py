@@ -370,14 +370,20 @@ class _Produce(msgspec.Struct, eq=False):
             append.refuse(error)
         self._end_one()
 
+    def _note_errors(self) -> None:
+        for topic, appends in self._answers:
+            for append in appends:
+                self._context.failed(append.error, topic.name or topic.topic_id)
+
     def _end_one(self) -> None:
         """One append has ended, or the request has begun all of them. Answer after the last one."""
         self._pending -= 1
         if self._pending:
             return
         failed = [append for _, appends in self._answers for append in appends if append.error]
+        if failed:
+            self._note_errors()
         for append in failed:
-            self._context.failed(append.error)
             if append.place is not None:
                 append.place.log.state.counts.failed_produces += 1
         if self._request.acks == 0:

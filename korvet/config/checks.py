@@ -9,6 +9,7 @@ from korvet.config.errors import ConfigError
 from korvet.config.fields import in_variable, key_of
 from korvet.config.keys import LISTENER_PREFIX
 from korvet.config.settings import Config
+from korvet.request_log.rules import parse_clients, parse_failed
 from korvet.security.authorizer import parse_super_users
 from korvet.security.credentials import MECHANISMS
 from korvet.security.listeners import ListenerSpec
@@ -80,7 +81,12 @@ def _check_topic_settings(config: Config, origin: Callable[[str], str]) -> None:
             f"({origin('log_cleaner_min_compaction_lag_ms')}) is above log.cleaner.max.compaction.lag.ms = "
             f"{config.log_cleaner_max_compaction_lag_ms} ({origin('log_cleaner_max_compaction_lag_ms')})"
         )
-    _check_texts(config, {"max_connections_per_ip_overrides": parse_overrides}, origin)
+    parsers: dict[str, Callable[[str], object]] = {
+        "max_connections_per_ip_overrides": parse_overrides,
+        "request_log_clients": parse_clients,
+        "request_log_failed": parse_failed,
+    }
+    _check_texts(config, parsers, origin)
 
 
 def _check_admin(config: Config, origin: Callable[[str], str]) -> None:

@@ -49,6 +49,7 @@ _LISTS: Final = frozenset(
         "listeners",
         "advertised.listeners",
         "log.cleanup.policy",
+        "request.log.failed",
         "sasl.enabled.mechanisms",
         "ssl.cipher.suites",
         "ssl.enabled.protocols",

@@ -62,6 +62,8 @@ class Api(msgspec.Struct, frozen=True):
     """
     changes_shared: bool = False
     """Requests change what all brokers share. Their responses leave once replicas have the changes."""
+    allowed_wait_ms: Callable[[Any], int] | None = None
+    """(request) -> how long the broker may wait before it answers, without being slow. None: not at all."""
     decode: Decode | None = None
     """A decoder written by hand; None for kio's."""
     is_repeated: Callable[[Any], bool] | None = None
@@ -83,6 +85,7 @@ def api(
     *,
     refuse: Refuse,
     waits: bool = False,
+    allowed_wait_ms: Callable[[Any], int] | None = None,
     strict_quota_since: int | None = None,
     changes_shared: bool = False,
     unsupported: Callable[[], bytes] | None = None,
@@ -100,6 +103,7 @@ def api(
             refuse,
             handle=handle,
             waits=waits,
+            allowed_wait_ms=allowed_wait_ms,
             strict_quota_since=strict_quota_since,
             changes_shared=changes_shared,
             unsupported=unsupported,
@@ -120,6 +124,7 @@ def submit_api(
     in_flight_max: int = 1,
     writes_records: bool = False,
     read_quota: ReadQuota | None = None,
+    allowed_wait_ms: Callable[[Any], int] | None = None,
     decode: Decode | None = None,
     is_repeated: Callable[[Any], bool] | None = None,
 ) -> Callable[[_S], _S]:
@@ -138,6 +143,7 @@ def submit_api(
             in_flight_max=in_flight_max,
             writes_records=writes_records,
             read_quota=read_quota,
+            allowed_wait_ms=allowed_wait_ms,
             decode=decode,
             is_repeated=is_repeated,
         )

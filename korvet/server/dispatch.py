@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from korvet.api.common.audit import audit
 from korvet.api.common.authentication import evaluate, why_untimely
 from korvet.api.common.context import RequestContext
 from korvet.api.common.errors import asked_by, error_code_of
 from korvet.causes import Causes
+from korvet.logs import fields
 from korvet.protocol import registry
 from korvet.protocol.headers import parse_header, peek_api, response_header
 from korvet.protocol.messages import request_schema, response_schema
@@ -24,6 +26,7 @@ from korvet.security.errors import SaslFailure
 from korvet.security.sasl import State
 from korvet.server.busy_polling import BusyPolling, usable_processors
 from korvet.server.repeats import Repeat
+from korvet.server.request_log import RequestLog
 from korvet.server.throttle import ThrottledSlot
 from korvet.server.turns import Turns
 from korvet.slices import sliced
@@ -67,6 +70,7 @@ class Dispatcher:
         self.requests = services.requests
         """What is counted of the requests of each API."""
         self._counts = services.requests.by_key
+        self.request_log = RequestLog(services)
         self.failures: Counter[str] = Counter()
         """Exceptions of handlers that are no answers to requests, by API."""
 
@@ -111,6 +115,9 @@ class Dispatcher:
         place.counts, place.began_s = counts, began_s
         context = RequestContext(self.services, responses, api_version, client_id, connection, counts)
         slot.header = response_header(correlation_id, responses.flexible)
+        request_log = self.request_log
+        if request_log.active:
+            place.trace = context.trace = request_log.trace(api, context, request, correlation_id, len(frame))
         if untimely:
             slot([context.encode(api.refuse(context, request, ErrorCode.illegal_sasl_state))])
             connection.end("it sent another request in the middle of an authentication")
@@ -123,7 +130,7 @@ class Dispatcher:
         else:
             if api.writes_records:
                 place.on_answer = self.backpressure.take(len(frame))
-            elif api.is_repeated is not None and api.is_repeated(request):
+            elif api.is_repeated is not None and not request_log.active and api.is_repeated(request):
                 again = partial(self._repeat, api, context, request, len(frame))
                 connection.repeat = Repeat.of(frame, responses.flexible, again)
             self._submit(api, context, request, slot, place)
@@ -227,6 +234,7 @@ class Dispatcher:
             body = response
             if not isinstance(response, list):
                 context.count_errors(response)
+                audit(context, api.name, request, response)
                 pieces = context.schema.pieces(response)
                 body = [b"".join([piece async for piece in sliced(pieces)])]
         except Exception as error:  # noqa: BLE001 - answered and logged
@@ -240,15 +248,23 @@ class Dispatcher:
         ends.
         """
         said = api.name, context.api_version, context.client_id
+        named: dict[str, object] = {
+            "api": api.name,
+            "version": context.api_version,
+            "client_id": context.client_id,
+        }
         code = error_code_of(error, asked_by(api.key))
         if code is ErrorCode.unknown_server_error:
             self.failures[api.name] += 1
-            log.error("%s v%d of client %r failed", *said, exc_info=error)
+            log.error("%s v%d of client %r failed", *said, exc_info=error, extra=fields(**named))
         else:
-            causes.warn(error or code.name, "%s v%d of client %r: %s", *said, error or code.name)
+            named["error"] = code.name.upper()
+            causes.warn(error or code.name, "%s v%d of client %r: %s", *said, error or code.name, **named)
         try:
-            return [context.encode(api.refuse(context, request, code))]
+            refused = api.refuse(context, request, code)
+            audit(context, api.name, request, refused)
+            return [context.encode(refused)]
         except Exception:
-            log.exception("%s v%d of client %r cannot be refused", *said)
+            log.exception("%s v%d of client %r cannot be refused", *said, extra=fields(**named))
             context.client.close(f"its {api.name} request can neither be handled nor refused")
             return None

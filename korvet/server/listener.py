@@ -137,7 +137,9 @@ class Listener:
         return self._connections
 
     def forget_repeats(self) -> None:
-        """Quotas have changed: decode the next request of every client, repeated or not."""
+        """Quotas or the rules of the request log have changed: decode the next request of every client,
+        repeated or not.
+        """
         for connection in self._connections:
             connection.repeat = None
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from korvet.api.common.request_counts import ApiCounts
+    from korvet.request_log.trace import Trace
 
 _LENGTH: Final = struct.Struct(">i")
 
@@ -41,6 +42,8 @@ class PendingResponse(msgspec.Struct, eq=False):
     began_s: float = 0.0
     waits_since_s: float = 0.0
     answered_s: float = 0.0
+    trace: Trace | None = None
+    """What the request log notes of the request, if it may have to be logged."""
 
 
 class ResponseSlot(msgspec.Struct, eq=False):
@@ -75,6 +78,8 @@ class ResponseSlot(msgspec.Struct, eq=False):
         finally:
             if place.on_answer is not None:
                 place.on_answer()
+            if place.trace is not None:
+                place.trace.answered(place, size)
 
     def __del__(self) -> None:
         if self.place.segments is None:

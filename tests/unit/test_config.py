@@ -66,6 +66,8 @@ def test_every_setting_can_be_given_in_the_environment(setting: Setting) -> None
         "redis": "redis://localhost",
         "log_level": "debug",
         "log_format": "json",
+        "request_log_failed": "NOT_*,!NOT_COORDINATOR",
+        "request_log_clients": "client=orders-*",
         "embedded_appendfsync": "everysec",
         "embedded_module": "off",
         "offsets_commit_value_version": "4",

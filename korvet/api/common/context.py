@@ -11,6 +11,7 @@ from korvet.security.acls import CLUSTER_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from uuid import UUID
 
     from kio.schema.errors import ErrorCode
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from korvet.api.fetching.state import FetchState
     from korvet.protocol.messages import ResponseSchema
     from korvet.quotas.throttle import Mutations
+    from korvet.request_log.trace import Trace
     from korvet.security.acls import Operation, ResourceType
     from korvet.security.authorizer import Access
     from korvet.security.sasl import SaslSession
@@ -97,6 +99,8 @@ class RequestContext(msgspec.Struct, eq=False):
     client: Client
     counts: ApiCounts | None = None
     """What is counted of the API's requests; None if nobody counts them."""
+    trace: Trace | None = None
+    """What the request log notes of the request, if it may have to be logged."""
     mutations: Mutations | None = None
     """Set if the client has a quota for creating and deleting partitions."""
     unpacked_bytes: int = 0
@@ -117,10 +121,14 @@ class RequestContext(msgspec.Struct, eq=False):
         if self.mutations is not None:
             self.mutations.count(partitions)
 
-    def failed(self, error: ErrorCode) -> None:
-        """Count an error in the response, unless it stands for success."""
-        if error and self.counts is not None:
+    def failed(self, error: ErrorCode, topic: str | UUID | None = None) -> None:
+        """Count an error in the response, unless it stands for success. `topic`: what it belongs to."""
+        if not error:
+            return
+        if self.counts is not None:
             self.counts.failed(error)
+        if self.trace is not None:
+            self.trace.failed(error, topic)
 
     def count_errors(self, response: Any) -> None:
         """Count the errors in a response structure."""

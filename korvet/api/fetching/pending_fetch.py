@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from korvet.api.fetching.strategy import FetchStrategy
     from korvet.protocol.fetch_request import FetchRequest
     from korvet.protocol.registry import Respond
+    from korvet.request_log.trace import Trace
     from korvet.storage.log.partition_log import PartitionLog
 
 
@@ -56,6 +57,7 @@ class PendingFetch(Deadline):
         "_unread",
         "_was_answered",
         "_woken",
+        "trace",
     )
 
     def __init__(
@@ -67,6 +69,8 @@ class PendingFetch(Deadline):
         self._strategy = strategy
         self._params = params
         self._respond: Respond | None = None
+        self.trace: Trace | None = None
+        """See FetchState."""
         # Reads under way. `_read_within` counts as one of them.
         self._reads = 0
         self._ends_at = 0.0
@@ -424,6 +428,8 @@ class PendingFetch(Deadline):
         for partition in self._strategy.partitions:
             if partition.error is not ErrorCode.none:
                 counts.failed(partition.error)
+                if self.trace is not None:
+                    self.trace.failed(partition.error, partition.topic)
                 if partition.log is not None:
                     partition.log.state.counts.failed_fetches += 1
 

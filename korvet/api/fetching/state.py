@@ -10,10 +10,14 @@ if TYPE_CHECKING:
     from korvet.api.fetching.params import FetchParams
     from korvet.protocol.fetch_request import FetchRequest
     from korvet.protocol.registry import Respond
+    from korvet.request_log.trace import Trace
 
 
 class FetchState(Protocol):
     """The last fetch of a connection, usually the base of its next one. PendingFetch implements it."""
+
+    trace: Trace | None
+    """What the request log notes of the newest request."""
 
     def start(self, params: FetchParams, respond: Respond) -> None:
         """Answer a request, now or later, after the one before is answered."""

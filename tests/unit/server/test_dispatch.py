@@ -16,12 +16,14 @@ import msgspec
 import pytest
 from kio.schema.errors import ErrorCode
 
+from korvet.api.common.audit import CHANGES, audit
 from korvet.api.common.context import RequestContext
 from korvet.api.common.request_counts import RequestCounts
 from korvet.config.features import Features
 from korvet.config.settings import Config
 from korvet.protocol import registry
 from korvet.protocol.fetch_request import decode_fetch
+from korvet.protocol.messages import response_schema
 from korvet.protocol.schemas import request_class
 from korvet.quotas.throttle import ClientQuotas
 from korvet.security.credentials import Credentials
@@ -469,3 +471,21 @@ def test_a_request_that_only_ends_as_the_last_one_is_another() -> None:
         patch.setitem(registry._APIS, 1, msgspec.structs.replace(api, submit=submit))
         converse(*frames)
     assert held == [(5, "unit"), (5, "longer"), (6, "unit"), (5, "")]
+
+
+def test_no_request_makes_the_audit_fail(caplog: pytest.LogCaptureFixture) -> None:
+    """Requests with random fields, whose refusals are audited."""
+    caplog.set_level(logging.INFO, "korvet.audit")
+    client: Any = SimpleNamespace(principal="User:a", client_host="/b")
+    services: Any = None
+    for key, version in VERSIONS:
+        api = registry.find(key)
+        assert api is not None
+        if api.name not in CHANGES:
+            continue
+        context = RequestContext(services, response_schema(key, version), version, "unit", client)
+        for seed in range(3):
+            request = random_request(random.Random(f"{key} {version} {seed}"), key, version)
+            audit(context, api.name, request, api.refuse(context, request, ErrorCode.request_timed_out))
+    assert [record for record in caplog.records if record.levelno > logging.INFO] == []
+    assert {vars(record)["fields"]["api"] for record in caplog.records} == set(CHANGES)

@@ -1,0 +1,172 @@
+"""The request log: one line for each request that a rule selects (`request.log.*`), sampled and limited."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
+
+from korvet.logs import fields
+from korvet.request_log.budget import Budget
+from korvet.request_log.rules import Asking, Rules, parse_clients, parse_failed
+from korvet.request_log.trace import Head, Trace, topics_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from uuid import UUID
+
+    from korvet.api.common.context import RequestContext
+    from korvet.api.common.services import Services
+    from korvet.config.live import LiveConfig
+    from korvet.config.settings import Config
+    from korvet.protocol.registry import Api
+    from korvet.request_log.trace import Timed
+
+log = logging.getLogger(__name__)
+
+# Interval of the lines that count what was left out.
+_PERIOD_S: Final = 10.0
+# Limits the topics, and the characters of a client's texts, in one line.
+_MOST_TOPICS: Final = 10
+_MOST_CHARACTERS: Final = 200
+# Limits the clients whose selection is remembered.
+_MOST_CLIENTS: Final = 10_000
+
+
+class RequestLog:
+    """Follows requests while any rule is in force. Without rules a request costs one look at `active`."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._rules = Rules()
+        self._budget = Budget(1, 1)
+        self._selected: dict[Asking, bool] = {}
+        self._reporting = False
+        self.active = False
+        """Whether requests have to be followed."""
+
+    def follow(self, live: LiveConfig, on_change: Callable[[], None]) -> None:
+        """Take the rules of these settings, and call back when they change."""
+
+        def take(config: Config) -> None:
+            self.take(config)
+            on_change()
+
+        live.follow(take)
+        take(live.now)
+
+    def take(self, config: Config) -> None:
+        """Let the rules of these settings be in force."""
+        self._rules = Rules(
+            config.request_log_slow_ms,
+            parse_failed(config.request_log_failed),
+            parse_clients(config.request_log_clients),
+        )
+        self._budget = Budget(config.request_log_sample, config.request_log_max_per_second)
+        self._selected.clear()
+        self.active = self._rules.active
+
+    def trace(
+        self, api: Api, context: RequestContext, request: Any, correlation_id: int, size_bytes: int
+    ) -> Trace | None:
+        """Follow a request that may have to be logged; None for one that won't be."""
+        selected = self._selects(api.name, context)
+        if not (selected or self._rules.need_outcome):
+            return None
+        head = Head(api.name, context.api_version, context.client_id, correlation_id, size_bytes)
+        allowed_ms = 0 if api.allowed_wait_ms is None else api.allowed_wait_ms(request)
+        return Trace(self._answered, head, context.client, request, allowed_ms, selected=selected)
+
+    def _selects(self, api: str, context: RequestContext) -> bool:
+        if not self._rules.clients:
+            return False
+        client = context.client
+        asking = Asking(api, client.client_host.removeprefix("/"), context.client_id, client.principal)
+        selected = self._selected.get(asking)
+        if selected is None:
+            if len(self._selected) >= _MOST_CLIENTS:
+                self._selected.clear()
+            selected = self._selected[asking] = self._rules.selects(asking)
+        return selected
+
+    def _answered(self, trace: Trace, times: Timed, size_bytes: int) -> None:
+        duration_ms = (times.answered_s - (times.held_since_s or times.began_s)) * 1000
+        busy_ms = duration_ms - trace.allowed_ms
+        reasons = self._rules.reasons(busy_ms=busy_ms, errors=trace.errors, selected=trace.selected)
+        if not reasons:
+            return
+        if self._budget.take(perf_counter()):
+            try:
+                self._write(trace, reasons, duration_ms, size_bytes)
+            except Exception:
+                # The response is sent already.
+                log.exception("%s v%d could not be logged", trace.head.api, trace.head.version)
+        elif not self._reporting:
+            self._reporting = True
+            asyncio.get_running_loop().call_later(_PERIOD_S, self._report)
+
+    def _report(self) -> None:
+        self._reporting = False
+        budget = self._budget
+        if budget.left_out:
+            message = "%d more requests matched in %.0f s: %d are not in the sample, %d were too many"
+            counts = budget.unsampled + budget.limited, _PERIOD_S, budget.unsampled, budget.limited
+            log.info(message, *counts, extra=fields(unsampled=budget.unsampled, limited=budget.limited))
+            budget.reset()
+
+    def _write(self, trace: Trace, reasons: list[str], duration_ms: float, size_bytes: int) -> None:
+        head, client = trace.head, trace.client
+        errors = [error.name.upper() for error in trace.errors]
+        topics = self._names(trace.failed_topics or topics_of(trace.request))
+        client_id, group = _cut(head.client_id), getattr(trace.request, "group_id", None)
+        address = client.client_host.removeprefix("/")
+        parts = [f"correlation ID {head.correlation_id}"]
+        parts += [" ".join(errors)] if errors else []
+        parts += [f"topics {_listed(topics)}"] if topics else []
+        parts += [f"group {_cut(group)}"] if group else []
+        log.info(
+            "%s: %s v%d of client %r (%s, %s): %.1f ms, %d bytes, %d bytes of response, %s",
+            ", ".join(reasons),
+            head.api,
+            head.version,
+            client_id,
+            client.principal,
+            address,
+            duration_ms,
+            head.size_bytes,
+            size_bytes,
+            ", ".join(parts),
+            extra=fields(
+                reasons=reasons,
+                api=head.api,
+                version=head.version,
+                client_id=client_id,
+                principal=client.principal,
+                address=address,
+                correlation_id=head.correlation_id,
+                request_bytes=head.size_bytes,
+                response_bytes=size_bytes,
+                duration_ms=round(duration_ms, 3),
+                errors=errors,
+                topics=topics[:_MOST_TOPICS],
+                topics_in_all=len(topics),
+                **({"group": _cut(group)} if group else {}),
+            ),
+        )
+
+    def _names(self, topics: Iterable[str | UUID]) -> list[str]:
+        found = []
+        for each in topics:
+            known = None if isinstance(each, str) else self._services.topics.by_id(each)
+            found.append(_cut(str(each) if known is None else known.name))
+        return found
+
+
+def _listed(topics: list[str]) -> str:
+    more = f" and {len(topics) - _MOST_TOPICS} more" if len(topics) > _MOST_TOPICS else ""
+    return ", ".join(topics[:_MOST_TOPICS]) + more
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "…"
