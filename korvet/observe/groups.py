@@ -73,18 +73,16 @@ _NOBODY = _Owner()
 
 
 class GroupCollector:
-    """Reads the groups of one broker. Keeps the label texts of what it has shown before."""
+    """Reads the groups of one broker."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._cluster_id = parts.store.commands.cluster_id
-        self._texts = _Texts()
         # By assignment of a member.
         self._assigned: dict[bytes, list[tuple[str, int]]] = {}
 
     def collect(self) -> Iterator[Samples]:
         """See Collector."""
-        self._texts.forget_unused()
         present = dict(self._groups())
         yield from self._members(present)
         # The first family makes the views, group by group, and all families show the same numbers.
@@ -144,23 +142,22 @@ class GroupCollector:
                 yield self._view(watched, self._owners(present.get(watched.group_id)), now_ms)
 
     def _view(self, watched: WatchedGroup, owners: dict[tuple[str, int], _Owner], now_ms: int) -> _View:
-        name = watched.group_id
         rows: list[_Row] = []
         sums: list[_Sums] = []
         for topic_name in list(watched.topics):
             topic = self._parts.store.catalogue.get(topic_name)
             if topic is None:
                 continue
-            found = list(self._rows(watched, topic, owners, now_ms))
-            rows += found
-            known = [row for row in found if row.member_text]
+            known = list(self._rows(watched, topic, owners, now_ms))
             if known:
                 ordinals, lag = sum(row.ordinal for row in known), sum(row.lag for row in known)
-                text = self._texts.of(families.LAG_SUM, name, topic_name)
-                cluster_text = self._texts.of(families.TOPIC_SUM_LAG, self._cluster_id, name, topic_name)
-                sums.append(_Sums(text, cluster_text, ordinals, lag))
+                sums.append(_Sums(*self._sum_texts(watched, topic_name), ordinals, lag))
+            rows += known
+            rows += _unread_rows(watched, topic_name, owners)
+        if not watched.cluster_text:
+            watched.cluster_text = families.SUM_LAG.text(self._cluster_id, watched.group_id)
         return _View(
-            self._texts.of(families.SUM_LAG, self._cluster_id, name),
+            watched.cluster_text,
             rows,
             sums,
             max((row.lag for row in rows), default=0),
@@ -168,29 +165,39 @@ class GroupCollector:
             sum(each.lag for each in sums),
         )
 
+    def _sum_texts(self, watched: WatchedGroup, topic: str) -> tuple[str, str]:
+        found = watched.sum_texts.get(topic)
+        if found is None:
+            found = watched.sum_texts[topic] = (
+                families.LAG_SUM.text(watched.group_id, topic),
+                families.TOPIC_SUM_LAG.text(self._cluster_id, watched.group_id, topic),
+            )
+        return found
+
     def _rows(
         self, watched: WatchedGroup, topic: Topic, owners: dict[tuple[str, int], _Owner], now_ms: int
     ) -> Iterator[_Row]:
         """The partitions of a topic that the group has committed for. Those that are not counted yet are left
         out.
         """
-        name, logs, texts = watched.group_id, self._parts.lag.logs, self._texts
-        commits = watched.topics.get(topic.name, {})
-        for partition in range(topic.partitions):
-            text = texts.of(families.LAG, name, topic.name, partition)
-            progress, log = commits.get(partition), logs.get((topic.name, partition))
-            if progress is None:
-                yield _Row(text, "", _NONE, _NONE, _NONE, 0.0)
-                continue
+        topic_name, logs = topic.name, self._parts.lag.logs
+        for partition, progress in list(watched.topics.get(topic_name, {}).items()):
+            place = topic_name, partition
+            log, position = logs.get(place), progress.position
             ends = None if log is None else log.ends
-            ordinal = None if ends is None else progress.ordinal(ends)
-            if ends is None or ordinal is None or progress.position is None:
+            if ends is None or position is None:
                 continue
-            owner = owners.get((topic.name, partition), _NOBODY)
-            member_text = texts.of(families.GROUP_LAG, self._cluster_id, name, topic.name, partition, *owner)
+            owner = owners.get(place, _NOBODY)
+            if progress.owner != owner:
+                progress.owner = owner
+                progress.text = families.LAG.text(watched.group_id, *place)
+                progress.member_text = families.GROUP_LAG.text(
+                    self._cluster_id, watched.group_id, *place, *owner
+                )
+            ordinal = progress.ordinal(position, ends)
             lag = ends.end_ordinal - ordinal
             waiting_s = progress.waiting_s(now_ms) if lag else 0.0
-            yield _Row(text, member_text, ordinal, progress.position.offset, lag, waiting_s)
+            yield _Row(progress.text, progress.member_text, ordinal, position.offset, lag, waiting_s)
 
     # Members of partitions
 
@@ -223,25 +230,13 @@ class GroupCollector:
         return found
 
 
-class _Texts:
-    """Label texts by family and label values, as long as scrapes use them."""
-
-    def __init__(self) -> None:
-        self._last: dict[tuple[object, ...], str] = {}
-        self._used: dict[tuple[object, ...], str] = {}
-
-    def of(self, family: Family, *values: object) -> str:
-        """See Family.text."""
-        key = family.name, *values
-        text = self._used.get(key)
-        if text is None:
-            text = self._last.get(key) or family.text(*values)
-            self._used[key] = text
-        return text
-
-    def forget_unused(self) -> None:
-        """A scrape ends: keep the texts that it has used."""
-        self._last, self._used = self._used, {}
+def _unread_rows(watched: WatchedGroup, topic: str, owners: dict[tuple[str, int], _Owner]) -> Iterator[_Row]:
+    """The partitions of a topic that members have, and that the group has not committed for."""
+    committed = watched.topics.get(topic, {})
+    for name, partition in owners:
+        if name == topic and partition not in committed:
+            text = families.LAG.text(watched.group_id, topic, partition)
+            yield _Row(text, "", _NONE, _NONE, _NONE, 0.0)
 
 
 class _Made(Generic[_Item]):

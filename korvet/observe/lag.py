@@ -11,11 +11,11 @@ import asyncio
 import logging
 import re
 import time
-from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from korvet.metrics.families import partitions as families
 from korvet.metrics.histogram import Histogram
-from korvet.observe.ordinals import read_ordinals
+from korvet.observe.ordinals import LogOrdinals
 from korvet.observe.positions import Progress, Turns, WatchedLog
 from korvet.slices import sliced
 from korvet.storage.errors import LinkLost, StorageError
@@ -38,7 +38,7 @@ _Item = TypeVar("_Item")
 log = logging.getLogger(__name__)
 
 # Limits the logs whose ends are read at once: less than 1 ms of Redis's time.
-_ENDS_AT_ONCE: Final = 64
+_ENDS_AT_ONCE: Final = 32
 # Limits the logs whose positions are counted at once, and the positions of one call. A position far from the
 # one before costs Redis about 0.1 ms.
 _COUNTED_AT_ONCE: Final = 4
@@ -49,18 +49,22 @@ _EDITIONS: Final = 3
 _MOST_LOGS: Final = 1_000
 # How many looks a change of a log is remembered for.
 _LATELY: Final = 6
-# After a look, the watch rests for at least this multiple of the look's time.
-_RESTS: Final = 4
+# After a look, the watch rests for at least this multiple of the time that the look took.
+_RESTS: Final = 1
 _ROUND_BOUNDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class WatchedGroup:
     """The committed offsets of one group."""
 
-    __slots__ = ("group_id", "is_shown", "topics")
+    __slots__ = ("cluster_text", "group_id", "is_shown", "sum_texts", "topics")
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
+        self.cluster_text = ""
+        """Label text; empty until it is needed."""
+        self.sum_texts: dict[str, tuple[str, str]] = {}
+        """Label texts by topic."""
         self.topics: dict[str, dict[int, Progress]] = {}
         """By topic and partition."""
         self.is_shown = False
@@ -168,10 +172,9 @@ class LagWatch:
     def _log(self, topic: Topic, partition: int) -> WatchedLog:
         key = topic.name, partition
         known = self.logs.get(key)
-        if known is not None and known.topic.topic_id == topic.topic_id:
-            known.topic = topic
+        if known is not None and known.ordinals.topic.topic_id == topic.topic_id:
             return known
-        made = self.logs[key] = WatchedLog(topic, partition)
+        made = self.logs[key] = WatchedLog(LogOrdinals(self._store.commands, topic, partition))
         made.text = families.CURRENT_OFFSET.text(*key)
         made.cluster_text = families.LATEST_OFFSET.text(self._store.commands.cluster_id, *key)
         if known is not None:
@@ -206,6 +209,7 @@ class LagWatch:
                 self._unlink(group_id, topic, partition)
                 if not group.topics[topic]:
                     del group.topics[topic]
+                    group.sum_texts.pop(topic, None)
                 if not group.topics:
                     self._drop_group(group_id)
                     loaded.groups.discard(group_id)
@@ -225,7 +229,7 @@ class LagWatch:
         rows = left_out = 0
         async for group in sliced(list(self.groups.values())):
             topics = [found for name in group.topics if (found := catalogue.get(name)) is not None]
-            size = sum(topic.partitions for topic in topics)
+            size = sum(len(group.topics[topic.name]) for topic in topics)
             if rows + size > most:
                 left_out += 1
                 group.is_shown = False
@@ -257,16 +261,19 @@ class LagWatch:
     # Reading
 
     def _has_grown(self, watched: WatchedLog) -> bool:
-        opened = self._store.logs.opened(watched.topic.name, watched.partition)
+        opened = self._store.logs.opened(watched.ordinals.topic.name, watched.ordinals.partition)
         if opened is None or not opened.state.loaded or watched.ends is None:
             return False
         ends = watched.ends
         return (opened.state.log_start, opened.state.log_end) != (ends.log_start, ends.log_end)
 
     async def _read(self, some: Sequence[WatchedLog]) -> None:
-        found = await asyncio.gather(*map(self._ends, some))
+        # Futures, not tasks: there are thousands.
+        asked = [watched.ordinals.ask() for watched in some]
+        replies = await asyncio.gather(*asked, return_exceptions=True)
         due = []
-        for watched, ends in zip(some, found, strict=True):
+        for watched, reply in zip(some, replies, strict=True):
+            ends = await self._ends(watched, reply)
             if ends is None:
                 continue
             if watched.due_commits(ends):
@@ -276,9 +283,11 @@ class LagWatch:
         for page in _pages(due, _COUNTED_AT_ONCE):
             await asyncio.gather(*(self._count(watched, ends) for watched, ends in page))
 
-    async def _ends(self, watched: WatchedLog) -> Ends | None:
+    async def _ends(self, watched: WatchedLog, reply: list[Any] | BaseException) -> Ends | None:
         try:
-            ends, _ = await read_ordinals(self._store.commands, watched.topic, watched.partition)
+            if isinstance(reply, BaseException):
+                raise reply
+            ends = await watched.ordinals.ends_of(reply)
         except StorageError as error:
             self._failed(watched, error)
             return None
@@ -294,9 +303,7 @@ class LagWatch:
                     # They may move while Redis counts.
                     offsets = [progress.offset for progress in due]
                     asked = [(max(progress.offset, 0), progress.near(edition)) for progress in due]
-                    ends, positions = await read_ordinals(
-                        self._store.commands, watched.topic, watched.partition, asked, edition
-                    )
+                    ends, positions = await watched.ordinals.positions(asked, edition)
                     self.read_positions += len(due)
                     for progress, offset, position in zip(due, offsets, positions, strict=True):
                         progress.take(position._replace(offset=offset), ends)
@@ -311,7 +318,8 @@ class LagWatch:
             # All others would fail, too.
             raise error
         self.failures += 1
-        log.debug("%s-%d cannot be counted: %s", watched.topic.name, watched.partition, error)
+        place = watched.ordinals.topic.name, watched.ordinals.partition
+        log.debug("%s-%d cannot be counted: %s", *place, error)
 
 
 def _places(term: Term) -> Iterator[GroupTopicPartition]:

@@ -7,16 +7,21 @@ exact number of records between two positions.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from korvet.records.kernel import pack_command
+from korvet.storage.link.functions import named
 from korvet.storage.log.index import IndexedStream
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Sequence
 
     from korvet.storage.link.commands import Commands
     from korvet.storage.topic import Topic
 
+_FUNCTION: Final = "korvet_ordinals"
+_NO_EDITION: Final = -1
 # Elements of a reply before those of the offsets.
 _ENDS: Final = 6
 
@@ -50,28 +55,51 @@ class Ends(NamedTuple):
     end_ordinal: int
 
 
-async def read_ordinals(
-    commands: Commands,
-    topic: Topic,
-    partition: int,
-    offsets: Sequence[tuple[int, Known | None]] = (),
-    edition: int = -1,
-) -> tuple[Ends, list[Position]]:
-    """Returns the ends of a log and the positions of `offsets`. Raises StorageError.
+class LogOrdinals:
+    """Asks for the ordinals of one log. Any broker may ask."""
 
-    With each offset comes one up to it whose ordinal is known in this `edition` (None: unknown): only the
-    records from there on are counted if that is nearer than a point of the index. Any broker may ask.
-    Function korvet_ordinals.
-    """
-    keys = commands.keyspace.partition_keys(topic.name, partition)[:3]
-    stream = IndexedStream(commands, keys, topic.bias, f"{topic.name}-{partition}")
-    arguments: list[int | str] = [edition]
-    for offset, known in offsets:
-        arguments += (offset, "", "") if known is None else (offset, known.offset, known.ordinal)
-    reply = await stream.call("korvet_ordinals", *arguments)
-    found = reply[_ENDS:]
-    positions = [
-        Position(offset, ordinal, int(next_ms) if next_ms else None)
-        for (offset, _), ordinal, next_ms in zip(offsets, found[::2], found[1::2], strict=True)
-    ]
-    return Ends(*reply[1:_ENDS]), positions
+    __slots__ = ("_call", "_commands", "_keys", "partition", "topic")
+
+    def __init__(self, commands: Commands, topic: Topic, partition: int) -> None:
+        self._commands = commands
+        self.topic = topic
+        self.partition = partition
+        self._keys = commands.keyspace.partition_keys(topic.name, partition)[:3]
+        self._call = pack_command("FCALL", named(_FUNCTION), 3, *self._keys, topic.bias, _NO_EDITION)
+
+    def ask(self) -> asyncio.Future[list[Any]]:
+        """Ask for the ends. The future gives the argument for `ends_of`, or raises StorageError. Function
+        korvet_ordinals.
+        """
+        return self._commands.links(self._keys[0]).read_functions.call_packed(self._call)
+
+    async def ends_of(self, reply: list[Any]) -> Ends:
+        """Returns the ends in a reply to `ask`. Repairs the index if it is incomplete, and asks again. Raises
+        StorageError.
+        """
+        if reply[0] != b"ok":
+            reply = await self._stream().call(_FUNCTION, _NO_EDITION)
+        return Ends(*reply[1:_ENDS])
+
+    async def positions(
+        self, offsets: Sequence[tuple[int, Known | None]], edition: int
+    ) -> tuple[Ends, list[Position]]:
+        """Returns the ends and the positions of `offsets`. Raises StorageError.
+
+        With each offset comes one up to it whose ordinal is known in this `edition` (None: unknown): only the
+        records from there on are counted if that is nearer than a point of the index.
+        """
+        arguments: list[int | str] = [edition]
+        for offset, known in offsets:
+            arguments += (offset, "", "") if known is None else (offset, known.offset, known.ordinal)
+        reply = await self._stream().call(_FUNCTION, *arguments)
+        found = reply[_ENDS:]
+        positions = [
+            Position(offset, ordinal, int(next_ms) if next_ms else None)
+            for (offset, _), ordinal, next_ms in zip(offsets, found[::2], found[1::2], strict=True)
+        ]
+        return Ends(*reply[1:_ENDS]), positions
+
+    def _stream(self) -> IndexedStream:
+        name = f"{self.topic.name}-{self.partition}"
+        return IndexedStream(self._commands, self._keys, self.topic.bias, name)

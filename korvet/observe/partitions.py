@@ -66,7 +66,7 @@ def _copies(parts: Parts, led: list[WatchedLog]) -> Iterator[Samples]:
     by_topic: dict[str, Copies | list[Copies]] = {}
 
     def copies_of(watched: WatchedLog) -> Copies:
-        topic = watched.topic
+        topic, partition = watched.ordinals.topic, watched.ordinals.partition
         found = by_topic.get(topic.name)
         if found is None:
             found = parts.copies.of_topic(topic.name, topic.partitions)
@@ -76,7 +76,7 @@ def _copies(parts: Parts, led: list[WatchedLog]) -> Iterator[Samples]:
             else:
                 found = found.expecting(wanted)
             by_topic[topic.name] = found
-        return found[watched.partition] if isinstance(found, list) else found
+        return found[partition] if isinstance(found, list) else found
 
     # From one look at the replicas.
     found = [(each.text, copies_of(each)) for each in led]

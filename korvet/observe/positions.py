@@ -13,17 +13,22 @@ from korvet.observe.ordinals import Ends, Known, Position
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from korvet.storage.topic import Topic
+    from korvet.observe.ordinals import LogOrdinals
 
 
 class Progress:
     """A committed offset of a group in one partition."""
 
-    __slots__ = ("_edition", "_seen", "offset", "position")
+    __slots__ = ("_edition", "_seen", "member_text", "offset", "owner", "position", "text")
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
         """The offset that is committed now."""
+        self.text = ""
+        """Label text; empty until it is needed."""
+        self.owner: object = None
+        self.member_text = ""
+        """Label text with the `owner`, to whom the partition is assigned."""
         self.position: Position | None = None
         """The offset that was counted last; None before the first time."""
         self._edition = -1
@@ -69,11 +74,9 @@ class Progress:
         """Take over that the log is another one."""
         self.position = None
 
-    def ordinal(self, ends: Ends) -> int | None:
-        """The records ever appended before the offset; None if that is unknown."""
-        position = self.position
-        if position is None:
-            return None
+    @staticmethod
+    def ordinal(position: Position, ends: Ends) -> int:
+        """The records ever appended before a position, in a log with these ends."""
         return min(max(position.ordinal, ends.start_ordinal), ends.end_ordinal)
 
     def waiting_s(self, now_ms: float) -> float:
@@ -87,11 +90,10 @@ class Progress:
 class WatchedLog:
     """A partition whose ends are watched, and the committed offsets of the groups in it."""
 
-    __slots__ = ("changed_in", "cluster_text", "commits", "ends", "is_led", "partition", "text", "topic")
+    __slots__ = ("changed_in", "cluster_text", "commits", "ends", "is_led", "ordinals", "text")
 
-    def __init__(self, topic: Topic, partition: int) -> None:
-        self.topic = topic
-        self.partition = partition
+    def __init__(self, ordinals: LogOrdinals) -> None:
+        self.ordinals = ordinals
         self.is_led = False
         """Whether this broker reports the partition."""
         self.ends: Ends | None = None

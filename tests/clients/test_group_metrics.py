@@ -195,12 +195,15 @@ def test_commits_that_go_back_and_forth(observed: Observed, fresh) -> None:
         assert raw[group, "0", topic] == offsets[place]
 
 
-def test_partitions_without_a_commit_have_lag_minus_one(observed: Observed, fresh) -> None:
+def test_assigned_partitions_without_a_commit_have_lag_minus_one(observed: Observed, fresh) -> None:
     topic, group = fresh("topic"), fresh("group")
     create_topic(observed.server.bootstrap, topic, 2)
     send(producer(observed.server.bootstrap), topic, 0, records(3))
     commit(observed, group, topic, 0)
-    wanted = {(group, "0", topic): 3.0, (group, "1", topic): -1.0}
+    client = consumer(observed.server.bootstrap, group, enable_auto_commit=False)
+    client.subscribe([topic])
+    until(lambda: client.poll(0.05) or client.assignment(), WAIT_S, "the member has its partitions")
+    wanted: dict[tuple[str, ...], float | None] = {(group, "0", topic): 3.0, (group, "1", topic): -1.0}
 
     def shown() -> bool:
         lags = observed.series("kafka_consumergroup_lag")
@@ -209,6 +212,9 @@ def test_partitions_without_a_commit_have_lag_minus_one(observed: Observed, fres
     until(shown, WAIT_S, "the metrics show a lag for each partition")
     assert observed.series("kafka_consumergroup_lag_sum")[group, topic] == 3
     assert observed.series("kafka_consumergroup_current_offset")[group, "1", topic] == -1
+    client.close()
+    wanted[group, "1", topic] = None
+    until(shown, WAIT_S, "the metrics show the committed partition only")
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -245,7 +251,7 @@ def test_what_settings_leave_out_is_counted(own_korvet, fresh) -> None:
     address = f"127.0.0.1:{free_port()}"
     server = own_korvet(
         *("--set", f"admin.listen={address}", "--set", "metrics.lag.interval.ms=100"),
-        *("--set", "metrics.topics=[ab].*", "--set", "metrics.groups=g.*", "--set", "metrics.max.rows=4"),
+        *("--set", "metrics.topics=[ab].*", "--set", "metrics.groups=g.*", "--set", "metrics.max.rows=3"),
     )
     observed = Observed(server, address)
     for name, partitions in (("a", 3), ("b", 2), ("c", 1)):
@@ -254,14 +260,17 @@ def test_what_settings_leave_out_is_counted(own_korvet, fresh) -> None:
     for group, topic in (("g1", "a"), ("g2", "b"), ("other", "a"), ("g3", "c")):
         commit(observed, group, topic, 0)
 
-    def shown() -> bool:
+    def shown() -> tuple[set[str], set[str]]:
         topics = {labels[1] for labels in observed.series("kafka_topic_partition_current_offset")}
-        groups = {labels[0] for labels in observed.series("kafka_consumergroup_lag")}
-        return (topics, groups) == ({"a"}, {"g1", "g3"})
+        return topics, {labels[0] for labels in observed.series("kafka_consumergroup_lag")}
 
-    until(shown, WAIT_S, "topic a and groups g1 and g3 are shown")
-    # b, c and __consumer_offsets; g2 would have a fifth row.
-    assert observed.series("korvet_metrics_left_out") == {("topics",): 3, ("groups",): 1}
+    until(lambda: shown() == ({"a"}, {"g1", "g2", "g3"}), WAIT_S, "one topic and three groups are shown")
+    commit(observed, "g4", "a", 0)
+    left_out = "korvet_metrics_left_out"
+    # Topics b, c and __consumer_offsets.
+    wanted = {("topics",): 3, ("groups",): 1}
+    until(lambda: observed.series(left_out) == wanted, WAIT_S, "the fourth group has no room")
+    assert shown() == ({"a"}, {"g1", "g2", "g3"})
     admin = AdminClient({"bootstrap.servers": server.bootstrap})
     admin.delete_consumer_groups(["g1"])["g1"].result(20)
-    until(lambda: ("g2", "0", "b") in observed.series("kafka_consumergroup_lag"), WAIT_S, "g2 has room")
+    until(lambda: shown()[1] == {"g2", "g3", "g4"}, WAIT_S, "the fourth group has the room of the first")

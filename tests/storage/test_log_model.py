@@ -16,7 +16,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from korvet.observe.ordinals import Known, read_ordinals
+from korvet.observe.ordinals import Ends, Known, LogOrdinals
 from korvet.offsets.packing import MAX_SEQUENCE, pack
 from korvet.records.kernel import encode_append_records
 from korvet.storage.compaction import compactor
@@ -334,9 +334,9 @@ class LogMachine(RuleBasedStateMachine):
         near = [max((one for one in self.known if one <= offset), default=None) for offset in offsets]
         known = [None if one is None else Known(one, self.known[one]) for one in near]
         asked = list(zip(offsets, known, strict=True))
-        ends, positions = self.bench.run(
-            read_ordinals(self.bench.store.commands, self.log.topic, 0, asked, self.edition)
-        )
+        ordinals = LogOrdinals(self.bench.store.commands, self.log.topic, 0)
+        ends, positions = self.bench.run(ordinals.positions(asked, self.edition))
+        assert self.bench.run(self.ends_alone(ordinals)) == ends
         assert (ends.end_ordinal, ends.start_ordinal) == (self.appended, self.appended - len(self.records))
         assert (ends.log_start, ends.log_end) == (self.log.state.log_start, self.log.state.log_end)
         for offset, ordinal, next_ms in positions:
@@ -352,6 +352,10 @@ class LogMachine(RuleBasedStateMachine):
                 assert offset < ends.log_start or ordinal == self.known[offset]
         self.edition = ends.edition
         self.known = {one.offset: one.ordinal for one in positions}
+
+    @staticmethod
+    async def ends_alone(ordinals: LogOrdinals) -> Ends:
+        return await ordinals.ends_of(await ordinals.ask())
 
     @invariant()
     def times(self) -> None:

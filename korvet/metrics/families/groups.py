@@ -21,8 +21,8 @@ MEMBERS: Final = Family(
 CURRENT_OFFSET: Final = Family(
     "kafka_consumergroup_current_offset",
     Kind.GAUGE,
-    "Records ever appended before the committed offset; -1 without a commit, if the group has committed "
-    "offsets of other partitions of the topic.",
+    "Records ever appended before the committed offset; -1 for a member's partition without a commit, if the "
+    "group has committed offsets of other partitions of the topic.",
     _PLACE,
     by_one_broker=True,
 )
@@ -36,7 +36,7 @@ CURRENT_OFFSET_SUM: Final = Family(
 LAG: Final = Family(
     "kafka_consumergroup_lag",
     Kind.GAUGE,
-    "Records from the committed offset on; -1 without a commit.",
+    "Records from the committed offset on; -1 for a member's partition without a commit.",
     _PLACE,
     by_one_broker=True,
 )
