@@ -28,16 +28,16 @@ class Pages:
 
     def __init__(self, port: int, tls: ssl.SSLContext | None = None, **fields: str) -> None:
         """fields: header fields of every request."""
-        self._port = port
+        self.port = port
         self._tls = tls
         self._fields = fields
 
     def read(self, path: str, method: str = "GET", **fields: str) -> Page:
         """Ask for a page on a connection of its own. Raises OSError."""
         connection = (
-            http.client.HTTPConnection("127.0.0.1", self._port, timeout=_TIMEOUT_S)
+            http.client.HTTPConnection("127.0.0.1", self.port, timeout=_TIMEOUT_S)
             if self._tls is None
-            else http.client.HTTPSConnection("127.0.0.1", self._port, timeout=_TIMEOUT_S, context=self._tls)
+            else http.client.HTTPSConnection("127.0.0.1", self.port, timeout=_TIMEOUT_S, context=self._tls)
         )
         try:
             connection.request(method, path, headers=self._fields | fields)
@@ -55,7 +55,8 @@ class Pages:
             page = self.read("/readyz")
         except OSError:
             return None
-        checks = dict(line.split(": ", 1) for line in page.text.splitlines())
+        # The main process of `--processes` names the node before each check.
+        checks = dict(_split(line) for line in page.text.splitlines())
         found = {name: text for name, text in checks.items() if text != "ok"}
         assert page.status == (503 if found else 200), page
         return found
@@ -67,3 +68,11 @@ class Pages:
     def status(self) -> Any:
         """/status, decoded."""
         return json.loads(self.read("/status").text)
+
+
+def _split(line: str) -> tuple[str, str]:
+    name, problem = line.removeprefix("node ").split(": ", 1)
+    if name.isdigit():
+        check, problem = problem.split(": ", 1)
+        return f"node {name}: {check}", problem
+    return name, problem
