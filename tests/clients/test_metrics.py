@@ -59,17 +59,16 @@ def use(server: KorvetServer) -> None:
 
 def names(families: Iterable[Family], *, open_metrics: bool) -> dict[str, Family]:
     """Families by their name in a page. The parsers name counters without `_total`."""
+    found = {name_of(family, open_metrics=open_metrics): family for family in families}
     return {
-        name_of(family, open_metrics=open_metrics).removesuffix(
-            "_total" if family.kind is Kind.COUNTER else ""
-        ): family
-        for family in families
+        name.removesuffix("_total") if family.kind is Kind.COUNTER else name: family
+        for name, family in found.items()
     }
 
 
 def check(text: str, *, open_metrics: bool, more: frozenset[str] = frozenset()) -> set[str]:
-    """Check that all samples are declared, with their labels, and none appears twice. Returns the names of the
-    families. `more`: labels that every sample may have.
+    """Check that all samples are declared, with their labels, and none appears twice. Returns the names of
+    the families. `more`: labels that every sample may have.
     """
     known = names(declared().values(), open_metrics=open_metrics)
     parse: Any = parse_open_metrics if open_metrics else parse_text
@@ -77,12 +76,11 @@ def check(text: str, *, open_metrics: bool, more: frozenset[str] = frozenset()) 
     assert {family.name for family in found} - set(known) == set()
     series: Counter[Any] = Counter()
     for family in found:
-        of_kind = (
-            {"le"} if family.type == "histogram" else {"quantile"} if family.type == "summary" else set()
-        )
+        labels = set(known[family.name].labels)
+        of_kind = {"histogram": {"le"}, "summary": {"quantile"}}.get(family.type, set())
         for sample in family.samples:
             series[sample.name, frozenset(sample.labels.items())] += 1
-            assert set(sample.labels) - of_kind - more == set(known[family.name].labels), sample
+            assert set(sample.labels) - of_kind - (more - labels) == labels, sample
     assert [each for each, count in series.items() if count > 1] == []
     heads = Counter(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
     assert set(heads.values()) == {1}
