@@ -14,8 +14,10 @@ from korvet.storage import versions
 from korvet.storage.brokers import lease
 from korvet.storage.keys import Keyspace
 from korvet.storage.link import functions
+from korvet.storage.link.address import parse_url
 from korvet.storage.link.functions import library_name, named, public_source
-from korvet.storage.link.library import tidy_libraries
+from korvet.storage.link.library import ensure_library, tidy_libraries
+from korvet.storage.link.redis_link import RedisLink
 from korvet.storage.store import Store
 from korvet.storage.versions import FORMATS, PROTOCOLS, VersionMisfit, Versions, common_protocol
 
@@ -89,6 +91,17 @@ def test_an_earlier_release_keeps_its_library_while_it_is_live(server: Server, p
     joined(server, prefix)
     assert client.fcall("korvet_append", 0) == 7
     assert client.fcall(named("korvet_finalise"), 2, "{x}:brokers", "{x}:cluster", "3")[0] == b"done"
+
+
+def test_brokers_that_start_together_load_the_libraries(new_server: Callable[..., Server]) -> None:
+    async def test() -> None:
+        (address,) = parse_url(new_server().url)
+        links = [await RedisLink.connect(address) for _ in range(5)]
+        await asyncio.gather(*map(ensure_library, links))
+        for link in links:
+            await link.close()
+
+    asyncio.run(test())
 
 
 def test_libraries_are_deleted_with_their_last_broker(server: Server, prefix: str) -> None:

@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from korvet.records.kernel import pack_command
-from korvet.storage.errors import LinkLost, RedisFault, StorageError
+from korvet.storage.errors import LinkLost, RedisFault, StorageError, StorageFault
 from korvet.storage.link.calls import Caller
 from korvet.storage.link.functions import (
     PUBLIC_LIBRARY,
@@ -47,7 +47,7 @@ async def ensure_library(link: RedisLink) -> None:
     if loaded.get(library_name()) != library_source().encode():
         await link.call("FUNCTION", "LOAD", "REPLACE", library_source())
     if PUBLIC_LIBRARY not in loaded:
-        with contextlib.suppress(RedisFault):
+        with contextlib.suppress(StorageFault):
             # Another broker may have loaded one since.
             await link.call("FUNCTION", "LOAD", public_source())
 
