@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -50,8 +51,14 @@ def produce(server: KorvetServer, topic: str, count: int) -> None:
 @pytest.fixture
 def lagging(korvet: KorvetServer, topic: str, group: str) -> tuple[str, str]:
     """A topic of ten records, and a group that has committed four of them."""
-    produce(korvet, topic, 10)
-    client = consumer(korvet.bootstrap, group, auto_offset_reset="earliest")
+    lag_behind(korvet, topic, group)
+    return topic, group
+
+
+def lag_behind(server: KorvetServer, topic: str, group: str) -> None:
+    """Produce ten records, and commit four of them."""
+    produce(server, topic, 10)
+    client = consumer(server.bootstrap, group, auto_offset_reset="earliest")
     client.subscribe([topic])
     fourth = None
     for _ in range(4):
@@ -60,7 +67,6 @@ def lagging(korvet: KorvetServer, topic: str, group: str) -> tuple[str, str]:
     place = TopicPartition(topic, 0, fourth.offset() + 1)
     client.commit(offsets=[place], asynchronous=False)
     client.close()
-    return topic, group
 
 
 def named(rows: list[dict[str, Any]], field: str, name: str) -> dict[str, Any]:
@@ -118,6 +124,43 @@ def test_a_pipe_gets_tables_without_colour(korvet: KorvetServer, lagging: tuple[
     (line,) = [line for line in text.splitlines() if line.startswith(group)]
     assert line.split()[1] == "6"
     assert topic not in text
+
+
+def test_an_admin_endpoint_has_lag_and_more_without_redis(
+    own_korvet: Callable[..., KorvetServer], tmp_path: Path
+) -> None:
+    listen = ("--set", "admin.listen=127.0.0.1:0", "--set", "admin.token=secret")
+    server = own_korvet(*listen, "--set", "metrics.lag.interval.ms=200")
+    address = until(
+        lambda: re.search(r"admin endpoint at http://(\S+)", server.tail()), TIMEOUT_S, "its address"
+    )
+    lag_behind(server, "orders", "slow")
+    options = ("--once", "--json", "--admin", address[1])
+    away = ["-b", server.bootstrap, "--data-dir", str(tmp_path), "--interval", "1"]
+
+    def report(token: str = "secret") -> dict[str, Any]:
+        top = [sys.executable, "-m", "korvet", "top", *away, *options]
+        done = run(top, TIMEOUT_S, env=environ() | {"KORVET_ADMIN_TOKEN": token})
+        assert done.returncode == 0, done.stderr
+        document: dict[str, Any] = json.loads(done.stdout)
+        return document
+
+    def lag() -> bool:
+        return bool(named(report()["groups"], "group", "slow")["record_lag"] == 6)
+
+    until(lag, TIMEOUT_S, "the endpoint reports the lag")
+    found = report()
+    assert found["notes"] == []
+    group = named(found["groups"], "group", "slow")
+    assert group["lag_ms"] > 0
+    assert group["commits_per_s"] == 0.0
+    (broker,) = found["brokers"]
+    assert broker["connections"] >= 1
+    assert broker["requests_per_s"] > 0
+    row = named(found["topics"], "topic", "orders")
+    assert (row["records"], row["records_per_s"], row["bytes_in_per_s"]) == (10, 0.0, 0.0)
+    (note, _) = report("wrong")["notes"]
+    assert note == f"admin endpoint {address[1]}: 401 Unauthorized"
 
 
 def test_wrong_options_and_a_missing_broker_are_errors(korvet: KorvetServer) -> None:

@@ -35,15 +35,6 @@ class Metrics:
                 sums[key] = sums.get(key, 0.0) + value
         return sums
 
-    def most(self, name: str, *labels: str) -> dict[tuple[str, ...], float]:
-        """As `sums`, with the largest sample instead of the sum."""
-        most: dict[tuple[str, ...], float] = {}
-        for found, value in self._samples.get(name, ()):
-            if all(label in found for label in labels):
-                key = tuple(found[label] for label in labels)
-                most[key] = max(most.get(key, value), value)
-        return most
-
     def brokers(self, name: str, owner: int | None) -> dict[int, float]:
         """Returns the samples without the label `topic`, summed by broker: that of the label `node_id`, which
         pages of several brokers have, else `owner`.

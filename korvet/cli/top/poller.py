@@ -30,7 +30,6 @@ _TIMEOUT_S: Final = 5.0
 _SLOW_INTERVAL_S: Final = 10.0
 # Limits the offsets that are counted in Redis for one poll: more would take seconds.
 _MOST_COUNTED: Final = 5_000
-_LAG_FAMILY: Final = "kafka_consumergroup_lag"
 
 
 class Poller:
@@ -141,19 +140,19 @@ class Poller:
     def _count(
         self, facts: Facts, ends: Mapping[Place, int], note: Callable[[str], None]
     ) -> tuple[dict[Commit, Lag], dict[Place, Appended]]:
-        """Count in Redis, unless an admin endpoint reports the same numbers."""
-        if any(page.sums(_LAG_FAMILY) for page in facts.metrics.values()):
-            return {}, {}
+        """Count in Redis. If that is impossible, numbers of admin endpoints have to do."""
         before = {place: offset for place, offset in self._ends.items() if place in ends}
         moved = {place: Commit(*place, offset) for place, offset in before.items() if offset != ends[place]}
         wanted = facts.commits() | set(moved.values())
         if len(wanted) > _MOST_COUNTED:
-            note(f"records are not counted for {len(wanted)} offsets; give --admin")
+            if not facts.metrics:
+                note(f"records are not counted for {len(wanted)} offsets; give --admin")
             return {}, {}
         try:
             found = lag.measure(self._source, facts.cluster_id, wanted)
         except LagUnknown as error:
-            note(f"records are not counted: {error}; give --redis, --data-dir or --admin")
+            if not facts.metrics:
+                note(f"records are not counted: {error}; give --redis, --data-dir or --admin")
             return {}, {}
         lags = {commit: each for commit, each in found.items() if isinstance(each, Lag)}
         faults = [str(each) for each in found.values() if not isinstance(each, Lag)]

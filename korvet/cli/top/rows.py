@@ -11,24 +11,13 @@ import msgspec
 from korvet.cli import lag
 from korvet.cli.lag import Commit
 from korvet.cli.top.facts import Place
+from korvet.metrics.families import brokers, groups, partitions, requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from korvet.cli.top.facts import Facts
     from korvet.cli.top.metrics import Metrics
-
-_MESSAGES_IN = "kafka_server_brokertopicmetrics_messagesin_total"
-_BYTES_IN = "kafka_server_brokertopicmetrics_bytesin_total"
-_BYTES_OUT = "kafka_server_brokertopicmetrics_bytesout_total"
-_REQUESTS = "kafka_network_requestmetrics_requests_total"
-_CONNECTIONS = "kafka_server_socket_server_metrics_connection_count"
-_LOG_SIZE = "kafka_log_log_size"
-_CURRENT = "kafka_topic_partition_current_offset"
-_OLDEST = "kafka_topic_partition_oldest_offset"
-_LAG = "kafka_consumergroup_lag"
-_LAG_SECONDS = "kafka_consumergroup_group_lag_seconds"
-_COMMITS = "kminion_kafka_consumer_group_offset_commits_total"
 
 _Key = tuple[str, ...]
 
@@ -161,7 +150,7 @@ def _added(parts: Iterable[Mapping[_Key, float]]) -> dict[_Key, float]:
 
 def _owner(now: Facts, page: Metrics) -> int | None:
     """The broker of a page: a broker reports the partitions that it leads."""
-    for topic, index in page.sums(_CURRENT, "topic", "partition"):
+    for topic, index in page.sums(partitions.CURRENT_OFFSET.name, "topic", "partition"):
         partition = now.partitions.get(Place(topic, int(index)))
         if partition is not None:
             return partition.leader
@@ -169,11 +158,9 @@ def _owner(now: Facts, page: Metrics) -> int | None:
 
 
 def _brokers(now: Facts, pages: _Pages) -> Iterable[BrokerRow]:
-    rates = {
-        name: pages.by_broker(now, name, rate=True)
-        for name in (_MESSAGES_IN, _BYTES_IN, _BYTES_OUT, _REQUESTS)
-    }
-    connections = pages.by_broker(now, _CONNECTIONS, rate=False)
+    counters = (brokers.MESSAGES_IN, brokers.BYTES_IN, brokers.BYTES_OUT, requests.REQUESTS)
+    rates = {family.name: pages.by_broker(now, family.name, rate=True) for family in counters}
+    connections = pages.by_broker(now, brokers.CONNECTIONS.name, rate=False)
     led: dict[int | None, list[Place]] = defaultdict(list)
     for place, partition in now.partitions.items():
         led[partition.leader].append(place)
@@ -185,10 +172,10 @@ def _brokers(now: Facts, pages: _Pages) -> Iterable[BrokerRow]:
             controller=node_id == now.controller,
             leaders=len(led[node_id]),
             groups=coordinators[node_id],
-            records_per_s=rates[_MESSAGES_IN].get(node_id, _appended(now, led[node_id])),
-            bytes_in_per_s=rates[_BYTES_IN].get(node_id),
-            bytes_out_per_s=rates[_BYTES_OUT].get(node_id),
-            requests_per_s=rates[_REQUESTS].get(node_id),
+            records_per_s=_first(_appended(now, led[node_id]), rates[brokers.MESSAGES_IN.name].get(node_id)),
+            bytes_in_per_s=rates[brokers.BYTES_IN.name].get(node_id),
+            bytes_out_per_s=rates[brokers.BYTES_OUT.name].get(node_id),
+            requests_per_s=rates[requests.REQUESTS.name].get(node_id),
             connections=_whole(connections.get(node_id)),
         )
 
@@ -197,27 +184,33 @@ def _topics(now: Facts, pages: _Pages) -> Iterable[TopicRow]:
     places: dict[str, list[Place]] = defaultdict(list)
     for place in now.partitions:
         places[place.topic].append(place)
-    counted = pages.rates(_CURRENT, "topic")
-    current, oldest = pages.sums(_CURRENT, "topic"), pages.sums(_OLDEST, "topic")
-    bytes_in, bytes_out = pages.rates(_BYTES_IN, "topic"), pages.rates(_BYTES_OUT, "topic")
-    log_sizes = pages.sums(_LOG_SIZE, "topic")
+    messages = pages.rates(brokers.MESSAGES_IN.name, "topic")
+    current, oldest = (
+        pages.sums(partitions.CURRENT_OFFSET.name, "topic"),
+        pages.sums(partitions.OLDEST_OFFSET.name, "topic"),
+    )
+    bytes_in, bytes_out = (
+        pages.rates(brokers.BYTES_IN.name, "topic"),
+        pages.rates(brokers.BYTES_OUT.name, "topic"),
+    )
+    log_sizes = pages.sums(brokers.LOG_SIZE.name, "topic")
     for topic, of_topic in sorted(places.items()):
         key = (topic,)
-        partitions = [now.partitions[place] for place in of_topic]
+        states = [now.partitions[place] for place in of_topic]
         sizes = [now.sizes[place] for place in of_topic if place in now.sizes]
         times = [now.oldest_ms[place] for place in of_topic if place in now.oldest_ms]
         yield TopicRow(
             topic=topic,
             partitions=len(of_topic),
-            under_replicated=sum(each.in_sync < each.replicas for each in partitions),
-            leaderless=sum(each.leader is None for each in partitions),
-            records_per_s=counted.get(key, _appended(now, of_topic)),
+            under_replicated=sum(each.in_sync < each.replicas for each in states),
+            leaderless=sum(each.leader is None for each in states),
+            records_per_s=_first(_appended(now, of_topic), messages.get(key)),
             bytes_in_per_s=bytes_in.get(key),
             bytes_out_per_s=bytes_out.get(key),
             size_bytes=sum(sizes) if sizes else _whole(log_sizes.get(key)),
             records=_whole(current[key] - oldest[key]) if key in current and key in oldest else None,
             oldest_ms=max(0, now.now_ms - min(times)) if times else None,
-            internal=any(each.internal for each in partitions),
+            internal=any(each.internal for each in states),
         )
 
 
@@ -235,16 +228,11 @@ def _appended(now: Facts, places: Iterable[Place]) -> float | None:
 
 
 def _groups(before: Facts | None, now: Facts, pages: _Pages) -> Iterable[GroupRow]:
-    lags = pages.sums(_LAG, "consumergroup", "topic", "partition")
-    waits = _most(page.most(_LAG_SECONDS, "group") for page in pages.now)
-    commits = pages.rates(_COMMITS, "group_id")
-    unread: dict[str, float] = defaultdict(float)
-    for (group_id, _, _), value in lags.items():
-        # -1 is a partition without a commit.
-        unread[group_id] += max(value, 0.0)
+    sums, waits = pages.sums(groups.SUM_LAG.name, "group"), pages.sums(groups.MAX_LAG_SECONDS.name, "group")
+    commits = pages.rates(groups.COMMITS.name, "consumergroup")
     for name, group in sorted(now.groups.items()):
         total = lag.total((Commit(*place, offset) for place, offset in group.commits.items()), now.lags)
-        records = total.records if total is not None else _whole(unread.get(name))
+        records = total.records if total is not None else _whole(sums.get((name,)))
         waiting_s = waits.get((name,))
         waited_ms = None if waiting_s is None else _whole(waiting_s * 1000)
         yield GroupRow(
@@ -268,12 +256,9 @@ def _moved(before: Facts | None, now: Facts, name: str) -> float | None:
     return changed / (now.at_s - before.at_s)
 
 
-def _most(parts: Iterable[Mapping[_Key, float]]) -> dict[_Key, float]:
-    most: dict[_Key, float] = {}
-    for part in parts:
-        for key, value in part.items():
-            most[key] = max(most.get(key, value), value)
-    return most
+def _first(counted: float | None, reported: float | None) -> float | None:
+    """What is counted in Redis includes entries of native writers; brokers report it every few seconds."""
+    return reported if counted is None else counted
 
 
 def _whole(value: float | None) -> int | None:

@@ -40,10 +40,10 @@ kafka_server_brokertopicmetrics_bytesin_total{topic="orders"} %(bytes)s
 kafka_network_requestmetrics_requests_total{request="Produce",version="13"} %(requests)s
 kafka_network_requestmetrics_requests_total{request="Fetch",version="18"} 5
 kafka_server_socket_server_metrics_connection_count{listener="PLAINTEXT"} 7
-kafka_consumergroup_lag{consumergroup="grp",topic="orders",partition="0"} 12
-kafka_consumergroup_lag{consumergroup="grp",topic="orders",partition="1"} -1
-kafka_consumergroup_group_lag_seconds{group="grp",topic="orders",partition="0"} 2.5
-kafka_consumergroup_group_lag_seconds{group="grp",topic="orders",partition="1"} 1
+kafka_server_brokertopicmetrics_messagesin_total{topic="orders"} %(ordinal)s
+kafka_consumergroup_group_sum_lag{cluster_name="id",group="grp"} 12
+kafka_consumergroup_group_max_lag_seconds{cluster_name="id",group="grp"} 2.5
+korvet_consumergroup_commits_total{consumergroup="grp"} %(requests)s
 """
 
 
@@ -123,7 +123,8 @@ def test_metrics_make_rates_lag_and_more_columns() -> None:
     first = found.brokers[0]
     assert (first.bytes_in_per_s, first.requests_per_s, first.connections) == (1_000.0, 2.0, 7)
     # Both pages of this test report the same group.
-    assert (found.groups[0].record_lag, found.groups[0].lag_ms) == (24, 2_500)
+    assert (found.groups[0].record_lag, found.groups[0].lag_ms) == (24, 5_000)
+    assert found.groups[0].commits_per_s == 2.0
 
 
 def test_a_broker_that_has_restarted_has_no_rate_for_one_poll() -> None:
@@ -151,4 +152,3 @@ def test_a_page_may_hold_escapes_exponents_and_lines_that_are_no_samples() -> No
     assert found.sums("a", "topic")[('q"b\\s\nl',)] == 1500.0
     assert found.sums("a", "missing") == {}
     assert found.sums("b") == {(): float("inf")}
-    assert found.most("a", "partition") == {("0",): 1500.0}
