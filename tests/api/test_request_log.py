@@ -12,13 +12,13 @@ from confluent_kafka import KafkaException
 from tests.api.asking import Client, newest
 from tests.support.confluent import consumer, producer, send
 from tests.support.polling import until
+from tests.support.ports import free_port
 from tests.support.records import Record
+from tests.support.servers import KorvetServer
 from tests.support.wire import advertised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from tests.support.servers import KorvetServer
 
 TIMEOUT_S = 30
 _BROKER = 4
@@ -242,3 +242,51 @@ def test_changes_are_audited_without_secrets(log: Log) -> None:
         ("User:ANONYMOUS", "127.0.0.1", "api")
     }
     assert "hunter" not in log.server.log.read_text()
+
+
+def test_a_join_that_waits_for_other_members_is_not_slow(log: Log) -> None:
+    log.rules(slow_ms="100")
+    send(producer(log.server.bootstrap), "orders", 0, [record()])
+    configs = {"name": "group.initial.rebalance.delay.ms", "config_operation": _SET, "value": "1000"}
+    resource = {"resource_type": _BROKER, "resource_name": "", "configs": [configs]}
+    log.client("IncrementalAlterConfigs", 1, resources=[resource])
+    first = consumer(log.server.bootstrap, "first", auto_offset_reset="earliest")
+    first.subscribe(["orders"])
+    until(lambda: first.poll(1), TIMEOUT_S, "a record")
+    assert [line for line in log.lines() if line["api"] == "JoinGroup"] == []
+    log.rules(clients="api=JoinGroup")
+    second = consumer(log.server.bootstrap, "second", auto_offset_reset="earliest")
+    second.subscribe(["orders"])
+    until(lambda: second.poll(1), TIMEOUT_S, "a record")
+    joined = [line for line in log.wait(api="JoinGroup", group="second") if line["duration_ms"] >= 1000]
+    assert [line["reasons"] for line in joined] == [["selected"]]
+    first.close()
+    second.close()
+
+
+def test_an_authenticated_client_is_named_and_its_password_is_not() -> None:
+    port = free_port()
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    settings = (
+        "log.format=json",
+        "request.log.slow.ms=0",
+        "request.log.clients=principal=User:ada",
+        f'plain.sasl.jaas.config={module} required user_ada="hunter2";',
+    )
+    server = KorvetServer(*(word for setting in settings for word in ("--set", setting)))
+    listeners = f"PLAINTEXT://127.0.0.1:{server.port},SASL_PLAINTEXT://127.0.0.1:{port}"
+    server.options += ["--set", f"listeners={listeners}"]
+    try:
+        server.start()
+        login = {"sasl_mechanism": "PLAIN", "sasl_username": "ada", "sasl_password": "hunter2"}
+        client = producer(f"127.0.0.1:{port}", security_protocol="SASL_PLAINTEXT", **login)
+        send(client, "orders", 0, [record()])
+        log = Log(server)
+        (line, *_) = log.wait(api="Produce", principal="User:ada")
+        assert line["reasons"] == ["slow", "selected"]
+        # It was sent before the client had authenticated, and is named when it is answered.
+        assert log.wait(api="SaslAuthenticate")[0]["principal"] == "User:ada"
+        assert "hunter2" not in server.log.read_text()
+        log.client.raw.socket.close()
+    finally:
+        server.discard()
