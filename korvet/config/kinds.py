@@ -55,6 +55,15 @@ _LISTS: Final = frozenset(
         "ssl.enabled.protocols",
     }
 )
+# Settings whose type in Kafka is wider or narrower than their range here.
+_AS_IN_KAFKA: Final = {
+    "log.cleaner.backoff.ms": ConfigType.LONG,
+    "log.cleaner.dedupe.buffer.size": ConfigType.LONG,
+    "log.retention.check.interval.ms": ConfigType.LONG,
+    "offsets.retention.check.interval.ms": ConfigType.LONG,
+    "producer.id.expiration.ms": ConfigType.INT,
+    "transactional.id.expiration.ms": ConfigType.INT,
+}
 
 
 @cache
@@ -75,6 +84,8 @@ def type_of(setting: Setting) -> ConfigType:
         return ConfigType.PASSWORD
     if setting.key in _LISTS:
         return ConfigType.LIST
+    if setting.key in _AS_IN_KAFKA:
+        return _AS_IN_KAFKA[setting.key]
     shape = shape_of(setting)
     if isinstance(shape, inspect.IntType):
         return ConfigType.INT if shape.le is not None and shape.le <= INT32_MAX else ConfigType.LONG
