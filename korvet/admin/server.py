@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # Limits the open connections: scrapers and probes have a few.
-_MOST_CONNECTIONS: Final = 64
+_MOST_CONNECTIONS: Final = 128
 # Limits those of one address, so that others can still connect.
-_MOST_PER_HOST: Final = 32
+_MOST_PER_HOST: Final = 16
 _HANDSHAKE_S: Final = 10.0
 _LOOPBACK: Final = ("127.", "::1")
 

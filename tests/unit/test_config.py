@@ -1,5 +1,6 @@
 """Settings: their sources, which source wins, and the messages about values that do not fit."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from korvet.config.address import Address, parse_address, redacted
 from korvet.config.checks import STANDARD_AUTHORIZER
 from korvet.config.errors import ConfigError
-from korvet.config.keys import Setting, settings
+from korvet.config.keys import SECRETS, Setting, settings
 from korvet.config.loading import load
 from korvet.config.settings import Config
 
@@ -110,6 +111,11 @@ def test_every_setting_can_be_given_in_the_environment(setting: Setting) -> None
     assert value != setting.default
     assert str(value).lower() == text.lower()
     assert setting.description.endswith(".")
+
+
+def test_settings_with_secrets_are_known() -> None:
+    named = {each.key for each in settings() if re.search(r"(password|token)$", each.key)}
+    assert {"admin.token", "admin.basic.password", "ssl.key.password"} <= named <= SECRETS
 
 
 LISTENERS = """
