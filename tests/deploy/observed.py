@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import pkgutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from korvet.metrics import families
-from korvet.metrics.family import Family, Kind
+from korvet.metrics.declared import declared
+from korvet.metrics.family import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from korvet.metrics.family import Family
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -23,8 +23,8 @@ RULES = sorted((DEPLOY / "prometheus" / "rules").glob("*.yml"))
 DASHBOARDS = sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))
 CASES = Path(__file__).with_name("alert_cases.yml")
 
-# Labels that Prometheus adds.
-SCRAPED = {"job", "instance"}
+# Labels that Prometheus adds, and that of the page of several brokers.
+SCRAPED = {"job", "instance", "node_id"}
 # Replaces what Grafana fills in.
 FILLED = {
     "$__rate_interval": "1m",
@@ -82,13 +82,11 @@ def uses() -> Iterator[Use]:
                 yield Use(f"{path.stem}: {panel['title']}", filled(target["expr"]))
 
 
-def declared() -> dict[str, set[str]]:
+def known_series() -> dict[str, set[str]]:
     """Returns the names of all series that brokers and recording rules make, with their labels."""
     found: dict[str, set[str]] = {"up": set()}
-    for module in pkgutil.iter_modules(families.__path__):
-        for value in vars(importlib.import_module(f"{families.__name__}.{module.name}")).values():
-            if isinstance(value, Family):
-                found |= dict(series(value))
+    for family in declared().values():
+        found |= dict(series(family))
     for rule in rules():
         if "record" in rule:
             found[rule["record"]] = set(rule["record"].partition(":")[0].split("_"))

@@ -16,14 +16,17 @@ from tests.deploy.observed import (
     DEPLOY,
     ROOT,
     RULES,
+    SCRAPED,
     alert_names,
+    known_series,
     panels,
     read_yaml,
     rules,
     uses,
 )
 from tests.support.prometheus import promtool
-from tools import dashboards
+from tests.support.promql import reads
+from tools.dashboards import writing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,7 +82,7 @@ def test_expressions_of_dashboards_are_correct(tmp_path: Path) -> None:
 
 
 def test_dashboards_are_up_to_date() -> None:
-    expected = {path.name: text for path, text in dashboards.files()}
+    expected = {path.name: text for path, text in writing.files()}
     assert {path.name: path.read_text() for path in DASHBOARDS} == expected, "run python -m tools.dashboards"
 
 
@@ -100,6 +103,26 @@ def test_panels_have_places_and_explanations(path: Path) -> None:
 
 def cells_of(place: dict[str, Any]) -> set[tuple[int, int]]:
     """Returns the cells of the grid that a panel covers."""
-    assert place["x"] + place["w"] <= dashboards.COLUMNS
+    assert place["x"] + place["w"] <= writing.COLUMNS
     columns = range(place["x"], place["x"] + place["w"])
     return {(column, place["y"] + down) for column in columns for down in range(place["h"])}
+
+
+def test_every_metric_and_label_is_declared() -> None:
+    known = known_series()
+    for use in uses():
+        found = reads(use.expression)
+        assert found.metrics, use
+        assert found.metrics - known.keys() == set(), use
+        assert found.labels - SCRAPED - set().union(*(known[name] for name in found.metrics)) == set(), use
+
+
+def test_variables_read_declared_metrics() -> None:
+    known = known_series()
+    for path in DASHBOARDS:
+        for variable in json.loads(path.read_text())["templating"]["list"]:
+            if variable["type"] == "query":
+                metric, label = re.fullmatch(
+                    r"label_values\((\w+), (\w+)\)", variable["query"]["query"]
+                ).groups()
+                assert label in known[metric] | SCRAPED

@@ -1,4 +1,4 @@
-"""Writes the Grafana dashboards in deploy/grafana/dashboards from the panels in tools/panels.py.
+"""Writes the Grafana dashboards in deploy/grafana/dashboards.
 
 Run it with `./dev run python -m tools.dashboards`; `--check` only compares.
 """
@@ -10,12 +10,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tools.panels import DASHBOARDS, Dashboard, Panel, Row
+from tools.dashboards.cluster import CLUSTER
+from tools.dashboards.groups import GROUPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-FOLDER: Final = Path(__file__).resolve().parents[1] / "deploy" / "grafana" / "dashboards"
+    from tools.dashboards.panel import Dashboard, Panel, Row
+
+FOLDER: Final = Path(__file__).resolve().parents[2] / "deploy" / "grafana" / "dashboards"
 # Grafana's grid is this wide.
 COLUMNS: Final = 24
 HEIGHTS: Final = {"stat": 4, "timeseries": 8, "table": 10}
@@ -36,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def files() -> Iterator[tuple[Path, str]]:
     """Yields the path and the content of every dashboard."""
-    for dashboard in DASHBOARDS:
+    for dashboard in (CLUSTER, GROUPS):
         yield FOLDER / f"{dashboard.name}.json", json.dumps(document(dashboard), indent=2) + "\n"
 
 
@@ -146,7 +149,3 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     },
     "table": {"sortBy": [{"displayName": "Value", "desc": True}]},
 }
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""The Grafana dashboards: what each panel shows, and its PromQL."""
