@@ -108,6 +108,19 @@ def cells_of(place: dict[str, Any]) -> set[tuple[int, int]]:
     return {(column, place["y"] + down) for column in columns for down in range(place["h"])}
 
 
+@pytest.mark.parametrize(
+    ("expression", "metrics", "labels"),
+    [
+        ("sum by (a) (rate(x_total{b=~'y.*', c!=\"}\"}[5m])) > 0.5", {"x_total"}, {"a", "b", "c"}),
+        ("sum(x) by (a, b) / on (c) group_left (d) a:x:sum", {"x", "a:x:sum"}, {"a", "b", "c", "d"}),
+        ("x == 1 and y unless z offset 15m or vector(0)", {"x", "y", "z"}, set()),
+        ("histogram_quantile(0.9, sum by (le) (rate(x_bucket[1h:5m])))", {"x_bucket"}, {"le"}),
+    ],
+)
+def test_names_in_expressions_are_found(expression: str, metrics: set[str], labels: set[str]) -> None:
+    assert reads(expression) == (metrics, labels)
+
+
 def test_every_metric_and_label_is_declared() -> None:
     known = known_series()
     for use in uses():

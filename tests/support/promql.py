@@ -8,7 +8,6 @@ from typing import NamedTuple
 # Words of the language; names of functions and aggregations are followed by a parenthesis.
 _WORDS = {"and", "or", "unless", "bool", "offset", "inf", "nan"}
 _LABEL_LISTS = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)")
-_AGGREGATED = re.compile(r"\b(?:sum|min|max|avg|count|topk|bottomk|quantile|group|stddev)\b(?!\s*[\w:])")
 _STRINGS = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'")
 _MATCHERS = re.compile(r"\{([^}]*)\}")
 _RANGES = re.compile(r"\[[^\]]*\]")
@@ -34,5 +33,5 @@ def reads(expression: str) -> Reads:
     text = _RANGES.sub("", _MATCHERS.sub("", text))
     for names in _LABEL_LISTS.findall(text):
         labels |= {name.strip() for name in names.split(",") if name.strip()}
-    text = _AGGREGATED.sub("", _LABEL_LISTS.sub("", text))
+    text = _LABEL_LISTS.sub("", text)
     return Reads({name for name in _NAMES.findall(text) if name.lower() not in _WORDS}, labels)

@@ -1,0 +1,1 @@
+"""Tests with a real Prometheus that scrapes brokers."""
