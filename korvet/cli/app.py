@@ -34,6 +34,7 @@ class _Builtin(msgspec.Struct, frozen=True):
 _BUILTIN = {
     "serve": _Builtin("korvet.cli.serve", "serve", "Run a broker."),
     "topics": _Builtin("korvet.cli.topics", "topics", "List, create, describe, change and delete topics."),
+    "configs": _Builtin("korvet.cli.configs", "configs", "Show and change settings of running brokers."),
     "groups": _Builtin(
         "korvet.cli.groups", "groups", "Show and delete consumer groups: members, offsets, lag."
     ),

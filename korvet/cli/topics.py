@@ -2,8 +2,9 @@
 
 import click
 
-from korvet.cli import topic_requests
+from korvet.cli import config_requests, topic_requests
 from korvet.cli.client import Cluster
+from korvet.cli.config_requests import Kind
 from korvet.cli.log_requests import EARLIEST, LATEST, list_offsets
 from korvet.cli.options import KeyValue, bootstrap_option, json_option
 from korvet.cli.output import print_json, table
@@ -64,7 +65,7 @@ def describe_topic(name: str, bootstrap: str, as_json: bool) -> None:
         }
         starts = list_offsets(cluster, name, indexes, EARLIEST)
         ends = list_offsets(cluster, name, indexes, LATEST)
-        configs = topic_requests.topic_configs(cluster, name)
+        configs = config_requests.describe(cluster, Kind.TOPIC, name)
     if as_json:
         print_json(
             {
@@ -116,7 +117,7 @@ def alter_topic(
         if partitions is not None:
             topic_requests.add_partitions(cluster, name, partitions)
         if changes:
-            topic_requests.alter_topic_configs(cluster, name, changes)
+            config_requests.alter(cluster, Kind.TOPIC, name, changes)
     click.echo(f"changed {name}")
 
 

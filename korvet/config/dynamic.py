@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 from korvet.config.changes import ConfigOperation, changed_list
 from korvet.config.errors import ConfigError
 from korvet.config.kafka_static import KAFKA_STATIC
-from korvet.config.keys import LISTENER_PREFIX, find, settings
+from korvet.config.keys import LISTENER_PREFIX, find
 from korvet.config.kinds import ConfigType, type_of
 from korvet.config.values import parse_value, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from korvet.config.changes import ConfigChange
 
@@ -178,8 +178,3 @@ def _refuse(why: str, names: Iterable[str]) -> None:
     found = list(names)
     if found:
         raise ConfigError(f"{why}: [{', '.join(found)}]")
-
-
-def dynamic_keys() -> Iterator[str]:
-    """The keys of all settings that can be altered for a broker without a listener's prefix."""
-    return (each.key for each in settings() if scope_of(each.key) in (Scope.CLUSTER, Scope.BROKER))

@@ -15,8 +15,9 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from korvet.cli.client import Cluster
+from korvet.cli.config_requests import Kind, alter, describe
 from korvet.cli.group_requests import committed_offsets, list_groups
-from korvet.cli.topic_requests import alter_topic_configs, delete_topic, topic_configs
+from korvet.cli.topic_requests import delete_topic
 from korvet.offsets.codec import decode_key, decode_value
 from korvet.offsets.packing import entry_id
 from korvet.offsets.partition import partition_for
@@ -187,10 +188,10 @@ def test_topics_are_changed_at_any_broker(pair: Brokers) -> None:
                 offsets=[TopicPartition(topic, p, 2) for p in range(PARTITIONS)], asynchronous=False
             )
             reader.close()
-        alter_topic_configs(two, topic, {"retention.ms": "123456789"})
+        alter(two, Kind.TOPIC, topic, {"retention.ms": "123456789"})
 
         def known() -> bool:
-            values = {config.name: config.value for config in topic_configs(one, topic)}
+            values = {config.name: config.value for config in describe(one, Kind.TOPIC, topic)}
             return values["retention.ms"] == "123456789"
 
         until(known, 20, "the other broker knows the setting")
