@@ -12,21 +12,24 @@ import msgspec
 from korvet import __version__, supervisor
 from korvet.admin.health import is_ready
 from korvet.admin.http import Response
+from korvet.admin.open_transactions import open_transactions
 from korvet.slices import sliced
 from korvet.storage.errors import StorageError, StoreError
 from korvet.storage.findings import (
     FAULT,
     OK,
     Finding,
+    OpenTransaction,
     damage_findings,
     durability_findings,
     module_findings,
+    transaction_findings,
 )
 from korvet.storage.link import server_facts
 from korvet.storage.link.server_facts import ServerFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from korvet.admin.http import Request
     from korvet.admin.readiness import Readiness
@@ -37,7 +40,9 @@ if TYPE_CHECKING:
 
 # The time for which an answer is returned again, so that clients of this page cannot load Redis.
 _CACHED_S: Final = 5.0
-# Limits the wait for a server's facts.
+# The same for open transactions, which Redis holds for each partition.
+_TRANSACTIONS_CACHED_S: Final = 60.0
+# Limits the wait for a server's facts, and that for open transactions.
 _REPLY_S: Final = 2.0
 
 
@@ -53,6 +58,8 @@ class StatusPage:
         self._making = asyncio.Lock()
         self._slow: dict[str, Any] = {}
         self._made_s: float | None = None
+        self._opened: Sequence[OpenTransaction] | None = None
+        self._opened_until_s = 0.0
 
     async def answer(self, request: Request) -> Response:
         """See Page."""
@@ -62,7 +69,11 @@ class StatusPage:
             parts = self._readiness.parts
             is_due = self._made_s is None or now_s - self._made_s >= _CACHED_S
             if parts is not None and self.setup is not None and is_due:
-                self._slow, self._made_s = await _details(parts, self.setup()), time.monotonic()
+                if now_s >= self._opened_until_s:
+                    self._opened = await open_transactions(parts, _REPLY_S)
+                    self._opened_until_s = now_s + _TRANSACTIONS_CACHED_S
+                self._slow = await _details(parts, self.setup(), self._opened)
+                self._made_s = time.monotonic()
         age_s = 0.0 if self._made_s is None else time.monotonic() - self._made_s
         page = {**self._quick(), **self._slow, "age_ms": int(age_s * 1000)}
         return Response(HTTPStatus.OK, [msgspec.json.encode(page) + b"\n"], "application/json")
@@ -80,7 +91,7 @@ class StatusPage:
         }
 
 
-async def _details(parts: Parts, setup: Setup) -> dict[str, Any]:
+async def _details(parts: Parts, setup: Setup, opened: Sequence[OpenTransaction] | None) -> dict[str, Any]:
     servers = tuple(parts.store.router.servers())
     found = await asyncio.gather(*map(_facts, servers))
     facts = {str(server.address): each for server, each in zip(servers, found, strict=True)}
@@ -98,7 +109,14 @@ async def _details(parts: Parts, setup: Setup) -> dict[str, Any]:
         },
         "partitions": await _partitions(parts),
         "redis": [_server(server, facts[str(server.address)]) for server in servers],
-        "findings": [finding._asdict() for finding in _findings(parts, servers, facts, setup)],
+        "findings": [
+            finding._asdict()
+            for finding in (
+                *durability_findings(facts, setup),
+                *_of_parts(parts, servers),
+                *(() if opened is None else transaction_findings(opened, time.time_ns() // 1_000_000)),
+            )
+        ],
     }
 
 
@@ -115,7 +133,7 @@ async def _facts(server: Server) -> ServerFacts | StorageError:
 
 async def _partitions(parts: Parts) -> dict[str, int]:
     led = count = 0
-    async for topic in sliced(parts.topics.listed()):
+    async for topic in sliced(parts.topics.all()):
         count += topic.partitions
         epochs = (parts.member.leader_epoch_of(topic.name, number) for number in range(topic.partitions))
         led += sum(epoch is not None for epoch in epochs)
@@ -132,10 +150,8 @@ def _server(server: Server, facts: ServerFacts | StorageError) -> dict[str, Any]
     }
 
 
-def _findings(
-    parts: Parts, servers: Iterable[Server], facts: Mapping[str, ServerFacts | StorageError], setup: Setup
-) -> Iterator[Finding]:
-    yield from durability_findings(facts, setup)
+def _of_parts(parts: Parts, servers: Iterable[Server]) -> Iterator[Finding]:
+    """What the broker knows without asking."""
     verdicts = {str(server.address): server.module.verdict for server in servers}
     yield from module_findings({place: each for place, each in verdicts.items() if each is not None})
     lost = parts.member.lost

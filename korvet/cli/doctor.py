@@ -24,7 +24,6 @@ from korvet.config.loading import load
 from korvet.embedded.binary import OLDEST_VERSION, version_text
 from korvet.embedded.writer import read_writer
 from korvet.offsets.packing import AddressError, offset_of
-from korvet.spark.report.times import clock, duration
 from korvet.storage.brokers.lease import parse_entry
 from korvet.storage.catalogue import parse_topic, without_bad_configs
 from korvet.storage.durability import Setup
@@ -35,9 +34,11 @@ from korvet.storage.findings import (
     OK,
     WARNING,
     Finding,
+    OpenTransaction,
     damage_findings,
     durability_findings,
     module_findings,
+    transaction_findings,
 )
 from korvet.storage.keys import Keyspace
 from korvet.storage.link import server_facts
@@ -63,9 +64,6 @@ _PAGE = 1_000
 # Entries of the first page: few, because they may be large.
 _FIRST_PAGE = 32
 _PAGE_BYTES = 4 << 20
-# Idle time of a hanging transaction: the default of transaction.max.timeout.ms. Coordinators end theirs by
-# then.
-_HANGING_MS = 900_000
 _CONNECT_TIMEOUT_S = 10.0
 # Longest wait for a reply. A server may be busy with long commands of other clients.
 _REPLY_TIMEOUT_S = 60.0
@@ -403,29 +401,20 @@ def _bias(client: "redis.Redis", stream: bytes) -> int:
 
 
 def check_transactions(servers: "Sequence[redis.Redis]", keyspace: str, now_ms: int) -> Iterator[Finding]:
-    """Check for open transactions that have been idle for longer than a transaction may take. Consumers with
-    `read_committed` wait for them.
-    """
-    opened = hanging = 0
+    """Check for open transactions that have been idle for longer than a transaction may take."""
+    yield from transaction_findings(_open_transactions(servers, keyspace), now_ms)
+
+
+def _open_transactions(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[OpenTransaction]:
     for stream, client in sorted(_streams(servers, keyspace).items(), key=lambda item: item[0]):
         meta = b"{%b}:meta" % stream
         packed: Any = client.hget(meta, "open")
         for producer, first_offset in parse_open(packed).items():
-            opened += 1
             noted: Any = client.hget(meta, f"p:{producer}")
-            if noted is None:
-                # The transaction ended during the check.
-                continue
-            seen_ms = parse_producer(b"p:%d" % producer, noted, None, first_offset).seen_ms
-            if now_ms - seen_ms > _HANGING_MS:
-                hanging += 1
-                text = (
-                    f"readers of committed records wait at offset {first_offset}: producer {producer} has a "
-                    f"transaction open, in which it wrote last at {clock(seen_ms)} UTC"
-                )
-                yield Finding(stream.decode(errors="replace"), WARNING, text)
-    if not hanging:
-        yield Finding("transactions", OK, f"{opened} open, none idle for {duration(_HANGING_MS)}")
+            # Without it, the transaction has ended during the check.
+            if noted is not None:
+                seen_ms = parse_producer(b"p:%d" % producer, noted, None, first_offset).seen_ms
+                yield OpenTransaction(stream.decode(errors="replace"), producer, first_offset, seen_ms)
 
 
 def _streams(servers: "Sequence[redis.Redis]", keyspace: str) -> "dict[bytes, redis.Redis]":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from korvet.storage.durability import Loss, describe_replicas, merged, outlooks, refusing_topics
@@ -10,7 +11,7 @@ from korvet.storage.fields import shown
 from korvet.storage.link.module_verdict import Use
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from korvet.storage.durability import Setup
     from korvet.storage.link.module_verdict import Verdict
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 OK: Final = "ok"
 WARNING: Final = "warning"
 FAULT: Final = "fault"
+# Idle time of a hanging transaction: the default of transaction.max.timeout.ms. Coordinators end theirs by
+# then.
+_HANGING_MS: Final = 900_000
 
 
 class Finding(NamedTuple):
@@ -27,6 +31,17 @@ class Finding(NamedTuple):
     subject: str
     state: str
     text: str
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction that is open in a partition."""
+
+    stream: str
+    """The partition's stream."""
+    producer_id: int
+    first_offset: int
+    seen_ms: int
+    """When its producer wrote last, in ms since the epoch."""
 
 
 def durability_findings(found: Mapping[str, ServerFacts | StorageError], setup: Setup) -> Iterator[Finding]:
@@ -72,6 +87,25 @@ def _advice(verdict: Verdict) -> str:
     if verdict.use is not Use.REPLICA:
         return ""
     return "; load the same module into every replica, or detach the replica"
+
+
+def transaction_findings(opened: Iterable[OpenTransaction], now_ms: int) -> Iterator[Finding]:
+    """The transactions that have been idle for longer than a transaction may take. Consumers with
+    `read_committed` wait for them.
+    """
+    count = hanging = 0
+    for each in opened:
+        count += 1
+        if now_ms - each.seen_ms > _HANGING_MS:
+            hanging += 1
+            seen = datetime.fromtimestamp(each.seen_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
+            text = (
+                f"readers of committed records wait at offset {each.first_offset}: producer "
+                f"{each.producer_id} has a transaction open, in which it wrote last at {seen} UTC"
+            )
+            yield Finding(each.stream, WARNING, text)
+    if not hanging:
+        yield Finding("transactions", OK, f"{count} open, none idle for {_HANGING_MS // 60_000} min")
 
 
 def damage_findings(key: bytes, damaged: Mapping[bytes, str]) -> Iterator[Finding]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from http import HTTPStatus
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from korvet.admin.http import (
     MOST_HEAD_BYTES,
@@ -107,3 +110,27 @@ def test_a_response_has_the_size_of_all_pieces() -> None:
 )
 def test_weights_of_what_a_client_accepts(accepted: str, weight: float) -> None:
     assert quality(accepted, "gzip") == weight
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_do_more_than_be_refused(received: bytes) -> None:
+    with contextlib.suppress(BadRequest):
+        head = take_head(bytearray(received + b"\r\n\r\n"))
+        # Empty lines before a request don't count.
+        assert head is not None or not received.strip(b"\r\n")
+        parse_head(head or b"")
+
+
+FIELDS = st.lists(st.tuples(st.sampled_from(["Host", "A", "Connection", "Accept"]), st.text(max_size=20)))
+
+
+@given(st.sampled_from(["GET", "HEAD", "X"]), st.text(max_size=20), FIELDS)
+def test_what_is_accepted_is_understood(method: str, target: str, fields: list[tuple[str, str]]) -> None:
+    lines = [f"{method} /{target} HTTP/1.1", *(f"{name}: {value}" for name, value in fields)]
+    try:
+        request = parse_head("\r\n".join(lines).encode())
+    except BadRequest:
+        return
+    assert request.method == method
+    assert request.path.startswith("/")
+    assert set(request.fields) == {name.lower() for name, _ in fields}
