@@ -82,6 +82,7 @@ class NativeExporter:
         """
         self._groups.forget(self._catalogue.topics)
         due = self._due()
+        diverged = 0
         for at in range(0, len(due), STREAMS_AT_ONCE):
             with self._coordinator.watch() as watch:
                 if watch is None:
@@ -90,7 +91,9 @@ class NativeExporter:
                 for native in moved:
                     self._lately[native.topic, native.partition] = LATELY_ROUNDS
                 for behind in self._coordinator.export(moved, watch):
+                    diverged += 1
                     await self._coordinator.project_again(behind, watch)
+        self._coordinator.counts.diverged_groups = diverged
 
     def _due(self) -> list[tuple[Topic, int]]:
         """The partitions of this round. Internal topics are left out: a consumer of commits would cause

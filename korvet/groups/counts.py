@@ -20,6 +20,7 @@ class GroupCounts:
         "commit_seconds",
         "commits",
         "committed_offsets",
+        "diverged_groups",
         "expired_members",
         "expired_offsets",
         "exported_offsets",
@@ -52,6 +53,8 @@ class GroupCounts:
         """Offsets in these requests that were accepted."""
         self.exported_offsets = 0
         """Offsets that were committed for Redis groups."""
+        self.diverged_groups = 0
+        """Redis groups that were not at the newest commit in the last round over them."""
         self.expired_offsets = 0
         """Offsets that were removed after their retention time."""
         self.commit_seconds = Histogram()

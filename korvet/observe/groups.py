@@ -102,6 +102,7 @@ class GroupCollector:
             families.MAX_LAG_SECONDS, ((each.cluster_text, each.max_waiting_s) for each in views if each.sums)
         )
         yield Samples(families.SUM_LAG, ((each.cluster_text, each.sum_lag) for each in views if each.sums))
+        yield from self._backlogs()
 
     def _groups(self) -> Iterator[tuple[str, Group | ConsumerGroup]]:
         for _, term in self._parts.coordinator.terms:
@@ -198,6 +199,19 @@ class GroupCollector:
             lag = ends.end_ordinal - ordinal
             waiting_s = progress.waiting_s(now_ms) if lag else 0.0
             yield _Row(progress.text, progress.member_text, ordinal, position.offset, lag, waiting_s)
+
+    def _backlogs(self) -> Iterator[Samples]:
+        """The Redis groups on the partitions that this broker leads."""
+        found = [
+            (families.PENDING.text(each.group, *place), each)
+            for place, log in self._parts.lag.logs.items()
+            if log.backlogs and self._parts.member.leader_epoch_of(*place) is not None
+            for each in log.backlogs
+        ][: self._parts.config.metrics_max_rows]
+        yield Samples(families.CONSUMERS, ((text, each.consumers) for text, each in found))
+        yield Samples(families.PENDING, ((text, each.pending) for text, each in found))
+        waiting = ((text, each.idle_ms / 1000) for text, each in found if each.idle_ms is not None)
+        yield Samples(families.PENDING_IDLE, waiting)
 
     # Members of partitions
 
@@ -296,6 +310,7 @@ def collect_coordinators(parts: Parts) -> Iterator[Samples]:
         "expired": counts.expired_offsets,
     }
     yield _by_label(families.OFFSETS, offsets)
+    yield Samples(families.DIVERGED, [(NO_LABELS, counts.diverged_groups)])
     waiting, failed = coordinator.unprojected
     yield _by_label(families.UNPROJECTED, {"waiting": waiting, "failed": failed})
     yield from _loads({"groups": coordinator, "transactions": transactions})

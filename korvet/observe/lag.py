@@ -19,6 +19,7 @@ from korvet.observe.ordinals import LogOrdinals
 from korvet.observe.positions import Progress, Turns, WatchedLog
 from korvet.slices import sliced
 from korvet.storage.errors import LinkLost, StorageError
+from korvet.storage.redis_groups.backlogs import read_backlogs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -280,6 +281,9 @@ class LagWatch:
                 due.append((watched, ends))
             else:
                 watched.take(ends, self.looks)
+        led = [watched for watched in some if watched.is_led]
+        for logs in _pages(led, _COUNTED_AT_ONCE):
+            await asyncio.gather(*map(self._read_backlogs, logs))
         for page in _pages(due, _COUNTED_AT_ONCE):
             await asyncio.gather(*(self._count(watched, ends) for watched, ends in page))
 
@@ -312,6 +316,18 @@ class LagWatch:
         except StorageError as error:
             self._failed(watched, error)
         watched.take(ends, self.looks)
+
+    async def _read_backlogs(self, watched: WatchedLog) -> None:
+        topic = watched.ordinals.topic
+        if topic.internal:
+            return
+        stream = self._store.commands.keyspace.stream(topic.name, watched.ordinals.partition)
+        try:
+            found = await read_backlogs(self._store.commands, stream)
+        except StorageError as error:
+            self._failed(watched, error)
+            return
+        watched.backlogs = [each for each in found if self.shows_group(each.group)]
 
     def _failed(self, watched: WatchedLog, error: StorageError) -> None:
         if isinstance(error, LinkLost):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from korvet.observe.ordinals import LogOrdinals
+    from korvet.storage.redis_groups.backlogs import Backlog
 
 
 class Progress:
@@ -90,7 +91,7 @@ class Progress:
 class WatchedLog:
     """A partition whose ends are watched, and the committed offsets of the groups in it."""
 
-    __slots__ = ("changed_in", "cluster_text", "commits", "ends", "is_led", "ordinals", "text")
+    __slots__ = ("backlogs", "changed_in", "cluster_text", "commits", "ends", "is_led", "ordinals", "text")
 
     def __init__(self, ordinals: LogOrdinals) -> None:
         self.ordinals = ordinals
@@ -100,6 +101,8 @@ class WatchedLog:
         """None until they are read for the first time."""
         self.commits: dict[str, Progress] = {}
         """By group."""
+        self.backlogs: list[Backlog] = []
+        """Of the Redis groups, as read last."""
         self.changed_in = 0
         """The number of the look that found a change."""
         self.text = self.cluster_text = ""

@@ -247,6 +247,31 @@ def test_members_own_the_lag_of_their_partitions(observed: Observed, fresh, prot
     until(lambda: observed.series("kafka_consumergroup_members")[group,] == 0, WAIT_S, "the member has left")
 
 
+def test_pending_entries_and_consumers_of_redis_groups(observed: Observed, fresh) -> None:
+    topic, group = fresh("topic"), fresh("group")
+    create_topic(observed.server.bootstrap, topic, 1)
+    send(producer(observed.server.bootstrap), topic, 0, records(5))
+    redis, stream, place = observed.server.redis, observed.stream(topic), (group, "0", topic)
+    redis.xgroup_create(stream, group, "0")
+    read = redis.xreadgroup(group, "me", {stream: ">"}, count=3)
+    redis.xreadgroup(group, "other", {stream: ">"}, count=1)
+
+    def shown() -> tuple[float | None, float | None]:
+        consumers = observed.series("korvet_redis_group_consumers").get(place)
+        return consumers, observed.series("korvet_redis_group_pending_entries").get(place)
+
+    until(lambda: shown() == (2, 4), WAIT_S, "two consumers have four entries")
+    idle = "korvet_redis_group_oldest_pending_idle_seconds"
+    until(lambda: observed.series(idle)[place] > 0.1, WAIT_S, "the oldest entry waits")
+    # The Kafka group of that name is at the oldest pending entry.
+    until(lambda: observed.series("kafka_consumergroup_lag").get(place) == 5, WAIT_S, "the group's lag")
+    redis.xack(stream, group, *(found_id for found_id, _ in read[0][1]))
+    until(lambda: shown() == (2, 1), WAIT_S, "one entry is pending")
+    until(lambda: observed.series("kafka_consumergroup_lag").get(place) == 2, WAIT_S, "the group's lag")
+    redis.xgroup_destroy(stream, group)
+    until(lambda: shown() == (None, None), WAIT_S, "the Redis group is gone")
+
+
 def test_what_settings_leave_out_is_counted(own_korvet, fresh) -> None:
     address = f"127.0.0.1:{free_port()}"
     server = own_korvet(

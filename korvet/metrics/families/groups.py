@@ -98,6 +98,35 @@ TOPIC_SUM_LAG: Final = Family(
     by_one_broker=True,
 )
 
+PENDING: Final = Family(
+    "korvet_redis_group_pending_entries",
+    Kind.GAUGE,
+    "Entries of a stream that consumers of a Redis group have received and not acknowledged. Reported by the "
+    "partition's leader, for groups with consumers or pending entries.",
+    _PLACE,
+    by_one_broker=True,
+)
+PENDING_IDLE: Final = Family(
+    "korvet_redis_group_oldest_pending_idle_seconds",
+    Kind.GAUGE,
+    "Seconds since the oldest pending entry of a Redis group was delivered last.",
+    _PLACE,
+    by_one_broker=True,
+)
+CONSUMERS: Final = Family(
+    "korvet_redis_group_consumers",
+    Kind.GAUGE,
+    "Consumers of a Redis group on a stream.",
+    _PLACE,
+    by_one_broker=True,
+)
+DIVERGED: Final = Family(
+    "korvet_redis_groups_diverged",
+    Kind.GAUGE,
+    "Redis groups that were not at the newest commit of their Kafka group in the last round, and were set to "
+    "it again.",
+)
+
 INFO: Final = Family(
     "korvet_consumergroup_info",
     Kind.INFO,

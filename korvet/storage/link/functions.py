@@ -31,7 +31,7 @@ _SCOPES: Final = (
     ("watermark",),
     ("_shadow", "_shadow_groups", "_shadow_entries", "compact"),
     ("_group_view", "projection"),
-    ("moved_groups",),
+    ("moved_groups", "group_backlogs"),
     ("lease",),
     ("registry",),
     ("security",),
