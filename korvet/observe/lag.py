@@ -11,41 +11,33 @@ import asyncio
 import logging
 import re
 import time
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from korvet.metrics.families import partitions as families
 from korvet.metrics.histogram import Histogram
+from korvet.observe.counting import ENDS_AT_ONCE, Counting, pages
 from korvet.observe.ordinals import LogOrdinals
 from korvet.observe.positions import Progress, Turns, WatchedLog
 from korvet.slices import sliced
-from korvet.storage.errors import LinkLost, StorageError
+from korvet.storage.errors import StorageError
 from korvet.storage.redis_groups.backlogs import read_backlogs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from korvet.config.live import LiveConfig
     from korvet.config.settings import Config
     from korvet.coordinator.service import CoordinatorService
     from korvet.coordinator.term import Term
     from korvet.groups.offset_table import GroupTopicPartition
-    from korvet.observe.ordinals import Ends
     from korvet.storage.brokers.membership import Membership
     from korvet.storage.store import Store
     from korvet.storage.topic import Topic
 
-_Item = TypeVar("_Item")
-
 log = logging.getLogger(__name__)
 
-# Limits the logs whose ends are read at once: less than 1 ms of Redis's time.
-_ENDS_AT_ONCE: Final = 32
-# Limits the logs whose positions are counted at once, and the positions of one call. A position far from the
-# one before costs Redis about 0.1 ms.
-_COUNTED_AT_ONCE: Final = 4
-_POSITIONS_AT_ONCE: Final = 4
-# Limits how often the positions of a log are counted again in one look because records were deleted from it.
-_EDITIONS: Final = 3
+# Limits the logs whose groups are read at once: a stream may have thousands.
+_BACKLOGS_AT_ONCE: Final = 4
 # Logs of a look, if there are more than these and few have changed.
 _MOST_LOGS: Final = 1_000
 # How many looks a change of a log is remembered for.
@@ -108,9 +100,7 @@ class LagWatch:
         self.looked_at_s: float | None = None
         """When the last look began that came to its end (time.monotonic)."""
         self.look_seconds = Histogram(_ROUND_BOUNDS)
-        self.read_ends = 0
-        self.read_positions = 0
-        self.failures = 0
+        self.counting = Counting()
 
     @property
     def _config(self) -> Config:
@@ -139,8 +129,11 @@ class LagWatch:
         for key in [key for key, watched in self.logs.items() if not watched.is_needed]:
             del self.logs[key]
         chosen = self._turns.choose(self.logs.values(), self._has_grown, self.looks)
-        for some in _pages(chosen, _ENDS_AT_ONCE):
-            await self._read(some)
+        for some in pages(chosen, ENDS_AT_ONCE):
+            await self.counting.read(some, self.looks)
+            led = [watched for watched in some if watched.is_led]
+            for logs in pages(led, _BACKLOGS_AT_ONCE):
+                await asyncio.gather(*map(self._read_backlogs, logs))
 
     def shows_group(self, group_id: str) -> bool:
         """Whether `metrics.groups` matches a group."""
@@ -259,63 +252,12 @@ class LagWatch:
         if watched is not None:
             watched.commits.pop(group_id, None)
 
-    # Reading
-
     def _has_grown(self, watched: WatchedLog) -> bool:
         opened = self._store.logs.opened(watched.ordinals.topic.name, watched.ordinals.partition)
         if opened is None or not opened.state.loaded or watched.ends is None:
             return False
         ends = watched.ends
         return (opened.state.log_start, opened.state.log_end) != (ends.log_start, ends.log_end)
-
-    async def _read(self, some: Sequence[WatchedLog]) -> None:
-        # Futures, not tasks: there are thousands.
-        asked = [watched.ordinals.ask() for watched in some]
-        replies = await asyncio.gather(*asked, return_exceptions=True)
-        due = []
-        for watched, reply in zip(some, replies, strict=True):
-            ends = await self._ends(watched, reply)
-            if ends is None:
-                continue
-            if watched.due_commits(ends):
-                due.append((watched, ends))
-            else:
-                watched.take(ends, self.looks)
-        led = [watched for watched in some if watched.is_led]
-        for logs in _pages(led, _COUNTED_AT_ONCE):
-            await asyncio.gather(*map(self._read_backlogs, logs))
-        for page in _pages(due, _COUNTED_AT_ONCE):
-            await asyncio.gather(*(self._count(watched, ends) for watched, ends in page))
-
-    async def _ends(self, watched: WatchedLog, reply: list[Any] | BaseException) -> Ends | None:
-        try:
-            if isinstance(reply, BaseException):
-                raise reply
-            ends = await watched.ordinals.ends_of(reply)
-        except StorageError as error:
-            self._failed(watched, error)
-            return None
-        self.read_ends += 1
-        return ends
-
-    async def _count(self, watched: WatchedLog, ends: Ends) -> None:
-        """Count the positions of the groups that have moved."""
-        try:
-            for _ in range(_EDITIONS):
-                edition = ends.edition
-                for due in _pages(watched.due_commits(ends), _POSITIONS_AT_ONCE):
-                    # They may move while Redis counts.
-                    offsets = [progress.offset for progress in due]
-                    asked = [(max(progress.offset, 0), progress.near(edition)) for progress in due]
-                    ends, positions = await watched.ordinals.positions(asked, edition)
-                    self.read_positions += len(due)
-                    for progress, offset, position in zip(due, offsets, positions, strict=True):
-                        progress.take(position._replace(offset=offset), ends)
-                if ends.edition == edition:
-                    break
-        except StorageError as error:
-            self._failed(watched, error)
-        watched.take(ends, self.looks)
 
     async def _read_backlogs(self, watched: WatchedLog) -> None:
         topic = watched.ordinals.topic
@@ -325,17 +267,9 @@ class LagWatch:
         try:
             found = await read_backlogs(self._store.commands, stream)
         except StorageError as error:
-            self._failed(watched, error)
+            self.counting.failed(watched, error)
             return
         watched.backlogs = [each for each in found if self.shows_group(each.group)]
-
-    def _failed(self, watched: WatchedLog, error: StorageError) -> None:
-        if isinstance(error, LinkLost):
-            # All others would fail, too.
-            raise error
-        self.failures += 1
-        place = watched.ordinals.topic.name, watched.ordinals.partition
-        log.debug("%s-%d cannot be counted: %s", *place, error)
 
 
 def _places(term: Term) -> Iterator[GroupTopicPartition]:
@@ -344,7 +278,3 @@ def _places(term: Term) -> Iterator[GroupTopicPartition]:
         for topic, partitions in list(term.shard.offsets(group_id).items()):
             for partition in list(partitions):
                 yield group_id, topic, partition
-
-
-def _pages(items: Sequence[_Item], size: int) -> Iterator[Sequence[_Item]]:
-    return (items[at : at + size] for at in range(0, len(items), size))

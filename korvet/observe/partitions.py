@@ -91,9 +91,9 @@ def _looks(parts: Parts) -> Iterator[Samples]:
     age_s = float("nan") if lag.looked_at_s is None else time.monotonic() - lag.looked_at_s
     yield Samples(families.COUNTS_AGE, [(NO_LABELS, age_s)])
     yield Samples(families.COUNTS_ROUND, [(NO_LABELS, lag.look_seconds)])
-    read = {"ends": lag.read_ends, "positions": lag.read_positions}
+    read = {"ends": lag.counting.read_ends, "positions": lag.counting.read_positions}
     yield _by_label(families.COUNTS_READ, read)
-    yield Samples(families.COUNTS_FAILURES, [(NO_LABELS, lag.failures)])
+    yield Samples(families.COUNTS_FAILURES, [(NO_LABELS, lag.counting.failures)])
     yield _by_label(families.LEFT_OUT, {"topics": lag.topics_left_out, "groups": lag.groups_left_out})
 
 

@@ -16,7 +16,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from korvet.observe.counting import Counting
 from korvet.observe.ordinals import Ends, Known, LogOrdinals
+from korvet.observe.positions import Progress, WatchedLog
 from korvet.offsets.packing import MAX_SEQUENCE, pack
 from korvet.records.kernel import encode_append_records
 from korvet.storage.compaction import compactor
@@ -135,6 +137,8 @@ class LogMachine(RuleBasedStateMachine):
         self.edition = -1
         self.known: dict[int, int] = {}
         """Ordinals of the previous look, by offset."""
+        self.watched = WatchedLog(LogOrdinals(self.bench.store.commands, self.log.topic, 0))
+        self.counting = Counting()
 
     def teardown(self) -> None:
         if hasattr(self, "bench"):
@@ -237,6 +241,14 @@ class LogMachine(RuleBasedStateMachine):
         self.client.delete(self.log.stream)
         self.lost = True
         self.refresh()
+
+    @rule(places=st.lists(places, min_size=1, max_size=8), beyond=st.sampled_from([0, 0, 0, 1, 5000]))
+    def commit(self, places: list[int], beyond: int) -> None:
+        """Groups commit any offsets, before or after their last ones."""
+        offsets = [0, *(record.offset for record in self.records), self.end]
+        for number, place in enumerate(places):
+            progress = self.watched.commits.setdefault(f"g{number}", Progress(0))
+            progress.offset = offsets[place % len(offsets)] + beyond
 
     @rule(cutoff_ms=st.integers(-1, 2100))
     def trim_by_time(self, cutoff_ms: int) -> None:
@@ -352,6 +364,23 @@ class LogMachine(RuleBasedStateMachine):
                 assert offset < ends.log_start or ordinal == self.known[offset]
         self.edition = ends.edition
         self.known = {one.offset: one.ordinal for one in positions}
+
+    @invariant()
+    def lags(self) -> None:
+        """What is kept of committed offsets, and read again only after changes, equals plain counting."""
+        if not hasattr(self, "log"):
+            return
+        self.bench.run(self.counting.read([self.watched], 1))
+        assert self.counting.failures == 0
+        ends = self.watched.ends
+        assert ends is not None
+        for progress in self.watched.commits.values():
+            unread = [record for record in self.records if record.id >= self.at(progress.offset)]
+            position = progress.position
+            assert position is not None
+            assert ends.end_ordinal - progress.ordinal(position, ends) == len(unread)
+            if unread and not self.batched:
+                assert position.next_ms == unread[0].timestamp
 
     @staticmethod
     async def ends_alone(ordinals: LogOrdinals) -> Ends:
