@@ -115,6 +115,8 @@ class GroupCollector:
         counts.keep(present)
         shown = [(name, group) for name, group in present.items() if lag.shows_group(name)]
         shown = shown[: self._parts.config.metrics_max_rows]
+        whole = sum((watched := lag.groups.get(name)) is None or watched.is_shown for name, _ in shown)
+        yield Samples(families.LEFT_OUT, [(NO_LABELS, len(present) - whole)])
         text = families.MEMBERS.text
         yield Samples(families.MEMBERS, ((text(name), len(group.members)) for name, group in shown))
         info = families.INFO.text

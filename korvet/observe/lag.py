@@ -95,7 +95,6 @@ class LagWatch:
         self.shown_topics: list[Topic] = []
         """The topics of which this broker shows the partitions that it leads."""
         self.topics_left_out = 0
-        self.groups_left_out = 0
         self.looks = 0
         self.looked_at_s: float | None = None
         """When the last look began that came to its end (time.monotonic)."""
@@ -152,7 +151,7 @@ class LagWatch:
             leaders = assignment.leaders(topic.name, topic.partitions)[: topic.partitions]
             mine = [number for number, leader in enumerate(leaders) if leader.node_id == node_id]
             if not matches(topic.name) or rows + len(mine) > config.metrics_max_rows:
-                left_out += 1
+                left_out += bool(mine)
                 continue
             rows += len(mine)
             shown.append(topic)
@@ -220,12 +219,11 @@ class LagWatch:
     async def _admit_groups(self) -> None:
         """Count the positions of as many groups as the settings permit, the longest known ones first."""
         catalogue, most = self._store.catalogue, self._config.metrics_max_rows
-        rows = left_out = 0
+        rows = 0
         async for group in sliced(list(self.groups.values())):
             topics = [found for name in group.topics if (found := catalogue.get(name)) is not None]
             size = sum(len(group.topics[topic.name]) for topic in topics)
             if rows + size > most:
-                left_out += 1
                 group.is_shown = False
                 self._unlink_group(group)
                 continue
@@ -235,7 +233,6 @@ class LagWatch:
                 for partition, progress in group.topics[topic.name].items():
                     if partition < topic.partitions:
                         self._log(topic, partition).commits[group.group_id] = progress
-        self.groups_left_out = left_out
 
     def _drop_group(self, group_id: str) -> None:
         group = self.groups.pop(group_id, None)

@@ -11,7 +11,6 @@ from korvet.metrics.family import NO_LABELS, Samples
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from korvet.metrics.family import Family
     from korvet.observe.parts import Parts
     from korvet.observe.positions import WatchedLog
     from korvet.storage.copies import Copies
@@ -92,10 +91,7 @@ def _looks(parts: Parts) -> Iterator[Samples]:
     yield Samples(families.COUNTS_AGE, [(NO_LABELS, age_s)])
     yield Samples(families.COUNTS_ROUND, [(NO_LABELS, lag.look_seconds)])
     read = {"ends": lag.counting.read_ends, "positions": lag.counting.read_positions}
-    yield _by_label(families.COUNTS_READ, read)
+    family = families.COUNTS_READ
+    yield Samples(family, [(family.text(what), count) for what, count in read.items()])
     yield Samples(families.COUNTS_FAILURES, [(NO_LABELS, lag.counting.failures)])
-    yield _by_label(families.LEFT_OUT, {"topics": lag.topics_left_out, "groups": lag.groups_left_out})
-
-
-def _by_label(family: Family, counts: dict[str, int]) -> Samples:
-    return Samples(family, [(family.text(name), count) for name, count in counts.items()])
+    yield Samples(families.TOPICS_LEFT_OUT, [(NO_LABELS, lag.topics_left_out)])

@@ -134,6 +134,12 @@ INFO: Final = Family(
     ("consumergroup", "state", "type", "protocol_type"),
     by_one_broker=True,
 )
+LEFT_OUT: Final = Family(
+    "korvet_metrics_groups_left_out",
+    Kind.GAUGE,
+    "Groups that the broker coordinates and does not show, or shows without their lag, because of "
+    "metrics.groups or metrics.max.rows.",
+)
 GROUPS: Final = Family(
     "korvet_consumergroups", Kind.GAUGE, "Groups that the broker coordinates, by state.", ("state",)
 )

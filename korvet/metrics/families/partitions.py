@@ -128,10 +128,9 @@ COUNTS_FAILURES: Final = Family(
     Kind.COUNTER,
     "Partitions that could not be read in a look; they keep their last values.",
 )
-LEFT_OUT: Final = Family(
-    "korvet_metrics_left_out",
+TOPICS_LEFT_OUT: Final = Family(
+    "korvet_metrics_topics_left_out",
     Kind.GAUGE,
-    "Topics and groups that metrics leave out because of metrics.topics, metrics.groups and "
+    "Topics with partitions that the broker leads and does not show, because of metrics.topics or "
     "metrics.max.rows.",
-    ("what",),
 )
