@@ -119,13 +119,18 @@ def test_writes_may_be_interleaved() -> None:
     assert story.violations() == set()
 
 
-def copies(*ends: str) -> Story:
-    """Two transactions that copy one value."""
+def copies(*ends: str, groups: tuple[str, str] = ("g", "g")) -> Story:
+    """Two transactions that copy one value, with the offsets of these groups."""
     story = Story().sent("a", 5)
     for number, end in enumerate(ends):
         story.txn(f"t{number}", "begin").sent(f"copy-{number}", 10 + number, txn=f"t{number}", copy_of="a")
-        story.txn(f"t{number}", end)
+        story.txn(f"t{number}", end, group=groups[number])
     return story
+
+
+def test_each_group_copies_a_value() -> None:
+    story = copies("commit", "commit", groups=("g", "h"))
+    assert story.end((5, "a"), (10, "copy-0"), (11, "copy-1")).violations() == set()
 
 
 def test_a_value_is_copied_once() -> None:

@@ -86,18 +86,19 @@ def _parts(facts: Facts, txn: Transaction) -> tuple[list[Sent], list[Sent]]:
 
 
 def repeated_copies(facts: Facts) -> Iterator[Violation]:
-    """More committed copies of a value than the log has records with it.
+    """A group has more committed copies of a value than the log has records with it.
 
     A transaction's offsets and records did not take effect together.
     """
-    copies: dict[tuple[str, str], list[Sent]] = defaultdict(list)
+    copies: dict[tuple[str, str | None, str], list[Sent]] = defaultdict(list)
     originals = Counter(value for partition in facts.partitions for _, value in facts.final(partition) or ())
     for partition in facts.partitions:
         for value in facts.committed_at_the_end[partition]:
             sent = facts.sends.get(value)
             if sent is not None and sent.copy_of is not None:
-                copies[partition[0], sent.copy_of].append(sent)
-    for (_, original), found in copies.items():
+                group = None if sent.txn is None else facts.txns[sent.txn].group
+                copies[partition[0], group, sent.copy_of].append(sent)
+    for (*_, original), found in copies.items():
         if len(found) > max(originals[original], 1):
             yield Violation(
                 "repeated copy",
