@@ -25,6 +25,7 @@ from korvet.coordinator.markers import LocalMarkers, MarkerWriter
 from korvet.coordinator.peers import Peers
 from korvet.coordinator.service import CoordinatorError, CoordinatorService
 from korvet.coordinator.transactions import TransactionService
+from korvet.draining import announce, hand_over
 from korvet.embedded import socket_of
 from korvet.embedded.disk_space import DiskSpace
 from korvet.groups.config import GroupConfig
@@ -83,6 +84,8 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
     address cannot be listened on.
     """
     api.load_all()
+    # Before the lease is taken: after that, clients wait for this broker.
+    freeze_long_lived_objects()
     lifecycle = Lifecycle()
     admin = AdminService(config, lifecycle)
     try:
@@ -112,12 +115,13 @@ async def _serve(
         disk = _embedded_disk(config, redis_url)
         parts = _assemble(live, lifecycle, listener, store, security, groups, disk)
         tasks = _server_tasks(parts)
+        announcement = once("announcement", announce(parts))
         try:
             setup = partial(_setup, parts, redis_url)
             now_ready = partial(_ready, parts, setup, ready, next(iter(endpoints.values())))
             await _run(parts, admin, setup, now_ready)
         finally:
-            await _end(tasks)
+            await _end([*tasks, announcement])
             await parts.transactions.close()
             await parts.peers.close()
             await parts.coordinator.close()
@@ -242,11 +246,13 @@ async def _run(
         ready()
         await lost
     finally:
-        parts.lifecycle.phase = Phase.STOPPING
+        if parts.lifecycle.phase is Phase.SERVING:
+            parts.lifecycle.phase = Phase.DRAINING
+            await asyncio.sleep(parts.config.drain_wait_ms / 1000)
         await _end(tasks)
         if not member.alone:
-            # Other brokers take over while this broker still redirects clients to them.
-            await member.leave()
+            await hand_over(parts)
+        parts.lifecycle.phase = Phase.STOPPING
         await parts.listener.stop()
         services.password_checks.close()
         services.unpacking.close()
@@ -302,6 +308,7 @@ async def _load(parts: Parts, changes: _ChangeListener) -> None:
         await parts.coordinator.start()
         parts.transactions.follow_assignment()
         parts.member.attach(changes)
+        parts.member.attach(parts.mailbox)
         parts.member.begin()
         if parts.member.alone:
             await parts.coordinator.wait_loaded()

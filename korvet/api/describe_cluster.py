@@ -59,7 +59,7 @@ async def describe_cluster(context: RequestContext, request: Any) -> Any:
             rack=None,
             is_fenced=False,
         )
-        for node_id, host, port in assignment.endpoints(context.client.listener)
+        for node_id, host, port in services.membership.endpoints(context.client.listener)
     )
     operations = NOT_ASKED
     if request.include_cluster_authorized_operations:

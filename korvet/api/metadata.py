@@ -36,7 +36,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     assignment = services.membership.assignment
     brokers = tuple(
         context.make("MetadataResponseBroker", node_id=node_id, host=host, port=port, rack=None)
-        for node_id, host, port in assignment.endpoints(context.client.listener)
+        for node_id, host, port in services.membership.endpoints(context.client.listener)
     )
     topics = tuple(
         context.make(
@@ -80,13 +80,14 @@ async def metadata(context: RequestContext, request: Any) -> list[bytes]:
         cluster = cluster_operations(context)
     # From one version of the assignment, so that each leader is among the brokers.
     assignment = context.services.membership.assignment
+    brokers = context.services.membership.endpoints(context.client.listener)
     topics = [
         answer if isinstance(answer, bytes) else _found(context, assignment, answer, tells_operations)
         async for answer in sliced(answers)
     ]
     body = encode_response(
         context.api_version,
-        assignment.endpoints(context.client.listener),
+        brokers,
         assignment.controller.node_id,
         context.services.cluster_id,
         topics,

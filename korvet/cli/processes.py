@@ -184,7 +184,7 @@ class _Broker:
         if self._process is None:
             return
         try:
-            async with asyncio.timeout(_STOP_TIMEOUT_S):
+            async with asyncio.timeout(_STOP_TIMEOUT_S + self._config.drain_wait_ms / 1000):
                 await self._process.wait()
         except TimeoutError:
             logger.error("node %d does not stop; killing it", self._config.node_id)

@@ -61,6 +61,15 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             "ones."
         ),
     ] = 1
+    drain_wait_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=600_000,
+            description="After SIGTERM: time during which the broker still serves, but isn't ready "
+            "(`/readyz`), so that load balancers notice. After that, it hands its partitions over.",
+        ),
+    ] = 0
     broker_session_timeout_ms: Annotated[
         int,
         Meta(

@@ -82,6 +82,9 @@ class Connections:
         self._meters: dict[str, Meter] = {}
         self.limit(limits)
         self._open: dict[Connection, int] = {}
+        self.empty = asyncio.Event()
+        """Set while no connection is open."""
+        self.empty.set()
         self._taken = 0
         self._per_host: Counter[str] = Counter()
         self._per_listener: Counter[str] = Counter()
@@ -179,10 +182,13 @@ class Connections:
     def join(self, connection: Connection) -> None:
         """Watch a connection from now on."""
         self._open[connection] = 0
+        self.empty.clear()
 
     def leave(self, connection: Connection) -> None:
         """Forget a connection that has ended."""
         self._open.pop(connection, None)
+        if not self._open:
+            self.empty.set()
 
     async def keep_watch(self) -> None:
         """Close idle connections until cancelled."""

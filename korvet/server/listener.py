@@ -143,6 +143,10 @@ class Listener:
         for connection in self._connections:
             connection.repeat = None
 
+    async def wait_empty(self) -> None:
+        """Return when no connection is open."""
+        await self._connections.empty.wait()
+
     async def stop(self) -> None:
         """Accept no more clients, answer the requests in progress, and close all connections."""
         for acceptor in self._acceptors.values():

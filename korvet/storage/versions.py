@@ -1,19 +1,16 @@
 """The versions that let brokers of two releases share a keyspace.
 
 The *format* is that of the data in Redis. It is stored in the keyspace; `korvet upgrade` raises it, after
-which earlier releases refuse the keyspace. The *protocol* is that of the brokers among themselves: the
-highest one that all live brokers speak. It is stored nowhere.
+which earlier releases refuse the keyspace. The *protocol* is that between two brokers: the highest one that
+both speak. It is stored nowhere.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from korvet.storage.errors import StoreError
 from korvet.storage.fields import counter_of, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 class Versions(NamedTuple):
@@ -34,7 +31,9 @@ class Versions(NamedTuple):
 FORMATS: Final = Versions(3, 4)
 """The formats of this release. With format 4, releases are gone whose only Function library is `korvet`."""
 PROTOCOLS: Final = Versions(1, 2)
-"""The protocols of this release. From 2 on, brokers notify each other of new assignments."""
+"""The protocols of this release."""
+ANNOUNCING_PROTOCOL: Final = 2
+"""From this protocol on, brokers announce new assignments to each other by mail."""
 FIRST_FORMATS: Final = Versions(3, 3)
 """The formats of a broker that publishes none."""
 FIRST_PROTOCOLS: Final = Versions(1, 1)
@@ -69,8 +68,3 @@ def protocol_problem(node_id: int, theirs: Versions) -> str:
     if theirs.highest < PROTOCOLS.lowest:
         return f"{problem}. Upgrade node {node_id} to a release between first"
     return f"{problem}. Use a release closer to that of node {node_id}"
-
-
-def common_protocol(spoken: Iterable[Versions]) -> int:
-    """The protocol among brokers: the highest one that all of them speak."""
-    return min((each.highest for each in spoken), default=PROTOCOLS.highest)

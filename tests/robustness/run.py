@@ -51,11 +51,11 @@ def run(plan: Plan, folder: Path, program: Sequence[str] = BROKER) -> Path:
             site.start()
             recorder.add(Run, "runner", "info", **plans.first_event(plan))
             create_topics(site.bootstrap, plan.topics)
-            workers = list(_workers(plan, site, recorder))
+            workers = list(workers_of(plan, site, recorder))
             for worker in workers:
                 worker.start()
             Director(plan, site, recorder).direct()
-            _see_progress(workers, recorder)
+            see_progress(workers, recorder)
             for worker in workers:
                 worker.closing.set()
             for worker in workers:
@@ -68,7 +68,7 @@ def run(plan: Plan, folder: Path, program: Sequence[str] = BROKER) -> Path:
     return path
 
 
-def _see_progress(workers: Sequence[Worker], recorder: Recorder) -> None:
+def see_progress(workers: Sequence[Worker], recorder: Recorder) -> None:
     """Wait until every subject has made progress after the last fault, and record those that don't."""
     began = time.monotonic()
     before = _progress(workers)
@@ -89,7 +89,7 @@ def _progress(workers: Sequence[Worker]) -> Counter[str]:
     return found
 
 
-def _workers(plan: Plan, site: Site, recorder: Recorder) -> Iterator[Worker]:
+def workers_of(plan: Plan, site: Site, recorder: Recorder) -> Iterator[Worker]:
     """Yields all clients."""
     partitions = {topic.name: topic.partitions for topic in plan.topics}
     for number, producer in enumerate(plan.producers):

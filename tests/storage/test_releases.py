@@ -19,7 +19,7 @@ from korvet.storage.link.functions import library_name, named, public_source
 from korvet.storage.link.library import ensure_library, tidy_libraries
 from korvet.storage.link.redis_link import RedisLink
 from korvet.storage.store import Store
-from korvet.storage.versions import FORMATS, PROTOCOLS, VersionMisfit, Versions, common_protocol
+from korvet.storage.versions import FORMATS, PROTOCOLS, VersionMisfit, Versions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -78,8 +78,8 @@ def beside(
                 patch.setattr(lease, "PROTOCOLS", protocols)
                 async with broker(server, prefix, 2) as second:
                     assert second.membership is not None
-                    spoken = [each.protocols for each in second.membership.assignment.brokers]
-                    assert common_protocol(spoken) == min(PROTOCOLS.highest, protocols.highest)
+                    spoken = {each.protocols for each in second.membership.assignment.brokers}
+                    assert spoken == {PROTOCOLS, protocols}
 
     asyncio.run(work())
 

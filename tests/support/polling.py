@@ -20,6 +20,11 @@ class DeadlineMissed(AssertionError):
     """The condition did not become true in time."""
 
 
+def patient(limit: float) -> float:
+    """A limit of a time, written for an idle machine, as this machine gets it."""
+    return limit * _PATIENCE
+
+
 def until(check: Callable[[], T | None], timeout_s: float, what: str) -> T:
     """Call `check` until it returns something true; the failure's message has its last result."""
     deadline = time.monotonic() + timeout_s * _PATIENCE

@@ -56,7 +56,7 @@ class KorvetServer:
         program: Sequence[str] = BROKER,
     ) -> None:
         """`program`: the module that is run, with its first arguments."""
-        self._environ = environ or {}
+        self.environ = dict(environ or {})
         self._program = program
         self.data_dir = Path(tempfile.mkdtemp(prefix="korvet-test-"))
         self.log = self.data_dir.with_suffix(".log")
@@ -83,7 +83,7 @@ class KorvetServer:
     def spawn(self) -> None:
         """Start the process; `wait_ready` waits for it."""
         env = {key: value for key, value in os.environ.items() if not key.startswith("KORVET_")}
-        env |= self._environ
+        env |= self.environ
         command = [*bound_to_us(), sys.executable, "-m", *self._program, "serve", "--listen", self.bootstrap]
         command += ["--set", "embedded.module=off"] if choice() == "none" else []
         self._child = Child([*command, "--data-dir", str(self.data_dir), *self.options], self.log, env)

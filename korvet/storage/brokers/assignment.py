@@ -100,9 +100,12 @@ class Assignment:
         """The live broker of that id; None if there is none."""
         return next((broker for broker in self.brokers if broker.node_id == node_id), None)
 
-    def endpoints(self, listener: str) -> list[tuple[int, str, int]]:
-        """Node id, host and port of each broker that has a listener of that name."""
-        found = ((broker.node_id, broker.endpoint(listener)) for broker in self.brokers)
+    def endpoints(self, listener: str, gone: Iterable[Broker] = ()) -> list[tuple[int, str, int]]:
+        """Node id, host and port of each broker that has a listener of that name; also of those of `gone`
+        that are not live.
+        """
+        brokers = [*self.brokers, *(each for each in gone if self.broker(each.node_id) is None)]
+        found = ((broker.node_id, broker.endpoint(listener)) for broker in brokers)
         return [(node_id, *endpoint) for node_id, endpoint in found if endpoint is not None]
 
     def leader(self, topic: str, partition: int) -> Leader:

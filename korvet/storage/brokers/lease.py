@@ -41,6 +41,8 @@ NO_VERSION: Final = -1
 _HIGHEST_PORT: Final = 65_535
 # Limits the length of a host; a DNS name is shorter.
 _LONGEST_HOST: Final = 255
+# Parts of a reply to a lease that has no live brokers.
+_WITHOUT_BROKERS: Final = 7
 NO_ENTRY: Final = "it is not the entry of a broker"
 _ENTRY: Final = re.compile(rb"\d+ \S+ (\d+) -?\d+ -?\d+ (.*)", re.DOTALL)
 # A node id and the first version without it, in the cluster's hash.
@@ -210,13 +212,17 @@ class Lease:
         words = [] if entry is None else entry.split(maxsplit=2)
         return words[1:2] == [self._token.encode()] and stored == b"%d" % version
 
-    async def release(self) -> None:
-        """Give the lease back, so that other processes need not wait for its end. Raises StorageError.
+    async def release(self) -> Assignment | None:
+        """Give the lease back, so that other processes need not wait for its end. Returns the assignment
+        without this broker; None if no broker is left, or another process had the lease. Raises StorageError.
         Function korvet_release.
         """
-        await self._commands.fcall(
+        reply = await self._commands.fcall(
             "korvet_release", self._keys(), self._node_id, self._token, *self._history()
         )
+        if reply[0] == b"free" or len(reply) <= _WITHOUT_BROKERS:
+            return None
+        return _renewal(reply).assignment
 
     async def _wait_for_end(self, first: list[Any]) -> list[Any]:
         """Wait until the holder's lease ends, unless the holder renews it.

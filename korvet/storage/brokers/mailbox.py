@@ -11,13 +11,17 @@ import asyncio
 import itertools
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from korvet.records.kernel import pack_command
+from korvet.storage.brokers.lease import NO_VERSION
 from korvet.storage.errors import LinkLost, StorageError
 from korvet.storage.link.calls import fault_of
+from korvet.storage.link.futures import awaited
+from korvet.storage.versions import ANNOUNCING_PROTOCOL
+from korvet.supervisor import once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +45,8 @@ _BUSY_S: Final = 0.002
 _QUIET_S: Final = 0.025
 _BUSY_FOR_S: Final = 0.2
 _ALONE_S: Final = 0.25
+# The kind of mail after which a broker renews its lease, and so learns of a new assignment.
+_RENEW: Final = "renew"
 
 
 class Mail(msgspec.Struct, frozen=True, array_like=True):
@@ -55,6 +61,14 @@ class Mail(msgspec.Struct, frozen=True, array_like=True):
     body: bytes
 
 
+class _Awaited(NamedTuple):
+    """A request whose answer is due."""
+
+    receiver: tuple[int, int]
+    done: Callable[[bytes | StorageError], None]
+    timer: asyncio.TimerHandle
+
+
 class Mailbox:
     """Sends and takes the mail of this broker while `run` runs. Use from one event loop only."""
 
@@ -63,8 +77,11 @@ class Mailbox:
         self._member = member
         self._handlers: dict[str, Handler] = {}
         self._numbers = itertools.count(1)
-        self._awaited: dict[int, tuple[Callable[[bytes | StorageError], None], asyncio.TimerHandle]] = {}
+        self._awaited: dict[int, _Awaited] = {}
         self._busy_until_s = 0.0
+        self._joined = NO_VERSION
+        self._renewals: set[asyncio.Task[None]] = set()
+        self.handle(_RENEW, self._renew_asked)
 
     def handle(self, kind: str, handler: Handler) -> None:
         """Handle requests of this kind with `handler`."""
@@ -76,8 +93,28 @@ class Mailbox:
         """
         number = next(self._numbers)
         timer = asyncio.get_running_loop().call_later(ANSWER_TIMEOUT_S, self._unanswered, node_id, number)
-        self._awaited[number] = (done, timer)
+        self._awaited[number] = _Awaited(self._receiver(node_id), done, timer)
         self._send(node_id, number, kind, body)
+
+    async def announce(self) -> bool:
+        """Let all other brokers renew their leases now, because the assignment has changed. Returns when they
+        know the newest one, or don't answer: whether all others could be asked. Those of earlier releases
+        can't; they renew their leases several times a second.
+        """
+        others = [each for each in self._member.assignment.brokers if each.node_id != self._member.node_id]
+        asked = [each.node_id for each in others if each.protocols.highest >= ANNOUNCING_PROTOCOL]
+        questions = (awaited(partial(self.ask, node_id, _RENEW, b"")) for node_id in asked)
+        await asyncio.gather(*questions, return_exceptions=True)
+        return len(asked) == len(others)
+
+    def follow_assignment(self) -> None:
+        """Complete the requests to brokers that have left: they answer no more."""
+        for number, waiting in list(self._awaited.items()):
+            if self._receiver(waiting.receiver[0]) != waiting.receiver:
+                self._complete(number, LinkLost(f"node {waiting.receiver[0]} has left"))
+
+    async def complete_changes(self) -> None:
+        """See ChangeListener: `follow_assignment` has completed them."""
 
     async def run(self) -> None:
         """Take the mail until cancelled. Redis command LPOP."""
@@ -100,9 +137,16 @@ class Mailbox:
 
     @property
     def _address(self) -> tuple[int, int]:
-        """The address of this broker's mailbox."""
-        broker = self._member.assignment.broker(self._member.node_id)
-        return self._member.node_id, -1 if broker is None else broker.joined
+        """The address of this broker's mailbox. After it has left, mail still comes to its last one."""
+        node_id, joined = self._receiver(self._member.node_id)
+        if joined != NO_VERSION:
+            self._joined = joined
+        return node_id, self._joined
+
+    def _receiver(self, node_id: int) -> tuple[int, int]:
+        """The address of a live broker's mailbox; NO_VERSION is its second part if the broker is not live."""
+        broker = self._member.assignment.broker(node_id)
+        return node_id, NO_VERSION if broker is None else broker.joined
 
     def _key(self, node_id: int, joined: int) -> bytes:
         return self._commands.keyspace.mail(node_id, joined)
@@ -123,17 +167,30 @@ class Mailbox:
                 log.exception("mail of kind %s could not be handled", mail.kind)
 
     def _answer(self, mail: Mail, body: bytes) -> None:
-        node_id, joined = mail.sender
-        broker = self._member.assignment.broker(node_id)
-        if broker is not None and broker.joined == joined:
-            self._send(node_id, mail.number, "", body)
+        # The sender may have left, and still waits for the answer.
+        self._post(mail.sender, mail.number, "", body)
+
+    def _renew_asked(self, body: bytes, answer: Answer) -> None:
+        task = once("a renewal", self._renew(answer))
+        self._renewals.add(task)
+        task.add_done_callback(self._renewals.discard)
+
+    async def _renew(self, answer: Answer) -> None:
+        try:
+            await self._member.refresh()
+        except StorageError as error:
+            log.info("the lease cannot be renewed at once: %s", error)
+            self._member.refresh_soon()
+        answer(b"")
 
     def _send(self, node_id: int, number: int, kind: str, body: bytes) -> None:
-        broker = self._member.assignment.broker(node_id)
-        if broker is None:
-            # The mail counts as lost on the way.
-            return
-        key = self._key(node_id, broker.joined)
+        receiver = self._receiver(node_id)
+        # Else the mail counts as lost on the way.
+        if receiver[1] != NO_VERSION:
+            self._post(receiver, number, kind, body)
+
+    def _post(self, receiver: tuple[int, int], number: int, kind: str, body: bytes) -> None:
+        key = self._key(*receiver)
         data = msgspec.msgpack.encode(Mail(self._address, number, kind, body))
         link = self._commands.links(key).write_functions
         link.send(pack_command("RPUSH", key, data), partial(self._sent, number if kind else None))
@@ -151,11 +208,11 @@ class Mailbox:
         self._complete(number, LinkLost(f"node {node_id} did not answer"))
 
     def _complete(self, number: int, outcome: bytes | StorageError) -> None:
-        done, timer = self._awaited.pop(number, (None, None))
-        if done is not None and timer is not None:
-            timer.cancel()
+        waiting = self._awaited.pop(number, None)
+        if waiting is not None:
+            waiting.timer.cancel()
             try:
-                done(outcome)
+                waiting.done(outcome)
             except Exception:
                 # Other mail must still be handled.
                 log.exception("an answer could not be handled")

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from korvet.causes import Causes
 from korvet.storage.brokers.assignment import Assignment, to_leader_epoch
 from korvet.storage.brokers.claims import claim
+from korvet.storage.brokers.departed import Departed
 from korvet.storage.brokers.lease import NO_VERSION, Lease, NodeIdTaken, Renewal
 from korvet.storage.errors import FencedEpoch, KeyspaceLost, StorageError, StoreError, WritesRefused
 from korvet.storage.fields import DamageLog
@@ -28,7 +29,7 @@ from korvet.storage.versions import VersionMisfit
 from korvet.supervisor import keep, once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from korvet.config.address import Address
     from korvet.storage.catalogue import Catalogue
@@ -92,6 +93,7 @@ class Membership:
         leader in it.
         """
         self._newest = self.assignment
+        self._departed = Departed()
         self.on_lost: Callable[[Exception], None] | None = None
         """Called once, after `begin`, if this process cannot be a broker any longer: another process has the
         node id, or the membership keeps failing.
@@ -155,7 +157,8 @@ class Membership:
     @property
     def alone(self) -> bool:
         """Whether no other live broker is known."""
-        return len(self.assignment.brokers) == 1
+        brokers = self.assignment.brokers
+        return len(brokers) == 1 and brokers[0].node_id == self.node_id
 
     @property
     def holds_lease(self) -> bool:
@@ -175,6 +178,12 @@ class Membership:
         """
         leader = self.assignment.leader(topic, partition)
         return leader.epoch if leader.node_id == self.node_id and not self._left else None
+
+    def endpoints(self, listener: str) -> list[tuple[int, str, int]]:
+        """Node id, host and port of all live brokers that have a listener of that name, and of those that have
+        just left.
+        """
+        return self.assignment.endpoints(listener, self._departed.brokers(steady_s()))
 
     # Changes
 
@@ -269,24 +278,37 @@ class Membership:
             self._confirmed(self._lease_s)
             self._complete_soon()
 
-    async def leave(self) -> None:
-        """Give up all leadership and the lease. No refresh is in progress afterwards."""
+    async def leave(self, inform: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Give up the lease and all leadership. From then on the assignment is that of the other brokers,
+        without later changes. No refresh is in progress afterwards.
+
+        `inform()` lets the other brokers know that the assignment has changed. Until it returns, this broker
+        leads each partition until its next leader claims it. So all brokers name the next leader when clients
+        are refused.
+        """
         tasks = [task for task in (*self._tasks, self._completing, self._claiming) if task is not None]
         for task in tasks:
             task.cancel()
         for outcome in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(outcome, Exception):
                 log.error("a task of the membership failed", exc_info=outcome)
-        if self._expiry is not None:
-            self._expiry.cancel()
-        if self._left:
-            return
-        self._left = True
-        self._notify()
+        if not self._left:
+            await self._hand_over(inform)
+
+    async def _hand_over(self, inform: Callable[[], Awaitable[None]] | None) -> None:
+        successors = None
         try:
-            await self._lease.release()
+            successors = await self._lease.release()
+            if successors is not None and inform is not None:
+                await inform()
         except StorageError as error:
             log.warning("the lease on node id %d could not be given back, it lapses: %s", self.node_id, error)
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._left = True
+        self._succeed(successors or self.assignment.suspending(self.node_id))
+        self._notify()
+        log.info("node %d has left the assignment, now version %d", self.node_id, self.assignment.version)
 
     async def wait_acknowledged(self, catalogue: int) -> None:
         """Return when every other live broker has acknowledged version `catalogue` of the topic catalogue and
@@ -404,7 +426,7 @@ class Membership:
 
     def _apply(self, assignment: Assignment) -> None:
         self._highest_version = max(self._highest_version, assignment.version)
-        self.assignment = self._newest = assignment
+        self._succeed(assignment)
         self.counts.versions += 1
         log.info(
             "version %d of the assignment: %s",
@@ -412,6 +434,10 @@ class Membership:
             ", ".join(f"node {each.node_id} at {each.host}:{each.port}" for each in assignment.brokers),
         )
         self._assigned()
+
+    def _succeed(self, assignment: Assignment) -> None:
+        self._departed.note(self.assignment, assignment, steady_s())
+        self.assignment = self._newest = assignment
 
     def _assigned(self) -> None:
         self._notify()

@@ -239,7 +239,7 @@ end
 
 -- KEYS: brokers, hash of the cluster.  ARGV: node id, token, the server's history, "1" if it continues that of another
 -- server (see next_version).
--- Gives up a lease.  Returns 1 if that token held it, else 0.
+-- Gives up a lease.  Returns {"free"} if that token does not hold it; else the reply of `lease`, without this broker.
 local function release(keys, args)
   if #keys ~= 2 or #args ~= 4 then
     return redis.error_reply('ERR korvet_release: malformed arguments')
@@ -248,12 +248,13 @@ local function release(keys, args)
   local entries = read_entries(keys[1], stored, '', clock_ms())
   local holder = entries[args[1]]
   if not holder or holder.token ~= args[2] then
-    return 0
+    return { 'free' }
   end
   entries[args[1]] = nil
   local version = next_version(keys[2], stored, -1, clock_ms(), args[3], args[4] == '1')
   save_version(keys[2], version, entries, { [args[1]] = true })
-  return redis.call('HDEL', keys[1], args[1])
+  redis.call('HDEL', keys[1], args[1])
+  return held_reply(keys[2], entries, args[1], version, -1, {})
 end
 
 -- KEYS: brokers, hash of the cluster.  ARGV: a format.

@@ -16,7 +16,7 @@ from tests.support.ports import accepts
 from tests.support.servers import KorvetServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from tests.robustness.plan import Plan
@@ -80,6 +80,10 @@ class Broker:
         """Whether the process ended by itself."""
         return self.is_wanted and not self.is_running
 
+    def use(self, environ: Mapping[str, str]) -> None:
+        """Set environment variables for the next start."""
+        self._server.environ |= environ
+
     def spawn(self) -> None:
         """Start the process if it does not run. It accepts clients when it is ready."""
         self.is_wanted = True
@@ -105,6 +109,11 @@ class Broker:
         """Send a signal to the process, if it runs."""
         if self.is_running:
             os.kill(self._server.process.pid, number)
+
+    def last_words(self) -> str:
+        """Wait until the process has ended by itself. Returns the end of its log."""
+        until(lambda: not self.is_running, BROKER_START_TIMEOUT_S, f"{self.name} has ended")
+        return self._server.tail()
 
     def discard(self) -> None:
         """End the process and delete its folder. Its log stays."""
@@ -137,9 +146,10 @@ class Site:
             self.add_broker(number)
         self.wait_for_brokers()
 
-    def add_broker(self, number: int) -> Broker:
-        """Start one more broker."""
+    def add_broker(self, number: int, environ: Mapping[str, str] | None = None) -> Broker:
+        """Start one more broker, with these environment variables."""
         broker = Broker(number, self)
+        broker.use(environ or {})
         self.brokers[broker.name] = broker
         broker.spawn()
         return broker

@@ -1,0 +1,1 @@
+"""Rolling upgrades: the last release beside this one, under load."""

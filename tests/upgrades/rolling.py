@@ -1,0 +1,145 @@
+"""Three brokers of which one after the other is replaced by another release, while clients of all kinds work.
+
+The clients, histories and checkers are those of the robustness runs.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from tests.robustness import plan as plans
+from tests.robustness.clients import Recorder
+from tests.robustness.history import Fault, Run, Writer
+from tests.robustness.load.administrator import create_topics
+from tests.robustness.load.final import FinalReader
+from tests.robustness.plan import GroupPlan, NativePlan, Plan, ProducerPlan, TopicPlan
+from tests.robustness.run import see_progress, workers_of
+from tests.robustness.site.site import Site
+from tests.support.polling import until
+from tests.support.servers import BROKER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tests.robustness.load.worker import Worker
+    from tests.robustness.site.site import Broker
+    from tests.upgrades.releases import Release
+
+BROKERS: Final = 3
+PARTITIONS: Final = 6
+NATIVE_PARTITIONS: Final = 2
+# Before the first change: groups get their members, producers their ids.
+WARM_UP_TIMEOUT_S: Final = 30.0
+
+
+def make_plan() -> Plan:
+    """Producers and groups of all kinds, without faults."""
+    orders, sums, natives = "orders", "sums", "natives"
+    return Plan(
+        seed=1,
+        duration_ms=0,
+        topology="alone",
+        brokers=BROKERS,
+        replica_lag_ms=0,
+        topics=(
+            TopicPlan(orders, PARTITIONS, "clock", 1),
+            TopicPlan(sums, PARTITIONS, "dense", 1, "batch"),
+            TopicPlan(natives, NATIVE_PARTITIONS, "clock", 1),
+            TopicPlan("copies", 1, "clock", 1),
+        ),
+        producers=(
+            ProducerPlan("idempotent", "confluent", "idempotent", (orders,), -1, 120, 0),
+            ProducerPlan("batches", "confluent", "idempotent", (sums,), -1, 120, 5),
+            ProducerPlan("transactional", "confluent", "transactional", (sums,), -1, 60, 0, 20),
+            ProducerPlan("mixed", "aiokafka", "idempotent", (orders, natives), -1, 40, 0),
+        ),
+        groups=(
+            GroupPlan("classic", "confluent", "classic", 2, (orders, natives), "read_uncommitted", 200, 0),
+            GroupPlan("consumer", "confluent", "consumer", 2, (sums,), "read_committed", 200, 0),
+            GroupPlan("asyncio", "aiokafka", "classic", 2, (orders,), "read_committed", 200, 0),
+            GroupPlan("copier", "confluent", "consumer", 1, (natives,), "read_committed", 0, 0, "copies"),
+        ),
+        natives=(NativePlan("native", natives, 20, None),),
+        admins=(),
+        faults=(),
+    )
+
+
+class Rolling:
+    """The brokers under load. Use as a context; `finish` ends the load and reads everything."""
+
+    def __init__(self, folder: Path, first: Release) -> None:
+        self._plan = make_plan()
+        self.history = folder / "history.jsonl"
+        self._site = Site(self._plan, folder, BROKER)
+        self._writer = Writer(self.history)
+        self._record = Recorder(self._writer)
+        self._workers: list[Worker] = []
+        self._site.topology.start()
+        for number in range(1, BROKERS + 1):
+            self._site.add_broker(number, first.environ)
+        self._site.wait_for_brokers()
+
+    def __enter__(self) -> Rolling:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.close()
+        self._site.stop()
+
+    @property
+    def redis_url(self) -> str:
+        """The server of the brokers."""
+        return self._site.topology.redis_url()
+
+    @property
+    def brokers(self) -> Sequence[Broker]:
+        """All brokers."""
+        return list(self._site.brokers.values())
+
+    def start(self) -> None:
+        """Start the clients, and wait until each has made progress."""
+        self._record.add(Run, "runner", "info", **plans.first_event(self._plan))
+        create_topics(self._site.bootstrap, self._plan.topics)
+        self._workers = list(workers_of(self._plan, self._site, self._record))
+        for worker in self._workers:
+            worker.start()
+        until(
+            lambda: all(worker.progress for worker in self._workers if worker.subject),
+            WARM_UP_TIMEOUT_S,
+            "all clients work",
+        )
+
+    def work(self, duration_s: float) -> None:
+        """Let the clients work."""
+        end_s = time.monotonic() + duration_s
+        until(lambda: time.monotonic() > end_s, 2 * duration_s + 1, "the time is over")
+
+    def replace(self, release: Release, settle_s: float) -> None:
+        """Replace one broker after the other. `settle_s`: the time between two of them."""
+        for broker in self.brokers:
+            self._note(broker.name, "begin", "leaves")
+            broker.stop()
+            self._note(broker.name, "end", "has left")
+            self.work(settle_s)
+            broker.use(release.environ)
+            self._note(broker.name, "begin", f"comes as {release.name} release")
+            broker.spawn()
+            self._site.wait_for_brokers()
+            self._note(broker.name, "end", "serves")
+            self.work(settle_s)
+
+    def finish(self) -> None:
+        """See that all clients still make progress, end them, and read all topics and groups."""
+        see_progress(self._workers, self._record)
+        for worker in self._workers:
+            worker.closing.set()
+        for worker in self._workers:
+            worker.close()
+        final = FinalReader(self._record, self._site.bootstrap, self._site.topology)
+        final.read(self._plan.topics, [group.name for group in self._plan.groups])
+
+    def _note(self, name: str, phase: str, detail: str) -> None:
+        self._record.add(Fault, "runner", "info", kind="replace", target=name, phase=phase, detail=detail)
