@@ -36,7 +36,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     assignment = services.membership.assignment
     brokers = tuple(
         context.make("MetadataResponseBroker", node_id=node_id, host=host, port=port, rack=None)
-        for node_id, host, port in services.membership.endpoints(context.client.listener)
+        for node_id, host, port in assignment.endpoints(context.client.listener)
     )
     topics = tuple(
         context.make(
