@@ -1,5 +1,5 @@
-"""Rolling upgrades from the last release and back, under load: nothing is lost or doubled, service goes
-on, and groups keep their members.
+"""Rolling upgrades from the last release and back, under load: nothing is lost or doubled, service goes on,
+and groups keep their members.
 """
 
 from __future__ import annotations

@@ -180,8 +180,8 @@ class Membership:
         return leader.epoch if leader.node_id == self.node_id and not self._left else None
 
     def endpoints(self, listener: str) -> list[tuple[int, str, int]]:
-        """Node id, host and port of all live brokers that have a listener of that name, and of those that have
-        just left.
+        """Node id, host and port of all live brokers that have a listener of that name, and of those that
+        have just left.
         """
         return self.assignment.endpoints(listener, self._departed.brokers(steady_s()))
 
