@@ -57,7 +57,10 @@ def test_each_partition_has_one_leader_and_a_clean_end_hands_it_on(server: Serve
                             await read_log(log, 0, 100)
                         with pytest.raises(FencedEpoch):
                             await log.bounds()
-            assert [b.port for b in member_of(two).assignment.brokers] == [9001, 9002]
+            assert nodes(two) == [1]
+            assert led(two, "t", 20) == {}
+            # Clients that come from the former leader still find it.
+            assert [each[2] for each in member_of(two).endpoints("PLAINTEXT")] == [9001, 9002]
 
             async def alone() -> bool:
                 return nodes(one) == [1]

@@ -5,6 +5,7 @@ The clients, histories and checkers are those of the robustness runs.
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -30,8 +31,15 @@ if TYPE_CHECKING:
 BROKERS: Final = 3
 PARTITIONS: Final = 6
 NATIVE_PARTITIONS: Final = 2
+# No lease and no session ends because the machine is busy.
+SETTINGS: Final = (
+    "broker.session.timeout.ms=20000",
+    "group.consumer.session.timeout.ms=30000",
+    "group.consumer.max.session.timeout.ms=60000",
+)
 # Before the first change: groups get their members, producers their ids.
 WARM_UP_TIMEOUT_S: Final = 30.0
+STALL_STEP_S: Final = 0.01
 
 
 def make_plan() -> Plan:
@@ -67,6 +75,28 @@ def make_plan() -> Plan:
     )
 
 
+class Stalls:
+    """Measures how long this process did not get a processor."""
+
+    def __init__(self) -> None:
+        self.longest_ms = 0.0
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._measure, daemon=True)
+        self._thread.start()
+
+    def _measure(self) -> None:
+        due = time.monotonic() + STALL_STEP_S
+        while not self._closing.wait(STALL_STEP_S):
+            now = time.monotonic()
+            self.longest_ms = max(self.longest_ms, (now - due) * 1_000)
+            due = now + STALL_STEP_S
+
+    def close(self) -> None:
+        """Measure no more."""
+        self._closing.set()
+        self._thread.join()
+
+
 class Rolling:
     """The brokers under load. Use as a context; `finish` ends the load and reads everything."""
 
@@ -77,15 +107,17 @@ class Rolling:
         self._writer = Writer(self.history)
         self._record = Recorder(self._writer)
         self._workers: list[Worker] = []
+        self.stalls = Stalls()
         self._site.topology.start()
         for number in range(1, BROKERS + 1):
-            self._site.add_broker(number, first.environ)
+            self._site.add_broker(number, first.environ, SETTINGS)
         self._site.wait_for_brokers()
 
     def __enter__(self) -> Rolling:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stalls.close()
         self._writer.close()
         self._site.stop()
 

@@ -23,15 +23,20 @@ if TYPE_CHECKING:
 # How long a partition may be without service. The last release hands over with less care.
 MOST_MS = 1_000
 MOST_OF_LAST_MS = 3_000
+STEPS = 4
 
 
-def check(history: Path, folder: Path, most_ms: int) -> None:
-    """Check a history: no violation, no long delay, no rebalance."""
-    found = check_file(history, folder)
+def check(brokers: Rolling, folder: Path, most_ms: int) -> None:
+    """Check a history: no violation, no rebalance, no long delay.
+
+    On a busy machine each of a few steps is late by as much as this process.
+    """
+    found = check_file(brokers.history, folder)
     assert found.has_passed, found.text
-    service = service_of(load(history))
-    assert service.longest_ms <= patient(most_ms), service
+    service = service_of(load(brokers.history))
     assert not service.rebalances, service
+    stalled_ms = brokers.stalls.longest_ms
+    assert service.longest_ms <= patient(most_ms) + STEPS * stalled_ms, (service, stalled_ms)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -49,7 +54,7 @@ def test_brokers_are_upgraded_one_by_one(tmp_path: Path) -> None:
         broker.use(before.environ)
         broker.spawn()
         assert "has format 4; this korvet works with format 3 only" in broker.last_words()
-    check(brokers.history, tmp_path, MOST_MS)
+    check(brokers, tmp_path, MOST_MS)
 
 
 @pytest.mark.long
@@ -63,7 +68,7 @@ def test_an_upgrade_is_taken_back(tmp_path: Path) -> None:
             brokers.replace(THIS, settle_s=3)
             brokers.replace(before, settle_s=3)
         brokers.finish()
-    check(brokers.history, tmp_path, MOST_OF_LAST_MS)
+    check(brokers, tmp_path, MOST_OF_LAST_MS)
 
 
 @pytest.mark.long
@@ -74,4 +79,4 @@ def test_brokers_restart_one_by_one(tmp_path: Path) -> None:
         for _ in range(3):
             brokers.replace(THIS, settle_s=2)
         brokers.finish()
-    check(brokers.history, tmp_path, MOST_MS)
+    check(brokers, tmp_path, MOST_MS)

@@ -41,12 +41,12 @@ BROKER_STOP_TIMEOUT_S: Final = 8.0
 class Broker:
     """A broker process, which clients reach through a gate."""
 
-    def __init__(self, number: int, site: Site) -> None:
+    def __init__(self, number: int, site: Site, settings: Sequence[str]) -> None:
         self.name = f"broker-{number}"
         self.clock = Clock(site.folder, self.name)
         # Topics set their own; this is for the records of groups and transactions.
         copies = f"min.insync.replicas={site.topology.copies}"
-        options = [part for option in (*BROKER_OPTIONS, copies) for part in ("--set", option)]
+        options = [part for option in (*BROKER_OPTIONS, copies, *settings) for part in ("--set", option)]
         self.gate: Gate = site.network.open(lambda _: (self.name, self._server.port))
         self._server = KorvetServer(
             *("--node-id", str(number), *options),
@@ -146,9 +146,11 @@ class Site:
             self.add_broker(number)
         self.wait_for_brokers()
 
-    def add_broker(self, number: int, environ: Mapping[str, str] | None = None) -> Broker:
-        """Start one more broker, with these environment variables."""
-        broker = Broker(number, self)
+    def add_broker(
+        self, number: int, environ: Mapping[str, str] | None = None, settings: Sequence[str] = ()
+    ) -> Broker:
+        """Start one more broker, with these environment variables and further settings."""
+        broker = Broker(number, self, settings)
         broker.use(environ or {})
         self.brokers[broker.name] = broker
         broker.spawn()
