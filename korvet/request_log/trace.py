@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,52 +24,37 @@ class Timed(Protocol):
     """When it was answered."""
 
 
-class Head(NamedTuple):
-    """The fields of a request's header, and its size without the length."""
-
-    api: str
-    version: int
-    client_id: str
-    correlation_id: int
-    size_bytes: int
-
-
-class Trace:
+class Trace(msgspec.Struct, eq=False):
     """One request. `answered` is called once, and `failed` for each error in the response before that."""
 
-    __slots__ = ("_log", "allowed_ms", "client", "errors", "failed_topics", "head", "request", "selected")
-
-    def __init__(
-        self,
-        log: Callable[[Trace, Timed, int], None],
-        head: Head,
-        client: Any,
-        request: Any,
-        allowed_ms: int,
-        *,
-        selected: bool,
-    ) -> None:
-        self._log = log
-        self.head = head
-        self.client = client
-        self.request = request
-        self.allowed_ms = allowed_ms
-        """How long the request lets the broker wait."""
-        self.selected = selected
-        """Whether it is logged for its client."""
-        self.errors: dict[ErrorCode, None] = {}
-        self.failed_topics: dict[str | UUID, None] = {}
-        """The topics that the errors belong to, as far as they are known."""
+    log: Callable[[Trace, Timed, int], None]
+    """Called when the request is answered, with the size of the response."""
+    api: Any
+    version: int
+    client_id: str
+    client: Any
+    correlation_id: int
+    size_bytes: int
+    """Of the request, without its length."""
+    request: Any
+    selected: bool
+    """Whether it is logged for its client."""
+    errors: dict[ErrorCode, None] | None = None
+    failed_topics: dict[str | UUID, None] | None = None
+    """The topics that the errors belong to, as far as they are known."""
 
     def failed(self, error: ErrorCode, topic: str | UUID | None) -> None:
         """Note an error in the response."""
+        if self.errors is None:
+            self.errors, self.failed_topics = {}, {}
+        assert self.failed_topics is not None
         self.errors[error] = None
         if topic is not None:
             self.failed_topics[topic] = None
 
     def answered(self, times: Timed, size_bytes: int) -> None:
         """The request is answered, with a response of that size; 0 for none."""
-        self._log(self, times, size_bytes)
+        self.log(self, times, size_bytes)
         # A handler's state may keep the trace until the next request.
         self.request = None
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from korvet.logs import fields
 from korvet.request_log.budget import Budget
-from korvet.request_log.rules import Asking, Rules, parse_clients, parse_failed
-from korvet.request_log.trace import Head, Trace, topics_of
+from korvet.request_log.rules import OFF_MS, Asking, Rules, parse_clients, parse_failed
+from korvet.request_log.trace import Trace, topics_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -42,6 +43,10 @@ class RequestLog:
         self._rules = Rules()
         self._budget = Budget(1, 1)
         self._selected: dict[Asking, bool] = {}
+        # The longest duration that is not slow.
+        self._fast_ms = math.inf
+        # Bound once: it is part of every trace.
+        self._done = self._answered
         self._reporting = False
         self.active = False
         """Whether requests have to be followed."""
@@ -57,14 +62,16 @@ class RequestLog:
         take(live.now)
 
     def take(self, config: Config) -> None:
-        """Let the rules of these settings be in force."""
+        """Let the rules of these settings be in force. Raises ValueError for rules that `check` refuses."""
         self._rules = Rules(
             config.request_log_slow_ms,
             parse_failed(config.request_log_failed),
             parse_clients(config.request_log_clients),
         )
+        self._count_left_out()
         self._budget = Budget(config.request_log_sample, config.request_log_max_per_second)
         self._selected.clear()
+        self._fast_ms = math.inf if self._rules.slow_ms == OFF_MS else self._rules.slow_ms
         self.active = self._rules.active
 
     def trace(
@@ -74,9 +81,18 @@ class RequestLog:
         selected = self._selects(api.name, context)
         if not (selected or self._rules.need_outcome):
             return None
-        head = Head(api.name, context.api_version, context.client_id, correlation_id, size_bytes)
-        allowed_ms = 0 if api.allowed_wait_ms is None else api.allowed_wait_ms(request)
-        return Trace(self._answered, head, context.client, request, allowed_ms, selected=selected)
+        client = context.client
+        return Trace(
+            self._done,
+            api,
+            context.api_version,
+            context.client_id,
+            client,
+            correlation_id,
+            size_bytes,
+            request,
+            selected,
+        )
 
     def _selects(self, api: str, context: RequestContext) -> bool:
         if not self._rules.clients:
@@ -92,8 +108,11 @@ class RequestLog:
 
     def _answered(self, trace: Trace, times: Timed, size_bytes: int) -> None:
         duration_ms = (times.answered_s - (times.held_since_s or times.began_s)) * 1000
-        busy_ms = duration_ms - trace.allowed_ms
-        reasons = self._rules.reasons(busy_ms=busy_ms, errors=trace.errors, selected=trace.selected)
+        if not trace.selected and trace.errors is None and duration_ms <= self._fast_ms:
+            return
+        allowed_wait_ms = trace.api.allowed_wait_ms
+        busy_ms = duration_ms - (0 if allowed_wait_ms is None else allowed_wait_ms(trace.request))
+        reasons = self._rules.reasons(busy_ms=busy_ms, errors=trace.errors or (), selected=trace.selected)
         if not reasons:
             return
         if self._budget.take(perf_counter()):
@@ -101,51 +120,54 @@ class RequestLog:
                 self._write(trace, reasons, duration_ms, size_bytes)
             except Exception:
                 # The response is sent already.
-                log.exception("%s v%d could not be logged", trace.head.api, trace.head.version)
+                log.exception("%s v%d could not be logged", trace.api.name, trace.version)
         elif not self._reporting:
             self._reporting = True
             asyncio.get_running_loop().call_later(_PERIOD_S, self._report)
 
     def _report(self) -> None:
         self._reporting = False
+        self._count_left_out()
+
+    def _count_left_out(self) -> None:
         budget = self._budget
         if budget.left_out:
-            message = "%d more requests matched in %.0f s: %d are not in the sample, %d were too many"
-            counts = budget.unsampled + budget.limited, _PERIOD_S, budget.unsampled, budget.limited
+            message = "%d more requests matched: %d are not in the sample, %d were too many"
+            counts = budget.unsampled + budget.limited, budget.unsampled, budget.limited
             log.info(message, *counts, extra=fields(unsampled=budget.unsampled, limited=budget.limited))
             budget.reset()
 
     def _write(self, trace: Trace, reasons: list[str], duration_ms: float, size_bytes: int) -> None:
-        head, client = trace.head, trace.client
-        errors = [error.name.upper() for error in trace.errors]
+        api, client = trace.api.name, trace.client
+        errors = [error.name.upper() for error in trace.errors or ()]
         topics = self._names(trace.failed_topics or topics_of(trace.request))
-        client_id, group = _cut(head.client_id), getattr(trace.request, "group_id", None)
+        client_id, group = _cut(trace.client_id), getattr(trace.request, "group_id", None)
         address = client.client_host.removeprefix("/")
-        parts = [f"correlation ID {head.correlation_id}"]
+        parts = [f"correlation ID {trace.correlation_id}"]
         parts += [" ".join(errors)] if errors else []
         parts += [f"topics {_listed(topics)}"] if topics else []
         parts += [f"group {_cut(group)}"] if group else []
         log.info(
             "%s: %s v%d of client %r (%s, %s): %.1f ms, %d bytes, %d bytes of response, %s",
             ", ".join(reasons),
-            head.api,
-            head.version,
+            api,
+            trace.version,
             client_id,
             client.principal,
             address,
             duration_ms,
-            head.size_bytes,
+            trace.size_bytes,
             size_bytes,
             ", ".join(parts),
             extra=fields(
                 reasons=reasons,
-                api=head.api,
-                version=head.version,
+                api=api,
+                version=trace.version,
                 client_id=client_id,
                 principal=client.principal,
                 address=address,
-                correlation_id=head.correlation_id,
-                request_bytes=head.size_bytes,
+                correlation_id=trace.correlation_id,
+                request_bytes=trace.size_bytes,
                 response_bytes=size_bytes,
                 duration_ms=round(duration_ms, 3),
                 errors=errors,
