@@ -79,7 +79,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object, in ASCII: any log collector can read it, whatever the locale is."""
+    """One JSON object, in ASCII: any log collector can read it, in any locale."""
 
     def __init__(self, node_id: int | None = None) -> None:
         super().__init__()

@@ -35,7 +35,7 @@ class Trace(msgspec.Struct, eq=False):
     client: Any
     correlation_id: int
     size_bytes: int
-    """Of the request, without its length."""
+    """The size of the request without its length."""
     request: Any
     selected: bool
     """Whether it is logged for its client."""

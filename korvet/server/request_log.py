@@ -49,7 +49,7 @@ class RequestLog:
         self._done = self._answered
         self._reporting = False
         self.active = False
-        """Whether requests have to be followed."""
+        """Whether any rule is in force."""
 
     def follow(self, live: LiveConfig, on_change: Callable[[], None]) -> None:
         """Take the rules of these settings, and call back when they change."""
@@ -77,7 +77,7 @@ class RequestLog:
     def trace(
         self, api: Api, context: RequestContext, request: Any, correlation_id: int, size_bytes: int
     ) -> Trace | None:
-        """Follow a request that may have to be logged; None for one that won't be."""
+        """Follow a request; None if no rule can select it."""
         selected = self._selects(api.name, context)
         if not (selected or self._rules.need_outcome):
             return None

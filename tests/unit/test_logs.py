@@ -1,4 +1,4 @@
-"""The log's two forms: one event is one line, whatever the message holds."""
+"""The log's two forms: one event is one line, for any message."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("korvet.audit")
 
-# Limits the lines of one request, and the characters of what clients chose in one line.
+# Limits the lines of one request, and the characters of a description.
 _MOST_LINES: Final = 100
 _MOST_CHARACTERS: Final = 1000
 _HIDDEN: Final = "***"

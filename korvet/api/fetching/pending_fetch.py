@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from korvet.api.fetching.params import FetchParams
     from korvet.api.fetching.partition import FetchedPartition
     from korvet.api.fetching.strategy import FetchStrategy
-    from korvet.protocol.fetch_request import FetchRequest
+    from korvet.protocol.fetch_request import FetchRequest, TopicKey
     from korvet.protocol.registry import Respond
     from korvet.request_log.trace import Trace
     from korvet.storage.log.partition_log import PartitionLog
@@ -147,7 +147,7 @@ class PendingFetch(Deadline):
         respond, version = self._respond, self._params.version
         self._drop()
         if respond is not None:
-            self._services.requests[API_KEY].failed(error)
+            self._note_error(error)
             respond(encode_response(version, (), error, session_id=session_id))
 
     def _drop(self) -> None:
@@ -423,13 +423,15 @@ class PendingFetch(Deadline):
         if strategy.is_over:
             self._drop()
 
+    def _note_error(self, error: ErrorCode, topic: TopicKey = None) -> None:
+        self._services.requests[API_KEY].failed(error)
+        if self.trace is not None:
+            self.trace.failed(error, topic)
+
     def _count_errors(self) -> None:
-        counts = self._services.requests[API_KEY]
         for partition in self._strategy.partitions:
             if partition.error is not ErrorCode.none:
-                counts.failed(partition.error)
-                if self.trace is not None:
-                    self.trace.failed(partition.error, partition.topic)
+                self._note_error(partition.error, partition.topic)
                 if partition.log is not None:
                     partition.log.state.counts.failed_fetches += 1
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from korvet.cli.top.terminal import Terminal
     from korvet.cli.top.view import State
 
+# The longest wait for a poll in progress at the end; the terminal is restored by then.
+_LAST_POLL_S: Final = 1.0
 # The longest time until the screen follows a key, a new report, or a new size of the window.
 _TURN_S: Final = 0.25
 
@@ -165,9 +167,10 @@ class _Polling:
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the poll in progress; nobody waits for it."""
+        """End after the poll in progress; wait for it for a moment."""
         self._ending = True
         self._hurry.set()
+        self._thread.join(_LAST_POLL_S)
 
     def hurry(self) -> None:
         """Poll now."""

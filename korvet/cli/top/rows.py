@@ -116,11 +116,9 @@ class _Pages:
         )
 
     def _risen(self, old: Mapping[_Key, float], new: Mapping[_Key, float]) -> dict[_Key, float]:
-        return {
-            key: (value - old[key]) / self._seconds
-            for key, value in new.items()
-            if key in old and value >= old[key]
-        }
+        # A counter that was not there began with 0: its topic or group is new.
+        risen = {key: value - old.get(key, 0.0) for key, value in new.items()}
+        return {key: value / self._seconds for key, value in risen.items() if value >= 0}
 
     def by_broker(self, now: Facts, name: str, *, rate: bool) -> dict[int, float]:
         """The samples of each broker without the label `topic`, or their rates."""

@@ -127,6 +127,11 @@ def test_metrics_make_rates_lag_and_more_columns() -> None:
     assert found.groups[0].commits_per_s == 2.0
 
 
+def test_a_counter_that_appears_began_with_zero() -> None:
+    found = report(replace(BEFORE, metrics={"a": Metrics("")}), replace(NOW, metrics={"a": page(100, 8, 10)}))
+    assert (found.topics[1].records_per_s, found.topics[1].bytes_in_per_s) == (25.0, 2.0)
+
+
 def test_a_broker_that_has_restarted_has_no_rate_for_one_poll() -> None:
     found = report(
         replace(BEFORE, metrics={"a": page(100, 9, 9)}), replace(NOW, metrics={"a": page(100, 3, 10)})
