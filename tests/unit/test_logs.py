@@ -10,6 +10,8 @@ import sys
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from korvet.logs import JsonFormatter, TextFormatter, current_traceback, fields
 
@@ -144,3 +146,11 @@ def test_a_stream_that_cannot_hold_every_character_gets_every_line(monkeypatch: 
             handler.handle(record("%s", hostile))
     stream.flush()
     assert len(raw.getvalue().splitlines()) == 2 * len(HOSTILE)
+
+
+@given(message=st.text(), raw=st.binary(), name=st.text(st.characters(), max_size=9))
+def test_any_text_and_bytes_are_one_line(message: str, raw: bytes, name: str) -> None:
+    one = record("%s %r", message, raw, extra=fields(raw=raw, nested={name: [message]}))
+    assert len(JsonFormatter(1).format(one).splitlines()) == 1
+    assert as_json(one)["logger"] == "korvet.test"
+    assert len(TextFormatter().format(one).splitlines()) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -95,18 +96,14 @@ class Poller:
         ends: dict[Place, int] = {}
         groups: dict[str, Group] = {}
         for node_id, address in brokers.items():
-            try:
-                found = requests.offsets_at(cluster, address, led[node_id], LATEST)
-                ends |= {place: each.offset for place, each in found.items()}
-                if slow:
-                    self._poll_slow(cluster, address, led[node_id])
-                groups |= requests.groups(cluster, node_id, address)
-            except ClientError as error:
-                notes.append(f"broker {node_id}: {error}")
-                if error.code is None:
-                    # The connection may be broken: the next poll makes new ones.
-                    self.close()
-                    self._slow_s = -_SLOW_INTERVAL_S
+            asks = [
+                partial(_ask_ends, ends, cluster, address, led[node_id]),
+                partial(_ask_groups, groups, cluster, node_id, address),
+            ]
+            if slow:
+                asks.append(partial(self._ask_oldest, cluster, address, led[node_id]))
+                asks.append(partial(self._ask_sizes, cluster, address))
+            self._ask(node_id, asks, notes)
         facts = Facts(
             at_s=at_s,
             now_ms=now_ms,
@@ -123,9 +120,24 @@ class Poller:
         self._counted_s, self._ends = at_s, ends
         return replace(facts, lags=lags, appended=appended, notes=tuple(notes))
 
-    def _poll_slow(self, cluster: Cluster, address: Address, led: Sequence[Place]) -> None:
+    def _ask(self, node_id: int, asks: Sequence[Callable[[], None]], notes: list[str]) -> None:
+        """Ask a broker for several facts. One that it refuses does not keep the others."""
+        for ask in asks:
+            try:
+                ask()
+            except ClientError as error:
+                notes.append(f"broker {node_id}: {error}")
+                if error.code is None:
+                    # The connection may be broken: the next poll makes new ones.
+                    self.close()
+                    self._slow_s = -_SLOW_INTERVAL_S
+                    return
+
+    def _ask_oldest(self, cluster: Cluster, address: Address, led: Sequence[Place]) -> None:
         oldest = requests.offsets_at(cluster, address, led, requests.OLDEST)
         self._oldest |= {place: each.timestamp_ms for place, each in oldest.items() if each.offset >= 0}
+
+    def _ask_sizes(self, cluster: Cluster, address: Address) -> None:
         self._sizes |= requests.sizes(cluster, address)
 
     def _scrape(self, note: Callable[[str], None]) -> dict[str, Metrics]:
@@ -167,3 +179,12 @@ class Poller:
             if commit in lags
         }
         return lags, appended
+
+
+def _ask_ends(ends: dict[Place, int], cluster: Cluster, address: Address, led: Sequence[Place]) -> None:
+    found = requests.offsets_at(cluster, address, led, LATEST)
+    ends |= {place: each.offset for place, each in found.items()}
+
+
+def _ask_groups(groups: dict[str, Group], cluster: Cluster, node_id: int, address: Address) -> None:
+    groups |= requests.groups(cluster, node_id, address)

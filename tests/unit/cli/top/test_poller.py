@@ -1,0 +1,161 @@
+"""Polls in which a broker refuses something or is away, and the addresses of admin endpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from korvet.cli import lag
+from korvet.cli.client import ClientError
+from korvet.cli.lag import Commit, Lag, LagUnknown, RedisSource
+from korvet.cli.top import poller, requests
+from korvet.cli.top.endpoints import Endpoint
+from korvet.cli.top.facts import Group, Place
+from korvet.cli.top.poller import Poller
+from korvet.cli.top.requests import Offset
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+PLACE = Place("orders", 0)
+COMMIT = Commit("orders", 0, 5)
+REFUSED = ClientError("Cluster authorization failed.", ErrorCode.cluster_authorization_failed)
+
+
+class Cluster:
+    """A cluster of two brokers, of which the second leads nothing."""
+
+    opened: list[Cluster] = []
+
+    def __init__(self, bootstrap: str, timeout_s: float) -> None:
+        self.bootstrap = bootstrap
+        self.closed = False
+        Cluster.opened.append(self)
+
+    def metadata(self, topics: Iterable[str] | None = None) -> Any:
+        if self.bootstrap in AWAY:
+            raise ClientError(f"no broker answers on {self.bootstrap}: refused")
+        state = SimpleNamespace(partition_index=0, leader_id=1, replica_nodes=(1,), isr_nodes=(1,))
+        topic = SimpleNamespace(name="orders", is_internal=False, partitions=(state,))
+        brokers = tuple(SimpleNamespace(node_id=number, host="b", port=number) for number in (1, 2))
+        return SimpleNamespace(brokers=brokers, topics=(topic,), cluster_id="id", controller_id=2)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+AWAY: set[str] = set()
+
+
+@pytest.fixture(autouse=True)
+def _cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    AWAY.clear()
+    Cluster.opened.clear()
+    group = Group("Stable", "consumer", 1, 1, {PLACE: 5})
+    monkeypatch.setattr(poller, "Cluster", Cluster)
+    monkeypatch.setattr(
+        requests, "offsets_at", lambda cluster, address, led, at: dict.fromkeys(led, Offset(9, 700))
+    )
+    monkeypatch.setattr(
+        requests, "groups", lambda cluster, node_id, address: {"grp": group} if node_id == 1 else {}
+    )
+    monkeypatch.setattr(requests, "sizes", lambda cluster, address: {PLACE: 100})
+    monkeypatch.setattr(lag, "measure", lambda source, cluster_id, wanted: dict.fromkeys(wanted, Lag(4, 30)))
+
+
+def new_poller() -> Poller:
+    return Poller("first:1", RedisSource(None, Path("nowhere"), "korvet"), [])
+
+
+def fail(error: Exception) -> Any:
+    def failing(*_: object) -> None:
+        raise error
+
+    return failing
+
+
+def test_a_poll_has_everything_and_the_next_one_counts_what_was_appended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    polls = new_poller()
+    facts = polls.poll()
+    assert (facts.lags, facts.sizes, facts.oldest_ms) == ({COMMIT: Lag(4, 30)}, {PLACE: 100}, {PLACE: 700})
+    assert (facts.appended, facts.notes, set(facts.groups)) == ({}, (), {"grp"})
+    assert polls.poll().appended[PLACE].records == 0
+    monkeypatch.setattr(
+        requests, "offsets_at", lambda cluster, address, led, at: dict.fromkeys(led, Offset(12, 700))
+    )
+    facts = polls.poll()
+    assert facts.appended[PLACE].records == 4
+    assert facts.appended[PLACE].seconds > 0
+    assert len(Cluster.opened) == 1
+
+
+@pytest.mark.parametrize("refused", ["sizes", "groups", "offsets_at"])
+def test_what_is_refused_does_not_keep_the_rest(monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
+    monkeypatch.setattr(requests, refused, fail(REFUSED))
+    facts = new_poller().poll()
+    assert len(facts.partitions) == 1
+    assert bool(facts.sizes) is (refused != "sizes")
+    assert bool(facts.groups) is (refused != "groups")
+    assert bool(facts.oldest_ms) is (refused != "offsets_at")
+    assert facts.notes[0] == f"broker 1: {REFUSED}"
+    assert not Cluster.opened[0].closed
+
+
+def test_after_a_broken_connection_the_next_poll_makes_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    polls = new_poller()
+    with monkeypatch.context() as broken:
+        broken.setattr(requests, "groups", fail(ClientError("the broker does not answer")))
+        notes = polls.poll().notes
+    assert notes == ("broker 1: the broker does not answer", "broker 2: the broker does not answer")
+    assert Cluster.opened[0].closed
+    assert polls.poll().notes == ()
+    assert len(Cluster.opened) == 2
+
+
+def test_any_known_broker_replaces_the_bootstrap_server() -> None:
+    polls = new_poller()
+    polls.poll()
+    polls.close()
+    AWAY.update(("first:1", "b:1"))
+    assert polls.poll().cluster_id == "id"
+    assert Cluster.opened[-1].bootstrap == "b:2"
+    assert all(each.closed for each in Cluster.opened[1:-1])
+    AWAY.add("b:2")
+    with pytest.raises(ClientError, match="no broker answers on b:2"):
+        polls.poll()
+    with pytest.raises(ClientError, match="no broker answers on first:1"):
+        polls.poll()
+
+
+def test_without_redis_the_reason_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lag, "measure", fail(LagUnknown("no embedded server runs on nowhere")))
+    facts = new_poller().poll()
+    assert facts.lags == {}
+    assert facts.notes == (
+        "records are not counted: no embedded server runs on nowhere; give --redis, --data-dir or --admin",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("host:9308", "host:9308"),
+        ("[::1]:9308", "[::1]:9308"),
+        ("http://host:1", "host:1"),
+        ("https://ada:p%40ss@host:2/x", "host:2"),
+    ],
+)
+def test_an_endpoint_is_an_address_or_a_url(text: str, name: str) -> None:
+    assert Endpoint(text).name == name
+
+
+@pytest.mark.parametrize("text", ["host", "ftp://host:1", "host:x", "http://:9", "no address", "host:99999"])
+def test_anything_else_is_no_endpoint(text: str) -> None:
+    with pytest.raises(ValueError, match=r"expected|[Pp]ort"):
+        Endpoint(text)
