@@ -246,6 +246,24 @@ def test_a_broker_that_stops_is_never_ready_again(watched: Callable[..., Watched
     second.wait_ready()
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_broker_that_drains_serves_and_is_not_ready(
+    watched: Callable[..., Watched], processes: int
+) -> None:
+    broker = watched("--processes", str(processes), "--set", "drain.wait.ms=5000")
+    broker.server.start()
+    broker.wait_ready()
+    os.kill(broker.server.process.pid, signal.SIGTERM)
+    nodes = [""] if processes == 1 else ["node 1: ", "node 2: "]
+    draining = {f"{node}serving": "the broker is draining" for node in nodes}
+    until(lambda: broker.pages.problems() == draining, TIMEOUT_S, "the broker drains")
+    assert advertised(broker.server.host, broker.server.port)
+    assert broker.pages.read("/livez").status == 200
+    assert "\nkorvet_ready" in broker.pages.read("/metrics").text
+    until(lambda: not broker.server.process.running, TIMEOUT_S, "the broker ends")
+    assert broker.server.process.exit_code == 0
+
+
 def test_a_broker_is_ready_again_after_a_failover(watched: Callable[..., Watched], tmp_path: Path) -> None:
     group = SentinelGroup(str(get_binary_path()), tmp_path / "group")
     try:
