@@ -132,12 +132,13 @@ class LiveConfig:
         return cluster, broker
 
     def layers(self, setting: Setting) -> list[tuple[str, ConfigSource]]:
-        """The values of a setting, except the default, that with precedence first."""
+        """The usable values of a setting, except the default, that with precedence first."""
         found = []
-        if setting.key in self.of_broker:
-            found.append((self.of_broker[setting.key], ConfigSource.DYNAMIC_BROKER))
-        if setting.key in self.of_cluster:
-            found.append((self.of_cluster[setting.key], ConfigSource.DYNAMIC_DEFAULT_BROKER))
+        of_cluster, of_broker = self._used
+        if setting.key in of_broker:
+            found.append((of_broker[setting.key], ConfigSource.DYNAMIC_BROKER))
+        if setting.key in of_cluster:
+            found.append((of_cluster[setting.key], ConfigSource.DYNAMIC_DEFAULT_BROKER))
         static = getattr(self.static, setting.field)
         if static is not None and static != setting.default:
             found.append((text_of(static), ConfigSource.STATIC_BROKER))

@@ -41,7 +41,7 @@ def _parse(setting: Setting, text: str) -> object:
         return _number(shape, _whole(text, kind))
     if kind is ConfigType.DOUBLE:
         try:
-            number = float(text)
+            number = float(text.replace("_", "-"))
         except ValueError:
             raise ValueError("Not a number of type DOUBLE") from None
         return _number(shape, number)
@@ -55,7 +55,8 @@ def _parse(setting: Setting, text: str) -> object:
 def _whole(text: str, kind: ConfigType) -> int:
     most = _NUMBERS[kind]
     try:
-        number = int(text)
+        # Python allows underscores between digits.
+        number = int(text.replace("_", "-"))
     except ValueError:
         number = most + 1
     if not -most - 1 <= number <= most:

@@ -191,8 +191,13 @@ class SharedConfigs:
     async def _replace(
         self, key: bytes, resource: str, before: Mapping[str, str], configs: Mapping[str, str]
     ) -> None:
+        """Only what differs, so that no change of another broker is undone."""
         encode = msgspec.json.encode
-        sets = [(encode((resource, name)), value.encode()) for name, value in configs.items()]
+        sets = [
+            (encode((resource, name)), value.encode())
+            for name, value in configs.items()
+            if before.get(name) != value
+        ]
         await self._change(key, sets, [encode((resource, name)) for name in before if name not in configs])
 
     async def _change(

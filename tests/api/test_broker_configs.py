@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.api.asking import Client, connect, versions
+from tests.api.batches import batch
+from tests.api.test_produce import put
 from tests.support.polling import until
 from tests.support.servers import KorvetServer
 
@@ -318,7 +320,11 @@ def test_damaged_values_in_redis_have_no_effect(server, client):
         topics = [{"name": "damaged", "num_partitions": -1, "replication_factor": -1}]
         (made,) = client("CreateTopics", 7, topics=topics, timeout=5000).topics
         assert (made.error_code, made.num_partitions) == (0, 1)
-        until(lambda: "some dynamic settings have no effect" in server.tail(), 10, "the log says it")
+        until(lambda: "some dynamic settings have no effect" in server.tail(), 10, "the log line")
+        # Topics use the default.
+        assert described(client, "damaged", "retention.ms", kind=2)["retention.ms"][0] == "604800000"
+        assert put(client, "damaged", batch()).error_code == 0
+        assert described(client, ALL)[RETENTION][0] == "soon"
     finally:
         server.redis.delete(key)
         server.redis.hincrby("{korvet}:cluster", "security", 1)

@@ -39,6 +39,8 @@ def test_every_default_is_a_value_of_its_type(setting):
         ("max.connections", "", "Not a number of type INT"),
         ("max.connections", "2147483648", "Not a number of type INT"),
         ("max.connections", "1.5", "Not a number of type INT"),
+        ("max.connections", "1_000", "Not a number of type INT"),
+        ("log.cleaner.min.cleanable.ratio", "0_0.1", "Not a number of type DOUBLE"),
         ("max.connections", "0", "Value must be at least 1"),
         (RETENTION, str(2**63), "Not a number of type LONG"),
         ("log.cleaner.backoff.ms", "soon", "Not a number of type LONG"),
@@ -91,6 +93,7 @@ def test_values_that_cannot_be_in_force_do_not_harm_others(caplog):
         config.take(cluster, broker)
     assert "some dynamic settings have no effect" in caplog.text
     assert config.now == Config(max_connections=5)
+    assert config.layers(SETTINGS[RETENTION]) == []
     # They are shown, and gone when somebody deletes them.
     assert config.of_cluster == cluster
     caplog.clear()
