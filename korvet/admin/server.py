@@ -8,6 +8,7 @@ import socket
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
 
 import msgspec
 
@@ -44,7 +45,8 @@ class AdminServer:
         self._endpoint = endpoint
         self._connections = Connections(ConnectionLimits(_MOST_CONNECTIONS, _MOST_PER_HOST))
         self._acceptors: list[Acceptor] = []
-        self._open: set[HttpConnection] = set()
+        # Transports refer to their connections. A connection whose TLS handshake fails does not report its end.
+        self._open: WeakSet[HttpConnection] = WeakSet()
         self._watches = [keep("admin connections", self._connections.keep_watch)]
         self._socket: Path | None = None
 
@@ -64,6 +66,11 @@ class AdminServer:
             await server.close()
             raise
         return server
+
+    @property
+    def connections(self) -> int:
+        """The number of connections that are open or being set up."""
+        return len(self._open)
 
     async def close(self) -> None:
         """Accept no more clients, and end all connections."""
@@ -114,11 +121,7 @@ class AdminServer:
         return acceptor
 
     def _connect(self, access: Access, leave: Callable[[], None]) -> HttpConnection:
-        def ended() -> None:
-            self._open.discard(connection)
-            leave()
-
-        connection = HttpConnection(partial(self._endpoint.answer, access), ended)
+        connection = HttpConnection(partial(self._endpoint.answer, access), leave)
         self._open.add(connection)
         return connection
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import socket
 import ssl
 import stat
@@ -86,12 +87,16 @@ def test_tls_needs_the_right_authority(tmp_path: Path, caplog: pytest.LogCapture
     trusting = ssl.create_default_context(cafile=str(authority.certificate))
 
     async def test() -> None:
-        async with serving(admin_listen="127.0.0.1:0", admin_ssl_keystore_location=str(keystore)):
+        async with serving(admin_listen="127.0.0.1:0", admin_ssl_keystore_location=str(keystore)) as opened:
             port = port_of(caplog)
             assert (await asyncio.to_thread(Pages(port, trusting).read, "/livez")).text == "ok\n"
             for other in (Pages(port, ssl.create_default_context()), Pages(port)):
                 with pytest.raises(OSError):
                     await asyncio.to_thread(other.read, "/livez")
+            # Nothing stays of clients whose handshake failed.
+            while opened.connections:
+                await asyncio.sleep(0)
+                gc.collect()
 
     run(test())
     assert "https://" in caplog.text
