@@ -68,8 +68,13 @@ class GroupCounts:
         """Count an accepted commit request."""
         self.commits[group_id] = self.commits.get(group_id, 0) + 1
 
+    def forget(self, group_id: str) -> None:
+        """Drop the counts of a group that was deleted."""
+        self.rebalances.pop(group_id, None)
+        self.commits.pop(group_id, None)
+
     def keep(self, groups: Container[str]) -> None:
-        """Drop the counts of all groups except these, which exist."""
+        """Drop the counts of all groups except these, which this broker coordinates."""
         for counts in (self.rebalances, self.commits):
             for group_id in [each for each in counts if each not in groups]:
                 del counts[group_id]

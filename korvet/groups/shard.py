@@ -397,6 +397,8 @@ class GroupShard:
             # Its offsets have outlived it: it continues as a simple group, so that they are found and will
             # expire.
             self._context.groups[key.group] = Group(key.group, UNKNOWN_TIMESTAMP_MS)
+        else:
+            self._context.counts.forget(key.group)
 
     def _replay_consumers(
         self, key: GroupRecordKey | GroupMemberKey | GroupRegexKey, value: Value | None
@@ -414,6 +416,8 @@ class GroupShard:
             del self._context.groups[key.group]
             if self._offsets.topics(key.group):
                 self._context.groups[key.group] = Group(key.group, UNKNOWN_TIMESTAMP_MS)
+            else:
+                self._context.counts.forget(key.group)
             return
         group.replay(key, value)
         if group.rebalancing_since_ms is not None and key.version in PROGRESS and group.is_stable:

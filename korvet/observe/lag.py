@@ -88,10 +88,14 @@ class LagWatch:
         self._coordinator = coordinator
         self._turns = Turns(_MOST_LOGS, _LATELY)
         self._loaded: dict[int, _Loaded] = {}
+        # metrics.groups and metrics.topics in the last look.
+        self._patterns = ("", "")
         self.logs: dict[tuple[str, int], WatchedLog] = {}
         """By topic and partition."""
         self.groups: dict[str, WatchedGroup] = {}
-        """All groups with committed offsets that this broker coordinates and `metrics.groups` matches."""
+        """All groups that this broker coordinates and that have committed offsets, as far as the patterns of
+        the settings match both groups and topics.
+        """
         self.shown_topics: list[Topic] = []
         """The topics of which this broker shows the partitions that it leads."""
         self.topics_left_out = 0
@@ -107,6 +111,7 @@ class LagWatch:
 
     async def run(self) -> NoReturn:
         """Look until cancelled."""
+        self._forget_groups()
         while True:
             began_s = time.monotonic()
             try:
@@ -160,6 +165,8 @@ class LagWatch:
                 led.add((topic.name, number))
         for key, watched in self.logs.items():
             watched.is_led = key in led
+            if not watched.is_led:
+                watched.backlogs = []
         self.shown_topics, self.topics_left_out = shown, left_out
 
     def _log(self, topic: Topic, partition: int) -> WatchedLog:
@@ -183,15 +190,26 @@ class LagWatch:
         for number in [each for each, loaded in self._loaded.items() if terms.get(each) is not loaded.term]:
             for group_id in self._loaded.pop(number).groups:
                 self._drop_group(group_id)
-        matches = re.compile(self._config.metrics_groups).fullmatch
+        patterns = self._config.metrics_groups, self._config.metrics_topics
+        if patterns != self._patterns:
+            self._forget_groups()
+            self._patterns = patterns
+        shows_group, shows_topic = (re.compile(pattern).fullmatch for pattern in patterns)
         for number, term in terms.items():
             loaded = self._loaded.get(number)
-            if loaded is None:
-                loaded = self._loaded[number] = _Loaded(term)
             moved = term.shard.take_moved()
+            if loaded is None or moved is None:
+                loaded, moved = _Loaded(term), None
+                self._loaded[number] = loaded
             async for place in sliced(_places(term) if moved is None else moved):
-                if matches(place[0]):
+                if shows_group(place[0]) and shows_topic(place[1]):
                     self._follow_commit(loaded, place)
+
+    def _forget_groups(self) -> None:
+        """Begin with all commits again: the settings have changed, or an exception has ended a look."""
+        for group_id in list(self.groups):
+            self._drop_group(group_id)
+        self._loaded.clear()
 
     def _follow_commit(self, loaded: _Loaded, place: GroupTopicPartition) -> None:
         group_id, topic, partition = place

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from prometheus_client.parser import text_string_to_metric_families
 
 from korvet.cli.app import korvet as korvet_command
@@ -282,7 +282,8 @@ def test_what_settings_leave_out_is_counted(own_korvet, fresh) -> None:
     for name, partitions in (("a", 3), ("b", 2), ("c", 1)):
         create_topic(server.bootstrap, name, partitions)
         send(producer(server.bootstrap), name, 0, records(2))
-    for group, topic in (("g1", "a"), ("g2", "b"), ("other", "a"), ("g3", "c")):
+    # Topic c does not match.
+    for group, topic in (("g1", "a"), ("g2", "b"), ("other", "a"), ("g3", "a"), ("g3", "c")):
         commit(observed, group, topic, 0)
 
     def shown() -> tuple[set[str], set[str]]:
@@ -300,3 +301,10 @@ def test_what_settings_leave_out_is_counted(own_korvet, fresh) -> None:
     admin = AdminClient({"bootstrap.servers": server.bootstrap})
     admin.delete_consumer_groups(["g1"])["g1"].result(20)
     until(lambda: shown()[1] == {"g2", "g3", "g4"}, WAIT_S, "the fourth group has the room of the first")
+    # The settings are in force at once, also for groups that do not move.
+    resource = ConfigResource(ConfigResource.Type.BROKER, "1")
+    for name, value in (("metrics.groups", "o.*"), ("metrics.topics", "a")):
+        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        resource.add_incremental_config(entry)
+    admin.incremental_alter_configs([resource])[resource].result(20)
+    until(lambda: shown()[1] == {"other"}, WAIT_S, "another group is shown")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from korvet.groups.config import GroupConfig
+from korvet.groups.messages import DeleteRequest
 from korvet.offsets.schema import GroupMetadataKey
 from tests.unit.groups.consumers import Consumer, FakeTopics
 from tests.unit.groups.driver import NONE, SESSION_MS, Driver
@@ -105,6 +106,18 @@ def test_accepted_commits_are_counted() -> None:
     assert counts.committed_offsets == 1
     counts.keep({"other"})
     assert counts.commits == {}
+
+
+def test_a_deleted_group_is_forgotten() -> None:
+    driver = Driver()
+    stable(driver)
+    driver.commit(7, driver.replies[1].member_id, 1)
+    counts = counts_of(driver)
+    assert (counts.rebalances, counts.commits) == ({"g": 1}, {"g": 1})
+    driver.advance(SESSION_MS)
+    driver.ask("delete_groups", DeleteRequest(("g",)))
+    assert "g" not in driver.shard.groups
+    assert (counts.rebalances, counts.commits) == ({}, {})
 
 
 def test_moved_offsets_are_those_since_the_last_call() -> None:
