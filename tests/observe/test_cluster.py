@@ -10,7 +10,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from tests.deploy.observed import DASHBOARDS, RULES, filled, panels
 from tests.observe.cluster import BROKERS, ObservedCluster
-from tests.observe.records import prepared, read
+from tests.observe.records import prepared, read, stream
 from tests.support.admin import create_topic
 from tests.support.polling import DeadlineMissed, until
 from tests.support.ports import free_port
@@ -37,6 +37,10 @@ def loaded(observed: ObservedCluster) -> ObservedCluster:
     """The cluster after every usual kind of request."""
     topic = prepared(observed, "mixed", "loaded")
     read(observed, "loaded-readers", [topic], 20)
+    # A native consumer with a pending entry.
+    client = observed.store.client
+    client.xgroup_create(stream(topic, 0), "native-readers", "0")
+    client.xreadgroup("native-readers", "one", {stream(topic, 0): ">"}, count=1)
     observed.prometheus.wait_for_scrape()
     return observed
 

@@ -113,6 +113,37 @@ COORDINATION: Final = Row(
     ),
 )
 
+REDIS_GROUPS: Final = Row(
+    "Redis groups",
+    (
+        Panel(
+            "Pending entries",
+            "Entries that consumers of a Redis group have received and not acknowledged.",
+            ((f"sum by (consumergroup) (korvet_redis_group_pending_entries{{{OF_BOTH}}})", NAMED),),
+        ),
+        Panel(
+            "Oldest pending entry",
+            "Time since the oldest pending entry was delivered.",
+            (
+                (
+                    f"max by (consumergroup) (korvet_redis_group_oldest_pending_idle_seconds{{{OF_BOTH}}})",
+                    NAMED,
+                ),
+            ),
+            "s",
+        ),
+        Panel(
+            "Not shown, or set again",
+            "Topics and groups that the settings leave out of metrics, and Redis groups that did not follow.",
+            (
+                ("sum(korvet_metrics_topics_left_out)", "topics left out"),
+                ("sum(korvet_metrics_groups_left_out)", "groups left out"),
+                ("sum(korvet_redis_groups_diverged)", "Redis groups set again"),
+            ),
+        ),
+    ),
+)
+
 TOPICS: Final = Row(
     "Topics",
     (
@@ -160,5 +191,5 @@ GROUPS: Final = Dashboard(
         ("group", "label_values(kafka_consumergroup_members, consumergroup)"),
         ("topic", "label_values(kafka_topic_partitions, topic)"),
     ),
-    (LAG, COORDINATION, TOPICS),
+    (LAG, COORDINATION, REDIS_GROUPS, TOPICS),
 )
