@@ -157,7 +157,7 @@ class _Produce(msgspec.Struct, eq=False):
                 if not self._begin(topic, append):
                     return
             except (Refused, BatchError) as refusal:
-                append.refuse(refusal)
+                self._refuse(append, refusal)
             except Exception:
                 append.release()
                 if self._resume_client is None:
@@ -173,7 +173,6 @@ class _Produce(msgspec.Struct, eq=False):
         """
         context = self._context
         place = append.place = locate(context, self._request, topic, append.index)
-        place.log.state.counts.produces += 1
         header = append.header = read_header(append.records, place.policy, context.api_version)
         added = None
         if header.transactional and not place.topic.internal:
@@ -234,7 +233,7 @@ class _Produce(msgspec.Struct, eq=False):
 
         if self._context.client.closed and self._request.acks:
             # No client waits for the answer, and the producer sends the batch again.
-            append.refuse(Refused(ErrorCode.network_exception, "the client has gone"))
+            self._refuse(append, Refused(ErrorCode.network_exception, "the client has gone"))
             self._begin_next()
             return
         most_bytes = place.policy.max_decompressed_message_bytes
@@ -247,7 +246,7 @@ class _Produce(msgspec.Struct, eq=False):
         try:
             step()
         except (Refused, BatchError) as refusal:
-            append.refuse(refusal)
+            self._refuse(append, refusal)
             self._begin_next()
         except Exception:  # noqa: BLE001 - answered and logged
             self._fail(append)
@@ -258,7 +257,7 @@ class _Produce(msgspec.Struct, eq=False):
     def _fail(self, append: _PartitionAppend) -> None:
         """Refuse a batch because of a defect of the broker, which no caller is left to log."""
         log.exception("Produce v%d of client %r failed", self._context.api_version, self._context.client_id)
-        append.refuse(Refused(ErrorCode.unknown_server_error, ""))
+        self._refuse(append, Refused(ErrorCode.unknown_server_error, ""))
 
     def _append(self, append: _PartitionAppend) -> None:
         """Begin the append of a batch to its log. Raises BatchError and Refused."""
@@ -273,7 +272,7 @@ class _Produce(msgspec.Struct, eq=False):
             self._apply_group_records(place.log, received, append)
             return
         if self._request.acks == _ALL and (refusal := place.log.missing_replicas) is not None:
-            append.refuse(refusal)
+            self._refuse(append, refusal)
             return
         producer = None
         if header.producer_id >= 0:
@@ -314,7 +313,7 @@ class _Produce(msgspec.Struct, eq=False):
             check_reply(reply, self._context.api_version)
             self._append(append)
         except (Refused, BatchError) as refusal:
-            append.refuse(refusal)
+            self._refuse(append, refusal)
         self._end_one()
 
     def _apply_group_records(
@@ -328,10 +327,10 @@ class _Produce(msgspec.Struct, eq=False):
             append.base_offset = reply.base_offset
             if reply.error is ErrorCode.non_empty_group:
                 message = f"group {group_id!r} speaks the consumer protocol"
-                append.refuse(Refused(ErrorCode.invalid_record, message))
+                self._refuse(append, Refused(ErrorCode.invalid_record, message))
             elif reply.error is not ErrorCode.none:
                 message = f"the coordinator says {reply.error.name}"
-                append.refuse(Refused(ErrorCode.not_leader_or_follower, message))
+                self._refuse(append, Refused(ErrorCode.not_leader_or_follower, message))
             append.release()
             self._end_one()
 
@@ -341,7 +340,7 @@ class _Produce(msgspec.Struct, eq=False):
         self, append: _PartitionAppend, policy: TopicPolicy, outcome: Appended | StorageError
     ) -> None:
         if isinstance(outcome, StorageError):
-            append.refuse(outcome)
+            self._refuse(append, outcome)
             if isinstance(outcome, UnknownProducer):
                 # Java producers compare it with the offsets of their batches.
                 assert append.place is not None
@@ -367,7 +366,7 @@ class _Produce(msgspec.Struct, eq=False):
     def _released(self, append: _PartitionAppend, error: StorageError | None) -> None:
         """The replicas have the records, or may lack them."""
         if error is not None:
-            append.refuse(error)
+            self._refuse(append, error)
         self._end_one()
 
     def _note_errors(self) -> None:
@@ -375,19 +374,20 @@ class _Produce(msgspec.Struct, eq=False):
             for append in appends:
                 self._context.failed(append.error, topic.name or topic.topic_id)
 
+    def _refuse(self, append: _PartitionAppend, refusal: Refused | BatchError | StorageError) -> None:
+        append.refuse(refusal)
+        self._context.failed(append.error)
+        if append.place is not None:
+            append.place.log.state.counts.failed_produces += 1
+
     def _end_one(self) -> None:
         """One append has ended, or the request has begun all of them. Answer after the last one."""
         self._pending -= 1
         if self._pending:
             return
-        failed = [append for _, appends in self._answers for append in appends if append.error]
-        if failed:
-            self._note_errors()
-        for append in failed:
-            if append.place is not None:
-                append.place.log.state.counts.failed_produces += 1
         if self._request.acks == 0:
             self._respond(None)
+            failed = [append for _, appends in self._answers for append in appends if append.error]
             if failed:
                 # Without a response, only a closed connection makes the client ask for metadata again.
                 self._context.client.close(f"Produce with acks=0 failed: {failed[0].error.name}")

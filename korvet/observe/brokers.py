@@ -119,7 +119,7 @@ def collect_appends(counts: LogCounts) -> Iterator[Samples]:
     yield Samples(brokers.REFUSALS, [(brokers.REFUSALS.text(reason), count) for reason, count in refusals])
     yield _one(brokers.READ_BACK, counts.read_back)
     yield _one(brokers.BATCHES, counts.batches)
-    yield _one(brokers.RECORDS, counts.records)
+    yield _one(brokers.RECORDS, counts.client_records)
 
 
 def collect_caches(resources: LogResources) -> Iterator[Samples]:

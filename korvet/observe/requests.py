@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from korvet.metrics.families import requests
 from korvet.metrics.family import Samples
@@ -19,16 +19,6 @@ if TYPE_CHECKING:
 _OTHER_NAMES: Final = {"Fetch": "FetchConsumer"}
 # The names of requests in the families of Redpanda.
 _REDPANDA: Final = {"Produce": "produce", "Fetch": "consume"}
-
-
-class _Times(NamedTuple):
-    """The times of one API's requests, in seconds, with those of requests that waited for nothing."""
-
-    total: Histogram
-    queue: Histogram
-    local: Histogram
-    remote: Histogram
-    sent: Histogram
 
 
 def collect(counted: RequestCounts, logs: LogCounts, led: LedPartitions) -> Iterator[Samples]:
@@ -50,10 +40,10 @@ def collect(counted: RequestCounts, logs: LogCounts, led: LedPartitions) -> Iter
         for error, count in sorted(each.errors.items())
     ]
     yield Samples(requests.ERRORS, errors)
-    times = [(requests.TOTAL_MS.text(name), _times(each)) for name, each in named if any(each.versions)]
+    times = [(requests.TOTAL_MS.text(name), each) for name, each in named if any(each.versions)]
     for family, part in (
         (requests.TOTAL_MS, "total"),
-        (requests.QUEUE_MS, "queue"),
+        (requests.QUEUE_MS, "held"),
         (requests.LOCAL_MS, "local"),
         (requests.REMOTE_MS, "remote"),
         (requests.SEND_MS, "sent"),
@@ -67,15 +57,13 @@ def _ours(used: list[ApiCounts]) -> Iterator[Samples]:
     texts = [(requests.SECONDS.text(each.name), each) for each in used]
     yield Samples(requests.THROTTLED, [(text, each.throttled) for text, each in texts])
     yield Samples(requests.THROTTLE_SECONDS, [(text, each.throttled_s) for text, each in texts])
-    yield Samples(requests.SECONDS, [(text, _sum(each.direct, each.slow)) for text, each in texts])
-    yield Samples(requests.RECEIVED_BYTES, [(text, each.received_bytes) for text, each in texts])
-    yield Samples(requests.SENT_BYTES, [(text, each.sent_bytes) for text, each in texts])
+    yield Samples(requests.SECONDS, [(text, each.total) for text, each in texts])
 
 
 def _redpanda(used: list[ApiCounts], traffic: list[tuple[str, TopicCounts]]) -> Iterator[Samples]:
     shown = [(_REDPANDA[each.name], each) for each in used if each.name in _REDPANDA]
     family = requests.REDPANDA_SECONDS
-    yield Samples(family, [(family.text(name), _sum(each.direct, each.slow)) for name, each in shown])
+    yield Samples(family, [(family.text(name), each.total) for name, each in shown])
     family = requests.REDPANDA_BYTES
     rows = [(family.text(topic, "produce"), each.bytes_in) for topic, each in traffic]
     rows += [(family.text(topic, "consume"), each.bytes_out) for topic, each in traffic]
@@ -85,33 +73,6 @@ def _redpanda(used: list[ApiCounts], traffic: list[tuple[str, TopicCounts]]) -> 
 def _names(counts: ApiCounts) -> list[str]:
     other = _OTHER_NAMES.get(counts.name)
     return [counts.name] if other is None else [counts.name, other]
-
-
-def _times(counts: ApiCounts) -> _Times:
-    total = _sum(counts.direct, counts.slow)
-    answered = total.count
-    return _Times(
-        total,
-        _with_zeros(counts.held, answered),
-        _sum(counts.direct, counts.local),
-        _with_zeros(counts.remote, answered),
-        _with_zeros(counts.sent, answered),
-    )
-
-
-def _sum(one: Histogram, other: Histogram) -> Histogram:
-    found = Histogram(one.bounds)
-    found.counts = [a + b for a, b in zip(one.counts, other.counts, strict=True)]
-    found.sum = one.sum + other.sum
-    return found
-
-
-def _with_zeros(some: Histogram, count: int) -> Histogram:
-    """The same values, and zeros up to this number of values."""
-    found = Histogram((0.0, *some.bounds))
-    found.counts = [max(count - some.count, 0), *some.counts]
-    found.sum = some.sum
-    return found
 
 
 def _in_ms(seconds: Histogram) -> Histogram:

@@ -28,6 +28,7 @@ from korvet.server.turns import LARGE_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from korvet.api.common.request_counts import Timing
     from korvet.api.fetching.state import FetchState
     from korvet.security.authorizer import Access
     from korvet.security.sasl import SaslSession
@@ -119,8 +120,8 @@ class Connection(asyncio.BufferedProtocol):
         self._in_flight: deque[PendingResponse] = deque()
         # Responses that share one write with those of the same iteration of the event loop.
         self._outbox: list[bytes] = []
-        # Of these, the responses that wait for others, whose waits are counted.
-        self._unsent: list[PendingResponse] = []
+        # Of these, the responses of measured requests.
+        self._unsent: list[Timing] = []
         # When the next request was first found complete, but could not be taken; 0 if it has not been.
         self._held_since_s = 0.0
         # The API key of the requests in progress, which all belong to one API.
@@ -229,8 +230,8 @@ class Connection(asyncio.BufferedProtocol):
         while in_flight and (segments := in_flight[0].segments) is not None:
             answered = in_flight.popleft()
             outbox += segments
-            if segments and (in_flight or unsent):
-                unsent.append(answered)
+            if answered.timing is not None and segments:
+                unsent.append(answered.timing)
         if outbox:
             if not in_flight:
                 self._flush()
@@ -363,12 +364,11 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.writelines(outbox)
 
     def _count_sent(self) -> None:
-        """Count how long responses have waited for others."""
+        """Count how long the responses of measured requests have waited for others."""
         unsent, self._unsent = self._unsent, []
         now_s = perf_counter()
-        for place in unsent:
-            if place.counts is not None:
-                place.counts.sent.observe(now_s - place.answered_s)
+        for timing in unsent:
+            timing.sent(now_s)
 
     # frames
 
@@ -417,8 +417,9 @@ class Connection(asyncio.BufferedProtocol):
             return self._hold()
         self._newest_api = api_key
         self._start = end
-        place = PendingResponse(held_since_s=self._held_since_s)
-        self._held_since_s = 0.0
+        place = PendingResponse()
+        if self._held_since_s:
+            place.held_since_s, self._held_since_s = self._held_since_s, 0.0
         if in_flight:
             self.pipelines = True
         in_flight.append(place)

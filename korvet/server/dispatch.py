@@ -110,9 +110,8 @@ class Dispatcher:
         else:
             request = api.decode(frame, position, api_version)
         counts, place = self._counts[api_key], slot.place
-        counts.versions[api_version] += 1
-        counts.received_bytes += len(frame)
         place.counts, place.began_s = counts, began_s
+        place.timing = counts.received(api_version, place.held_since_s, began_s)
         context = RequestContext(self.services, responses, api_version, client_id, connection, counts)
         slot.header = response_header(correlation_id, responses.flexible)
         request_log = self.request_log
@@ -124,25 +123,22 @@ class Dispatcher:
         elif self._quotas.active and (limits := self._limits_of(connection, client_id)):
             self._handle_throttled(api, context, request, limits, slot, len(frame))
         elif api.submit is None:
-            if api.waits:
-                place.waits_since_s = began_s
+            if api.waits and place.timing is not None:
+                place.timing.returned_s = began_s
             self._keep(api, context, once(api.name, self._handle(api, context, request, slot)))
         else:
             if api.writes_records:
                 place.on_answer = self.backpressure.take(len(frame))
             elif api.is_repeated is not None and not request_log.active and api.is_repeated(request):
-                again = partial(self._repeat, api, context, request, len(frame))
+                again = partial(self._repeat, api, context, request)
                 connection.repeat = Repeat.of(frame, responses.flexible, again)
             self._submit(api, context, request, slot, place)
 
-    def _repeat(
-        self, api: registry.Api, context: RequestContext, request: Any, size_bytes: int, slot: ResponseSlot
-    ) -> None:
+    def _repeat(self, api: registry.Api, context: RequestContext, request: Any, slot: ResponseSlot) -> None:
         """Handle a request again that its client has repeated."""
-        counts, place = self._counts[api.key], slot.place
-        counts.versions[context.api_version] += 1
-        counts.received_bytes += size_bytes
-        place.counts, place.began_s = counts, perf_counter()
+        counts, place, began_s = self._counts[api.key], slot.place, perf_counter()
+        place.counts, place.began_s = counts, began_s
+        place.timing = counts.received(context.api_version, place.held_since_s, began_s)
         self._submit(api, context, request, slot, place)
 
     def _limits_of(self, connection: Connection, client_id: str | None) -> Mapping[str, Limit]:
@@ -160,8 +156,8 @@ class Dispatcher:
         """Handle a request of a client that has quotas. Its next request is decoded, repeated or not."""
         throttled = ThrottledSlot(slot, self._quotas, limits, context, api, request, size_bytes)
         if api.submit is None:
-            if api.waits:
-                slot.place.waits_since_s = slot.place.began_s
+            if api.waits and slot.place.timing is not None:
+                slot.place.timing.returned_s = slot.place.began_s
             handle = partial(self._handle, api, context, throttled.request, throttled)
             self._keep(api, context, once(api.name, throttled.timed(handle)))
             return
@@ -218,8 +214,8 @@ class Dispatcher:
             api.submit(context, request, respond)
         except Exception as error:  # noqa: BLE001 - answered and logged
             respond(self._refusal(api, context, request, error))
-        if place.segments is None:
-            place.waits_since_s = perf_counter()
+        if place.timing is not None and place.segments is None:
+            place.timing.returned_s = perf_counter()
 
     async def _handle(
         self, api: registry.Api, context: RequestContext, request: Any, respond: registry.Respond

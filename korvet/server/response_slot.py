@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
@@ -10,7 +11,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from korvet.api.common.request_counts import ApiCounts
+    from korvet.api.common.request_counts import ApiCounts, Timing
     from korvet.request_log.trace import Trace
 
 _LENGTH: Final = struct.Struct(">i")
@@ -30,7 +31,7 @@ class Responder(Protocol):
 
 
 class PendingResponse(msgspec.Struct, eq=False):
-    """One response in the connection's order, and the times of its request: see Timed."""
+    """One response in the connection's order."""
 
     segments: Sequence[bytes] | None = None
     """The response; None until the request is answered."""
@@ -39,9 +40,12 @@ class PendingResponse(msgspec.Struct, eq=False):
     counts: ApiCounts | None = None
     """What is counted of the API's requests; None before the API is known."""
     held_since_s: float = 0.0
+    """When the whole request was in the buffer (`perf_counter`), if it could not be taken at once; else 0."""
     began_s: float = 0.0
-    waits_since_s: float = 0.0
+    """When its decoding began."""
     answered_s: float = 0.0
+    timing: Timing | None = None
+    """Where the request's time goes, if that is measured."""
     trace: Trace | None = None
     """What the request log notes of the request, if it may have to be logged."""
 
@@ -71,8 +75,11 @@ class ResponseSlot(msgspec.Struct, eq=False):
             header = self.header
             size = len(header) + (len(body[0]) if len(body) == 1 else sum(map(len, body)))
             place.segments = [_LENGTH.pack(size) + header + body[0], *body[1:]]
-        if place.counts is not None:
-            place.counts.answered(place, size)
+        if (counts := place.counts) is not None:
+            now_s = place.answered_s = perf_counter()
+            counts.total.observe(now_s - (place.held_since_s or place.began_s))
+            if place.timing is not None:
+                place.timing.answered(now_s)
         try:
             self.connection.send_ready()
         finally:

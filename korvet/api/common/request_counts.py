@@ -1,16 +1,15 @@
-"""What is counted of requests: for each API their versions, errors and bytes, and where the time goes.
+"""What is counted of requests: for each API their versions, errors, bytes and durations.
 
-A request takes two readings of the clock: when it is decoded and when it is answered; and a third one if its
-handler returns before the answer is there. Requests that wait for nothing are the fast path: they fill one
-histogram.
+A request takes two readings of the clock: when it is decoded, and when it is answered. Where the time goes is
+measured for a sample only (`Timing`): of frequent APIs each further measurement would take a percent of their
+time.
 """
 
 from __future__ import annotations
 
-from time import perf_counter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final
 
-from korvet.metrics.histogram import Histogram
+from korvet.metrics.histogram import SECONDS, Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,83 +18,99 @@ if TYPE_CHECKING:
 
     from korvet.protocol.registry import Api
 
+SAMPLED: Final = 16
+"""Of how many requests of a frequent API one is measured: of an API whose handler responds by a callback. Of
+other APIs each request is measured.
+"""
+_PARTS: Final = (0.0, *SECONDS)
 
-class Timed(Protocol):
-    """One request in progress. Times are those of `perf_counter`; 0 is none."""
 
-    held_since_s: float
-    """When the whole request was in the buffer, if it could not be taken at once."""
-    began_s: float
-    """When its decoding began."""
-    waits_since_s: float
-    """When its handler returned without an answer."""
-    answered_s: float
-    """When it was answered."""
+class Timing:
+    """The times of one request, by `perf_counter` in seconds."""
+
+    __slots__ = ("answered_s", "arrived_s", "began_s", "counts", "returned_s")
+
+    def __init__(self, counts: ApiCounts, arrived_s: float, began_s: float) -> None:
+        """`arrived_s`: when the whole request was in the buffer; `began_s`: when its decoding began."""
+        self.counts = counts
+        self.arrived_s = arrived_s
+        self.began_s = began_s
+        self.returned_s = 0.0
+        """When its handler returned without an answer; 0 if it has not."""
+        self.answered_s = 0.0
+
+    def answered(self, now_s: float) -> None:
+        """The request is answered."""
+        counts, returned_s = self.counts, self.returned_s or now_s
+        self.answered_s = now_s
+        counts.held.observe(self.began_s - self.arrived_s)
+        counts.local.observe(returned_s - self.began_s)
+        counts.remote.observe(now_s - returned_s)
+
+    def sent(self, now_s: float) -> None:
+        """The response is written."""
+        self.counts.sent.observe(now_s - self.answered_s)
 
 
 class ApiCounts:
     """The requests of one API. Durations are in seconds."""
 
     __slots__ = (
-        "direct",
+        "_period",
+        "_until_timed",
         "errors",
         "held",
         "local",
         "name",
-        "received_bytes",
         "remote",
         "sent",
-        "sent_bytes",
-        "slow",
         "throttled",
         "throttled_s",
+        "total",
         "versions",
     )
 
     def __init__(self, api: Api) -> None:
         self.name = api.name
+        self._period = 1 if api.submit is None else SAMPLED
+        # Requests before the next one that is measured.
+        self._until_timed = 0
         self.versions = [0] * (api.max_version + 1)
         """The requests of each version."""
         self.errors: dict[ErrorCode, int] = {}
         """Errors in the responses, one for each partition, topic or group that has an error."""
-        self.received_bytes = 0
-        self.sent_bytes = 0
-        """Bytes of the responses without their lengths, when they were answered."""
         self.throttled = 0
         """Responses with a throttle time for a quota."""
         self.throttled_s = 0.0
-        self.direct = Histogram()
-        """The duration of requests that were taken at once and answered before their handler returned."""
-        self.slow = Histogram()
-        """The duration of all others, from their arrival to the answer."""
-        self.held = Histogram()
-        """Of `slow`: from the arrival to the decoding; only of requests that were held."""
-        self.local = Histogram()
-        """Of `slow`: from the decoding to the return of the handler."""
-        self.remote = Histogram()
-        """Of `slow`: from the return of the handler to the answer, in which it waits for Redis, for other
-        members of a group, for records or for memory.
+        self.total = Histogram()
+        """From the arrival to the answer."""
+        self.held = Histogram(_PARTS)
+        """Of measured requests: from the arrival to the decoding."""
+        self.local = Histogram(_PARTS)
+        """Of measured requests: from the decoding to the return of the handler."""
+        self.remote = Histogram(_PARTS)
+        """Of measured requests: from the return of the handler to the answer, in which the request waits for
+        Redis, for other members of a group, for records or for memory.
         """
-        self.sent = Histogram()
-        """From the answer to its write, if it had to wait for earlier answers or shares a write with them."""
+        self.sent = Histogram(_PARTS)
+        """Of measured requests: from the answer to its write, which waits for earlier answers of the
+        connection.
+        """
 
     def failed(self, error: ErrorCode) -> None:
         """Count an error in a response."""
         self.errors[error] = self.errors.get(error, 0) + 1
 
-    def answered(self, request: Timed, size_bytes: int) -> None:
-        """Count a request that is answered now, with a response of that size."""
-        now_s = request.answered_s = perf_counter()
-        self.sent_bytes += size_bytes
-        if not (request.waits_since_s or request.held_since_s):
-            self.direct.observe(now_s - request.began_s)
-            return
-        returned_s = request.waits_since_s or now_s
-        self.slow.observe(now_s - (request.held_since_s or request.began_s))
-        self.local.observe(returned_s - request.began_s)
-        self.remote.observe(now_s - returned_s)
-        if request.held_since_s:
-            self.held.observe(request.began_s - request.held_since_s)
+    def received(self, version: int, held_since_s: float, began_s: float) -> Timing | None:
+        """Count a request. Returns its timing, if it is measured; see Timing. `held_since_s`: 0 if it was
+        taken at once.
+        """
+        self.versions[version] += 1
+        if self._until_timed:
+            self._until_timed -= 1
+            return None
+        self._until_timed = self._period - 1
+        return Timing(self, held_since_s or began_s, began_s)
 
 
 class RequestCounts:

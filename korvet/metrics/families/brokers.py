@@ -268,7 +268,12 @@ READ_BACK: Final = Family(
 BATCHES: Final = Family(
     "korvet_guarded_append_batches", Kind.HISTOGRAM, "Batches that one guarded append carried."
 )
-RECORDS: Final = Family("korvet_batch_records", Kind.HISTOGRAM, "Records in appended batches of clients.")
+RECORDS: Final = Family(
+    "korvet_appended_records_total",
+    Kind.COUNTER,
+    "Records in appended batches of clients. Divided by the appends of the routes guard and script: records "
+    "per batch.",
+)
 
 TAIL_HITS: Final = Family(
     "korvet_tail_cache_hits_total", Kind.COUNTER, "Reads that the tail cache answered with record batches."

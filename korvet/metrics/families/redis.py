@@ -11,8 +11,8 @@ _SERVER: Final = ("server",)
 ROUND_TRIPS: Final = Family(
     "korvet_redis_round_trip_seconds",
     Kind.HISTOGRAM,
-    "Time from a command, or several with one answer, to its last reply, in seconds, by kind of link. The "
-    "barrier's commands wait for replicas.",
+    "Time from a command, or several with one answer, to its last reply, in seconds, by kind of link, of "
+    "every eighth command. The barrier's commands wait for replicas.",
     ("link",),
 )
 CONNECTED: Final = Family(

@@ -30,23 +30,24 @@ TOTAL_MS: Final = Family(
 QUEUE_MS: Final = Family(
     f"{_TIMES}requestqueuetimems",
     Kind.SUMMARY,
-    "Of the total time: before the request is taken, because of earlier requests, backpressure or quotas, "
-    "in ms.",
+    "Before the request is taken, because of earlier requests, backpressure or quotas, in ms; of every 16th "
+    "request of Produce, Fetch, OffsetCommit and heartbeats, of all others.",
     ("request",),
 )
 LOCAL_MS: Final = Family(
-    f"{_TIMES}localtimems", Kind.SUMMARY, "Of the total time: the handler's work, in ms.", ("request",)
+    f"{_TIMES}localtimems", Kind.SUMMARY, "The handler's work, in ms, of the same requests.", ("request",)
 )
 REMOTE_MS: Final = Family(
     f"{_TIMES}remotetimems",
     Kind.SUMMARY,
-    "Of the total time: waits for Redis, records, other members of a group, replicas or memory, in ms.",
+    "Waits for Redis, records, other members of a group, replicas or memory, in ms, of the same requests.",
     ("request",),
 )
 SEND_MS: Final = Family(
     f"{_TIMES}responsesendtimems",
     Kind.SUMMARY,
-    "Time from the answer to its write, which waits for earlier answers of the connection, in ms.",
+    "Time from the answer to its write, which waits for earlier answers of the connection, in ms, of the "
+    "same requests.",
     ("request",),
 )
 THROTTLED: Final = Family(
@@ -63,12 +64,6 @@ SECONDS: Final = Family(
     Kind.HISTOGRAM,
     "Time of requests from their arrival to the answer, in seconds.",
     ("request",),
-)
-RECEIVED_BYTES: Final = Family(
-    "korvet_request_bytes_total", Kind.COUNTER, "Bytes of requests, without their lengths.", ("request",)
-)
-SENT_BYTES: Final = Family(
-    "korvet_response_bytes_total", Kind.COUNTER, "Bytes of responses, without their lengths.", ("request",)
 )
 REDPANDA_SECONDS: Final = Family(
     "redpanda_kafka_request_latency_seconds",

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _BUFFER_BYTES: Final = 1 << 16
 # A larger buffer is replaced by a small one when it is empty.
 _KEPT_BUFFER_BYTES: Final = 1 << 21
+# Of how many commands one is measured: measuring each would take a percent of the broker's time.
+_SAMPLED: Final = 8
 # Error replies about the server instead of the command: it is a replica; it cannot write to its disk.
 READONLY: Final = "READONLY"
 MISCONF: Final = "MISCONF"
@@ -44,6 +46,7 @@ class Connection(asyncio.BufferedProtocol):
         "_round_trips",
         "_scanner",
         "_start",
+        "_until_timed",
         "_view",
         "gone",
         "lost",
@@ -87,8 +90,10 @@ class Connection(asyncio.BufferedProtocol):
         self.transport: asyncio.Transport | None = None
         self.waiting: deque[tuple[OnReply, int, float]] = deque()
         """What takes the next replies, each with the number of replies that it takes at once and the time of
-        its command (`perf_counter`).
+        its command (`perf_counter`) if that is measured, else 0.
         """
+        # Commands before the next one whose round trip is measured.
+        self._until_timed = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not derive from asyncio's.
@@ -115,7 +120,12 @@ class Connection(asyncio.BufferedProtocol):
             self._flush()
         elif first:
             self._loop.call_soon(self._flush)
-        self.waiting.append((on_reply, replies, perf_counter()))
+        if self._until_timed:
+            self._until_timed -= 1
+            self.waiting.append((on_reply, replies, 0.0))
+        else:
+            self._until_timed = _SAMPLED - 1
+            self.waiting.append((on_reply, replies, perf_counter()))
 
     def _flush(self) -> None:
         outbox, self._outbox = self._outbox, []
@@ -145,7 +155,6 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._end += nbytes
         self.received = True
-        now_s = perf_counter()
         while self._start < self._end:
             replies = self.waiting[0][1] if self.waiting else 1
             try:
@@ -163,7 +172,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._on_push()
                 continue
             on_reply, _, sent_s = self.waiting.popleft()
-            self._round_trips.observe(now_s - sent_s)
+            if sent_s:
+                self._round_trips.observe(perf_counter() - sent_s)
             self._deliver(on_reply, self._view[start:found])
         if len(self._buffer) > _KEPT_BUFFER_BYTES:
             self._take_buffer(bytearray(_BUFFER_BYTES), 0)

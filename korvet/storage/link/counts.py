@@ -18,8 +18,8 @@ class LinkCounts:
 
     def __init__(self) -> None:
         self.round_trips = Histogram()
-        """From a command, or the first of several with one answer, to its last reply, in seconds. Commands
-        that wait on the server (WAIT, blocking reads) count with their wait.
+        """From a command, or the first of several with one answer, to its last reply, in seconds, of every
+        eighth command. Commands that wait on the server (WAIT) count with their wait.
         """
         self.connected = 0
         """Connections that were set up."""

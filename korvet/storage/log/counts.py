@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Bounds for the batches of one transaction."""
-RECORDS: Final = (1, 10, 100, 1_000, 10_000, 100_000)
-"""Bounds for the records of one batch."""
 _REASONS: Final = {
     "REFUSED another append came in between": "other_append",
     "REFUSED the gate cannot be opened": "gate",
@@ -34,12 +32,12 @@ class TopicCounts:
     """The traffic of one topic on this broker since the start."""
 
     __slots__ = (
+        "batches",
         "bytes_in",
         "bytes_out",
         "failed_fetches",
         "failed_produces",
         "fetches",
-        "produces",
         "records_in",
     )
 
@@ -50,12 +48,18 @@ class TopicCounts:
         """Bytes of the appended batches as they were received."""
         self.bytes_out = 0
         """Bytes of the record batches in Fetch responses."""
-        self.produces = 0
-        """Batches that clients sent, one for each partition of a request."""
+        self.batches = 0
+        """Batches of clients that are in the log now."""
         self.failed_produces = 0
+        """Batches of clients that were refused."""
         self.fetches = 0
         """Reads of partitions for Fetch requests."""
         self.failed_fetches = 0
+
+    @property
+    def produces(self) -> int:
+        """The batches that clients sent, once they are appended or refused."""
+        return self.batches + self.failed_produces
 
     def add(self, other: TopicCounts) -> None:
         """Add the traffic of another topic."""
@@ -69,13 +73,13 @@ class LogCounts:
     __slots__ = (
         "_deleted",
         "batches",
+        "client_records",
         "duplicates",
         "fenced",
         "guarded",
         "markers",
         "own",
         "read_back",
-        "records",
         "refusals",
         "scripts",
         "topics",
@@ -99,8 +103,8 @@ class LogCounts:
         """Groups of batches that the guard did not let in, by reason."""
         self.batches = Histogram(BATCHES)
         """Batches in one guarded append."""
-        self.records = Histogram(RECORDS)
-        """Records in one batch of a client."""
+        self.client_records = 0
+        """Records in the batches of clients."""
         self.topics: dict[str, TopicCounts] = {}
         # The traffic of topics that are deleted.
         self._deleted = TopicCounts()
@@ -148,11 +152,16 @@ class LogCounts:
         """
         if duplicate:
             self.duplicates += 1
+            topic.batches += 1
             return
-        topic.records_in += form.record_count
-        topic.bytes_in += batch_bytes or form.payload_bytes
+        count = form.record_count
+        topic.records_in += count
         if batch_bytes:
-            self.records.observe(form.record_count)
+            topic.bytes_in += batch_bytes
+            topic.batches += 1
+            self.client_records += count
+        else:
+            topic.bytes_in += form.payload_bytes
 
     def refused(self, fault: StorageError) -> None:
         """Count a guarded append that did not take effect, or whose outcome is unknown."""

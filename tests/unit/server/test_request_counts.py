@@ -11,14 +11,13 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from korvet.api.common import request_counts
-from korvet.api.common.request_counts import ApiCounts
+from korvet.api.common.request_counts import SAMPLED, ApiCounts
 from korvet.protocol import registry
 from korvet.protocol.response_errors import errors_in
 from korvet.protocol.schemas import request_class
-from korvet.server import connection, dispatch
+from korvet.server import connection, dispatch, response_slot
 from korvet.server.backpressure import Backpressure
 from korvet.server.connections import ConnectionLimits, Connections
-from korvet.server.response_slot import PendingResponse
 from tests.unit.protocol.instances import VERSIONS, decode_response, random_request, version_id
 from tests.unit.protocol.test_registry import as_handled, context_of
 from tests.unit.server.test_dispatch import converse, frame_of, new_dispatcher
@@ -40,7 +39,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (request_counts, connection, dispatch):
+    for module in (response_slot, connection, dispatch):
         monkeypatch.setattr(module, "perf_counter", clock)
     return clock
 
@@ -67,54 +66,45 @@ def heartbeat() -> bytes:
     return framed(frame_of(HEARTBEAT, random_request(random.Random(1), *HEARTBEAT)))
 
 
-async def counted(wire: Wire, counts: ApiCounts, clock: Clock, handler: Handler) -> None:
-    """Three requests: the third waits until the first is answered, and the second answer for the first."""
-    handler.takes_s = 0.5
-    for _ in range(3):
-        wire.feed(heartbeat())
-    first, second = handler.pending
-    clock.now_s += 2
-    second([b"second"])
-    assert not wire.transport.written
-    clock.now_s += 4
-    first([b"first"])
-    assert len(handler.pending) == 3
-    handler.takes_s = 0.0
-    clock.now_s += 8
-    handler.pending[2]([b"third"])
-
-
 def test_the_time_of_a_request_is_divided(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third request waits until the first is answered, and the second answer for the first."""
+    monkeypatch.setattr(request_counts, "SAMPLED", 1)
+
     async def run() -> None:
         dispatcher, _ = new_dispatcher()
         handler = Handler(clock, monkeypatch)
         wire, counts = Wire(dispatcher), dispatcher.requests[HEARTBEAT[0]]
-        await counted(wire, counts, clock, handler)
-        assert counts.versions[HEARTBEAT[1]] == counts.slow.count == 3
-        assert counts.received_bytes == 3 * (len(heartbeat()) - 4)
-        assert counts.sent_bytes == len(wire.transport.written) - 3 * 4
-        assert counts.direct.count == 0
-        # The first one waits 7 s after its handler, the second 2 s, the third 8 s.
-        assert counts.local.sum == pytest.approx(1.5)
+        handler.takes_s = 0.5
+        for _ in range(3):
+            wire.feed(heartbeat())
+        first, second = handler.pending
+        clock.now_s += 2
+        second([b"second"])
+        assert not wire.transport.written
+        clock.now_s += 4
+        first([b"first"])
+        assert len(handler.pending) == 3
+        clock.now_s += 8
+        handler.pending[2]([b"third"])
+        assert counts.versions[HEARTBEAT[1]] == counts.total.count == counts.sent.count == 3
+        assert counts.local.sum == pytest.approx(3 * 0.5)
+        # The first one waits for 6.5 s after its handler, the second for 2 s, the third for 8 s.
         assert counts.remote.sum == pytest.approx((0.5 + 2 + 4) + 2 + 8)
-        assert counts.held.count == 1
         assert counts.held.sum == pytest.approx(6)
-        assert counts.slow.sum == pytest.approx(counts.local.sum + counts.remote.sum + counts.held.sum)
-        # The second answer waited for the first.
+        assert counts.held.counts[0] == 2
+        assert counts.total.sum == pytest.approx(counts.local.sum + counts.remote.sum + counts.held.sum)
         assert counts.sent.sum == pytest.approx(4)
 
     asyncio.run(run())
 
 
-def test_a_request_that_waits_for_nothing_takes_two_readings_of_the_clock(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counts = ApiCounts(next(iter(registry.registered())))
-    place = PendingResponse(counts=counts, began_s=clock.now_s)
-    clock.now_s += 0.25
-    counts.answered(place, 100)
-    assert (counts.direct.count, counts.direct.sum, counts.slow.count) == (1, 0.25, 0)
-    assert counts.sent_bytes == 100
+def test_a_sample_of_frequent_requests_is_measured() -> None:
+    frequent, rare = (ApiCounts(api) for api in map(registry.find, (0, 3)) if api is not None)
+    for counts, measured in ((frequent, 100 // SAMPLED + 1), (rare, 100)):
+        timings = [counts.received(4, 1.0, 2.0) for _ in range(100)]
+        assert sum(timing is not None for timing in timings) == measured
+        assert timings[0] is not None
+        assert counts.versions[4] == 100
 
 
 def test_an_unsupported_version_is_an_error() -> None:
