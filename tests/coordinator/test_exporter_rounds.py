@@ -264,7 +264,7 @@ async def test_rests_between_rounds(server: Server, prefix: str) -> None:
         assert resting._rest_s(0.5) == 9.5
         rests = []
         for _ in range(10):
-            service._partitions.reloads += 1
+            service._partitions.counts.reloads += 1
             rests.append(resting._rest_s(0))
         assert rests == [2, 2, 4, 8, 16, 32, 60, 60, 60, 60]
         assert resting._rest_s(0) == 2
