@@ -68,6 +68,19 @@ def test_brokers_count_nothing_twice(loaded: ObservedCluster) -> None:
     assert loaded.prometheus.vector(twice) == {}
 
 
+def test_metrics_of_empty_partitions_cause_no_errors_in_redis(loaded: ObservedCluster) -> None:
+    """Operators watch the number of error replies."""
+    client, prometheus = loaded.store.client, loaded.prometheus
+    looks = "sum(korvet_record_counts_round_seconds_count)"
+
+    def errors() -> int:
+        return sum(int(each["count"]) for each in client.info("errorstats").values())
+
+    before, first = errors(), prometheus.value(looks) or 0.0
+    until(lambda: (prometheus.value(looks) or 0.0) >= first + 2 * len(BROKERS), SHOWN_S, "two looks")
+    assert errors() == before
+
+
 def test_every_panel_has_data(loaded: ObservedCluster) -> None:
     empty = {
         panel["title"]: [filled(target["expr"], "10s") for target in panel["targets"]]

@@ -173,11 +173,12 @@ end
 -- Returns what Redis reports about a stream (XINFO STREAM): {exists, length, added (entries ever), last_id, deleted_id
 -- (newest entry that was deleted with XDEL), first_id (nil if empty), first_fields}; or nil and an error reply.
 local function inspect(stream)
+  -- The error of XINFO would appear in the statistics of the server.
+  if redis.call('EXISTS', stream) == 0 then
+    return { exists = false, length = 0, added = 0, last_id = '0-0', deleted_id = '0-0' }
+  end
   local reply = redis.pcall('XINFO', 'STREAM', stream)
   if reply.err then
-    if string.find(reply.err, 'no such key', 1, true) then
-      return { exists = false, length = 0, added = 0, last_id = '0-0', deleted_id = '0-0' }
-    end
     return nil, reply
   end
   local info = { exists = true }
