@@ -33,6 +33,7 @@ from korvet.storage.log.values import Appended, ProducerSequence, ReceivedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from uuid import UUID
 
     from korvet.api.common.context import RequestContext
     from korvet.api.producing.unpacking import Unpacked
@@ -369,16 +370,16 @@ class _Produce(msgspec.Struct, eq=False):
             self._refuse(append, error)
         self._end_one()
 
-    def _note_errors(self) -> None:
-        for topic, appends in self._answers:
-            for append in appends:
-                self._context.failed(append.error, topic.name or topic.topic_id)
-
     def _refuse(self, append: _PartitionAppend, refusal: Refused | BatchError | StorageError) -> None:
         append.refuse(refusal)
-        self._context.failed(append.error)
+        self._context.failed(append.error, None if self._context.trace is None else self._topic_of(append))
         if append.place is not None:
             append.place.log.state.counts.failed_produces += 1
+
+    def _topic_of(self, append: _PartitionAppend) -> str | UUID | None:
+        """The topic of an append, as the request names it."""
+        topics = (topic for topic, appends in self._answers if any(each is append for each in appends))
+        return next((topic.name or topic.topic_id for topic in topics), None)
 
     def _end_one(self) -> None:
         """One append has ended, or the request has begun all of them. Answer after the last one."""

@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import KafkaException
 
 from tests.api.asking import Client, newest
+from tests.api.batches import batch
 from tests.support.confluent import consumer, producer, send
 from tests.support.polling import until
 from tests.support.ports import free_port
@@ -145,10 +146,9 @@ def test_a_fetch_that_waits_as_long_as_it_may_is_not_slow(log: Log) -> None:
 def test_failed_requests_name_the_topics_with_errors(log: Log) -> None:
     log.rules(failed="UNKNOWN_TOPIC_OR_PARTITION,OFFSET_OUT_OF_RANGE")
     send(producer(log.server.bootstrap), "orders", 0, [record()])
-    parts = {"index": 0, "records": b""}
-    log.client(
-        "Produce", 8, acks=1, timeout=1000, topic_data=[{"name": "missing", "partition_data": [parts]}]
-    )
+    parts = {"index": 0, "records": batch()}
+    topics = [{"name": name, "partition_data": [parts]} for name in ("orders", "missing")]
+    log.client("Produce", 8, acks=1, timeout=1000, topic_data=topics)
     (line,) = log.wait(api="Produce")
     assert (line["reasons"], line["errors"]) == (["failed"], ["UNKNOWN_TOPIC_OR_PARTITION"])
     assert line["topics"] == ["missing"]

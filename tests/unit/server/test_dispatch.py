@@ -160,7 +160,7 @@ def test_a_handler_that_fails_is_answered_counted_and_logged(
     assert counts.errors == {ErrorCode.unknown_server_error: counts.errors[ErrorCode.unknown_server_error]}
     assert counts.versions[case[1]] == 8
     assert counts.total.count == 8
-    assert len(caplog.records) == 8
+    assert len([line for line in caplog.records if line.name != "korvet.audit"]) == 8
     assert f"{api.name} v{case[1]} of client 'unit' failed" in caplog.text
     assert "ZeroDivisionError: a bug" in caplog.text
     assert not wire.transport.closed
