@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from korvet.config.kafka_static import KAFKA_STATIC
 from tests.api.asking import Client, connect, versions
 from tests.api.batches import batch
 from tests.api.test_produce import put
+from tests.support.kafka_dynamic import KAFKA_DYNAMIC
 from tests.support.polling import until
 from tests.support.servers import KorvetServer
 
@@ -420,3 +422,26 @@ def test_alter_configs_has_no_loggers(client):
             INVALID_REQUEST,
             "Unknown resource type 8",
         )
+
+
+def test_the_dynamic_settings_of_kafka(ask, broker):
+    """What korvet takes for Kafka's dynamic and static settings, on a real Kafka."""
+    wanted = [{"resource_type": BROKER, "resource_name": OWN, "configuration_keys": None}]
+    (result,) = ask("DescribeConfigs", 4, resources=wanted).results
+    read_only = {config.name: config.read_only for config in result.configs}
+    if broker.korvet is None:
+        assert {name for name, fixed in read_only.items() if not fixed} == KAFKA_DYNAMIC
+        assert {name for name, fixed in read_only.items() if fixed} >= KAFKA_STATIC
+    else:
+        fixed = {name for name in KAFKA_DYNAMIC & read_only.keys() if read_only[name]}
+        assert fixed == {"listeners", "listener.security.protocol.map"}
+
+
+def test_a_change_does_not_undo_what_another_broker_changes_at_once(server, client):
+    key, field = "{korvet}:broker.configs", f'["","{RETENTION}"]'
+    assert increment(client, ALL, (RETENTION, SET, "5000")) == (0, None)
+    # This broker has not noticed it yet.
+    server.redis.hset(key, field, "6000")
+    assert increment(client, ALL, ("log.retention.bytes", SET, "7000")) == (0, None)
+    assert server.redis.hget(key, field) == b"6000"
+    assert described(client, ALL)[RETENTION][0] == "6000"

@@ -10,11 +10,13 @@ import pytest
 from korvet.config.changes import ConfigChange, ConfigOperation
 from korvet.config.dynamic import NotAList, Scope, altered, check_names, is_static, scope_of
 from korvet.config.errors import ConfigError
+from korvet.config.kafka_static import KAFKA_STATIC
 from korvet.config.keys import settings
 from korvet.config.kinds import ConfigSource, ConfigType, type_of
 from korvet.config.live import LiveConfig
 from korvet.config.settings import Config
 from korvet.config.values import parse_value, text_of
+from tests.support.kafka_dynamic import KAFKA_DYNAMIC
 
 SETTINGS = {setting.key: setting for setting in settings()}
 RETENTION = "log.retention.ms"
@@ -214,3 +216,16 @@ def test_scopes():
             check_names(every, of_cluster=True)
         assert said in str(refused.value)
         del every[next(iter(every))]
+
+
+def test_settings_that_kafka_can_change_can_change():
+    """Except listeners. Settings of groups, and some of korvet's own, can change, too."""
+    dynamic = {key for key in SETTINGS if scope_of(key) is not Scope.STATIC}
+    of_kafka = KAFKA_DYNAMIC & SETTINGS.keys()
+    assert of_kafka - dynamic == {"listeners", "listener.security.protocol.map"}
+    more = {key for key in dynamic - of_kafka if not key.startswith("group.")}
+    assert not more & KAFKA_STATIC
+    assert not KAFKA_DYNAMIC & KAFKA_STATIC
+    assert not SETTINGS.keys() & KAFKA_STATIC
+    assert all(is_static(name) for name in KAFKA_STATIC)
+    assert not any(is_static(name) for name in KAFKA_DYNAMIC - SETTINGS.keys())
