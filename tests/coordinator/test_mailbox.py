@@ -14,11 +14,12 @@ from korvet.coordinator.markers import LocalMarkers
 from korvet.coordinator.peers import Peers
 from korvet.coordinator.service import CoordinatorService
 from korvet.groups.config import GroupConfig
-from korvet.storage.brokers import mailbox
+from korvet.storage.brokers import lease, mailbox
 from korvet.storage.brokers.mailbox import Mailbox
 from korvet.storage.errors import LinkLost, StorageError
 from korvet.storage.keys import TRANSACTIONS_TOPIC, Keyspace
 from korvet.storage.store import Store
+from korvet.storage.versions import FIRST_PROTOCOLS
 from korvet.transactions.messages import AddReply, AddRequest
 from tests.support.polling import until_async
 
@@ -45,6 +46,7 @@ async def broker(server: Server, prefix: str, node_id: int) -> AsyncIterator[Bro
         server.url, Keyspace(prefix), node_id=node_id, endpoint=Address("127.0.0.1", node_id), lease_ms=60_000
     )
     made = BrokerMailbox(store)
+    made.member.attach(made)
     task = asyncio.create_task(made.run())
     try:
         yield made
@@ -167,3 +169,61 @@ async def test_another_life_of_a_broker_has_other_mail(server: Server, prefix: s
         assert await asked(first, 2, "work", b"1") == b"1"
         assert key != second._key(2, second._address[1] + 1)
         assert server.client.pttl(key) == -2, "what was taken is gone"
+
+
+async def test_brokers_that_are_informed_know_the_newest_assignment(server: Server, prefix: str) -> None:
+    async with two(server, prefix) as (first, second):
+        before = second.member.assignment.version
+        async with broker(server, prefix, 3) as third:
+            assert await third.announce()
+            versions = {box.member.assignment.version for box in (first, second, third)}
+            assert versions == {third.member.assignment.version}
+            assert versions != {before}
+
+
+async def test_a_broker_of_an_earlier_release_is_not_asked(
+    server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with two(server, prefix) as (first, _):
+        monkeypatch.setattr(lease, "PROTOCOLS", FIRST_PROTOCOLS)
+        async with broker(server, prefix, 3):
+            await first.member.refresh()
+            assert not await first.announce()
+
+
+async def test_a_broker_leads_until_the_others_know_that_it_leaves(server: Server, prefix: str) -> None:
+    async with two(server, prefix) as (first, second):
+        topic = await second.store.catalogue.create("t", 20)
+        led = [number for number in range(20) if second.member.leader_epoch_of("t", number) is not None]
+        assert led
+
+        async def inform() -> None:
+            assert second.member.leader_epoch_of("t", led[0]) is not None
+            assert await second.announce()
+            assert [each.node_id for each in first.member.assignment.brokers] == [1]
+            assert first.member.leader_epoch_of("t", led[0]) is not None
+
+        await second.member.leave(inform)
+        assert all(second.member.leader_epoch_of("t", number) is None for number in range(20))
+        leaders = second.member.assignment.leaders("t", topic.partitions)
+        assert {leader.node_id for leader in leaders} == {1}
+        assert not second.member.alone
+        assert [each[0] for each in second.member.endpoints("PLAINTEXT")] == [1, 2]
+        assert [each[0] for each in first.member.endpoints("PLAINTEXT")] == [1, 2]
+
+
+async def test_requests_to_a_broker_that_leaves_end_at_once(
+    server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mailbox, "ANSWER_TIMEOUT_S", 600.0)
+    async with two(server, prefix) as (first, second):
+        second.handle("silent", lambda body, answer: None)
+        asking = asyncio.create_task(asked(first, 2, "silent", b""))
+        await asyncio.sleep(0)
+        await second.member.leave(lambda: announced(second))
+        with pytest.raises(LinkLost, match="node 2 has left"):
+            await asking
+
+
+async def announced(box: Mailbox) -> None:
+    assert await box.announce()

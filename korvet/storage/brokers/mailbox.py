@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -19,6 +20,7 @@ from korvet.records.kernel import pack_command
 from korvet.storage.brokers.lease import NO_VERSION
 from korvet.storage.errors import LinkLost, StorageError
 from korvet.storage.link.calls import fault_of
+from korvet.storage.link.clock import steady_s
 from korvet.storage.link.futures import awaited
 from korvet.storage.versions import ANNOUNCING_PROTOCOL
 from korvet.supervisor import once
@@ -45,6 +47,8 @@ _BUSY_S: Final = 0.002
 _QUIET_S: Final = 0.025
 _BUSY_FOR_S: Final = 0.2
 _ALONE_S: Final = 0.25
+# How long a broker takes mail after the last other broker has left: that broker may have sent some.
+_AFTER_PEERS_S: Final = 5.0
 # The kind of mail after which a broker renews its lease, and so learns of a new assignment.
 _RENEW: Final = "renew"
 
@@ -80,6 +84,8 @@ class Mailbox:
         self._awaited: dict[int, _Awaited] = {}
         self._busy_until_s = 0.0
         self._joined = NO_VERSION
+        self._peers_until_s = -math.inf
+        """Until when other brokers may send mail, although none is live."""
         self._renewals: set[asyncio.Task[None]] = set()
         self.handle(_RENEW, self._renew_asked)
 
@@ -109,6 +115,10 @@ class Mailbox:
 
     def follow_assignment(self) -> None:
         """Complete the requests to brokers that have left: they answer no more."""
+        if not self._member.alone:
+            self._peers_until_s = math.inf
+        elif self._peers_until_s == math.inf:
+            self._peers_until_s = steady_s() + _AFTER_PEERS_S
         for number, waiting in list(self._awaited.items()):
             if self._receiver(waiting.receiver[0]) != waiting.receiver:
                 self._complete(number, LinkLost(f"node {waiting.receiver[0]} has left"))
@@ -120,7 +130,7 @@ class Mailbox:
         """Take the mail until cancelled. Redis command LPOP."""
         loop = asyncio.get_running_loop()
         while True:
-            if self._member.alone:
+            if self._member.alone and steady_s() > self._peers_until_s:
                 await asyncio.sleep(_ALONE_S)
                 continue
             try:
