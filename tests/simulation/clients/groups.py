@@ -365,6 +365,11 @@ class ModernMember(Member):
         self.member_id, self.epoch, self._is_known = answer.member_id, answer.member_epoch, True
         if answer.assignment is not None:
             names = {topic_id: name for name, topic_id in self.client.topic_ids.items()}
+            if any(each.topic_id not in names for each in answer.assignment.topic_partitions):
+                # The coordinator sends the assignment again to a member that reports everything.
+                self._is_known = False
+                await self.client.refresh(self.plan.topics)
+                return
             self._target = {
                 (names[each.topic_id], number)
                 for each in answer.assignment.topic_partitions
