@@ -45,7 +45,7 @@ class AdminServer:
         self._endpoint = endpoint
         self._connections = Connections(ConnectionLimits(_MOST_CONNECTIONS, _MOST_PER_HOST))
         self._acceptors: list[Acceptor] = []
-        # Transports refer to their connections. A connection whose TLS handshake fails does not report its end.
+        # Transports refer to their connections. One whose TLS handshake fails does not report its end.
         self._open: WeakSet[HttpConnection] = WeakSet()
         self._watches = [keep("admin connections", self._connections.keep_watch)]
         self._socket: Path | None = None
