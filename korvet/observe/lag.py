@@ -1,8 +1,8 @@
 """Keeps the ends of partitions and the positions of groups up to date, for metrics.
 
 Every broker looks at the partitions that it leads, and at those in which groups that it coordinates have
-committed, whoever leads them. A look reads Redis in small steps, so that clients' commands find room between
-them.
+committed, also if other brokers lead them. A look reads Redis in small steps, so that clients' commands find
+room between them.
 """
 
 from __future__ import annotations

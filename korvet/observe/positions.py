@@ -53,7 +53,7 @@ class Progress:
             return True
         seen_start, seen_end = self._seen
         if position.next_ms is None:
-            # Records came, or were to come at this end.
+            # No record followed at that log end.
             return seen_end != ends.log_end
         # The first unread record is deleted.
         return self.offset < ends.log_start != seen_start
@@ -102,7 +102,7 @@ class WatchedLog:
         self.commits: dict[str, Progress] = {}
         """By group."""
         self.backlogs: list[Backlog] = []
-        """Of the Redis groups, as read last."""
+        """The Redis groups with consumers or pending entries, as read last."""
         self.changed_in = 0
         """The number of the look that found a change."""
         self.text = self.cluster_text = ""

@@ -219,7 +219,7 @@ local function count_after(stream, index, last_id)
 end
 
 -- Returns the number of records before a position, those included that are gone.  The index has to be complete and
--- correct.  `near`: {position of an entry, its records_before} if that is known for an entry before the position.
+-- correct.  `near`: a position up to this one, from the log start on, and its records_before, if these are known.
 local function records_before(log, position, near)
   if position >= position_after(log.indexed_id) then
     return log.records_before
