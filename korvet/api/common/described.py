@@ -42,13 +42,15 @@ def of_view(view: ConfigView) -> Described:
 
 def of_broker(live: LiveConfig) -> Iterator[Described]:
     """All settings of this broker, and the dynamic configs that are none of korvet's."""
+    known = set()
     for setting in settings():
-        yield _setting(live, setting)
-    known = {setting.key for setting in settings()}
+        known.add(setting.key)
+        read_only = scope_of(setting.key) is Scope.STATIC
+        yield _described(setting, setting.key, _plain(live, setting), read_only=read_only)
     for name in {**live.of_broker, **live.of_cluster}:
         if name not in known:
-            layers = _dynamic(live, name)
-            yield _other(name, layers, _plain(live, name))
+            found = find(name)
+            yield _other(name, _dynamic(live, name), [] if found is None else _plain(live, found[1]))
 
 
 def of_cluster(live: LiveConfig) -> Iterator[Described]:
@@ -65,11 +67,6 @@ def of_loggers() -> Iterator[Described]:
     """The levels of this broker's loggers."""
     for name in loggers.names():
         yield Described(name, loggers.level_of(name), ConfigSource.DYNAMIC_BROKER_LOGGER)
-
-
-def _setting(live: LiveConfig, setting: Setting) -> Described:
-    read_only = scope_of(setting.key) is Scope.STATIC
-    return _described(setting, setting.key, _plain(live, setting.key), read_only=read_only)
 
 
 def _other(name: str, dynamic: list[Layer], plain: list[Layer]) -> Described:
@@ -99,12 +96,8 @@ def _described(setting: Setting, name: str, layers: list[Layer], *, read_only: b
     )
 
 
-def _plain(live: LiveConfig, name: str) -> list[Layer]:
+def _plain(live: LiveConfig, setting: Setting) -> list[Layer]:
     """The values of a setting without a listener's prefix, that with precedence first."""
-    found = find(name)
-    if found is None:
-        return []
-    setting = found[1]
     layers: list[Layer] = [(setting.key, value, source) for value, source in live.layers(setting)]
     if setting.default is not None:
         layers.append((setting.key, text_of(setting.default), ConfigSource.DEFAULT))
