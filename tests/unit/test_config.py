@@ -97,6 +97,7 @@ def test_every_setting_can_be_given_in_the_environment(setting: Setting) -> None
         "max_connections_per_ip_overrides": "127.0.0.1:5",
         "log_cleanup_policy": "delete,compact",
         "log_cleaner_min_cleanable_ratio": "0.25",
+        "drain_wait_ms": "5000",
         "allow_everyone_if_no_acl_found": "true",
     }
     # Settings that require others.
