@@ -83,10 +83,10 @@ def test_configs_that_cannot_be(name: str, value: str | None) -> None:
 
 def test_which_value_is_in_force() -> None:
     config = TOPIC_CONFIGS["retention.ms"]
-    own = describe(config, {"retention.ms": "1"}, {"log.retention.ms": "2"})
+    own = describe(config, {"retention.ms": "1"}, {"log.retention.ms": [("2", ConfigSource.STATIC_BROKER)]})
     assert (own.value, own.source) == ("1", ConfigSource.DYNAMIC_TOPIC)
     assert [source for _, _, source in own.synonyms] == [1, 4, 5]
-    broker = describe(config, {}, {"log.retention.ms": "2"})
+    broker = describe(config, {}, {"log.retention.ms": [("2", ConfigSource.STATIC_BROKER)]})
     assert (broker.value, broker.source) == ("2", ConfigSource.STATIC_BROKER)
     default = describe(config, {}, {})
     assert (default.value, default.source) == (config.default, ConfigSource.DEFAULT)
@@ -95,5 +95,6 @@ def test_which_value_is_in_force() -> None:
 def test_policy() -> None:
     policy = policy_of({"cleanup.policy": "compact, delete", "offset.assignment": "dense"}, {})
     assert (policy.compacts, policy.deletes, policy.dense) == (True, True, True)
-    policy = policy_of({"message.timestamp.type": "LogAppendTime"}, {"message.max.bytes": "77"})
+    of_broker = {"message.max.bytes": [("77", ConfigSource.STATIC_BROKER)]}
+    policy = policy_of({"message.timestamp.type": "LogAppendTime"}, of_broker)
     assert (policy.log_append_time, policy.max_message_bytes, policy.deletes) == (True, 77, True)
