@@ -227,3 +227,12 @@ async def test_requests_to_a_broker_that_leaves_end_at_once(
 
 async def announced(box: Mailbox) -> None:
     assert await box.announce()
+
+
+async def test_brokers_that_leave_at_the_same_time_do_not_come_back(server: Server, prefix: str) -> None:
+    async with two(server, prefix) as (first, second), broker(server, prefix, 3) as third:
+        await third.announce()
+        await asyncio.gather(
+            first.member.leave(lambda: announced(first)), second.member.leave(lambda: announced(second))
+        )
+        assert server.client.hkeys(f"{{{prefix}}}:brokers") == [b"3"]

@@ -123,7 +123,8 @@ class Membership:
         self._suspended = False
         # How often the data may have lost writes, and how many of these times are followed by a new version.
         self._losses = self._losses_followed = 0
-        self._left = False
+        # The lease is given back; after that, this broker leads nothing any more.
+        self._leaving = self._left = False
         self._tasks: list[asyncio.Task[None]] = []
         self._completing: asyncio.Task[None] | None = None
         self._claiming: asyncio.Task[None] | None = None
@@ -229,7 +230,7 @@ class Membership:
         StorageError.
         """
         async with self._refreshing:
-            if self._left:
+            if self._leaving:
                 return
             known = NO_VERSION if self._suspended else self.assignment.version
             losses, rejoins = self._losses, self.rejoins
@@ -292,7 +293,9 @@ class Membership:
         for outcome in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(outcome, Exception):
                 log.error("a task of the membership failed", exc_info=outcome)
-        if not self._left:
+        async with self._refreshing:
+            first, self._leaving = not self._leaving, True
+        if first:
             await self._hand_over(inform)
 
     async def _hand_over(self, inform: Callable[[], Awaitable[None]] | None) -> None:
