@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from korvet.cli.top.view import State
 
-QUIT: Final = "quit"
 _ESCAPE: Final = "\x1b"
 _ENTER: Final = ("\r", "\n")
 _ERASE: Final = ("\x7f", "\b")
@@ -58,9 +57,10 @@ def press(state: State, key: str) -> State | None:
         return None
     if key in _TABLE_KEYS:
         return _show(state, _TABLE_KEYS[key])
-    names = list(TABLES)
-    change: dict[str, object] = {
-        "\t": {},
+    if key == "\t":
+        names = list(TABLES)
+        return _show(state, names[(names.index(state.table) + 1) % len(names)])
+    changes: dict[str, dict[str, object]] = {
         "r": {"reverse": not state.reverse},
         "i": {"internal": not state.internal},
         " ": {"paused": not state.paused},
@@ -76,10 +76,8 @@ def press(state: State, key: str) -> State | None:
         "home": {"first": 0},
         "+": {"interval_s": _longer(state.interval_s)},
         "-": {"interval_s": _shorter(state.interval_s)},
-    }.get(key, {})  # type: ignore[assignment]
-    if key == "\t":
-        return _show(state, names[(names.index(state.table) + 1) % len(names)])
-    return replace(state, **change)
+    }
+    return replace(state, **changes.get(key, {}))
 
 
 def _type(state: State, key: str) -> State:
