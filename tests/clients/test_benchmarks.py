@@ -13,7 +13,7 @@ from benchmarks.suite import goals_of
 from tests.support.processes import run
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = "produce,durable,clients,fetch,wide_fetch,tail,single,latency,commits,connections,metadata"
+NAMES = "produce,durable,clients,fetch,wide_fetch,tail,single,latency,commits,connections,metadata,scrape"
 
 pytestmark = pytest.mark.clients
 
