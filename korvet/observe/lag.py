@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 _BACKLOGS_AT_ONCE: Final = 4
 # Logs of a look, if there are more than these and few have changed.
 _MOST_LOGS: Final = 1_000
+# Limits the time that a look holds the event loop at once: clients wait as long.
+_SLICE_S: Final = 0.001
 # How many looks a change of a log is remembered for.
 _LATELY: Final = 6
 # After a look, the watch rests for at least this multiple of the time that the look took.
@@ -152,7 +154,7 @@ class LagWatch:
         rows = left_out = 0
         shown = []
         led: set[tuple[str, int]] = set()
-        async for topic in sliced(self._store.catalogue.topics.values()):
+        async for topic in sliced(self._store.catalogue.topics.values(), _SLICE_S):
             leaders = assignment.leaders(topic.name, topic.partitions)[: topic.partitions]
             mine = [number for number, leader in enumerate(leaders) if leader.node_id == node_id]
             if not matches(topic.name) or rows + len(mine) > config.metrics_max_rows:
@@ -201,7 +203,7 @@ class LagWatch:
             if loaded is None or moved is None:
                 loaded, moved = _Loaded(term), None
                 self._loaded[number] = loaded
-            async for place in sliced(_places(term) if moved is None else moved):
+            async for place in sliced(_places(term) if moved is None else moved, _SLICE_S):
                 if shows_group(place[0]) and shows_topic(place[1]):
                     self._follow_commit(loaded, place)
 
@@ -238,7 +240,7 @@ class LagWatch:
         """Count the positions of as many groups as the settings permit, the longest known ones first."""
         catalogue, most = self._store.catalogue, self._config.metrics_max_rows
         rows = 0
-        async for group in sliced(list(self.groups.values())):
+        async for group in sliced(list(self.groups.values()), _SLICE_S):
             topics = [found for name in group.topics if (found := catalogue.get(name)) is not None]
             size = sum(len(group.topics[topic.name]) for topic in topics)
             if rows + size > most:
