@@ -58,8 +58,11 @@ def test_a_transaction(ask, topic, fresh, filler):
     assert (described.transactional_id, described.transaction_state) == (name, "Ongoing")
     assert [each.topic for each in described.topics] == [topic]
     assert producer.end() == 0
-    listed = {each.transactional_id for each in ask("ListTransactions", 0).transaction_states}
-    assert name in listed
+
+    def listed() -> bool:
+        return name in {each.transactional_id for each in ask("ListTransactions", 0).transaction_states}
+
+    until(listed, 20, "all partitions of the coordinator are loaded, and the transaction is listed")
 
 
 REQUESTS = {
