@@ -163,7 +163,7 @@ class Lease:
             reply = await lease._ask(reply[2])
         if reply[0] == b"refused":
             reply = await lease._wait_for_end(reply)
-        return lease, lease._renewal(reply)
+        return lease, lease._held(reply)
 
     async def renew(
         self,
@@ -196,7 +196,7 @@ class Lease:
         self.counts.renewals.observe(steady_s() - began_s)
         if reply[0] == b"refused":
             raise self._taken(reply)
-        return self._renewal(reply)
+        return self._held(reply)
 
     async def is_valid(self, version: int) -> bool:
         """Whether the entry of this broker still exists and the assignment still has this version. Used while
@@ -243,7 +243,8 @@ class Lease:
                 raise self._taken(reply)
             remaining_ms = int(reply[1])
 
-    def _renewal(self, reply: list[Any]) -> Renewal:
+    def _held(self, reply: list[Any]) -> Renewal:
+        """The renewal in a reply that is no refusal of the node id. Raises VersionMisfit."""
         if reply[0] != b"unfit":
             return _renewal(reply)
         kind, *details = reply[1:]

@@ -192,3 +192,13 @@ def test_open_files_limit_the_connections(
     monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
     assert listener.room_for_connections() == room
     assert (f"{files} files" in caplog.text) == (room < 4000)
+
+
+def test_it_is_known_when_the_last_connection_has_ended() -> None:
+    connections = connections_of()
+    assert connections.empty.is_set()
+    first, second = wires(connections, 2)
+    connections.leave(first.connection)
+    assert not connections.empty.is_set()
+    connections.leave(second.connection)
+    assert connections.empty.is_set()
