@@ -179,7 +179,8 @@ def _without_answer(reason: str) -> Answer:
 
 async def _answer_of(link: RedisLink) -> Answer:
     versions, replication = link.call("KORVET.REPLICAS"), link.call("INFO", "replication")
-    return Answer(await _reply_or_error(versions), await _reply_or_error(replication))
+    # Together: if this task is cancelled, neither reply is left without somebody who takes its error.
+    return Answer(*await asyncio.gather(_reply_or_error(versions), _reply_or_error(replication)))
 
 
 async def _reply_or_error(reply: Awaitable[Any]) -> Any:
