@@ -121,6 +121,7 @@ def test_every_goal_is_of_its_benchmark() -> None:
         "latency",
         "produce",
         "replicas",
+        "scrape",
         "single",
         "tail",
         "wide_fetch",
