@@ -178,7 +178,8 @@ def test_wrong_options_and_a_missing_broker_are_errors(korvet: KorvetServer) -> 
 
 @pytest.fixture
 def screen(korvet: KorvetServer) -> Iterator[TerminalProgram]:
-    program = TerminalProgram(command(korvet), environ())
+    # The shared broker has the topics of many tests.
+    program = TerminalProgram(command(korvet), environ(), rows=1_000)
     yield program
     program.close()
 

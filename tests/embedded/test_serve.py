@@ -127,6 +127,6 @@ def test_every_line_of_a_json_log_is_an_object(server: KorvetServer) -> None:
     text = server.log.read_text()
     lines = text[text.rindex("korvet is ready on") :].splitlines()[1:]
     found = [json.loads(line) for line in lines]
-    assert found[-1]["message"] == "stopping"
+    assert "stopping" in {line["message"] for line in found}
     assert {line["node_id"] for line in found} == {1}
     assert sum(line["logger"] == "korvet.server.connection" for line in found) == 2

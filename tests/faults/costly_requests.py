@@ -491,4 +491,24 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "response_partition_limit": 2_000,
         },
     ),
+    "DescribeQuorum": (
+        "DescribeQuorum",
+        {
+            "topics": [
+                {"topic_name": f"q{number}", "partitions": [{"partition_index": 0}]}
+                for number in range(MANY // 4)
+            ]
+        },
+    ),
+    "UpdateFeatures": (
+        "UpdateFeatures",
+        {
+            "timeout": 1_000,
+            "feature_updates": [
+                {"feature": f"f{number}", "max_version_level": 1, "upgrade_type": 1}
+                for number in range(MANY // 4)
+            ],
+            "validate_only": True,
+        },
+    ),
 }
