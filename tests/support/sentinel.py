@@ -117,9 +117,12 @@ class ReplicatedServer(_Process):
         return bool(self.replication()["role"] == "master")
 
     def follows(self, primary: ReplicatedServer) -> bool:
-        """Whether this server is a replica that has all data of `primary`."""
+        """Whether this server is a replica that has all data that `primary` had at this call."""
+        # The link is up before the primary sends what was written during the synchronization.
+        end = primary.replication()["master_repl_offset"]
         found = self.replication()
-        return found.get("master_port") == primary.port and found.get("master_link_status") == "up"
+        follows = found.get("master_port") == primary.port and found.get("master_link_status") == "up"
+        return follows and found["slave_repl_offset"] >= end
 
 
 class Sentinel(_Process):
