@@ -8,6 +8,7 @@ from typing import Any
 TOPIC = "some.topic"
 # Nearly the largest number of elements that a request may have.
 MANY = 95_000
+_PARTITIONS = [{"partition_index": number} for number in range(MANY)]
 
 
 def name_of(number: int) -> str:
@@ -491,24 +492,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "response_partition_limit": 2_000,
         },
     ),
-    "DescribeQuorum": (
-        "DescribeQuorum",
-        {
-            "topics": [
-                {"topic_name": f"q{number}", "partitions": [{"partition_index": 0}]}
-                for number in range(MANY // 4)
-            ]
-        },
-    ),
+    "DescribeQuorum": ("DescribeQuorum", {"topics": [{"topic_name": TOPIC, "partitions": _PARTITIONS}]}),
     "UpdateFeatures": (
         "UpdateFeatures",
-        {
-            "timeout": 1_000,
-            "feature_updates": [
-                {"feature": f"f{number}", "max_version_level": 1, "upgrade_type": 1}
-                for number in range(MANY // 4)
-            ],
-            "validate_only": True,
-        },
+        {"feature_updates": [{"feature": name_of(each), "max_version_level": 1} for each in range(MANY)]},
     ),
 }
