@@ -25,7 +25,7 @@ from korvet.coordinator.markers import LocalMarkers, MarkerWriter
 from korvet.coordinator.peers import Peers
 from korvet.coordinator.service import CoordinatorError, CoordinatorService
 from korvet.coordinator.transactions import TransactionService
-from korvet.draining import announce, hand_over
+from korvet.draining import hand_over
 from korvet.embedded import socket_of
 from korvet.embedded.disk_space import DiskSpace
 from korvet.groups.config import GroupConfig
@@ -51,7 +51,7 @@ from korvet.storage.releases import keep_tidy
 from korvet.storage.shared_configs import SharedConfigs
 from korvet.storage.shared_writes import SharedWrites
 from korvet.storage.store import Store
-from korvet.supervisor import keep, once
+from korvet.supervisor import end, keep, once
 from korvet.topics.compaction import LogCleaner
 from korvet.topics.configs import config_problem
 from korvet.topics.directory import TopicDirectory
@@ -84,7 +84,7 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
     address cannot be listened on.
     """
     api.load_all()
-    # Before the lease is taken: after that, clients wait for this broker.
+    # This takes time, and clients wait for the broker once it has its lease.
     freeze_long_lived_objects()
     lifecycle = Lifecycle()
     admin = AdminService(config, lifecycle)
@@ -115,13 +115,13 @@ async def _serve(
         disk = _embedded_disk(config, redis_url)
         parts = _assemble(live, lifecycle, listener, store, security, groups, disk)
         tasks = _server_tasks(parts)
-        announcement = once("announcement", announce(parts))
+        announcement = once("announcement", parts.mailbox.announce())
         try:
             setup = partial(_setup, parts, redis_url)
             now_ready = partial(_ready, parts, setup, ready, next(iter(endpoints.values())))
             await _run(parts, admin, setup, now_ready)
         finally:
-            await _end([*tasks, announcement])
+            await end(*tasks, announcement)
             await parts.transactions.close()
             await parts.peers.close()
             await parts.coordinator.close()
@@ -249,7 +249,7 @@ async def _run(
         if parts.lifecycle.phase is Phase.SERVING:
             parts.lifecycle.phase = Phase.DRAINING
             await asyncio.sleep(parts.config.drain_wait_ms / 1000)
-        await _end(tasks)
+        await end(*tasks)
         if not member.alone:
             await hand_over(parts)
         parts.lifecycle.phase = Phase.STOPPING
@@ -347,12 +347,6 @@ def _housekeeping(parts: Parts) -> list[asyncio.Task[None]]:
     return tasks
 
 
-async def _end(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
 def _embedded_disk(config: Config, redis_url: str) -> DiskSpace | None:
     """Returns the disk of the embedded server; None if korvet uses another Redis."""
     folder = Path(config.data_dir).absolute()
@@ -403,9 +397,7 @@ class _ChangeListener:
 
     async def close(self) -> None:
         """Cancel deletions in progress; another broker finishes them, or this one after its next start."""
-        if self._finishing is not None:
-            self._finishing.cancel()
-            await asyncio.gather(self._finishing, return_exceptions=True)
+        await end(self._finishing)
 
     async def _finish_deletes(self) -> None:
         """Finish the deletions that another broker began; that broker may have died since."""

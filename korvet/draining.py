@@ -1,4 +1,4 @@
-"""Brokers that come and go: the others know at once, and clients are sent to them."""
+"""How a broker leaves: the other brokers lead at once, and clients are sent to them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,6 @@ if TYPE_CHECKING:
 _REDIRECTED_S: Final = 1.0
 # Limits the time until the other brokers know that this broker leaves: longer than their renewals' interval.
 _INFORMED_S: Final = 0.3
-
-
-async def announce(parts: Parts) -> None:
-    """Let the other brokers know that this broker has joined."""
-    await parts.mailbox.announce()
 
 
 async def hand_over(parts: Parts) -> None:

@@ -56,6 +56,14 @@ def once(name: str, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     return task
 
 
+async def end(*tasks: asyncio.Task[Any] | None) -> None:
+    """Cancel tasks, and wait until they have ended. None stands for work that was not begun."""
+    begun = [task for task in tasks if task is not None]
+    for task in begun:
+        task.cancel()
+    await asyncio.gather(*begun, return_exceptions=True)
+
+
 def _ended(task: asyncio.Task[Any]) -> None:
     _running.discard(task)
     if not task.cancelled() and (error := task.exception()) is not None:

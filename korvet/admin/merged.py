@@ -25,7 +25,7 @@ from korvet.metrics.merging import merged
 from korvet.observe import collectors
 from korvet.observe.event_loop import EventLoopLag
 from korvet.observe.registry import Registry
-from korvet.supervisor import keep
+from korvet.supervisor import end, keep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -81,9 +81,7 @@ class MergedService:
 
     async def close(self) -> None:
         """Serve nothing any more."""
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
+        await end(self._watch)
         if self._server is not None:
             await self._server.close()
         self._cleanup.close()

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 from korvet.admin.http import Response, quality
 from korvet.metrics.exposition import OPEN_METRICS, TEXT, rendered
 from korvet.metrics.families.process import SCRAPE_SECONDS
-from korvet.metrics.family import NO_LABELS, Samples
 from korvet.slices import sliced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from korvet.admin.http import Request
+    from korvet.metrics.family import Samples
     from korvet.observe.registry import Registry
 
 # The time for which the event loop is held at once, so that a scrape does not delay clients.
@@ -47,7 +47,7 @@ class MetricsPage:
 
     def collect(self) -> Iterator[Samples]:
         """See Collector."""
-        yield Samples(SCRAPE_SECONDS, [(NO_LABELS, self._took_s)])
+        yield SCRAPE_SECONDS.single(self._took_s)
 
 
 def prefers_open_metrics(accept: str) -> bool:

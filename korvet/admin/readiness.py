@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from korvet.admin.health import CHECKS, Check, Facts, Server, is_ready, readiness
 from korvet.metrics.families import process
-from korvet.metrics.family import NO_LABELS, Samples
+from korvet.metrics.family import Samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,7 @@ class Readiness:
     def collect(self) -> Iterator[Samples]:
         """See Collector."""
         checks = self.checks()
-        yield Samples(process.READY, [(NO_LABELS, int(is_ready(checks)))])
+        yield process.READY.single(int(is_ready(checks)))
         rows = [(process.READY_CHECK.text(check.name), int(not check.problem)) for check in checks]
         yield Samples(process.READY_CHECK, rows)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
 from functools import partial
@@ -18,7 +17,7 @@ from korvet.config.errors import ConfigError
 from korvet.server.acceptor import Acceptor, bind
 from korvet.server.connections import ConnectionLimits, Connections
 from korvet.server.tls import ServerTls
-from korvet.supervisor import keep
+from korvet.supervisor import end, keep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,9 +77,7 @@ class AdminServer:
             acceptor.close()
         for connection in list(self._open):
             connection.end()
-        for watch in self._watches:
-            watch.cancel()
-        await asyncio.gather(*self._watches, return_exceptions=True)
+        await end(*self._watches)
         if self._socket is not None:
             self._socket.unlink(missing_ok=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -16,9 +15,10 @@ from korvet.admin.status import StatusPage
 from korvet.observe import collectors
 from korvet.observe.event_loop import EventLoopLag
 from korvet.observe.registry import Registry
-from korvet.supervisor import keep
+from korvet.supervisor import end, keep
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from korvet.config.settings import Config
@@ -75,9 +75,7 @@ class AdminService:
 
     async def close(self) -> None:
         """Serve nothing any more."""
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
+        await end(self._watch)
         if self._server is not None:
             await self._server.close()
 

@@ -5,7 +5,6 @@ Both arrive in the order in which they were sent, so that a marker follows what 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -16,10 +15,11 @@ from kio.schema.errors import ErrorCode
 from korvet.records.control import ControlMarker  # noqa: TC001 - decoded
 from korvet.storage.errors import StorageError
 from korvet.storage.link.futures import awaited
-from korvet.supervisor import once
+from korvet.supervisor import end, once
 from korvet.transactions.messages import AddReply, AddRequest, TopicPartition
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from korvet.coordinator.markers import LocalMarkers
@@ -108,7 +108,4 @@ class Peers:
 
     async def close(self) -> None:
         """Stop answering."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(*self._tasks)

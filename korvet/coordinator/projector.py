@@ -20,7 +20,7 @@ from korvet.offsets.partition import partition_for
 from korvet.storage.errors import StorageError, WrongType
 from korvet.storage.link.futures import resolve
 from korvet.storage.redis_groups.projection import GroupCommit, Projection
-from korvet.supervisor import keep
+from korvet.supervisor import end, keep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -231,9 +231,7 @@ class Projector:
     async def close(self) -> None:
         """Stop retrying. The next load finds what is missing then."""
         self._closed = True
-        if self._retrying is not None:
-            self._retrying.cancel()
-            await asyncio.gather(self._retrying, return_exceptions=True)
+        await end(self._retrying)
 
     # After a load
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from korvet.metrics.histogram import Histogram
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 Value: TypeAlias = int | float | Histogram
 
@@ -48,6 +48,14 @@ class Family:
         Collectors keep the texts of long-lived samples.
         """
         return label_text(zip(self.labels, values, strict=True))
+
+    def single(self, value: Value) -> Samples:
+        """Returns the sample of a family without labels."""
+        return Samples(self, [(NO_LABELS, value)])
+
+    def by_label(self, values: Mapping[str, Value]) -> Samples:
+        """Returns the samples of a family with one label, by its values."""
+        return Samples(self, [(self.text(name), value) for name, value in values.items()])
 
 
 class Samples(NamedTuple):

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from korvet.api.common.services import Services
     from korvet.embedded.disk_space import DiskSpace
-    from korvet.metrics.family import Family, Value
     from korvet.observe.led_partitions import LedPartitions
     from korvet.observe.lifecycle import Lifecycle
     from korvet.server.backpressure import Backpressure
@@ -38,7 +37,7 @@ _LEAST_S: Final = 1.0
 
 def collect_state(lifecycle: Lifecycle) -> Iterator[Samples]:
     """See Collector."""
-    yield _one(brokers.BROKER_STATE, _STATES[lifecycle.phase])
+    yield brokers.BROKER_STATE.single(_STATES[lifecycle.phase])
 
 
 def collect_traffic(counts: LogCounts, led: LedPartitions) -> Iterator[Samples]:
@@ -80,30 +79,30 @@ def collect_fetches(services: Services) -> Iterator[Samples]:
     """See Collector. Fetches that wait, fetch sessions, and memory."""
     yield Samples(brokers.PURGATORY, [(brokers.PURGATORY.text("Fetch"), len(services.deadlines))])
     sessions = services.fetch_sessions
-    yield _one(brokers.SESSIONS, len(sessions))
-    yield _one(brokers.SESSION_PARTITIONS, sessions.partitions)
-    yield _one(brokers.SESSION_EVICTIONS, sessions.evicted)
-    yield _one(brokers.FETCH_MEMORY_BYTES, services.fetch_memory.held_bytes)
+    yield brokers.SESSIONS.single(len(sessions))
+    yield brokers.SESSION_PARTITIONS.single(sessions.partitions)
+    yield brokers.SESSION_EVICTIONS.single(sessions.evicted)
+    yield brokers.FETCH_MEMORY_BYTES.single(services.fetch_memory.held_bytes)
 
 
 def collect_backpressure(backpressure: Backpressure) -> Iterator[Samples]:
     """See Collector."""
-    yield _one(brokers.BACKPRESSURE_SECONDS, backpressure.total_blocked_s)
-    yield _one(brokers.BACKPRESSURE_HOLDS, backpressure.holds)
-    yield _one(brokers.BACKPRESSURE_WAITING, backpressure.waiting)
-    yield _one(brokers.IN_FLIGHT_BYTES, backpressure.in_flight_bytes)
+    yield brokers.BACKPRESSURE_SECONDS.single(backpressure.total_blocked_s)
+    yield brokers.BACKPRESSURE_HOLDS.single(backpressure.holds)
+    yield brokers.BACKPRESSURE_WAITING.single(backpressure.waiting)
+    yield brokers.IN_FLIGHT_BYTES.single(backpressure.in_flight_bytes)
 
 
 def collect_lease(member: Membership, logs: LogCounts) -> Iterator[Samples]:
     """See Collector. The lease, and changes of leaders."""
     counts = member.counts
-    yield _one(brokers.LEASE_RENEWALS, counts.renewals)
-    yield _one(brokers.LEASE_FAILURES, counts.failed)
-    yield _one(brokers.LEASE_EXPIRIES, counts.expired)
-    yield _one(brokers.VERSION_CHANGES, counts.versions)
-    yield _one(brokers.VERSION, member.assignment.version)
-    yield _one(brokers.FENCED, logs.fenced)
-    yield _one(brokers.UNCLEAN_ELECTIONS, counts.rejoins)
+    yield brokers.LEASE_RENEWALS.single(counts.renewals)
+    yield brokers.LEASE_FAILURES.single(counts.failed)
+    yield brokers.LEASE_EXPIRIES.single(counts.expired)
+    yield brokers.VERSION_CHANGES.single(counts.versions)
+    yield brokers.VERSION.single(member.assignment.version)
+    yield brokers.FENCED.single(logs.fenced)
+    yield brokers.UNCLEAN_ELECTIONS.single(counts.rejoins)
 
 
 def collect_appends(counts: LogCounts) -> Iterator[Samples]:
@@ -114,44 +113,43 @@ def collect_appends(counts: LogCounts) -> Iterator[Samples]:
         "own": counts.own,
         "marker": counts.markers,
     }
-    yield Samples(brokers.APPENDED, [(brokers.APPENDED.text(name), count) for name, count in routes.items()])
-    refusals = sorted(counts.refusals.items())
-    yield Samples(brokers.REFUSALS, [(brokers.REFUSALS.text(reason), count) for reason, count in refusals])
-    yield _one(brokers.READ_BACK, counts.read_back)
-    yield _one(brokers.BATCHES, counts.batches)
-    yield _one(brokers.RECORDS, counts.client_records)
+    yield brokers.APPENDED.by_label(routes)
+    yield brokers.REFUSALS.by_label(dict(sorted(counts.refusals.items())))
+    yield brokers.READ_BACK.single(counts.read_back)
+    yield brokers.BATCHES.single(counts.batches)
+    yield brokers.RECORDS.single(counts.client_records)
 
 
 def collect_caches(resources: LogResources) -> Iterator[Samples]:
     """See Collector. The tail cache and the records read ahead."""
     tails = resources.tails
-    yield _one(brokers.TAIL_HITS, tails.hits)
-    yield _one(brokers.TAIL_MISSES, tails.misses)
-    yield _one(brokers.TAIL_HIT_BYTES, tails.hit_bytes)
-    yield _one(brokers.TAIL_DROPPED, tails.dropped)
-    yield _one(brokers.TAIL_BYTES, tails.held_bytes)
-    yield _one(brokers.TAIL_LIMIT, tails.limit_bytes)
-    yield _one(brokers.READAHEAD_BYTES, resources.readaheads.held_bytes)
+    yield brokers.TAIL_HITS.single(tails.hits)
+    yield brokers.TAIL_MISSES.single(tails.misses)
+    yield brokers.TAIL_HIT_BYTES.single(tails.hit_bytes)
+    yield brokers.TAIL_DROPPED.single(tails.dropped)
+    yield brokers.TAIL_BYTES.single(tails.held_bytes)
+    yield brokers.TAIL_LIMIT.single(tails.limit_bytes)
+    yield brokers.READAHEAD_BYTES.single(resources.readaheads.held_bytes)
 
 
 def collect_compaction(counts: CompactionCounts) -> Iterator[Samples]:
     """See Collector."""
-    yield _one(brokers.COMPACTIONS, counts.runs)
-    yield _one(brokers.COMPACTED, counts.removed)
-    yield _one(brokers.COMPACTION_SECONDS, counts.seconds)
-    yield _one(brokers.COMPACTION_FAILURES, counts.failed)
-    yield _one(brokers.COMPACTION_PASSES, counts.passes)
-    yield _one(brokers.COMPACTION_LEFT, counts.left)
+    yield brokers.COMPACTIONS.single(counts.runs)
+    yield brokers.COMPACTED.single(counts.removed)
+    yield brokers.COMPACTION_SECONDS.single(counts.seconds)
+    yield brokers.COMPACTION_FAILURES.single(counts.failed)
+    yield brokers.COMPACTION_PASSES.single(counts.passes)
+    yield brokers.COMPACTION_LEFT.single(counts.left)
 
 
 def collect_disk(disk: DiskSpace | None) -> Iterator[Samples]:
     """See Collector. Without an embedded server the families have no samples."""
-    values = () if disk is None else (disk.free_bytes, disk.reserve_bytes, int(disk.is_short))
     families = brokers.DISK_FREE, brokers.DISK_RESERVE, brokers.DISK_SHORT
-    if not values:
+    if disk is None:
         yield from (Samples(family, ()) for family in families)
     else:
-        yield from (_one(family, value) for family, value in zip(families, values, strict=True))
+        values = disk.free_bytes, disk.reserve_bytes, int(disk.is_short)
+        yield from (family.single(value) for family, value in zip(families, values, strict=True))
 
 
 class IdleTime:
@@ -175,9 +173,5 @@ class IdleTime:
             busy = (used_s - self._used_s) / (now_s - self._since_s)
             self._idle = min(max(1.0 - busy, 0.0), 1.0)
             self._since_s, self._used_s = now_s, used_s
-        yield _one(brokers.IDLE, self._idle)
-        yield _one(brokers.HANDLER_IDLE, self._idle)
-
-
-def _one(family: Family, value: Value) -> Samples:
-    return Samples(family, [(NO_LABELS, value)])
+        yield brokers.IDLE.single(self._idle)
+        yield brokers.HANDLER_IDLE.single(self._idle)

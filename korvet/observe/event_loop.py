@@ -6,11 +6,12 @@ import asyncio
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from korvet.metrics.families.process import LOOP_LAG
-from korvet.metrics.family import NO_LABELS, Samples
 from korvet.metrics.histogram import Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from korvet.metrics.family import Samples
 
 # Interval of the measurements: their cost does not show.
 _INTERVAL_S: Final = 0.1
@@ -33,4 +34,4 @@ class EventLoopLag:
 
     def collect(self) -> Iterator[Samples]:
         """See Collector."""
-        yield Samples(LOOP_LAG, [(NO_LABELS, self._lag)])
+        yield LOOP_LAG.single(self._lag)

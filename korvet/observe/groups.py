@@ -9,7 +9,7 @@ from uuid import UUID
 
 from korvet.groups.consumer.group import ConsumerGroup
 from korvet.metrics.families import groups as families
-from korvet.metrics.family import NO_LABELS, Samples
+from korvet.metrics.family import Samples
 from korvet.offsets.consumer_protocol import DecodeError, decode_assignment
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from korvet.coordinator.partitions import LoadCounts
     from korvet.groups.group import Group
-    from korvet.metrics.family import Family
     from korvet.observe.lag import WatchedGroup
     from korvet.observe.parts import Parts
     from korvet.storage.topic import Topic
@@ -116,7 +115,7 @@ class GroupCollector:
         shown = [(name, group) for name, group in present.items() if lag.shows_group(name)]
         shown = shown[: self._parts.config.metrics_max_rows]
         whole = sum((watched := lag.groups.get(name)) is None or watched.is_shown for name, _ in shown)
-        yield Samples(families.LEFT_OUT, [(NO_LABELS, len(present) - whole)])
+        yield families.LEFT_OUT.single(len(present) - whole)
         text = families.MEMBERS.text
         yield Samples(families.MEMBERS, ((text(name), len(group.members)) for name, group in shown))
         info = families.INFO.text
@@ -128,7 +127,7 @@ class GroupCollector:
             ),
         )
         states = Counter(group.state_name for group in present.values())
-        yield _by_label(families.GROUPS, states)
+        yield families.GROUPS.by_label(states)
         for family, of_group in (
             (families.REBALANCES, counts.rebalances),
             (families.COMMITS, counts.commits),
@@ -296,25 +295,25 @@ def collect_coordinators(parts: Parts) -> Iterator[Samples]:
     """See Collector."""
     coordinator, transactions = parts.coordinator, parts.transactions
     counts = coordinator.counts
-    yield Samples(families.REBALANCE_SECONDS, [(NO_LABELS, counts.rebalance_seconds)])
-    yield Samples(families.COMMIT_SECONDS, [(NO_LABELS, counts.commit_seconds)])
+    yield families.REBALANCE_SECONDS.single(counts.rebalance_seconds)
+    yield families.COMMIT_SECONDS.single(counts.commit_seconds)
     requests = {
         "join": counts.joins,
         "sync": counts.syncs,
         "heartbeat": counts.heartbeats,
         "leave": counts.leaves,
     }
-    yield _by_label(families.REQUESTS, requests)
-    yield Samples(families.EXPIRED_MEMBERS, [(NO_LABELS, counts.expired_members)])
+    yield families.REQUESTS.by_label(requests)
+    yield families.EXPIRED_MEMBERS.single(counts.expired_members)
     offsets = {
         "committed": counts.committed_offsets,
         "exported": counts.exported_offsets,
         "expired": counts.expired_offsets,
     }
-    yield _by_label(families.OFFSETS, offsets)
-    yield Samples(families.DIVERGED, [(NO_LABELS, counts.diverged_groups)])
+    yield families.OFFSETS.by_label(offsets)
+    yield families.DIVERGED.single(counts.diverged_groups)
     waiting, failed = coordinator.unprojected
-    yield _by_label(families.UNPROJECTED, {"waiting": waiting, "failed": failed})
+    yield families.UNPROJECTED.by_label({"waiting": waiting, "failed": failed})
     yield from _loads({"groups": coordinator, "transactions": transactions})
 
 
@@ -346,7 +345,3 @@ def _loads(coordinators: dict[str, _Coordinator]) -> Iterator[Samples]:
     seconds, reloads = families.LOAD_SECONDS, families.RELOADS
     yield Samples(seconds, [(seconds.text(name), each.load_seconds) for name, each in loads.items()])
     yield Samples(reloads, [(reloads.text(name), each.reloads) for name, each in loads.items()])
-
-
-def _by_label(family: Family, counts: dict[str, int]) -> Samples:
-    return Samples(family, [(family.text(name), count) for name, count in counts.items()])

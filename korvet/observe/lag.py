@@ -38,11 +38,11 @@ log = logging.getLogger(__name__)
 
 # Limits the logs whose groups are read at once: a stream may have thousands.
 _BACKLOGS_AT_ONCE: Final = 4
-# Logs of a look, if there are more than these and few have changed.
+# Limits the logs that one look reads, unless more of them are urgent.
 _MOST_LOGS: Final = 1_000
 # Limits the time that a look holds the event loop at once: clients wait as long.
 _SLICE_S: Final = 0.001
-# How many looks a change of a log is remembered for.
+# A log that has changed is read in each of this many looks after that.
 _LATELY: Final = 6
 # After a look, the watch rests for at least this multiple of the time that the look took.
 _RESTS: Final = 1
@@ -103,7 +103,7 @@ class LagWatch:
         self.topics_left_out = 0
         self.looks = 0
         self.looked_at_s: float | None = None
-        """When the last look began that came to its end (time.monotonic)."""
+        """When the last complete look began (time.monotonic)."""
         self.look_seconds = Histogram(_ROUND_BOUNDS)
         self.counting = Counting()
 

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from korvet.causes import Causes
 from korvet.metrics.families import brokers
-from korvet.metrics.family import NO_LABELS, Samples
+from korvet.metrics.family import Samples
 from korvet.storage.brokers.assignment import NO_NODE
 from korvet.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from korvet.metrics.family import Family
     from korvet.storage.brokers.membership import Membership
     from korvet.storage.catalogue import Catalogue
     from korvet.storage.copies import Copies, PartitionCopies
@@ -137,10 +136,10 @@ def collect_controller(member: Membership, catalogue: Catalogue, led: LedPartiti
     """See Collector. What Kafka's controller reports."""
     led.look()
     is_controller = int(member.is_controller)
-    yield _one(brokers.ACTIVE_CONTROLLER, is_controller)
-    yield _one(brokers.OFFLINE_PARTITIONS, is_controller * led.offline)
-    yield _one(brokers.GLOBAL_TOPICS, is_controller * len(catalogue.topics))
-    yield _one(brokers.GLOBAL_PARTITIONS, is_controller * led.partitions)
+    yield brokers.ACTIVE_CONTROLLER.single(is_controller)
+    yield brokers.OFFLINE_PARTITIONS.single(is_controller * led.offline)
+    yield brokers.GLOBAL_TOPICS.single(is_controller * len(catalogue.topics))
+    yield brokers.GLOBAL_PARTITIONS.single(is_controller * led.partitions)
 
 
 def collect_replicas(
@@ -150,14 +149,14 @@ def collect_replicas(
     found = led.look()
     states = [(each, _states(each, topics, copies)) for each in found]
     count = sum(len(each.numbers) for each in found)
-    yield _one(brokers.LEADERS, count)
-    yield _one(brokers.PARTITIONS, count)
+    yield brokers.LEADERS.single(count)
+    yield brokers.PARTITIONS.single(count)
     for family, name in (
         (brokers.UNDER_REPLICATED, "under_replicated"),
         (brokers.UNDER_MIN_ISR_COUNT, "under_min"),
         (brokers.AT_MIN_ISR_COUNT, "at_min"),
     ):
-        yield _one(family, sum(_count(each, getattr(state, name)) for each, state in states))
+        yield family.single(sum(_count(each, getattr(state, name)) for each, state in states))
     for family, name in ((brokers.UNDER_MIN_ISR, "under_min"), (brokers.AT_MIN_ISR, "at_min")):
         yield Samples(family, _rows(states, name, led.shown))
 
@@ -172,7 +171,7 @@ class _States(NamedTuple):
 
 def _states(led: _Led, topics: TopicDirectory, copies: PartitionCopies) -> _States:
     wanted = topics.level(led.topic).replicas
-    found = copies.of_topic(led.topic.name, led.topic.partitions)
+    found = copies.of_topic(led.topic.name, led.topic.partitions, wanted)
     if not isinstance(found, list):
         return _States(*_state(found, wanted))
     each = [_state(found[number], wanted) for number in led.numbers]
@@ -181,7 +180,7 @@ def _states(led: _Led, topics: TopicDirectory, copies: PartitionCopies) -> _Stat
 
 def _state(copies: Copies, wanted: int) -> tuple[bool, bool, bool]:
     in_sync = copies.in_sync
-    return in_sync < copies.expecting(wanted).expected, in_sync < wanted, in_sync == wanted
+    return in_sync < copies.expected, in_sync < wanted, in_sync == wanted
 
 
 def _count(led: _Led, holds: bool | list[bool]) -> int:
@@ -198,7 +197,3 @@ def _rows(states: list[tuple[_Led, _States]], name: str, shown: frozenset[str]) 
         else:
             value = int(holds)
             yield from ((text, value) for text in led.texts)
-
-
-def _one(family: Family, value: int) -> Samples:
-    return Samples(family, [(NO_LABELS, value)])

@@ -68,13 +68,8 @@ def _copies(parts: Parts, led: list[WatchedLog]) -> Iterator[Samples]:
         topic, partition = watched.ordinals.topic, watched.ordinals.partition
         found = by_topic.get(topic.name)
         if found is None:
-            found = parts.copies.of_topic(topic.name, topic.partitions)
             wanted = parts.topics.level(topic).replicas
-            if isinstance(found, list):
-                found = [each.expecting(wanted) for each in found]
-            else:
-                found = found.expecting(wanted)
-            by_topic[topic.name] = found
+            found = by_topic[topic.name] = parts.copies.of_topic(topic.name, topic.partitions, wanted)
         return found[partition] if isinstance(found, list) else found
 
     # From one look at the replicas.
@@ -88,10 +83,10 @@ def _copies(parts: Parts, led: list[WatchedLog]) -> Iterator[Samples]:
 def _looks(parts: Parts) -> Iterator[Samples]:
     lag = parts.lag
     age_s = float("nan") if lag.looked_at_s is None else time.monotonic() - lag.looked_at_s
-    yield Samples(families.COUNTS_AGE, [(NO_LABELS, age_s)])
-    yield Samples(families.COUNTS_ROUND, [(NO_LABELS, lag.look_seconds)])
-    read = {"ends": lag.counting.read_ends, "positions": lag.counting.read_positions}
-    family = families.COUNTS_READ
-    yield Samples(family, [(family.text(what), count) for what, count in read.items()])
-    yield Samples(families.COUNTS_FAILURES, [(NO_LABELS, lag.counting.failures)])
-    yield Samples(families.TOPICS_LEFT_OUT, [(NO_LABELS, lag.topics_left_out)])
+    yield families.COUNTS_AGE.single(age_s)
+    yield families.COUNTS_ROUND.single(lag.look_seconds)
+    yield families.COUNTS_READ.by_label(
+        {"ends": lag.counting.read_ends, "positions": lag.counting.read_positions}
+    )
+    yield families.COUNTS_FAILURES.single(lag.counting.failures)
+    yield families.TOPICS_LEFT_OUT.single(lag.topics_left_out)

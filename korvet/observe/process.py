@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 from korvet import __version__, supervisor
 from korvet.metrics.families import process
-from korvet.metrics.family import NO_LABELS, Samples
+from korvet.metrics.family import Samples
 from korvet.observe.lifecycle import Phase
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterator
 
-    from korvet.metrics.family import Family, Value
     from korvet.observe.lifecycle import Lifecycle
 
 _PAGE_BYTES: Final = resource.getpagesize()
@@ -34,14 +33,14 @@ _START_S: Final = time.time()
 def collect() -> Iterator[Samples]:
     """See Collector."""
     yield Samples(process.BUILD, [(process.BUILD.text(__version__, platform.python_version()), 1)])
-    yield _one(process.START_TIME, _START_S)
-    yield _one(process.CPU_SECONDS, time.process_time())
+    yield process.START_TIME.single(_START_S)
+    yield process.CPU_SECONDS.single(time.process_time())
     virtual_bytes, resident_bytes = _memory_bytes()
-    yield _one(process.RESIDENT_BYTES, resident_bytes)
-    yield _one(process.VIRTUAL_BYTES, virtual_bytes)
-    yield _one(process.OPEN_FILES, len(os.listdir(_FILES)) if _FILES.exists() else float("nan"))
+    yield process.RESIDENT_BYTES.single(resident_bytes)
+    yield process.VIRTUAL_BYTES.single(virtual_bytes)
+    yield process.OPEN_FILES.single(len(os.listdir(_FILES)) if _FILES.exists() else float("nan"))
     most_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    yield _one(process.MAX_FILES, float("inf") if most_files == resource.RLIM_INFINITY else most_files)
+    yield process.MAX_FILES.single(float("inf") if most_files == resource.RLIM_INFINITY else most_files)
     for family, key in (
         (process.GC_COLLECTIONS, "collections"),
         (process.GC_COLLECTED, "collected"),
@@ -49,7 +48,7 @@ def collect() -> Iterator[Samples]:
     ):
         counts = enumerate(gc.get_stats())
         yield Samples(family, [(family.text(generation), count[key]) for generation, count in counts])
-    yield _counted(process.BACKGROUND_FAILURES, supervisor.failures)
+    yield process.BACKGROUND_FAILURES.by_label(dict(sorted(supervisor.failures.items())))
 
 
 def collect_phase(lifecycle: Lifecycle) -> Iterator[Samples]:
@@ -60,15 +59,7 @@ def collect_phase(lifecycle: Lifecycle) -> Iterator[Samples]:
 
 def collect_exceptions(failures: Counter[str]) -> Iterator[Samples]:
     """See Collector. `failures`: Dispatcher.failures."""
-    yield _counted(process.REQUEST_EXCEPTIONS, failures)
-
-
-def _one(family: Family, value: Value) -> Samples:
-    return Samples(family, [(NO_LABELS, value)])
-
-
-def _counted(family: Family, counts: Counter[str]) -> Samples:
-    return Samples(family, [(family.text(name), count) for name, count in sorted(counts.items())])
+    yield process.REQUEST_EXCEPTIONS.by_label(dict(sorted(failures.items())))
 
 
 def _memory_bytes() -> tuple[float, float]:

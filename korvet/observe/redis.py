@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from korvet.metrics.families import redis
-from korvet.metrics.family import NO_LABELS, Samples
+from korvet.metrics.family import Samples
 from korvet.storage.link.clock import steady_s
 from korvet.storage.link.counts import BARRIER_WAITS, LINKS
 from korvet.storage.link.eviction import may_evict_ours
@@ -38,7 +38,7 @@ def collect_links() -> Iterator[Samples]:
     ]
     for family, values in of_kinds:
         yield Samples(family, list(zip(texts, values, strict=True)))
-    yield Samples(redis.BARRIER, [(NO_LABELS, BARRIER_WAITS)])
+    yield redis.BARRIER.single(BARRIER_WAITS)
 
 
 def collect_servers(router: Router) -> Iterator[Samples]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from korvet.observe.led_partitions import LedPartitions
     from korvet.storage.log.counts import LogCounts, TopicCounts
 
-# Kafka shows the fetches of consumers under this name as well; ours are all of consumers.
+# Kafka also reports consumers' fetches under this name; korvet's brokers fetch nothing from each other.
 _OTHER_NAMES: Final = {"Fetch": "FetchConsumer"}
 # The names of requests in the families of Redpanda.
 _REDPANDA: Final = {"Produce": "produce", "Fetch": "consume"}

@@ -16,7 +16,7 @@ from korvet.server.connection import Connection
 from korvet.server.connections import ConnectionLimits, Connections
 from korvet.server.listener_access import ConfiguredAccess, ListenerAccess
 from korvet.server.tls import ServerTls, context_of
-from korvet.supervisor import keep
+from korvet.supervisor import end, keep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine
@@ -151,9 +151,7 @@ class Listener:
         """Accept no more clients, answer the requests in progress, and close all connections."""
         for acceptor in self._acceptors.values():
             acceptor.close()
-        for watch in self._watches:
-            watch.cancel()
-        await asyncio.gather(*self._watches, return_exceptions=True)
+        await end(*self._watches)
         if self._dispatch is not None:
             await _within(self._dispatch.finish(), _DRAIN_TIMEOUT_S)
         for connection in self._connections:

@@ -73,12 +73,14 @@ class PartitionCopies:
         """The number of replicas that every partition should have."""
         return self._expected
 
-    def of_topic(self, topic: str, count: int) -> Copies | list[Copies]:
-        """The copies of any partition of a topic, or those of each of its first `count` partitions."""
+    def of_topic(self, topic: str, count: int, wanted: int = 0) -> Copies | list[Copies]:
+        """The copies of any partition of a topic, or those of each of its first `count` partitions. At least
+        `wanted` replicas are expected.
+        """
         if self._same is not None:
-            return self._same
+            return self._same.expecting(wanted)
         key, links = self._keyspace.stream, self._router.links
-        return [self._of(links(key(topic, index)).server) for index in range(count)]
+        return [self._of(links(key(topic, index)).server).expecting(wanted) for index in range(count)]
 
     def _of(self, server: Server) -> Copies:
         replication = server.replication

@@ -46,10 +46,7 @@ def copies_of(context: RequestContext, topic: Topic) -> Copies | list[Copies]:
     """
     services = context.services
     wanted = services.topics.level(topic).replicas
-    found = services.copies.of_topic(services.topics.target(topic).name, topic.partitions)
-    if isinstance(found, list):
-        return [copies.expecting(wanted) for copies in found]
-    return found.expecting(wanted)
+    return services.copies.of_topic(services.topics.target(topic).name, topic.partitions, wanted)
 
 
 def replication_factor(context: RequestContext, topic: Topic) -> int:

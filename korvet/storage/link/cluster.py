@@ -17,7 +17,7 @@ from korvet.storage.link.redis_link import RedisLink
 from korvet.storage.link.server import Server
 from korvet.storage.link.slot_links import RETRY_PAUSE_S, SlotLinks, connected_soon
 from korvet.storage.link.slots import SLOTS, parse_slots, redirected_to, slot_of
-from korvet.supervisor import keep, once
+from korvet.supervisor import end, keep, once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Sequence
@@ -108,10 +108,7 @@ class Cluster:
     async def close(self) -> None:
         """See Router."""
         self._closed = True
-        tasks = [*self._tasks, *([self._reading] if self._reading else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(*self._tasks, self._reading)
         for links in self._slots.values():
             links.write_functions.give_up()
             links.read.give_up()

@@ -119,7 +119,7 @@ class FunctionCaller(Caller):
         self._held.clear()
         self._recovering = False
         self._link.send(pack_command("FUNCTION", "LOAD", "REPLACE", library_source()), _report_load)
-        # Fails if Redis has it, as it should.
+        # Redis refuses this if it still has the library for applications.
         self._link.send(pack_command("FUNCTION", "LOAD", public_source()), lambda _: None)
         for payload, on_reply in waiting:
             self._link.send(payload, on_reply)

@@ -21,7 +21,7 @@ from korvet.storage.link.module_verdict import (
     replicas_of,
 )
 from korvet.storage.link.redis_link import RedisLink
-from korvet.supervisor import keep
+from korvet.supervisor import end, keep
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -85,8 +85,7 @@ class ServerModule:
     async def close(self) -> None:
         """Stop looking."""
         self.lost()
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await end(self._task)
 
     async def _run(self) -> NoReturn:
         while True:

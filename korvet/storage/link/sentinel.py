@@ -13,7 +13,7 @@ from korvet.storage.link.address import SentinelAddress, parse_target
 from korvet.storage.link.primary_views import PrimaryViews, View, newest_of, parse_view
 from korvet.storage.link.redis_link import RedisLink
 from korvet.storage.link.server import OneServer
-from korvet.supervisor import keep, once
+from korvet.supervisor import end, keep, once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -228,8 +228,7 @@ class _Sentinel:
 
     async def close(self) -> None:
         """Stop asking."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await end(self._task)
         await asyncio.gather(self._link.close(), self._messages.close())
 
     def _subscribe(self) -> None:

@@ -19,7 +19,7 @@ from korvet.storage.link.library import FunctionCaller
 from korvet.storage.link.module import ServerModule
 from korvet.storage.link.redis_link import RedisLink
 from korvet.storage.link.replication import Replication, parse_replication
-from korvet.supervisor import keep, once
+from korvet.supervisor import end, keep, once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -355,11 +355,8 @@ class Server:
 
     async def close(self) -> None:
         """Close both links; commands in flight fail with LinkLost."""
-        if self._checking is not None:
-            self._checking.cancel()
-            await asyncio.gather(self._checking, return_exceptions=True)
-        self._watching.cancel()
-        await asyncio.gather(self._watching, return_exceptions=True)
+        await end(self._checking)
+        await end(self._watching)
         await self.module.close()
         await self.barriers.close()
         await asyncio.gather(self.read.close(), self.write.close())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from korvet.records.kernel import pack_command
 from korvet.storage.link.functions import named
-from korvet.supervisor import keep
+from korvet.supervisor import end, keep
 
 if TYPE_CHECKING:
     from korvet.storage.log.state import LogState
@@ -46,9 +46,7 @@ class Watermarks:
 
     async def close(self) -> None:
         """Note no more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end(self._task)
 
     async def _run(self) -> NoReturn:
         while True:

@@ -13,20 +13,12 @@ import pytest
 from korvet.admin import connection
 from korvet.admin.connection import HttpConnection
 from korvet.admin.http import MOST_HEAD_BYTES, Request, Response, text_response
+from tests.support.running import run
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable
 
-DEADLINE_S = 20
 GET = b"GET /%b HTTP/1.1\r\nHost: a\r\n\r\n"
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    async def timed() -> None:
-        async with asyncio.timeout(DEADLINE_S):
-            await work
-
-    asyncio.run(timed())
 
 
 class Client:

@@ -21,20 +21,13 @@ from korvet.config.errors import ConfigError
 from korvet.config.settings import Config
 from tests.support.certificates import Authority
 from tests.support.pages import Pages
+from tests.support.running import run
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
 DEADLINE_S = 20
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    async def timed() -> None:
-        async with asyncio.timeout(DEADLINE_S):
-            await work
-
-    asyncio.run(timed())
 
 
 @asynccontextmanager

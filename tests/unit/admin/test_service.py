@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from korvet.admin.client import fetch
 from korvet.admin.service import AdminService
 from korvet.config.settings import Config
 from korvet.observe.lifecycle import Lifecycle, Phase
+from tests.support.running import run
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
     from pathlib import Path
 
 DEADLINE_S = 20
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    async def timed() -> None:
-        async with asyncio.timeout(DEADLINE_S):
-            await work
-
-    asyncio.run(timed())
 
 
 def test_without_an_address_nothing_runs() -> None:

@@ -102,7 +102,7 @@ def test_replicas_of_one_server() -> None:
         # Nobody has ever seen the replica that the topic asks for.
         (Copies(), 1, count, count, 0),
     ):
-        page = replicas(cluster, lambda name, number, same=copies: same, wanted)
+        page = replicas(cluster, lambda name, number, wanted, same=copies: same.expecting(wanted), wanted)
         assert page[f"{MANAGER}leadercount"] == page[f"{MANAGER}partitioncount"] == count
         assert page[f"{MANAGER}underreplicatedpartitions"] == under
         assert page[f"{MANAGER}underminisrpartitioncount"] == under_min
@@ -116,7 +116,7 @@ def test_replicas_of_several_servers() -> None:
     cluster = Cluster()
     first = cluster.numbers["b"][0]
 
-    def copies(name: str, number: int) -> list[Copies]:
+    def copies(name: str, number: int, wanted: int) -> list[Copies]:
         return [Copies(1, 1, 0 if (name, index) == ("b", first) else 1) for index in range(number)]
 
     page = replicas(cluster, copies, 1)
@@ -154,7 +154,7 @@ def test_sizes_of_led_partitions() -> None:
 def test_topics_that_the_settings_leave_out_have_no_rows() -> None:
     cluster = Cluster()
     cluster.shown = [each for each in cluster.shown if each.name == "b"]
-    page = replicas(cluster, lambda name, number: Copies(), 0)
+    page = replicas(cluster, lambda name, number, wanted: Copies(), 0)
     assert page[f"{MANAGER}leadercount"] == sum(map(len, cluster.numbers.values()))
     rows = {key for key in page if key.startswith("kafka_cluster_partition")}
     assert len(rows) == 2 * len(cluster.numbers["b"])

@@ -14,20 +14,13 @@ from korvet.server.acceptor import Acceptor, bind
 from korvet.server.connection import Connection
 from korvet.server.connections import ConnectionLimits, Connections
 from tests.support.polling import until_async
+from tests.support.running import run
 from tests.unit.server.transports import MAX_REQUEST_BYTES, Held, framed, request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 DEADLINE_S = 20
-
-
-def run(work: Any) -> Any:
-    async def timed() -> Any:
-        async with asyncio.timeout(DEADLINE_S):
-            return await work
-
-    return asyncio.run(timed())
 
 
 def close(sockets: list[socket.socket]) -> None:

@@ -1,0 +1,23 @@
+"""Runs a coroutine in an event loop of its own, within a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+T = TypeVar("T")
+
+DEADLINE_S: Final = 20
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Returns the result. Raises TimeoutError if it takes too long."""
+
+    async def timed() -> T:
+        async with asyncio.timeout(DEADLINE_S):
+            return await work
+
+    return asyncio.run(timed())
