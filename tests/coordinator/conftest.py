@@ -19,6 +19,7 @@ from korvet.groups.messages import (
     CommitRequest,
     CommitTopic,
     FetchedPartition,
+    FetchReply,
     FetchRequest,
     FetchTopic,
     HeartbeatReply,
@@ -69,12 +70,15 @@ class Running:
         )
         return reply.topics[0].partitions[0].error
 
-    async def committed(self, group: str) -> FetchedPartition:
+    async def fetch(self, group: str) -> FetchReply:
         request = FetchRequest(group, (FetchTopic(TOPIC, (0,)),))
-        reply = await self.service.call(group, GroupShard.fetch, request)
+        reply: FetchReply = await self.service.call(group, GroupShard.fetch, request)
+        return reply
+
+    async def committed(self, group: str) -> FetchedPartition:
+        reply = await self.fetch(group)
         assert reply.error == 0
-        fetched: FetchedPartition = reply.topics[0].partitions[0]
-        return fetched
+        return reply.topics[0].partitions[0]
 
     async def join(self, group: str, member_id: str = "", session_timeout_ms: int = 30_000) -> JoinReply:
         request = JoinRequest(

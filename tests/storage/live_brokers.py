@@ -9,7 +9,7 @@ from korvet.config.address import Address
 from korvet.records.kernel import encode_append_records
 from korvet.storage.keys import Keyspace
 from korvet.storage.store import Store
-from tests.storage.proxy import Proxy
+from tests.storage.proxy import Proxy, proxied
 from tests.support.polling import until_async
 
 if TYPE_CHECKING:
@@ -52,22 +52,20 @@ async def proxied_broker(
     server: Server, prefix: str, lease_ms: int = LEASE_MS, node_id: int = 1
 ) -> AsyncIterator[tuple[Proxy, Store]]:
     """A broker whose connections to Redis go through a proxy."""
-    proxy = Proxy(server.socket)
-    url = await proxy.start()
-    store = await Store.open(
-        url,
-        Keyspace(prefix),
-        node_id=node_id,
-        endpoint=Address("localhost", 9000 + node_id),
-        lease_ms=lease_ms,
-    )
-    member_of(store).begin()
-    try:
-        yield proxy, store
-    finally:
-        proxy.release()
-        await store.close()
-        await proxy.close()
+    async with proxied(server.socket) as (proxy, url):
+        store = await Store.open(
+            url,
+            Keyspace(prefix),
+            node_id=node_id,
+            endpoint=Address("localhost", 9000 + node_id),
+            lease_ms=lease_ms,
+        )
+        member_of(store).begin()
+        try:
+            yield proxy, store
+        finally:
+            proxy.release()
+            await store.close()
 
 
 def nodes(store: Store) -> list[int]:

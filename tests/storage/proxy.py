@@ -53,6 +53,7 @@ class Proxy:
         self._appending: set[asyncio.StreamWriter] = set()
 
     async def start(self) -> str:
+        """The URL of the server through the proxy."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         return f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
@@ -140,20 +141,30 @@ class Proxy:
 
 
 @contextlib.asynccontextmanager
+async def proxied(socket: Path) -> AsyncIterator[tuple[Proxy, str]]:
+    """A proxy, and the URL of the server through it."""
+    proxy = Proxy(socket)
+    try:
+        yield proxy, await proxy.start()
+    finally:
+        await proxy.close()
+
+
+@contextlib.asynccontextmanager
 async def proxied_store(
     socket: Path, prefix: str, credentials: str = "", level: Level | None = None
 ) -> AsyncIterator[tuple[Proxy, Store]]:
     """A store that connects through a proxy; `credentials`: user and password of a URL, with the "@";
     `level`: see Store.open.
     """
-    proxy = Proxy(socket)
-    url = (await proxy.start()).replace("redis://", f"redis://{credentials}")
-    store = await Store.open(url, Keyspace(prefix), level=level)
-    try:
-        yield proxy, store
-    finally:
-        await store.close()
-        await proxy.close()
+    async with proxied(socket) as (proxy, url):
+        store = await Store.open(
+            url.replace("redis://", f"redis://{credentials}"), Keyspace(prefix), level=level
+        )
+        try:
+            yield proxy, store
+        finally:
+            await store.close()
 
 
 @contextlib.contextmanager

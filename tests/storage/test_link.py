@@ -17,7 +17,7 @@ from korvet.records.kernel import pack_command
 from korvet.storage.errors import LinkLost, StorageError, StorageFault, StoreError, WrongType
 from korvet.storage.link.address import SentinelAddress, parse_target, parse_url
 from korvet.storage.link.redis_link import RedisLink
-from tests.storage.proxy import Proxy, until
+from tests.storage.proxy import Proxy, proxied, until
 
 if TYPE_CHECKING:
     from tests.storage.conftest import Server
@@ -54,13 +54,9 @@ async def linked(url: str, timeout_ms: int = 15_000) -> AsyncIterator[RedisLink]
 
 
 @asynccontextmanager
-async def proxied(server: Server, timeout_ms: int = 15_000) -> AsyncIterator[tuple[Proxy, RedisLink]]:
-    proxy = Proxy(server.socket)
-    try:
-        async with linked(await proxy.start(), timeout_ms) as link:
-            yield proxy, link
-    finally:
-        await proxy.close()
+async def proxied_link(server: Server, timeout_ms: int = 15_000) -> AsyncIterator[tuple[Proxy, RedisLink]]:
+    async with proxied(server.socket) as (proxy, url), linked(url, timeout_ms) as link:
+        yield proxy, link
 
 
 def test_replies_come_in_order_and_parsed(server: Server, prefix: str, run: Run) -> None:
@@ -132,7 +128,7 @@ def test_a_broken_connection_fails_commands_in_flight_and_is_opened_again(
     server: Server, prefix: str, run: Run
 ) -> None:
     async def work() -> None:
-        async with proxied(server) as (proxy, link):
+        async with proxied_link(server) as (proxy, link):
             proxy.hold_replies()
             proxy.refusing = True
             futures = [link.call("INCR", prefix) for _ in range(3)]
@@ -154,7 +150,7 @@ def test_a_callback_that_raises_after_a_reconnect_costs_no_second_connection(
     server: Server, prefix: str, run: Run
 ) -> None:
     async def work() -> None:
-        async with proxied(server) as (proxy, link):
+        async with proxied_link(server) as (proxy, link):
             calls = 0
 
             def came_up() -> None:
@@ -174,7 +170,7 @@ def test_a_callback_that_raises_after_a_reconnect_costs_no_second_connection(
 
 def test_waiting_for_a_lost_server_is_bounded(server: Server, run: Run) -> None:
     async def work() -> None:
-        async with proxied(server) as (proxy, link):
+        async with proxied_link(server) as (proxy, link):
             proxy.refusing = True
             await proxy.cut()
             await until(lambda: not link.connected)
@@ -330,7 +326,7 @@ def test_a_silent_peer_is_given_up(server: Server, prefix: str, run: Run, asked:
     """A half-open connection: the peer vanished without closing it. Idle connections notice it too."""
 
     async def work() -> None:
-        async with proxied(server, TIMEOUT_MS) as (proxy, link):
+        async with proxied_link(server, TIMEOUT_MS) as (proxy, link):
             await link.call("SET", prefix, "there")
             proxy.hold_replies()
             if asked:
@@ -381,7 +377,7 @@ def test_the_kernel_gives_up_a_peer_that_acknowledges_nothing(server: Server, ru
         pytest.skip("this system has no TCP_USER_TIMEOUT")
 
     async def work() -> None:
-        async with proxied(server, TIMEOUT_MS) as (_, link):
+        async with proxied_link(server, TIMEOUT_MS) as (_, link):
             assert link._connection is not None
             assert link._connection.transport is not None
             own = link._connection.transport.get_extra_info("socket")

@@ -34,12 +34,14 @@ class TerminalProgram:
         termios.tcsetwinsize(theirs, (rows, columns))
         self.modes = termios.tcgetattr(theirs)
         self._theirs = theirs
+        # These variables override the terminal's size. GNU readline sets them in the processes of pytest.
+        inherited = {name: value for name, value in env.items() if name not in {"COLUMNS", "LINES"}}
         self.process = subprocess.Popen(
             [sys.executable, "-c", _TAKE_TERMINAL, *command],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            env=dict(env) | {"TERM": "xterm-256color"},
+            env=inherited | {"TERM": "xterm-256color"},
             start_new_session=True,
         )
         self.written = ""
