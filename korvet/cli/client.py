@@ -169,11 +169,12 @@ def check(code: ErrorCode | int, subject: str, message: str | None = None) -> No
 
 
 class Cluster:
-    """A Kafka cluster, found by a bootstrap address. Each request goes to the broker that can answer it."""
+    """A Kafka cluster, found by bootstrap addresses. Each request goes to the broker that can answer it."""
 
     def __init__(self, bootstrap: str, timeout_s: float = TIMEOUT_S) -> None:
+        """`bootstrap` is a list of HOST:PORT, separated by commas. Raises ClientError."""
         try:
-            self._bootstrap = parse_address(bootstrap)
+            self._bootstraps = tuple(parse_address(each.strip()) for each in bootstrap.split(","))
         except ValueError as error:
             raise ClientError(f"--bootstrap-server: {error}") from error
         try:
@@ -202,7 +203,20 @@ class Cluster:
 
     def ask(self, request: RequestPayload, kind: type[Response], broker: Address | None = None) -> Response:
         """Send a request to a broker, by default the bootstrap broker. Raises ClientError."""
-        return self._connection(broker or self._bootstrap).ask(request, kind)
+        connection = self._bootstrap() if broker is None else self._connection(broker)
+        return connection.ask(request, kind)
+
+    def _bootstrap(self) -> Connection:
+        """The connection to the first bootstrap address on which a broker answers."""
+        refused = []
+        for address in self._bootstraps:
+            try:
+                return self._connection(address)
+            except ClientError as error:
+                refused.append(error)
+        if len(refused) == 1:
+            raise refused[0]
+        raise ClientError("; ".join(map(str, refused)))
 
     def _connection(self, address: Address) -> Connection:
         if address not in self._connections:

@@ -9,10 +9,10 @@ bootstrap_option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.opt
     "-b",
     "--bootstrap-server",
     "bootstrap",
-    metavar="HOST:PORT",
+    metavar="HOST:PORT,...",
     default="127.0.0.1:9092",
     show_default=True,
-    help="Any broker of the cluster.",
+    help="One or more brokers of the cluster. The first that answers is asked for the others.",
 )
 json_option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON."

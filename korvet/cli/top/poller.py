@@ -37,10 +37,11 @@ class Poller:
     """Keeps connections, and the log ends of the last poll, from which appended records are counted."""
 
     def __init__(self, bootstrap: str, source: RedisSource, endpoints: Sequence[Endpoint]) -> None:
-        self._bootstraps = [bootstrap]
+        self._bootstrap = bootstrap
         self._source = source
         self._endpoints = endpoints
         self._cluster: Cluster | None = None
+        self._known: tuple[str, ...] = ()
         self._counted_s = 0.0
         self._ends: Mapping[Place, int] = {}
         self._slow_s = -_SLOW_INTERVAL_S
@@ -54,7 +55,9 @@ class Poller:
         """
         notes: list[str] = []
         try:
-            return self._poll(self._cluster or self._connected(), notes)
+            if self._cluster is None:
+                self._cluster = Cluster(",".join([self._bootstrap, *self._known]), _TIMEOUT_S)
+            return self._poll(self._cluster, notes)
         except ClientError:
             self.close()
             raise
@@ -65,25 +68,10 @@ class Poller:
             self._cluster.close()
             self._cluster = None
 
-    def _connected(self) -> Cluster:
-        first: ClientError | None = None
-        for bootstrap in self._bootstraps:
-            cluster = Cluster(bootstrap, _TIMEOUT_S)
-            try:
-                cluster.metadata([])
-            except ClientError as error:
-                cluster.close()
-                first = first or error
-            else:
-                self._cluster = cluster
-                return cluster
-        assert first is not None
-        raise first
-
     def _poll(self, cluster: Cluster, notes: list[str]) -> Facts:
         answer = cluster.metadata()
         brokers = {int(each.node_id): Address(each.host, int(each.port)) for each in answer.brokers}
-        self._bootstraps = list(dict.fromkeys((self._bootstraps[0], *map(str, brokers.values()))))
+        self._known = tuple(map(str, brokers.values()))
         partitions = requests.partitions_of(answer)
         at_s, now_ms = time.monotonic(), time.time_ns() // 1_000_000
         slow = at_s - self._slow_s >= _SLOW_INTERVAL_S

@@ -33,6 +33,11 @@ def broker(*answers: bytes) -> Iterator[str]:
         listener.close()
 
 
+def free_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
 def api_versions(*keys: tuple[int, int, int], correlation: int = 1, error: int = 0) -> bytes:
     body = struct.pack(">ihi", correlation, error, len(keys)) + b"".join(
         struct.pack(">hhh", *key) for key in keys
@@ -63,12 +68,26 @@ def test_a_broker_that_cannot_be_talked_to(answer: bytes, message: str) -> None:
 
 
 def test_nobody_listens() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    with pytest.raises(ClientError, match=rf"no broker answers on 127\.0\.0\.1:{port}: Connection refused"):
-        ask(f"127.0.0.1:{port}")
+    address = free_address()
+    with pytest.raises(ClientError, match=rf"no broker answers on {address}: Connection refused"):
+        ask(address)
 
 
-def test_an_address_that_is_none() -> None:
-    with pytest.raises(ClientError, match="--bootstrap-server: expected HOST:PORT"):
-        ask("localhost")
+def test_the_first_bootstrap_broker_that_answers_is_asked() -> None:
+    with (
+        broker(api_versions()) as answering,
+        pytest.raises(ClientError, match=rf"the broker on {answering} does not offer Metadata"),
+    ):
+        ask(f"{free_address()}, {answering}")
+
+
+def test_none_of_the_bootstrap_brokers_answers() -> None:
+    first, second = free_address(), free_address()
+    with pytest.raises(ClientError, match=rf"no broker answers on {first}: .*; no broker answers on {second}"):
+        ask(f"{first},{second}")
+
+
+@pytest.mark.parametrize("bootstrap", ["localhost", "localhost:9092,", "localhost:9092;other:9092"])
+def test_an_address_that_is_none(bootstrap: str) -> None:
+    with pytest.raises(ClientError, match=r"--bootstrap-server: (expected|an IPv6)"):
+        ask(bootstrap)
