@@ -204,8 +204,7 @@ def test_keys_change_the_view_in_a_terminal(
     screen.shows("TOPIC")
     assert not screen.restored()
     screen.press("q")
-    until(lambda: screen.process.poll() is not None, TIMEOUT_S, "it ends")
-    assert screen.process.returncode == 0
+    assert screen.ends() == 0
     assert screen.restored()
     assert "\x1b[?1049l" in screen.raw()
 
@@ -219,8 +218,7 @@ def test_a_signal_restores_the_terminal(
         screen.press("\x03")
     else:
         screen.process.send_signal(number)
-    until(lambda: screen.process.poll() is not None, TIMEOUT_S, "it ends")
-    assert screen.process.returncode == status
+    assert screen.ends() == status
     assert screen.restored()
     assert "\x1b[?1049l" in screen.raw()
     assert "Traceback" not in screen.raw()

@@ -76,6 +76,17 @@ class TerminalProgram:
             raise
         self.written = ""
 
+    def ends(self, timeout_s: float = 60) -> int:
+        """Wait until the program has ended; returns its exit status."""
+
+        def ended() -> bool:
+            # A program cannot end while it writes to a terminal that nobody reads.
+            self.raw()
+            return self.process.poll() is not None
+
+        until(ended, timeout_s, "the program ends")
+        return self.process.returncode
+
     def resize(self, columns: int, rows: int) -> None:
         termios.tcsetwinsize(self._ours, (rows, columns))
 

@@ -83,7 +83,9 @@ def test_the_first_bootstrap_broker_that_answers_is_asked() -> None:
 
 def test_none_of_the_bootstrap_brokers_answers() -> None:
     first, second = free_address(), free_address()
-    with pytest.raises(ClientError, match=rf"no broker answers on {first}: .*; no broker answers on {second}"):
+    with pytest.raises(
+        ClientError, match=rf"no broker answers on {first}: .*; no broker answers on {second}"
+    ):
         ask(f"{first},{second}")
 
 
