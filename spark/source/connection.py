@@ -17,7 +17,7 @@ from redis.exceptions import ConnectionError as LinkError
 from redis.exceptions import TimeoutError as LinkTimeout
 
 from korvet.spark.records.page import HAS_HIREDIS, Entry, Page
-from korvet.spark.source.errors import SourceError
+from korvet.spark.source.errors import RedisAway, SourceError
 from korvet.spark.source.page_parser import END_OF_PAGE, PageParser, read_page
 from korvet.spark.source.sentinel import find_primary
 
@@ -30,6 +30,8 @@ CONNECT_TIMEOUT_S = 10
 REPLY_TIMEOUT_S = 60
 # Redirections (MOVED, ASK) that one command follows; more of them are a circle.
 MOST_REDIRECTIONS = 5
+# Where the (first) key of a command is, if not directly after the name.
+_KEY_AT: dict[object, int] = {"XINFO": 2, "FCALL": 3}
 Node = tuple[str, int]
 Arguments = tuple[str | bytes | int, ...]
 
@@ -80,7 +82,7 @@ class Connection:
                 ) from None
             except (RedisError, OSError, ValueError) as error:
                 reason = error
-        raise SourceError(f"no usable Redis at {self._address.url}: {reason}") from None
+        raise RedisAway(f"no usable Redis at {self._address.url}: {reason}") from None
 
     def _open(self, node: Node | None) -> Any:
         """A new connection to the node; if `node` is None, to the server in the URL."""
@@ -170,7 +172,7 @@ class Connection:
         except AskError as error:
             return self._reply_elsewhere(arguments, error)
         except (LinkError, LinkTimeout) as error:
-            raise SourceError(
+            raise RedisAway(
                 f"the connection to Redis at {self._address.url} failed during {arguments[0]!r} of "
                 f"{_key_of(arguments)!r}: {error}"
             ) from None
@@ -196,6 +198,16 @@ class Connection:
         """Send one command and return its reply."""
         self.send(*arguments)
         return self.reply()
+
+    def wait_for_replicas(self, key: str, replicas: int, timeout_ms: int) -> int:
+        """Return how many replicas have what this connection wrote to the key's node (WAIT).
+
+        Waits for `replicas` of them, `timeout_ms` at most.
+        """
+        raw = self._raw_for(key)
+        raw.send_command("WAIT", replicas, timeout_ms)
+        self._unanswered.append((raw, ("WAIT", key)))
+        return int(self.reply())
 
     def pipeline(self, commands: Sequence[Arguments]) -> list[Any]:
         """Send the commands together and return their replies. Raises the first error after all replies."""
@@ -233,7 +245,7 @@ def _require_primary(raw: Any) -> None:
 
 
 def _key_of(arguments: Arguments) -> str | bytes | int:
-    return arguments[2 if arguments[0] == "XINFO" else 1]
+    return arguments[_KEY_AT.get(arguments[0], 1)]
 
 
 @contextmanager

@@ -39,7 +39,7 @@ TLS_OPTIONS = (
     "redis.ssl.keyPasswordEnv",
     "redis.ssl.checkHostname",
 )
-OPTIONS = (
+CONNECTION_OPTIONS = (
     "redis",
     "redis.user",
     "redis.password",
@@ -50,6 +50,11 @@ OPTIONS = (
     "redis.sentinel.passwordEnv",
     *TLS_OPTIONS,
     "keyspace",
+)
+# Options of writing only. A table that is read and written has options of both kinds.
+SINK_OPTIONS = ("jobId", "maxRecordsPerSecond", "minReplicas", "deliveryTimeout", "progressRetention")
+OPTIONS = (
+    *CONNECTION_OPTIONS,
     *TOPIC_OPTIONS,
     *STARTING_OPTIONS,
     *ENDING_OPTIONS,
@@ -142,7 +147,7 @@ class SourceOptions:
         """
         given = {name.lower(): value for name, value in options.items()}
         _check_names(given, streaming=streaming)
-        read = _Reading(given)
+        read = Reading(given)
         topics = _topics(given)
         starting, ending = _positions(given, topics, "starting"), _positions(given, topics, "ending")
         if starting.default == LATEST and not streaming:
@@ -151,7 +156,7 @@ class SourceOptions:
         if most is not None and least is not None and least > most:
             raise SourceError(f"minRecordsPerTrigger ({least}) is above maxRecordsPerTrigger ({most})")
         return cls(
-            address=_address(given),
+            address=parse_address(given),
             topics=topics,
             starting=starting,
             ending=ending,
@@ -168,20 +173,27 @@ class SourceOptions:
         )
 
 
-def _check_names(given: Mapping[str, str], *, streaming: bool) -> None:
-    known = {name.lower(): name for name in OPTIONS}
-    unknown = sorted(set(given) - set(known))
+def check_known(
+    given: Mapping[str, str], offered: tuple[str, ...], ignored: tuple[str, ...], user: str
+) -> None:
+    """Raises SourceError for an option that is neither offered nor ignored; `user` names who offers them."""
+    known = {name.lower(): name for name in offered}
+    unknown = sorted(set(given) - set(known) - {name.lower() for name in ignored})
     for name in unknown:
         if name in _INSTEAD:
-            raise SourceError(f"the korvet source has no option {name}; use {_INSTEAD[name]}")
+            raise SourceError(f"the korvet {user} has no option {name}; use {_INSTEAD[name]}")
         if name.startswith("kafka."):
-            raise SourceError(f"the korvet source has no option {name}: it reads Redis, not Kafka")
+            raise SourceError(f"the korvet {user} has no option {name}: it uses Redis, not Kafka")
     if unknown:
         near = [known[one] for name in unknown for one in get_close_matches(name, known, 1)]
         meant = f" ({', '.join(near)}?)" if near else ""
         raise SourceError(
-            f"unknown option {', '.join(unknown)}{meant}; the korvet source has {', '.join(OPTIONS)}"
+            f"unknown option {', '.join(unknown)}{meant}; the korvet {user} has {', '.join(offered)}"
         )
+
+
+def _check_names(given: Mapping[str, str], *, streaming: bool) -> None:
+    check_known(given, OPTIONS, SINK_OPTIONS, "source")
     foreign = ENDING_OPTIONS if streaming else STREAM_OPTIONS
     out_of_place = [name for name in foreign if name.lower() in given]
     if out_of_place:
@@ -190,18 +202,20 @@ def _check_names(given: Mapping[str, str], *, streaming: bool) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
-    """Parsers of single options by type."""
+class Reading:
+    """Parsers of single options by type. `given`: the options by their names in lower case."""
 
     given: Mapping[str, str]
 
     def boolean(self, name: str, *, default: bool) -> bool:
+        """Return an option that is true or false. Raises SourceError."""
         text = self.given.get(name.lower(), str(default)).strip().lower()
         if text not in {"true", "false"}:
             raise SourceError(f"{name} must be true or false, not {text!r}")
         return text == "true"
 
     def count(self, name: str) -> int | None:
+        """Return an option that is a number above 0; None if it isn't given. Raises SourceError."""
         text = self.given.get(name.lower())
         if text is None:
             return None
@@ -211,12 +225,14 @@ class _Reading:
         return number
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
+        """Return an option that is one of the choices, the first one by default. Raises SourceError."""
         text = self.given.get(name.lower(), choices[0]).strip().lower()
         if text not in choices:
             raise SourceError(f"{name} must be one of {', '.join(choices)}, not {text!r}")
         return text
 
     def duration_ms(self, name: str, default_ms: int) -> int:
+        """Return an option that is a duration, in ms. Raises SourceError."""
         text = self.given.get(name.lower())
         if text is None:
             return default_ms
@@ -230,7 +246,8 @@ def _integer(text: str) -> int | None:
     return int(text) if re.fullmatch(r"\s*-?[0-9]{1,19}\s*", text) else None
 
 
-def _address(given: Mapping[str, str]) -> Address:
+def parse_address(given: Mapping[str, str]) -> Address:
+    """Return the address in options (by their names in lower case). Raises SourceError."""
     tls = None
     if any(name.lower() in given for name in TLS_OPTIONS):
         tls = Tls(
@@ -238,7 +255,7 @@ def _address(given: Mapping[str, str]) -> Address:
             certificate_file=given.get("redis.ssl.cert"),
             key_file=given.get("redis.ssl.key"),
             key_password=_secret(given, "redis.ssl.keyPassword"),
-            check_hostname=_Reading(given).boolean("redis.ssl.checkHostname", default=True),
+            check_hostname=Reading(given).boolean("redis.ssl.checkHostname", default=True),
         )
     return Address(
         url=given.get("redis", DEFAULT_URL),
@@ -337,7 +354,7 @@ def _positions(given: Mapping[str, str], topics: Topics, end: Literal["starting"
     name = f"{end}Offsets"
     strategy: Literal["error", "latest"] = "latest"
     if end == "starting":
-        chosen = _Reading(given).choice("startingOffsetsByTimestampStrategy", ("error", "latest"))
+        chosen = Reading(given).choice("startingOffsetsByTimestampStrategy", ("error", "latest"))
         strategy = "error" if chosen == "error" else "latest"
     offsets: Limits = {}
     timestamps: Limits = {}

@@ -1,4 +1,4 @@
-"""The Spark data source `korvet`: topics from Redis Streams, in the columns of Spark's Kafka source.
+"""The Spark data source `korvet`: topics in Redis Streams, in the columns of Spark's Kafka source and sink.
 
     spark.dataSource.register(KorvetDataSource)
     spark.read.format("korvet").option("redis", "redis://host:6379").option("topic", "orders").load()
@@ -16,6 +16,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     EqualTo,
     Filter,
     GreaterThan,
@@ -43,6 +45,7 @@ from korvet.spark.source.planning import (
     whole,
 )
 from korvet.spark.source.settings import SourceOptions
+from korvet.spark.source.sink.writer import batch_writer, stream_writer
 from korvet.spark.source.stream import KorvetStreamReader
 from korvet.spark.source.tasks import read_task
 
@@ -241,6 +244,14 @@ class KorvetDataSource(DataSource):
         """Return a micro-batch reader. Raises SourceError for invalid options and columns."""
         check_schema(schema)
         return KorvetStreamReader(SourceOptions.parse(self.options, streaming=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return a batch writer. Raises SourceError for invalid options and columns, and a missing topic."""
+        return batch_writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 (Spark's name)
+        """Return a micro-batch writer. Raises SourceError for invalid options and columns."""
+        return stream_writer(self.options, schema, overwrite=overwrite)
 
 
 def check_schema(schema: StructType) -> None:

@@ -66,7 +66,7 @@ def test_times_come_before_offsets() -> None:
         ({"topic": "t,u"}, "topic must be one name, not 't,u'; use topics for several"),
         ({**TOPIC, "startingOffsets": "[" * 100_000}, 'startingOffsets must be "earliest", "latest" or JSON'),
         ({**TOPIC, "kafka.bootstrap.servers": "x"}, "no option kafka.bootstrap.servers; use redis"),
-        ({**TOPIC, "kafka.group.id": "g"}, "no option kafka.group.id: it reads Redis"),
+        ({**TOPIC, "kafka.group.id": "g"}, "no option kafka.group.id: it uses Redis"),
         ({"path": "t"}, "no option path; use topic"),
         ({**TOPIC, "maxOffsetsPerTrigger": "1"}, "use maxRecordsPerTrigger"),
         ({**TOPIC, "startingOffsets": "noon"}, 'startingOffsets must be "earliest", "latest" or JSON'),

@@ -21,7 +21,7 @@ _SHARED: Final = ("_entries", "_meta", "_index", "_producers", "_appending", "_g
 # Files of lua/ that register functions, with the parts that only they use. Each row is its own scope: Lua
 # allows 200 local names in one scope, including those of the shared files.
 _SCOPES: Final = (
-    ("append",),
+    ("_records", "append"),
     ("guard",),
     ("mark",),
     ("reindex",),
@@ -36,7 +36,7 @@ _SCOPES: Final = (
     ("registry",),
     ("security",),
 )
-_PUBLIC_SCOPES: Final = (("native_append",),)
+_PUBLIC_SCOPES: Final = (("_records", "_native", "native_append", "native_once"),)
 
 
 @functools.cache
@@ -70,7 +70,7 @@ def library_source() -> str:
 
 @functools.cache
 def public_source() -> str:
-    """The code of the library for applications: korvet_xadd."""
+    """The code of the library for applications: korvet_xadd, korvet_xadd_once."""
     return f"#!lua name={PUBLIC_LIBRARY}\n{_code(_PUBLIC_SCOPES)}"
 
 

@@ -1,26 +1,13 @@
 -- Appends by native clients, for which korvet assigns the entry IDs.
 
--- The cap on the lead over the clock (ms) on topics whose entries are records.  Record batches may run ahead of the
--- clock without a cap, since the times of their records are in the batch.
-local LEAD_CAP_MS = 1000
-
 -- KEYS: stream, index, meta.  ARGV: field value [field value ...].
 -- XADD with the entry IDs of brokers' appends, so every entry has an offset at any rate.  Returns the entry's ID.
 local function xadd(keys, args)
   if #keys ~= 3 or #args < 2 or #args % 2 ~= 0 then
     return redis.error_reply('ERR korvet_xadd: 3 keys (stream, index, meta), then field value [field value ...]')
   end
-  local bias = tonumber(redis.call('HGET', keys[3], 'bias') or '0')
-  local log, fault = open_log(keys[1], keys[2], keys[3], bias)
+  local log, base, fault = open_for_native(keys, 1)
   if not log then
-    return fault
-  end
-  redis.call('ZCARD', log.index)
-  begin_append(log)
-  local has_batches = log.entries_before ~= log.records_before
-  local base, throttled = next_base(log, has_batches and math.huge or LEAD_CAP_MS)
-  fault = throttled or exhausted(log, base, 1)
-  if fault then
     return fault
   end
   local complete, id = catch_up(log, FOLD_INLINE), id_of(base)
@@ -30,13 +17,8 @@ local function xadd(keys, args)
   end
   if complete then
     add_entry(log, base, 1, entry_time(id, args), payload_bytes(args), log.now_ms)
-    log.indexed_id = id
   end
-  log.log_start = current_start(log, log.previous_end)
-  log.log_end = base + 1 - bias
-  end_gap(log, base)
-  log.appended_ms = log.now_ms
-  save_log(log)
+  conclude_native(log, base, 1, complete)
   return id
 end
 

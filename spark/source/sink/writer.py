@@ -1,0 +1,125 @@
+"""The writers that Spark calls: of a batch, and of a stream's micro-batches."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from korvet.spark.source.connection import connected
+from korvet.spark.source.errors import SourceError
+from korvet.spark.source.sink.columns import check_columns, rows_of
+from korvet.spark.source.sink.options import SinkOptions
+from korvet.spark.source.sink.progress import Job
+from korvet.spark.source.sink.task import Written, write_task
+from korvet.spark.source.topics import topic_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa  # type: ignore[import-untyped]
+    from pyspark.sql.types import StructType
+
+Messages = list[WriterCommitMessage | None]
+# The names of local properties by which Spark tells tasks their micro-batch.
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+log = logging.getLogger(__name__)
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> KorvetWriter:
+    """Return the writer of a batch.
+
+    Raises SourceError for invalid options and columns, and for a missing topic.
+    """
+    given = _checked(SinkOptions.parse(options), schema, overwrite=overwrite)
+    if given.topic is not None:
+        with connected(given.address) as connection:
+            topic_of(connection.call, given.address, given.topic)
+    return KorvetWriter(given, given.job_id or str(uuid.uuid4()))
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> KorvetStreamWriter:
+    """Return the writer of a micro-batch. Raises SourceError for invalid options and columns."""
+    return KorvetStreamWriter(
+        _checked(SinkOptions.parse(options, streaming=True), schema, overwrite=overwrite)
+    )
+
+
+def _checked(options: SinkOptions, schema: StructType, *, overwrite: bool) -> SinkOptions:
+    if overwrite:
+        raise SourceError("a topic can't be overwritten: use mode append (output mode append or update)")
+    check_columns(schema, options.topic)
+    return options
+
+
+class KorvetWriter(DataSourceArrowWriter):
+    """Writes a batch. The job's ID is chosen on the driver, so all attempts of a task have the same."""
+
+    def __init__(self, options: SinkOptions, job_id: str) -> None:
+        self._options = options
+        self._job_id = job_id
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Append the rows of one task. Raises SourceError."""
+        job = Job(self._job_id, 0, _context().partitionId())
+        return write_task(self._options, job, chain.from_iterable(map(rows_of, iterator)))
+
+    def commit(self, messages: Messages) -> None:
+        """Log what was written: the records are in Redis already."""
+        log.info("job %s: %s", self._job_id, _total(messages))
+
+    def abort(self, messages: Messages) -> None:
+        """Log what finished tasks have written, which stays in Redis, and how to go on after it."""
+        log.warning(
+            "job %s failed; finished tasks: %s, and failed tasks may have written more. To write the rest, "
+            "write the same frame with the option jobId=%s",
+            *(self._job_id, _total(messages), self._job_id),
+        )
+
+
+class KorvetStreamWriter(DataSourceStreamArrowWriter):
+    """Writes the micro-batches of a query; the ID of the query, which is in its checkpoint, names the job."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Append the rows of one task of a micro-batch. Raises SourceError."""
+        context = _context()
+        query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+        if query is None or batch is None:
+            raise SourceError(
+                "the task doesn't know its query and micro-batch; Spark sets them as local properties"
+            )
+        job = Job(query, int(batch), context.partitionId())
+        return write_task(self._options, job, chain.from_iterable(map(rows_of, iterator)))
+
+    def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803 (Spark's name)
+        """Log what was written: the records are in Redis already."""
+        log.info("batch %d: %s", batchId, _total(messages))
+
+    def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803 (Spark's name)
+        """Log what finished tasks have written, which stays in Redis; the query repeats the batch."""
+        log.warning("batch %d failed; finished tasks: %s", batchId, _total(messages))
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    if context is None:
+        raise SourceError("the korvet sink writes only in tasks of Spark")
+    return context
+
+
+def _total(messages: Messages) -> str:
+    done = [message for message in messages if isinstance(message, Written)]
+    written, found = sum(one.records for one in done), sum(one.found for one in done)
+    return f"{written} records written, {found} were there from earlier attempts"

@@ -1,0 +1,201 @@
+"""The sink in a Spark session, on a real korvet: readers of Kafka's protocol, XRANGE and the source agree."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import AnalysisException, PythonException
+
+from korvet.offsets.packing import offset_of
+from tests.support.admin import create_topic
+from tests.support.confluent import Read, producer, read_all, send
+from tests.support.records import NOW_MS, Record, RecordMaker
+from tests.support.servers import KAFKA_VARIABLE, KorvetServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+PARTITIONS = 3
+COLUMNS = (
+    "key binary, value binary, topic string, partition int, timestamp timestamp, "
+    "headers array<struct<key string, value binary>>"
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[KorvetServer]:
+    if os.environ.get(KAFKA_VARIABLE):
+        pytest.skip("needs korvet: looks into Redis")
+    server = KorvetServer()
+    try:
+        server.start()
+        for name, configs in {
+            "rows": {},
+            "copy": {},
+            "dense": {"offset.assignment": "dense"},
+            "batches": {"storage.layout": "batch"},
+            "sql": {},
+            "streamed": {},
+        }.items():
+            create_topic(server.bootstrap, name, PARTITIONS, configs)
+        yield server
+    finally:
+        server.discard()
+
+
+def url(server: KorvetServer) -> str:
+    return f"unix://{server.socket_path()}"
+
+
+def save(frame: DataFrame, server: KorvetServer, **options: str) -> None:
+    frame.write.format("korvet").mode("append").options(redis=url(server), **options).save()
+
+
+def read(spark: SparkSession, server: KorvetServer, topic: str) -> list[Any]:
+    frame = spark.read.format("korvet").options(redis=url(server), topic=topic).load()
+    return frame.orderBy("partition", "offset").collect()
+
+
+def as_read(rows: list[Any], partition: int) -> list[Read]:
+    """Return the rows of a partition as a Kafka client reads them."""
+    return [
+        Read(
+            row["offset"],
+            Record(
+                row["key"],
+                row["value"],
+                tuple((header["key"], header["value"]) for header in row["headers"] or ()),
+                round(row["timestamp"].timestamp() * 1000),
+            ),
+        )
+        for row in rows
+        if row["partition"] == partition
+    ]
+
+
+@pytest.mark.parametrize("topic", ["rows", "dense", "batches"])
+def test_all_readers_agree(spark: SparkSession, server: KorvetServer, topic: str) -> None:
+    """Random records from Spark, between records of a Kafka producer."""
+    maker = RecordMaker(20261125)
+    records = [maker.record(NOW_MS) for _ in range(60)]
+    rows = [
+        (
+            record.key,
+            record.value,
+            topic,
+            number % PARTITIONS,
+            datetime.fromtimestamp(record.timestamp_ms / 1000, UTC),
+            list(record.headers),
+        )
+        for number, record in enumerate(records)
+    ]
+    client = producer(server.bootstrap)
+    mark = Record(b"k", b"mark", (), NOW_MS)
+    for partition in range(PARTITIONS):
+        send(client, topic, partition, [mark])
+    save(spark.createDataFrame(rows, COLUMNS).coalesce(1), server)
+    for partition in range(PARTITIONS):
+        send(client, topic, partition, [mark])
+    found = read(spark, server, topic)
+    for partition in range(PARTITIONS):
+        kafka = read_all(server.bootstrap, topic, partition)
+        assert kafka == as_read(found, partition)
+        assert [one.record for one in kafka] == [mark, *records[partition::PARTITIONS], mark]
+        entries = server.redis.xrange(f"korvet:{topic}:{partition}")
+        assert [offset_of(entry, int(topic == "dense")) for entry, _ in entries] == [
+            one.offset for one in kafka
+        ]
+
+
+def test_keys_and_no_keys(spark: SparkSession, server: KorvetServer) -> None:
+    """Keys as librdkafka's producers distribute them with murmur2; strings; the time of the append."""
+    frame = spark.range(300).selectExpr("cast(id % 20 as string) key", "cast(id as string) value")
+    before_ms = int(server.redis.time()[0]) * 1000
+    save(frame, server, topic="copy")
+    client = producer(server.bootstrap, partitioner="murmur2_random")
+    for number in range(20):
+        client.produce("copy", b"kafka", b"%d" % number)
+    client.flush(20)
+    rows = read(spark, server, "copy")
+    homes: dict[bytes, set[int]] = {}
+    for row in rows:
+        homes.setdefault(row["key"], set()).add(row["partition"])
+        assert row["timestamp"].timestamp() * 1000 >= before_ms
+    assert len(rows) == 320
+    assert all(len(partitions) == 1 for partitions in homes.values())
+    assert len(set().union(*homes.values())) == PARTITIONS
+
+
+def test_sql(spark: SparkSession, server: KorvetServer) -> None:
+    spark.sql(f"CREATE TEMPORARY VIEW sunk USING korvet OPTIONS (redis '{url(server)}', topic 'sql')")
+    try:
+        spark.sql("INSERT INTO sunk (key, value) VALUES (X'31', X'32'), (NULL, X'33')")
+        spark.sql("INSERT INTO sunk (key, value) VALUES (X'31', X'32')")
+        spark.sql("INSERT INTO sunk SELECT * FROM sunk")
+    finally:
+        spark.catalog.dropTempView("sunk")
+    rows = [(row["key"], row["value"]) for row in read(spark, server, "sql")]
+    assert sorted(rows, key=str) == [*[(None, b"3")] * 2, *[(b"1", b"2")] * 4]
+
+
+def test_a_batch_that_is_replayed(spark: SparkSession, server: KorvetServer, tmp_path: Path) -> None:
+    """A driver is killed after the batch was written and before Spark noted it: the next one repeats it."""
+    source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
+    spark.range(100).selectExpr("cast(id as string) value").coalesce(2).write.text(str(source))
+
+    def run() -> None:
+        rows = spark.readStream.schema("value string").text(str(source))
+        stream = rows.writeStream.format("korvet").options(redis=url(server), topic="streamed")
+        query = stream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+
+    run()
+    for noted in (checkpoint / "commits").glob("*0*"):
+        noted.unlink()
+    run()
+    rows = read(spark, server, "streamed")
+    assert sorted(int(row["value"]) for row in rows) == list(range(100))
+    run()
+    assert len(read(spark, server, "streamed")) == 100
+
+
+def test_a_job_id_makes_a_job_repeatable(spark: SparkSession, server: KorvetServer) -> None:
+    before = len(read(spark, server, "copy"))
+    frame = spark.range(50).selectExpr("cast(id as string) value").coalesce(1)
+    for _ in range(2):
+        save(frame, server, topic="copy", jobId="nightly-7")
+    assert len(read(spark, server, "copy")) == before + 50
+
+
+def test_refusals(spark: SparkSession, server: KorvetServer) -> None:
+    frame = spark.range(1).selectExpr("cast(id as string) value", "'nowhere' topic")
+    for options, message in [
+        ({"topic": "rows", "jobid": "a b"}, "jobId must be 1 to 100 letters"),
+        ({"topic": "nowhere"}, "no topic nowhere in keyspace 'korvet'"),
+        ({"colour": "red"}, "unknown option colour; the korvet sink has redis"),
+        ({"kafka.acks": "all"}, "the korvet sink has no option kafka.acks: it uses Redis"),
+    ]:
+        with pytest.raises(AnalysisException, match=message):
+            save(frame, server, **options)
+    for columns, message in [
+        (["topic"], "the korvet sink needs a column value; the frame has topic"),
+        (["value", "1 colour"], "can't write a column colour of type int; it has key binary or string"),
+        (["1L value"], "can't write a column value of type bigint"),
+        (["value"], "give the option topic, or a column topic"),
+    ]:
+        with pytest.raises(AnalysisException, match=message):
+            save(frame.selectExpr(*columns), server)
+    with pytest.raises(AnalysisException, match="a topic can't be overwritten: use mode append"):
+        frame.write.format("korvet").mode("overwrite").options(redis=url(server), topic="rows").save()
+    with pytest.raises(
+        PythonException, match=r"(?s)row 1 of task \d of job .*no topic nowhere.*written no records"
+    ):
+        save(frame, server)
