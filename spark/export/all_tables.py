@@ -13,7 +13,7 @@ from korvet.spark.export.topics import stream_topics
 from korvet.spark.session.folders import Folder
 from korvet.spark.source.errors import SourceError
 from korvet.spark.source.topics import OFFSETS_TOPIC
-from korvet.spark.tables.readers import RedisReader
+from korvet.spark.tables.readers import OFFSETS_OPTIONS, RedisReader
 from korvet.spark.tables.stored_tables import CHECKPOINT, StoredTables
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ def update_tables(
         if fresh and any(folder.files()):
             raise ExportError(f"{location} contains other files than stored tables; choose another folder")
 
-    given = {"failOnDataLoss": "false", "maxRecordsPerTrigger": str(BATCH_RECORDS), **(options or {})}
+    defaults = {"failOnDataLoss": "false", "maxRecordsPerTrigger": str(BATCH_RECORDS)}
+    given = {**OFFSETS_OPTIONS, **defaults, **(options or {})}
     with claimed(folder.child(CHECKPOINT), f"tables of {reader.name}", check):
         stored = StoredTables(spark, location)
         while True:
@@ -66,6 +67,7 @@ def update_tables(
                 now_ms,
                 records=lambda starts: reader.records(spark, starts),
                 ends=lambda topics: reader.ends(spark, topics),
+                pending=lambda: reader.open_transactions(spark),
             )
             if every_s is None:
                 return

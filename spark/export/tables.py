@@ -13,7 +13,7 @@ from korvet.spark.source.topics import OFFSETS_TOPIC
 from korvet.spark.tables import decode, health
 from korvet.spark.tables.batch_tables import Tables, shaped
 from korvet.spark.tables.catalog import NEED_RECORDS, TABLES, Table
-from korvet.spark.tables.readers import smallest_offsets
+from korvet.spark.tables.readers import OFFSETS_OPTIONS, smallest_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -45,7 +45,8 @@ def batch_table(spark: SparkSession, reader: TopicReader, name: str, as_of_ms: i
         ends = reader.ends(spark, starts)
         if name != "anomalies":
             records = reader.records(spark, starts)
-    return Tables(source, records, as_of_ms, ends=ends, rules=rules).view(name)
+    pending = reader.open_transactions(spark) if name == "pending_offsets" else None
+    return Tables(source, records, as_of_ms, ends=ends, rules=rules, pending=pending).view(name)
 
 
 def stream_table(
@@ -53,7 +54,7 @@ def stream_table(
 ) -> DataFrame:
     """Return a table of GROWING as a stream. Raises ExportError for another table, SourceError."""
     table = growing_table(name)
-    source = stream_topics(spark, address, [OFFSETS_TOPIC], options)
+    source = stream_topics(spark, address, [OFFSETS_TOPIC], {**OFFSETS_OPTIONS, **(options or {})})
     rows = GROWING[name](source)
     return shaped(rows.withColumn("src_date", sf.to_date("src_ts")), table)
 

@@ -134,7 +134,8 @@ def _write_tables(
     starts = smallest_offsets(needed)
     records = reader.records(source.sparkSession, starts).persist()
     ends = reader.ends(source.sparkSession, starts).persist()
-    tables = Tables(source, records, as_of_ms, ends=ends, rules=rules)
+    pending = reader.open_transactions(source.sparkSession)
+    tables = Tables(source, records, as_of_ms, ends=ends, rules=rules, pending=pending)
     with tables.shared():
         for name in TABLES:
             notify(f"Computing {name}")

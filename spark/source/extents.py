@@ -67,7 +67,8 @@ class StreamRange:
     """A part of one partition: the offsets start_offset .. end_offset - 1, with about `records` records.
 
     first_id: ID of the first entry at the time of planning; if that entry is gone, records are lost.
-    Outcomes of transactions are searched below log_end.
+    Outcomes of transactions are searched below log_end. transactions: if given, the range has only records of
+    these transactions, each as its producer ID and first offset.
     """
 
     stream: str
@@ -77,6 +78,7 @@ class StreamRange:
     records: int
     log_end: int
     first_id: bytes | None = None
+    transactions: tuple[tuple[int, int], ...] = ()
 
 
 def extents(

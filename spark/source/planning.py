@@ -215,18 +215,36 @@ def stable_end(
 ) -> int:
     """Return the end of a range of a read_committed query, before the first record of an open transaction.
 
-    If the keyspace or the newest entries have transactions, reads all records that the longest possible
-    transaction can contain.
+    With openTransactions=pass, it is the range's own end. If the keyspace or the newest entries have
+    transactions, reads all records that the longest possible transaction can contain.
     """
-    if not options.read_committed or part.end_offset <= part.start_offset:
+    if not options.read_committed or options.pass_open or part.end_offset <= part.start_offset:
         return part.end_offset
+    first = min(_open_at_end(connection, selection, part).values(), default=part.end_offset)
+    return max(part.start_offset, first)
+
+
+def only_open(connection: Connection, selection: Selection, part: StreamRange) -> StreamRange:
+    """Return the part of a range that contains the records of open transactions; empty without any.
+
+    Finds transactions as stable_end does.
+    """
+    first_offsets = _open_at_end(connection, selection, part)
+    if not first_offsets:
+        return replace(part, start_offset=part.end_offset)
+    extent = selection.extents[part.origin.topic, part.origin.partition]
+    found = whole(connection, extent, max(part.start_offset, min(first_offsets.values())), part.end_offset)
+    return replace(found, transactions=tuple(sorted(first_offsets.items())))
+
+
+def _open_at_end(connection: Connection, selection: Selection, part: StreamRange) -> dict[int, int]:
+    """The transactions that are open at the end of a range: their first offsets by producer."""
     if not selection.transactional and not tail_is_transactional(connection, part):
-        return part.end_offset
+        return {}
     extent = selection.extents[part.origin.topic, part.origin.partition]
     opened = OpenTransactions(replace(part, start_offset=_longest_transaction(connection, extent, part)))
     opened.follow(connection, replace(part, start_offset=opened.reached))
-    first = opened.first_offset
-    return part.end_offset if first is None else max(part.start_offset, first)
+    return opened.first_offsets
 
 
 def tail_is_transactional(connection: Connection, part: StreamRange) -> bool:

@@ -60,6 +60,7 @@ OPTIONS = (
     *ENDING_OPTIONS,
     "failOnDataLoss",
     "isolationLevel",
+    "openTransactions",
     "includeHeaders",
     "minPartitions",
     "maxRecordsPerPartition",
@@ -131,6 +132,8 @@ class SourceOptions:
     ending: Positions
     fail_on_data_loss: bool
     read_committed: bool
+    pass_open: bool
+    only_open: bool
     include_headers: bool
     min_partitions: int
     partition_records: int
@@ -155,14 +158,19 @@ class SourceOptions:
         most, least = read.count("maxRecordsPerTrigger"), read.count("minRecordsPerTrigger")
         if most is not None and least is not None and least > most:
             raise SourceError(f"minRecordsPerTrigger ({least}) is above maxRecordsPerTrigger ({most})")
+        committed = read.choice("isolationLevel", ("read_committed", "read_uncommitted")) == "read_committed"
+        opened = read.choice("openTransactions", ("wait", "pass", "only"))
+        if opened == "only" and streaming:
+            raise SourceError("openTransactions=only is for a batch: a stream does not return a record twice")
         return cls(
             address=parse_address(given),
             topics=topics,
             starting=starting,
             ending=ending,
             fail_on_data_loss=read.boolean("failOnDataLoss", default=True),
-            read_committed=read.choice("isolationLevel", ("read_committed", "read_uncommitted"))
-            == "read_committed",
+            read_committed=committed and opened != "only",
+            pass_open=committed and opened == "pass",
+            only_open=opened == "only",
             include_headers=read.boolean("includeHeaders", default=True),
             min_partitions=read.count("minPartitions") or 1,
             partition_records=read.count("maxRecordsPerPartition") or DEFAULT_PARTITION_RECORDS,

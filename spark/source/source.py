@@ -38,6 +38,7 @@ from korvet.spark.source.planning import (
     check_loss,
     check_named,
     finish,
+    only_open,
     select,
     since,
     stable_end,
@@ -105,7 +106,11 @@ class KorvetReader(DataSourceReader):
             end = finish(connection, options.ending, extent)
             if start < end:
                 part = whole(connection, extent, start, end)
-                ranges.append(replace(part, end_offset=stable_end(connection, options, selection, part)))
+                if options.only_open:
+                    part = only_open(connection, selection, part)
+                else:
+                    part = replace(part, end_offset=stable_end(connection, options, selection, part))
+                ranges.append(part)
         return ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -60,10 +60,14 @@ class Progress:
     """Positions of all partitions, with the topics' IDs. A checkpoint contains them as JSON:
 
     {"orders": {"id": "0b3c...", "offsets": {"0": 1234}, "added": {"0": 7}}}
+
+    With openTransactions=pass, also the transactions that are open at a position, each as its producer ID and
+    first offset: {"orders": {..., "open": {"0": {"17": 1200}}}}
     """
 
     ids: Mapping[str, str]
     positions: Mapping[TopicPartition, Position]
+    opened: Mapping[TopicPartition, Mapping[int, int]] = field(default_factory=dict)
 
     @classmethod
     def load(cls, document: Mapping[str, Any]) -> Progress:
@@ -74,7 +78,12 @@ class Progress:
             for topic, parts in document.items()
             for partition, offset in parts["offsets"].items()
         }
-        return cls(ids, positions)
+        opened = {
+            (topic, int(partition)): {int(producer): first for producer, first in firsts.items()}
+            for topic, parts in document.items()
+            for partition, firsts in parts.get("open", {}).items()
+        }
+        return cls(ids, positions, opened)
 
     def dump(self) -> dict[str, Any]:
         """Return the progress as JSON. Equal progress gives equal text, because Spark compares the text."""
@@ -86,6 +95,10 @@ class Progress:
             document[topic]["offsets"][str(partition)] = position.offset
             if position.added is not None:
                 document[topic]["added"][str(partition)] = position.added
+        for topic, partition in sorted(key for key, firsts in self.opened.items() if firsts):
+            firsts = self.opened[topic, partition]
+            found = {str(producer): firsts[producer] for producer in sorted(firsts)}
+            document[topic].setdefault("open", {})[str(partition)] = found
         return document
 
 
@@ -96,7 +109,7 @@ class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._goal: Progress | None = None
-        self._open: dict[TopicPartition, OpenTransactions] = {}
+        self._followed: dict[TopicPartition, OpenTransactions] = {}
         self._triggered_s: float | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
@@ -168,7 +181,8 @@ class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     ends[topic_partition] = _limited(
                         connection, begun, part, ends[topic_partition], allowed[topic_partition]
                     )
-            found = Progress({**begun.ids, **_ids(selection)}, ends).dump()
+            opened = self._opened(connection, begun, selection, fresh, ends)
+            found = Progress({**begun.ids, **_ids(selection)}, ends, opened).dump()
         if found == start:
             return start
         self._triggered_s = time.monotonic()
@@ -213,33 +227,67 @@ class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     check_loss(extent, at.offset)
                 at = None
             if at is None:
-                self._open.pop(topic_partition, None)
+                self._followed.pop(topic_partition, None)
             start = extent.log_start if at is None else at.offset
             part = _range(connection, extent, Position(start, None if at is None else at.added), end)
-            stable = self._stable_end(connection, selection, part)
+            stable = self._stable_end(connection, selection, part, _opened_before(begun, at, topic_partition))
             if stable < end.offset:
                 end = Position(stable)
             if start < end.offset or at is None:
                 found[topic_partition] = (replace(part, end_offset=end.offset), end)
         return found
 
-    def _stable_end(self, connection: Connection, selection: Selection, part: StreamRange) -> int:
+    def _stable_end(
+        self, connection: Connection, selection: Selection, part: StreamRange, opened: Mapping[int, int]
+    ) -> int:
         """The end of a batch of a read_committed query, before the first record of an open transaction.
 
-        All transactions that started before `part` have ended, so only later ones can be open.
+        opened: the transactions that are open at the start of `part`, because the query had
+        openTransactions=pass before. With that option, it is the end of `part`.
         """
         topic_partition = (part.origin.topic, part.origin.partition)
-        if not self._options.read_committed or part.end_offset <= part.start_offset:
+        options = self._options
+        if not options.read_committed or options.pass_open or part.end_offset <= part.start_offset:
             return part.end_offset
-        followed = self._open.get(topic_partition)
+        followed = self._followed.get(topic_partition)
         if followed is None or followed.reached < part.start_offset:
-            if not selection.transactional and not tail_is_transactional(connection, part):
+            if not opened and not selection.transactional and not tail_is_transactional(connection, part):
                 return part.end_offset
-            followed = self._open[topic_partition] = OpenTransactions(part)
+            followed = self._followed[topic_partition] = OpenTransactions(part, opened)
         if followed.reached < part.end_offset:
             followed.follow(connection, replace(part, start_offset=followed.reached))
         first = followed.first_offset
         return part.end_offset if first is None else max(part.start_offset, min(first, part.end_offset))
+
+    def _opened(
+        self,
+        connection: Connection,
+        begun: Progress,
+        selection: Selection,
+        fresh: Mapping[TopicPartition, tuple[StreamRange, Position]],
+        ends: Mapping[TopicPartition, Position],
+    ) -> dict[TopicPartition, Mapping[int, int]]:
+        """The transactions that are open at the ends of a batch. Without openTransactions=pass, no record of
+        them is before the end.
+        """
+        opened = {
+            topic_partition: firsts
+            for topic_partition, firsts in begun.opened.items()
+            if ends[topic_partition].offset == begun.positions[topic_partition].offset
+        }
+        if not self._options.pass_open:
+            return opened
+        for topic_partition, (whole_part, _) in fresh.items():
+            part = replace(whole_part, end_offset=ends[topic_partition].offset)
+            if part.start_offset >= part.end_offset:
+                continue
+            at = _start(begun, selection, topic_partition)
+            before = _opened_before(begun, at, topic_partition)
+            if before or selection.transactional or tail_is_transactional(connection, part):
+                followed = OpenTransactions(part, before)
+                followed.follow(connection, part)
+                opened[topic_partition] = followed.first_offsets
+        return opened
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks between two positions. Raises SourceError, DataLoss."""
@@ -255,9 +303,17 @@ class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     or ended.ids[topic_partition[0]] != selection.topics[topic_partition[0]].topic_id
                 ):
                     continue
-                part = self._between(connection, extent, _start(begun, selection, topic_partition), last)
-                if part.start_offset < part.end_offset:
-                    ranges.append(part)
+                at = _start(begun, selection, topic_partition)
+                outcomes_end = last.offset if self._options.pass_open else extent.log_end
+                parts = (
+                    self._late(connection, extent, at, _ended(begun, at, ended, topic_partition)),
+                    self._between(connection, extent, at, last),
+                )
+                ranges += [
+                    replace(part, log_end=outcomes_end)
+                    for part in parts
+                    if part is not None and part.start_offset < part.end_offset
+                ]
             return tasks(connection, self._options, selection, ranges)
 
     def _between(
@@ -272,6 +328,18 @@ class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             check_loss(replace(extent, log_start=0), last.offset)
         start = max(first.offset, min(extent.log_start, last.offset))
         return _range(connection, extent, Position(start, first.added), last)
+
+    def _late(
+        self, connection: Connection, extent: Extent, at: Position | None, ended: Mapping[int, int]
+    ) -> StreamRange | None:
+        """The records before a position of transactions that ended after it; None without any."""
+        if at is None or not ended:
+            return None
+        first = min(ended.values())
+        if self._options.fail_on_data_loss:
+            check_loss(extent, first)
+        part = whole(connection, extent, max(first, min(extent.log_start, at.offset)), at.offset)
+        return replace(part, transactions=tuple(sorted(ended.items())))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the task's records as Arrow batches, one per page. Raises SourceError, DataLoss."""
@@ -299,6 +367,25 @@ def _start(begun: Progress, selection: Selection, topic_partition: TopicPartitio
     """The position where a partition continues; None for a new partition."""
     same = begun.ids.get(topic_partition[0]) == selection.topics[topic_partition[0]].topic_id
     return begun.positions.get(topic_partition) if same else None
+
+
+def _opened_before(
+    begun: Progress, at: Position | None, topic_partition: TopicPartition
+) -> Mapping[int, int]:
+    """The transactions that are open at the position where a partition continues."""
+    return {} if at is None else begun.opened.get(topic_partition, {})
+
+
+def _ended(
+    begun: Progress, at: Position | None, ended: Progress, topic_partition: TopicPartition
+) -> dict[int, int]:
+    """The transactions that are open at the first position, but not at the second one."""
+    still_open = ended.opened.get(topic_partition, {})
+    return {
+        producer: first
+        for producer, first in _opened_before(begun, at, topic_partition).items()
+        if still_open.get(producer) != first
+    }
 
 
 def _range(connection: Connection, extent: Extent, first: Position, last: Position) -> StreamRange:

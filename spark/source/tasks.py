@@ -92,11 +92,12 @@ def _read_range(
             batch = record_batch(columns, part.origin, schema)
             if columns.damaged:
                 _report_damage(options, part, columns.damaged[0])
-            if options.read_committed and columns.producers is not None:
-                if outcomes is None:
-                    # The first connection has a requested page.
-                    outcomes = _outcomes(stack.enter_context(connected(options.address)), part)
-                batch = batch.filter(pa.array(_visible(columns, outcomes)))
+            judged = options.read_committed and columns.producers is not None
+            if judged and outcomes is None:
+                # The first connection has a requested page.
+                outcomes = _outcomes(stack.enter_context(connected(options.address)), part)
+            if judged or part.transactions:
+                batch = batch.filter(pa.array(_visible(columns, part, outcomes)))
             if batch.num_rows:
                 yield batch
 
@@ -118,8 +119,17 @@ def _outcomes(connection: Connection, part: StreamRange) -> Outcomes:
     return Outcomes(ahead)
 
 
-def _visible(columns: Columns, outcomes: Outcomes) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    rows = zip(columns.producers or (), columns.offsets.tolist(), strict=True)
-    return np.array(
-        [producer < 0 or outcomes.committed(producer, offset) for producer, offset in rows], dtype=bool
-    )
+def _visible(
+    columns: Columns, part: StreamRange, outcomes: Outcomes | None
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which rows are committed and in the range's transactions. Without `outcomes`, all are committed."""
+    offsets = columns.offsets.tolist()
+    producers = [-1] * len(offsets) if columns.producers is None else columns.producers
+    first_offsets = dict(part.transactions)
+
+    def is_visible(producer: int, offset: int) -> bool:
+        if first_offsets and (producer not in first_offsets or offset < first_offsets[producer]):
+            return False
+        return producer < 0 or outcomes is None or outcomes.committed(producer, offset)
+
+    return np.array(list(map(is_visible, producers, offsets)), dtype=bool)

@@ -2,7 +2,8 @@
 
 A record of a transaction counts if the next marker of its producer is a commit. The search for markers runs
 ahead of the read and reads each entry once. A partition is stable up to the first record of a transaction
-without a marker.
+without a marker. A read with openTransactions=pass goes on after that record: a batch leaves out what has no
+marker yet, and a stream returns it with the records after which the marker was found.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from korvet.spark.records.entries import columns_of, markers_of
 from korvet.spark.source.pages import pages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from korvet.spark.records.columns import Columns, Marker
     from korvet.spark.records.page import Entry
@@ -33,10 +34,11 @@ class Outcomes:
         self._markers: Iterator[list[Marker]] | None = None
         self._known: dict[int, list[Marker]] = {}
         self._reached = -1
+        self._at_end = False
 
     def committed(self, producer: int, offset: int) -> bool:
         """Return whether the record counts. It doesn't if its transaction has not ended."""
-        if self._markers is None or offset > self._reached:
+        if self._markers is None or (offset > self._reached and not self._at_end):
             self._known.clear()
             self._markers = self._ahead(offset)
         while True:
@@ -45,6 +47,7 @@ class Outcomes:
                 return marker.committed
             page = next(self._markers, None)
             if page is None:
+                self._at_end = True
                 return False
             for found in page:
                 self._known.setdefault(found.producer, []).append(found)
@@ -59,27 +62,32 @@ class Outcomes:
 class OpenTransactions:
     """The transactions of one partition without an end, from its entries in order."""
 
-    def __init__(self, part: StreamRange) -> None:
+    def __init__(self, part: StreamRange, first_offsets: Mapping[int, int] | None = None) -> None:
+        """first_offsets: those of the transactions that are open at the start of the range."""
         self._origin = part.origin
         self.reached = part.start_offset
         """All entries before this offset have been read."""
-        self._first: dict[int, int] = {}
+        self._first = dict(first_offsets or {})
 
     def follow(self, connection: Connection, part: StreamRange) -> None:
         """Read the entries of a range that starts at `reached`."""
         for page in pages(connection, part):
-            self.see(page)
+            self._see(page, part.end_offset)
         self.reached = max(self.reached, part.end_offset)
 
-    def see(self, page: Sequence[Entry]) -> None:
-        """Process one page of entries."""
-        columns = columns_of(page, self._origin)
+    def _see(self, page: Sequence[Entry], end_offset: int) -> None:
+        columns = columns_of(page, self._origin, end_offset=end_offset, headers=False)
         events = _begun(columns) + [(marker.offset, marker) for marker in markers_of(page, self._origin)]
         for offset, what in sorted(events, key=lambda event: event[0]):
             if isinstance(what, int):
                 self._first.setdefault(what, offset)
             else:
                 self._first.pop(what.producer, None)
+
+    @property
+    def first_offsets(self) -> dict[int, int]:
+        """Offset of the first record of each open transaction, by producer ID."""
+        return dict(self._first)
 
     @property
     def first_offset(self) -> int | None:

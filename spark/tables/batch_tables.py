@@ -42,12 +42,18 @@ class Views(ABC):
     def _members(self) -> DataFrame: ...
 
     def __init__(
-        self, records: DataFrame | None, as_of_ms: int, ends: DataFrame | None, rules: Rules | None
+        self,
+        records: DataFrame | None,
+        as_of_ms: int,
+        ends: DataFrame | None,
+        rules: Rules | None,
+        pending: DataFrame | None = None,
     ) -> None:
         self._records = None if records is None else views.appended_until(records, as_of_ms)
         self._as_of_ms = as_of_ms
         self._rules = rules or Rules()
         self._ends = ends
+        self._pending = pending
 
     def view(self, name: str) -> DataFrame:
         """Return one table of TABLES. Raises KeyError for another name, or if the table needs `records`."""
@@ -80,6 +86,14 @@ class Views(ABC):
     @cached_property
     def _current_offsets(self) -> DataFrame:
         return views.current_offsets(self._offset_commits)
+
+    @cached_property
+    def _pending_offsets(self) -> DataFrame:
+        if self._pending is None:
+            pending = self._offset_commits.where(sf.lit(False))
+        else:
+            pending = decode.offset_commits(self._pending.where(_not_after(self._as_of_ms)))
+        return views.pending_offsets(pending, self._offset_commits, self._as_of_ms)
 
     @cached_property
     def _lag(self) -> DataFrame:
@@ -144,7 +158,8 @@ class Tables(Views):
     source: records of the offsets topic, in the columns of Spark's Kafka source. records: records of the
     consumed topics (topic, partition, offset, timestamp) from each partition's oldest commit in the window
     on; without them lag and status raise KeyError. ends: the existing partitions (see readers.ENDS); without
-    it the ends come from the records. Records after as_of_ms don't count.
+    it the ends come from the records. pending: records of open transactions in the offsets topic; without
+    them no offset is pending. Records after as_of_ms don't count.
     """
 
     def __init__(
@@ -155,8 +170,9 @@ class Tables(Views):
         *,
         ends: DataFrame | None = None,
         rules: Rules | None = None,
+        pending: DataFrame | None = None,
     ) -> None:
-        super().__init__(records, as_of_ms, ends, rules)
+        super().__init__(records, as_of_ms, ends, rules, pending)
         self._source = source.where(_not_after(as_of_ms))
 
     @cached_property

@@ -108,6 +108,16 @@ _ALL: Final = (
         GROUP_PARTITION_COLUMNS + COMMIT_COLUMNS + SOURCE_COLUMNS,
     ),
     _table(
+        "pending_offsets",
+        "snapshot",
+        "The offsets that open transactions will commit, or drop if they are aborted.",
+        GROUP_PARTITION_COLUMNS
+        + COMMIT_COLUMNS
+        + SOURCE_COLUMNS
+        + "pending_ms bigint: as_of_ts minus src_ts, never negative\n"
+        + _AS_OF,
+    ),
+    _table(
         "record_lag",
         "snapshot",
         "The number of unread records: those at or after the committed offset.",

@@ -56,7 +56,12 @@ def appended_ms(offset: Column, timestamp: Column) -> Column:
 
 
 def recent_commits(commits: DataFrame, count: int) -> DataFrame:
-    """Return the last `count` commits of each group and partition, without those before its last tombstone.
+    """Return the last commits of each group and partition since its last tombstone, `count` at most."""
+    return recent_history(commits, count).where(~sf.col("tombstone"))
+
+
+def recent_history(commits: DataFrame, count: int) -> DataFrame:
+    """Return the commits of recent_commits and the last tombstone, `count` rows of each partition at most.
 
     Spark reduces the rows of every task to this number before it exchanges them.
     """
@@ -66,7 +71,7 @@ def recent_commits(commits: DataFrame, count: int) -> DataFrame:
     deleted = sf.max(tombstones).over(Window.partitionBy(*GROUP_PARTITION))
     return (
         chosen.withColumn("deleted_at", deleted)
-        .where(sf.col("deleted_at").isNull() | (sf.col("src_offset") > sf.col("deleted_at")))
+        .where(sf.col("deleted_at").isNull() | (sf.col("src_offset") >= sf.col("deleted_at")))
         .select(*commits.columns)
     )
 

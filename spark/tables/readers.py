@@ -30,6 +30,8 @@ EARLIEST, LATEST = -2, -1
 ENDS = "topic string, partition int, end_offset bigint, start_offset bigint, known_from bigint"
 # Lowest offset that contains a time, of the year 2001. No dense topic has as many records.
 FIRST_CLOCK_OFFSET = 1_000_000_000_000 << SEQUENCE_BITS
+# Commits behind an open transaction of another group count at once.
+OFFSETS_OPTIONS = {"openTransactions": "pass"}
 # Without this setting the connector's planner silently drops internal topics.
 DEPRECATED_FETCHING = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
 
@@ -42,7 +44,10 @@ class TopicReader(Protocol):
         """The source's name in the report."""
 
     def offsets_topic(self, spark: SparkSession) -> DataFrame | None:
-        """Return all records of `__consumer_offsets`; None if the topic does not exist."""
+        """Return all records of `__consumer_offsets` that count; None if the topic does not exist."""
+
+    def open_transactions(self, spark: SparkSession) -> DataFrame | None:
+        """Return the records of open transactions in `__consumer_offsets`; None if they can't be told."""
 
     def records(self, spark: SparkSession, starts: Starts) -> DataFrame:
         """Return topic, partition, offset and timestamp of the records from the offsets in `starts` on.
@@ -66,8 +71,19 @@ class RedisReader:
         return f"{self.address.url}, keyspace {self.address.keyspace}"
 
     def offsets_topic(self, spark: SparkSession) -> DataFrame | None:
-        """Return all records of `__consumer_offsets`; None if the keyspace has no such topic."""
-        return self._load(spark, {OFFSETS_TOPIC: {}}) if OFFSETS_TOPIC in self._partitions() else None
+        """Return all records of `__consumer_offsets` that count; None if the keyspace has no such topic.
+
+        Records behind an open transaction are included.
+        """
+        if OFFSETS_TOPIC not in self._partitions():
+            return None
+        return self._load(spark, {OFFSETS_TOPIC: {}}, OFFSETS_OPTIONS)
+
+    def open_transactions(self, spark: SparkSession) -> DataFrame | None:
+        """Return the records of open transactions in `__consumer_offsets`; None if there is no such topic."""
+        if OFFSETS_TOPIC not in self._partitions():
+            return None
+        return self._load(spark, {OFFSETS_TOPIC: {}}, {"openTransactions": "only"})
 
     def records(self, spark: SparkSession, starts: Starts) -> DataFrame:
         """Return the records from the given offsets on. Other partitions of the topics are left out."""
@@ -105,8 +121,11 @@ class RedisReader:
             topics = load_topics(connection, self.address, (OFFSETS_TOPIC,))
             return {name: topic.partitions for name, topic in topics.items()}
 
-    def _load(self, spark: SparkSession, starting: Starts) -> DataFrame:
+    def _load(
+        self, spark: SparkSession, starting: Starts, options: Mapping[str, str] | None = None
+    ) -> DataFrame:
         more = {
+            **(options or {}),
             "topics": ",".join(starting),
             "startingOffsets": json.dumps(starting),
             # Commits have lag even if retention has deleted their records.
@@ -131,7 +150,10 @@ class KafkaReader:
         return self.bootstrap
 
     def offsets_topic(self, spark: SparkSession) -> DataFrame | None:
-        """Return all records of `__consumer_offsets`; None if the cluster has no such topic.
+        """Return all records of `__consumer_offsets` that count; None if the cluster has no such topic.
+
+        A partition ends before its first open transaction: the connector never sees the markers that would
+        tell which later records count.
 
         Raises SourceError if Kafka does not answer, JarsMissing in a session without the connector.
         """
@@ -140,6 +162,10 @@ class KafkaReader:
         if not existing:
             return None
         return self._load(spark, {OFFSETS_TOPIC: dict.fromkeys(existing[OFFSETS_TOPIC], EARLIEST)})
+
+    def open_transactions(self, spark: SparkSession) -> DataFrame | None:
+        """Return None: the connector does not tell whose a record is."""
+        return None
 
     def records(self, spark: SparkSession, starts: Starts) -> DataFrame:
         """Return the records from the given offsets on, of partitions that exist.

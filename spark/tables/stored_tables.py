@@ -33,12 +33,13 @@ from korvet.spark.tables.readers import smallest_offsets
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from korvet.spark.tables.readers import Starts
 
     RecordsFrom = Callable[[Starts], DataFrame]
     EndsOf = Callable[[Collection[str]], DataFrame]
+    Pending = Callable[[], DataFrame | None]
 
 CHECKPOINT: Final = "_checkpoint"
 STATE: Final = "_state"
@@ -49,6 +50,8 @@ STATES: Final = (COMMITS_STATE, GROUPS_STATE, MEMBERS_STATE, DONE)
 NO_STATE: Final = ("key", "value", "data", "reason")
 BATCH: Final = "batch"
 AS_OF_DATE: Final = "as_of_date"
+# A commit in a transaction appears late; a later tombstone still removes it. No transaction lasts that long.
+KEPT_TOMBSTONES_MS: Final = 24 * 3_600_000
 
 
 class StoredTables:
@@ -66,16 +69,19 @@ class StoredTables:
         *,
         records: RecordsFrom | None = None,
         ends: EndsOf | None = None,
+        pending: Pending | None = None,
     ) -> None:
         """Process the new records of `source`, a stream of `__consumer_offsets`, and add a snapshot.
 
         records: returns the topics' records from given offsets on; without it there is no lag and no status.
         ends: returns the existing partitions of topics with their starts and ends; without it, no commit is
-        known to be outside the log. Raises the error of a failed query; a later call continues from there.
+        known to be outside the log. pending: returns the records of open transactions, None if they can't be
+        told; without it no offset is pending. Raises the error of a failed query; a later call continues
+        from there.
         """
 
         def take(batch: DataFrame, number: int) -> None:
-            self._take(batch, number, ends)
+            self._take(batch, number, as_of_ms, ends)
 
         checkpoint = self._folder.child(CHECKPOINT).location
         query = (
@@ -85,7 +91,7 @@ class StoredTables:
             .start()
         )
         query.awaitTermination()
-        self._add_snapshot(as_of_ms, records, ends)
+        self._add_snapshot(as_of_ms, records, ends, pending)
 
     def read(self, name: str) -> DataFrame:
         """Return one table of TABLES: all rows of histories and snapshots, current rows of the others.
@@ -107,7 +113,7 @@ class StoredTables:
 
     # A batch
 
-    def _take(self, batch: DataFrame, number: int, ends: EndsOf | None) -> None:
+    def _take(self, batch: DataFrame, number: int, as_of_ms: int, ends: EndsOf | None) -> None:
         spark = batch.sparkSession
         batch = batch.persist()
         try:
@@ -118,14 +124,14 @@ class StoredTables:
                 self._take_groups(spark, group_rows, number)
             finally:
                 group_rows.unpersist()
-            self._take_commits(spark, commits, number, ends)
+            self._take_commits(spark, commits, number, as_of_ms, ends)
         finally:
             batch.unpersist()
         self._mark_done(number)
         self._forget(number - 2)
 
     def _take_commits(
-        self, spark: SparkSession, commits: DataFrame, number: int, ends: EndsOf | None
+        self, spark: SparkSession, commits: DataFrame, number: int, as_of_ms: int, ends: EndsOf | None
     ) -> None:
         self._add(spark, "commit_rate", number, views.commit_rate(commits))
         known = self._state(spark, COMMITS_STATE, number - 1, TABLES["offset_commits"].schema)
@@ -138,7 +144,8 @@ class StoredTables:
         self._add(spark, "anomalies", number, odd.where(IS_NEW))
         # N intervals need N + 1 commits.
         count = max(self._rules.window_commits, anomalies.USUAL_INTERVALS + 1)
-        self._keep(health.recent_commits(both, count).drop(IS_NEW), COMMITS_STATE, number)
+        recent = health.recent_history(both, count).where(~sf.col("tombstone") | _is_recent(as_of_ms))
+        self._keep(recent.drop(IS_NEW), COMMITS_STATE, number)
 
     def _take_groups(self, spark: SparkSession, rows: DataFrame, number: int) -> None:
         self._add(spark, "group_records", number, dated(rows))
@@ -159,9 +166,11 @@ class StoredTables:
 
     # A snapshot
 
-    def _add_snapshot(self, as_of_ms: int, records: RecordsFrom | None, ends: EndsOf | None) -> None:
+    def _add_snapshot(
+        self, as_of_ms: int, records: RecordsFrom | None, ends: EndsOf | None, pending: Pending | None
+    ) -> None:
         done = self._last_batch()
-        tables = self._state_views(done, as_of_ms, records, ends)
+        tables = self._state_views(done, as_of_ms, records, ends, pending)
         for name, table in TABLES.items():
             if table.kind == "snapshot" and (records is not None or name not in NEED_RECORDS):
                 day = sf.to_date("as_of_ts").alias(AS_OF_DATE)
@@ -174,6 +183,7 @@ class StoredTables:
         as_of_ms: int,
         records: RecordsFrom | None = None,
         ends: EndsOf | None = None,
+        pending: Pending | None = None,
     ) -> Views:
         number = -1 if batch is None else batch
         commits = self._state(self._spark, COMMITS_STATE, number, TABLES["offset_commits"].schema)
@@ -183,10 +193,11 @@ class StoredTables:
         everyone = membership.with_topic_names(
             membership.with_activity(seen, states), views.current_offsets(commits)
         )
-        starts = {} if records is None else smallest_offsets(commits)
+        starts = {} if records is None else smallest_offsets(commits.where(~sf.col("tombstone")))
         unread = None if records is None else records(starts)
         partitions = None if records is None or ends is None else ends(starts)
-        return _StateViews((commits, states, everyone), unread, as_of_ms, partitions, self._rules)
+        opened = None if pending is None else pending()
+        return _StateViews((commits, states, everyone), unread, as_of_ms, partitions, self._rules, opened)
 
     # Files
 
@@ -242,8 +253,9 @@ class _StateViews(Views):
         as_of_ms: int,
         ends: DataFrame | None,
         rules: Rules,
+        pending: DataFrame | None,
     ) -> None:
-        super().__init__(records, as_of_ms, ends, rules)
+        super().__init__(records, as_of_ms, ends, rules, pending)
         self._state = state
 
     @property
@@ -257,6 +269,12 @@ class _StateViews(Views):
     @property
     def _members(self) -> DataFrame:
         return self._state[2]
+
+
+def _is_recent(as_of_ms: int) -> Column:
+    """Whether a late commit may be older than a tombstone."""
+    written_ms = sf.coalesce(sf.unix_millis("src_ts"), sf.lit(as_of_ms))
+    return written_ms >= as_of_ms - KEPT_TOMBSTONES_MS
 
 
 def _marked(known: DataFrame, new: DataFrame) -> DataFrame:

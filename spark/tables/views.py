@@ -43,6 +43,23 @@ def current_offsets(commits: DataFrame) -> DataFrame:
     return newest.select(*GROUP_PARTITION, "newest.*").where(~sf.col("tombstone")).drop("tombstone")
 
 
+def pending_offsets(pending: DataFrame, commits: DataFrame, as_of_ms: int) -> DataFrame:
+    """Return the newest of the commits of open transactions by group, topic and partition, with `pending_ms`.
+
+    commits: those that count; a tombstone among them removes pending commits before it. pending_ms is
+    `as_of_ms` minus the time of the record, and never negative.
+    """
+    age_ms = sf.lit(as_of_ms) - sf.unix_millis("src_ts")
+    removed = commits.where("tombstone").groupBy(*GROUP_PARTITION).agg(sf.max("src_offset").alias("until"))
+    kept = (
+        pending.join(removed, [*GROUP_PARTITION], "left")
+        .where(sf.col("until").isNull() | (sf.col("src_offset") > sf.col("until")))
+        .drop("until")
+    )
+    newest = current_offsets(kept).withColumn("pending_ms", sf.greatest(age_ms, sf.lit(0)))
+    return newest.withColumn("as_of_ts", sf.timestamp_millis(sf.lit(as_of_ms)))
+
+
 def appended_until(records: DataFrame, as_of_ms: int) -> DataFrame:
     """Return the records appended until `as_of_ms`, by the time in their offsets (ms << 10 | sequence).
 

@@ -88,6 +88,10 @@ def test_times_come_before_offsets() -> None:
         ),
         ({**TOPIC, "failOnDataLoss": "maybe"}, "failOnDataLoss must be true or false, not 'maybe'"),
         (
+            {**TOPIC, "openTransactions": "skip"},
+            "openTransactions must be one of wait, pass, only, not 'skip'",
+        ),
+        (
             {**TOPIC, "isolationLevel": "dirty"},
             "isolationLevel must be one of read_committed",
         ),

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from korvet.offsets.packing import entry_id, pack
 from korvet.spark.records.fields import marker_of, parse_fields
+from korvet.spark.source.errors import DataLoss
 from tests.api.batches import batch as record_batch
-from tests.spark.direct import Stream, batch, values
+from tests.spark.direct import Stream, batch, rows_of, values
 
 if TYPE_CHECKING:
     from tests.spark.keyspace import Keyspace
@@ -168,6 +169,116 @@ def test_batch_and_stream_show_what_is_committed(
         seen += values(rows)
     assert seen == expected
     assert values(batch(keyspace, topic="t")) == [value for value, owner in kept[:stable] if not owner]
+
+
+PASS = {"openTransactions": "pass"}
+
+
+@pytest.mark.parametrize("batches", [False, True])
+def test_open_transactions_hide_no_other_record(keyspace: Keyspace, batches: bool) -> None:
+    log = Log(keyspace, batches=batches)
+    keyspace.topic("__transaction_state")
+    stream = Stream(keyspace, topic="t", **PASS)
+    log.record(b"one", 1)
+    log.record(b"plain")
+    log.record(b"two", 2)
+    log.record(b"three", 3)
+    log.marker(2, "commit")
+    log.record(b"after")
+    assert values(stream.trigger()) == [b"plain", b"two", b"after"]
+    assert values(batch(keyspace, topic="t", **PASS)) == [b"plain", b"two", b"after"]
+    log.record(b"one more", 1)
+    log.record(b"later")
+    assert values(stream.trigger()) == [b"later"]
+    assert values(batch(keyspace, topic="t", openTransactions="only")) == [b"one", b"three", b"one more"]
+    stream.restart()
+    log.marker(3, "abort")
+    log.record(b"three again", 3)
+    log.marker(1, "commit")
+    assert values(stream.trigger()) == [b"one", b"one more"]
+    log.marker(3, "commit")
+    assert values(stream.trigger()) == [b"three again"]
+    assert stream.trigger() is None
+    everything = [b"one", b"plain", b"two", b"after", b"one more", b"later", b"three again"]
+    assert values(batch(keyspace, topic="t", maxRecordsPerPartition="2", **PASS)) == everything
+    assert not batch(keyspace, topic="t", openTransactions="only")
+
+
+def test_a_batch_that_is_repeated_does_not_see_later_markers(keyspace: Keyspace) -> None:
+    """A streaming batch has the same rows whenever it runs, so that a repeated one replaces the first."""
+    log = Log(keyspace)
+    keyspace.topic("__transaction_state")
+    stream = Stream(keyspace, topic="t", **PASS)
+    log.record(b"one", 1)
+    log.record(b"plain")
+    start = stream.at
+    end = stream.reader.latestOffset(start, stream.reader.getDefaultReadLimit())
+    log.marker(1, "commit")
+    assert values(rows_of(stream.reader, stream.reader.partitions(start, end))) == [b"plain"]
+
+
+def test_a_query_that_waits_again_misses_no_record(keyspace: Keyspace) -> None:
+    log = Log(keyspace)
+    stream = Stream(keyspace, topic="t", **PASS)
+    log.record(b"open", 1)
+    log.record(b"plain")
+    assert values(stream.trigger()) == [b"plain"]
+    stream.restart(openTransactions="wait")
+    log.record(b"behind")
+    assert stream.trigger() is None
+    log.marker(1, "commit")
+    assert values(stream.trigger()) == [b"open", b"behind"]
+
+
+def test_trimmed_records_of_open_transactions_are_data_loss(keyspace: Keyspace) -> None:
+    log = Log(keyspace)
+    stream = Stream(keyspace, topic="t", **PASS)
+    log.record(b"open", 1)
+    log.record(b"open too", 1)
+    log.record(b"plain")
+    assert values(stream.trigger()) == [b"plain"]
+    keyspace.client.execute_command("XTRIM", "korvet:t:0", "MAXLEN", "2")
+    log.marker(1, "commit")
+    with pytest.raises(DataLoss):
+        stream.trigger()
+    stream.restart(failOnDataLoss="false")
+    assert values(stream.trigger()) == [b"open too"]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(events=EVENTS, batches=st.booleans(), limit=st.integers(1, 7), every=st.integers(1, 6))
+def test_each_committed_record_once_past_open_transactions(
+    keyspace: Keyspace, events: list[tuple[str, int]], batches: bool, limit: int, every: int
+) -> None:
+    keyspace.client.flushall()
+    log = Log(keyspace, batches=batches)
+    keyspace.topic("__transaction_state")
+    stream = Stream(keyspace, topic="t", maxRecordsPerTrigger=str(limit), **PASS)
+    seen: list[bytes] = []
+    written: dict[bytes, int] = {}
+    shown: set[bytes] = set()
+    for number, (what, producer) in enumerate(events):
+        value = b"%d" % number
+        if what in {"plain", "record"}:
+            log.record(value, producer if what == "record" else None)
+            written[value] = producer if what == "record" else 0
+            shown |= {value} if what == "plain" else set()
+        else:
+            log.marker(producer, what)
+            mine = {value for value, owner in written.items() if owner == producer}
+            shown |= mine if what == "commit" else set()
+            written = {value: 0 if value in mine else owner for value, owner in written.items()}
+        if number % every == 0:
+            seen += values(stream.trigger())
+            stream.restart()
+        assert set(seen) <= shown
+    while (rows := stream.trigger()) is not None:
+        seen += values(rows)
+    assert sorted(seen) == sorted(shown)
+    expected = [value for value in written if value in shown]
+    assert values(batch(keyspace, topic="t", maxRecordsPerPartition="3", **PASS)) == expected
+    opened = [value for value, owner in written.items() if owner]
+    assert values(batch(keyspace, topic="t", openTransactions="only")) == opened
 
 
 @pytest.mark.parametrize(
