@@ -40,6 +40,7 @@ from korvet.spark.session.jars import fetch_package, find_jars
 from korvet.spark.session.redaction import redacted
 from korvet.spark.session.session import is_submitted
 from korvet.spark.source.topics import OFFSETS_TOPIC
+from korvet.spark.tables.questions import QUESTIONS
 from korvet.spark.tables.readers import RedisReader
 
 if TYPE_CHECKING:
@@ -119,7 +120,14 @@ def _export_all_tables(
     notify("Starting Spark")
     with spark_session("korvet export", master) as spark, _interruptible():
         notify("Updating the tables")
-        update_tables(spark, address, location, every_s=every_s, options=options.source_options)
+        update_tables(
+            spark,
+            address,
+            location,
+            every_s=every_s,
+            compact=options.compact,
+            options=options.source_options,
+        )
     click.echo(f"all tables: in {redacted(options.location)}")
 
 
@@ -159,6 +167,10 @@ def _check_table(options: ExportOptions) -> None:
         return
     if options.is_stream:
         growing_table(options.source_table)
+        return
+    if options.source_table in QUESTIONS:
+        if options.stored_in is None:
+            raise ExportError(f"{options.source_table} is about stored tables: give their folder by --from")
         return
     table_named(options.source_table)
     if options.source_options:

@@ -12,6 +12,7 @@ from click.core import ParameterSource
 from korvet.spark.export.all_tables import seconds_of
 from korvet.spark.export.target import BYTES_AS, ERROR, FORMATS, MODES, PARQUET, ExportError
 from korvet.spark.tables.catalog import TABLES
+from korvet.spark.tables.questions import QUESTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +38,7 @@ class ExportOptions:
     topics: tuple[str, ...]
     source_table: str | None
     all_tables: bool
+    compact: bool
     stored_in: str | None
     location: str
     form: str
@@ -76,6 +78,8 @@ class ExportOptions:
             raise click.UsageError("--every needs --continuous")
         if self.continuous and self.available_now:
             raise click.UsageError("use either --continuous or --available-now")
+        if self.compact and not self.all_tables:
+            raise click.UsageError("--compact needs --all-tables")
         if self.stored_in is not None and (self.source_table is None or self.is_stream):
             raise click.UsageError(
                 "--from FOLDER needs --table NAME, and neither --continuous nor --available-now"
@@ -145,10 +149,16 @@ _OPTIONS = [
         help="Export all these tables to a folder, which each run brings up to date.",
     ),
     click.option(
+        "--compact",
+        is_flag=True,
+        help="With --all-tables: also merge the files that updates wrote for earlier days.",
+    ),
+    click.option(
         "--from",
         "stored_in",
         metavar="FOLDER",
-        help="With --table: read the table from such a folder, without Redis.",
+        help="With --table: read the table from such a folder, without Redis. Also answers "
+        f"{', '.join(QUESTIONS)}.",
     ),
     click.option(
         "--to",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+import uuid
 from typing import TYPE_CHECKING, Final
 
 from korvet.spark.export.checkpoint import claimed
@@ -13,6 +14,7 @@ from korvet.spark.export.topics import stream_topics
 from korvet.spark.session.folders import Folder
 from korvet.spark.source.errors import SourceError
 from korvet.spark.source.topics import OFFSETS_TOPIC
+from korvet.spark.tables.questions import QUESTIONS
 from korvet.spark.tables.readers import OFFSETS_OPTIONS, RedisReader
 from korvet.spark.tables.stored_tables import CHECKPOINT, StoredTables
 
@@ -37,13 +39,14 @@ def update_tables(
     location: str,
     *,
     every_s: float | None = None,
+    compact: bool = False,
     options: Mapping[str, str] | None = None,
 ) -> None:
     """Update the tables in a folder with the new records, and add a snapshot as of now.
 
-    every_s: repeat at this interval until interrupted; None updates once. options: of the source. Raises
-    ExportError if the folder contains anything else, SourceError as the source does, and a failed query's
-    error; a later call continues from there.
+    every_s: repeat at this interval until interrupted; None updates once. compact: also merge the files of
+    earlier days. options: of the source. Raises ExportError if the folder contains anything else, SourceError
+    as the source does, and a failed query's error; a later call continues from there.
     """
     foreign = TOPIC_OPTIONS & {name.lower() for name in options or {}}
     if foreign:
@@ -68,20 +71,32 @@ def update_tables(
                 records=lambda starts: reader.records(spark, starts),
                 ends=lambda topics: reader.ends(spark, topics),
                 pending=lambda: reader.open_transactions(spark),
+                sizes=lambda: reader.sizes(spark),
             )
+            if compact:
+                stored.compact(now_ms)
             if every_s is None:
                 return
             time.sleep(max(0.0, began + every_s - time.monotonic()))
 
 
 def stored_table(spark: SparkSession, location: str, name: str) -> DataFrame:
-    """Return one table of such a folder. Raises ExportError for an unknown table or an empty folder."""
-    table_named(name)
+    """Return one table of such a folder, or the answer to one of QUESTIONS.
+
+    Raises ExportError for an unknown name or an empty folder.
+    """
+    if name not in QUESTIONS:
+        table_named(name)
     if not Folder(spark, location).child(CHECKPOINT).exists():
         raise ExportError(
             f"{location} contains no tables: `korvet export --all-tables --to {location}` writes them"
         )
-    return StoredTables(spark, location).read(name)
+    stored = StoredTables(spark, location)
+    if name not in QUESTIONS:
+        return stored.read(name)
+    prefix = f"stored_{uuid.uuid4().hex}_"
+    stored.create_views(prefix)
+    return spark.table(prefix + name)
 
 
 def seconds_of(interval: str) -> float:

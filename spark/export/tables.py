@@ -46,7 +46,9 @@ def batch_table(spark: SparkSession, reader: TopicReader, name: str, as_of_ms: i
         if name != "anomalies":
             records = reader.records(spark, starts)
     pending = reader.open_transactions(spark) if name == "pending_offsets" else None
-    return Tables(source, records, as_of_ms, ends=ends, rules=rules, pending=pending).view(name)
+    sizes = reader.sizes(spark) if name == "topic_sizes" else None
+    tables = Tables(source, records, as_of_ms, ends=ends, rules=rules, pending=pending, sizes=sizes)
+    return tables.view(name)
 
 
 def stream_table(

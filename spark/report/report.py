@@ -134,8 +134,8 @@ def _write_tables(
     starts = smallest_offsets(needed)
     records = reader.records(source.sparkSession, starts).persist()
     ends = reader.ends(source.sparkSession, starts).persist()
-    pending = reader.open_transactions(source.sparkSession)
-    tables = Tables(source, records, as_of_ms, ends=ends, rules=rules, pending=pending)
+    pending, sizes = reader.open_transactions(source.sparkSession), reader.sizes(source.sparkSession)
+    tables = Tables(source, records, as_of_ms, ends=ends, rules=rules, pending=pending, sizes=sizes)
     with tables.shared():
         for name in TABLES:
             notify(f"Computing {name}")

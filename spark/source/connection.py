@@ -31,7 +31,7 @@ REPLY_TIMEOUT_S = 60
 # Redirections (MOVED, ASK) that one command follows; more of them are a circle.
 MOST_REDIRECTIONS = 5
 # Where the (first) key of a command is, if not directly after the name.
-_KEY_AT: dict[object, int] = {"XINFO": 2, "FCALL": 3}
+_KEY_AT: dict[object, int] = {"XINFO": 2, "MEMORY": 2, "FCALL": 3}
 Node = tuple[str, int]
 Arguments = tuple[str | bytes | int, ...]
 

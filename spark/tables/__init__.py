@@ -10,13 +10,16 @@ from korvet.spark.tables.decode import (
     quarantine,
 )
 from korvet.spark.tables.health import Rules
+from korvet.spark.tables.questions import QUESTIONS, Objectives, question_sql
 from korvet.spark.tables.readers import ENDS, KafkaReader, RedisReader, smallest_offsets
 from korvet.spark.tables.stored_tables import StoredTables
 
 __all__ = [
     "ENDS",
+    "QUESTIONS",
     "TABLES",
     "KafkaReader",
+    "Objectives",
     "RedisReader",
     "Rules",
     "StoredTables",
@@ -26,5 +29,6 @@ __all__ = [
     "newest_commits",
     "offset_commits",
     "quarantine",
+    "question_sql",
     "smallest_offsets",
 ]

@@ -16,6 +16,7 @@ from pyspark.sql import functions as sf
 from korvet.spark.tables import anomalies, decode, health, membership, views
 from korvet.spark.tables.catalog import NEED_RECORDS, TABLES, Table
 from korvet.spark.tables.health import Rules
+from korvet.spark.tables.readers import SIZES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,12 +49,14 @@ class Views(ABC):
         ends: DataFrame | None,
         rules: Rules | None,
         pending: DataFrame | None = None,
+        sizes: DataFrame | None = None,
     ) -> None:
         self._records = None if records is None else views.appended_until(records, as_of_ms)
         self._as_of_ms = as_of_ms
         self._rules = rules or Rules()
         self._ends = ends
         self._pending = pending
+        self._sizes = sizes
 
     def view(self, name: str) -> DataFrame:
         """Return one table of TABLES. Raises KeyError for another name, or if the table needs `records`."""
@@ -94,6 +97,12 @@ class Views(ABC):
         else:
             pending = decode.offset_commits(self._pending.where(_not_after(self._as_of_ms)))
         return views.pending_offsets(pending, self._offset_commits, self._as_of_ms)
+
+    @cached_property
+    def _topic_sizes(self) -> DataFrame:
+        spark = self._offset_commits.sparkSession
+        sizes = spark.createDataFrame([], SIZES) if self._sizes is None else self._sizes
+        return sizes.withColumn("as_of_ts", sf.timestamp_millis(sf.lit(self._as_of_ms)))
 
     @cached_property
     def _lag(self) -> DataFrame:
@@ -159,7 +168,8 @@ class Tables(Views):
     consumed topics (topic, partition, offset, timestamp) from each partition's oldest commit in the window
     on; without them lag and status raise KeyError. ends: the existing partitions (see readers.ENDS); without
     it the ends come from the records. pending: records of open transactions in the offsets topic; without
-    them no offset is pending. Records after as_of_ms don't count.
+    them no offset is pending. sizes: of the topics' partitions (readers.SIZES); without them topic_sizes is
+    empty. Records after as_of_ms don't count.
     """
 
     def __init__(
@@ -171,8 +181,9 @@ class Tables(Views):
         ends: DataFrame | None = None,
         rules: Rules | None = None,
         pending: DataFrame | None = None,
+        sizes: DataFrame | None = None,
     ) -> None:
-        super().__init__(records, as_of_ms, ends, rules, pending)
+        super().__init__(records, as_of_ms, ends, rules, pending, sizes)
         self._source = source.where(_not_after(as_of_ms))
 
     @cached_property

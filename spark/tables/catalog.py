@@ -330,6 +330,21 @@ _ALL: Final = (
         + "src_date date: day of src_ts (UTC); the stored table is partitioned by it",
     ),
     _table(
+        "topic_sizes",
+        "snapshot",
+        "The size of every partition of every topic.",
+        """
+        topic string: the topic
+        partition int: its partition
+        start_offset bigint: 0 until a record is deleted, then the offset of the first remaining record
+        end_offset bigint: the offset after the last record ever added
+        entries bigint: entries of the stream; one is a record, or a batch with `storage.layout=batch`
+        appended_entries bigint: entries ever added
+        memory_bytes bigint: memory of the stream, as Redis estimates it
+        """
+        + _AS_OF,
+    ),
+    _table(
         "quarantine",
         "history",
         "Every unreadable record.",

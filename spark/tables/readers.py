@@ -28,6 +28,11 @@ EARLIEST, LATEST = -2, -1
 # Columns of the ends of partitions. start_offset is the log start. Every offset from known_from to the log
 # start was a record; before known_from, on a topic with clock offsets, there may have been gaps.
 ENDS = "topic string, partition int, end_offset bigint, start_offset bigint, known_from bigint"
+# Columns of the sizes of partitions.
+SIZES = (
+    "topic string, partition int, start_offset bigint, end_offset bigint, entries bigint, "
+    "appended_entries bigint, memory_bytes bigint"
+)
 # Lowest offset that contains a time, of the year 2001. No dense topic has as many records.
 FIRST_CLOCK_OFFSET = 1_000_000_000_000 << SEQUENCE_BITS
 # Commits behind an open transaction of another group count at once.
@@ -57,6 +62,9 @@ class TopicReader(Protocol):
 
     def ends(self, spark: SparkSession, topics: Collection[str]) -> DataFrame:
         """Return the current starts and ends of the topics' partitions (ENDS), without missing topics."""
+
+    def sizes(self, spark: SparkSession) -> DataFrame | None:
+        """Return the current sizes of all partitions (SIZES); None if they can't be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +123,25 @@ class RedisReader:
         ]
         return spark.createDataFrame(rows, ENDS)
 
+    def sizes(self, spark: SparkSession) -> DataFrame:
+        """Return the current sizes of all partitions (SIZES). Redis estimates the memory by samples."""
+        with connected(self.address) as connection:
+            topics = load_topics(connection, self.address)
+            found = extents(connection, self.address, list(topics.values()))
+            memory = connection.pipeline([("MEMORY", "USAGE", extent.stream) for extent in found])
+        rows = [
+            (
+                *extent.topic_partition,
+                extent.log_start,
+                extent.log_end,
+                extent.entries,
+                extent.added,
+                used or 0,
+            )
+            for extent, used in zip(found, memory, strict=True)
+        ]
+        return spark.createDataFrame(rows, SIZES)
+
     def _partitions(self) -> dict[str, int]:
         with connected(self.address) as connection:
             # Raises SourceError for an unreadable offsets topic; the report would show no groups otherwise.
@@ -165,6 +192,10 @@ class KafkaReader:
 
     def open_transactions(self, spark: SparkSession) -> DataFrame | None:
         """Return None: the connector does not tell whose a record is."""
+        return None
+
+    def sizes(self, spark: SparkSession) -> DataFrame | None:
+        """Return None: Kafka's offsets don't count records, and its consumers don't know sizes."""
         return None
 
     def records(self, spark: SparkSession, starts: Starts) -> DataFrame:

@@ -17,6 +17,8 @@ replaces its files.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sf
@@ -25,9 +27,11 @@ from pyspark.sql.types import StructType
 from korvet.spark.session.folders import Folder
 from korvet.spark.tables import anomalies, decode, health, membership, views
 from korvet.spark.tables.batch_tables import Views, dated, shaped
-from korvet.spark.tables.catalog import NEED_RECORDS, TABLES
+from korvet.spark.tables.catalog import NEED_RECORDS, TABLES, Table
+from korvet.spark.tables.compaction import COMPACTED, Parts
 from korvet.spark.tables.health import Rules
 from korvet.spark.tables.membership import IS_NEW
+from korvet.spark.tables.questions import QUESTIONS, question_sql
 from korvet.spark.tables.readers import smallest_offsets
 
 if TYPE_CHECKING:
@@ -35,11 +39,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from korvet.spark.tables.questions import Objectives
     from korvet.spark.tables.readers import Starts
 
     RecordsFrom = Callable[[Starts], DataFrame]
     EndsOf = Callable[[Collection[str]], DataFrame]
-    Pending = Callable[[], DataFrame | None]
+    Lookup = Callable[[], DataFrame | None]
 
 CHECKPOINT: Final = "_checkpoint"
 STATE: Final = "_state"
@@ -50,6 +55,7 @@ STATES: Final = (COMMITS_STATE, GROUPS_STATE, MEMBERS_STATE, DONE)
 NO_STATE: Final = ("key", "value", "data", "reason")
 BATCH: Final = "batch"
 AS_OF_DATE: Final = "as_of_date"
+AS_OF_MS: Final = "as_of_ms"
 # A commit in a transaction appears late; a later tombstone still removes it. No transaction lasts that long.
 KEPT_TOMBSTONES_MS: Final = 24 * 3_600_000
 
@@ -69,15 +75,17 @@ class StoredTables:
         *,
         records: RecordsFrom | None = None,
         ends: EndsOf | None = None,
-        pending: Pending | None = None,
+        pending: Lookup | None = None,
+        sizes: Lookup | None = None,
     ) -> None:
         """Process the new records of `source`, a stream of `__consumer_offsets`, and add a snapshot.
 
         records: returns the topics' records from given offsets on; without it there is no lag and no status.
         ends: returns the existing partitions of topics with their starts and ends; without it, no commit is
         known to be outside the log. pending: returns the records of open transactions, None if they can't be
-        told; without it no offset is pending. Raises the error of a failed query; a later call continues
-        from there.
+        told; without it no offset is pending. sizes: returns those of the topics' partitions, or None;
+        without it topic_sizes gets no rows. Raises the error of a failed query; a later call continues from
+        there.
         """
 
         def take(batch: DataFrame, number: int) -> None:
@@ -91,7 +99,7 @@ class StoredTables:
             .start()
         )
         query.awaitTermination()
-        self._add_snapshot(as_of_ms, records, ends, pending)
+        self._add_snapshot(as_of_ms, _Lookups(records, ends, pending, sizes))
 
     def read(self, name: str) -> DataFrame:
         """Return one table of TABLES: all rows of histories and snapshots, current rows of the others.
@@ -101,15 +109,40 @@ class StoredTables:
         table = TABLES[name]
         done = self._last_batch()
         if table.kind == "current":
-            return self._state_views(done, 0).view(name)
+            return self._state_views(done, 0, _Lookups()).view(name)
         if table.kind == "snapshot":
-            frame = self._files(self._spark, name, f"{table.schema}, {AS_OF_DATE} date")
-            return shaped(frame, table)
-        frame = self._files(self._spark, name, f"{table.schema}, {BATCH} bigint")
-        kept = frame.where(sf.col(BATCH) <= sf.lit(-1 if done is None else done))
+            return shaped(self._rows(table), table)
+        kept = self._rows(table).where(sf.col(BATCH) <= sf.lit(-1 if done is None else done))
         if name == "commit_rate":
             kept = kept.groupBy("group", "minute").agg(sf.sum("commits").alias("commits"))
         return shaped(kept, table)
+
+    def compact(self, as_of_ms: int) -> int:
+        """Merge the files that updates wrote for the days before that of `as_of_ms`, table by table.
+
+        Returns the number of days merged in all tables. Files that were replaced are deleted by the next
+        call, so that running queries keep them. No update may run at the same time.
+        """
+        today = datetime.fromtimestamp(as_of_ms / 1000, UTC).date()
+        done, days = self._last_batch(), 0
+        for table in TABLES.values():
+            parts = self._parts(table)
+            if parts is not None and self._folder.child(table.name).exists():
+                newest = done if parts.part == BATCH else as_of_ms
+                frame = self._files(self._spark, table.name, _stored_schema(table))
+                days += len(parts.compact(frame, today, -1 if newest is None else newest))
+        return days
+
+    def create_views(self, prefix: str = "", objectives: Objectives | None = None) -> None:
+        """Create temporary views for SQL, named prefix + name, of all tables and of all QUESTIONS.
+
+        Their rows are those at the time of this call. objectives: the numbers in the questions.
+        """
+        for name in TABLES:
+            self.read(name).createOrReplaceTempView(prefix + name)
+        for name in QUESTIONS:
+            answer = self._spark.sql(question_sql(name, prefix, objectives))
+            answer.createOrReplaceTempView(prefix + name)
 
     # A batch
 
@@ -166,25 +199,16 @@ class StoredTables:
 
     # A snapshot
 
-    def _add_snapshot(
-        self, as_of_ms: int, records: RecordsFrom | None, ends: EndsOf | None, pending: Pending | None
-    ) -> None:
-        done = self._last_batch()
-        tables = self._state_views(done, as_of_ms, records, ends, pending)
+    def _add_snapshot(self, as_of_ms: int, lookups: _Lookups) -> None:
+        tables = self._state_views(self._last_batch(), as_of_ms, lookups)
         for name, table in TABLES.items():
-            if table.kind == "snapshot" and (records is not None or name not in NEED_RECORDS):
+            if table.kind == "snapshot" and (lookups.records is not None or name not in NEED_RECORDS):
                 day = sf.to_date("as_of_ts").alias(AS_OF_DATE)
-                frame = tables.view(name).select("*", day, sf.lit(as_of_ms).alias("as_of_ms"))
-                _write(frame, self._folder.child(name).location, AS_OF_DATE, "as_of_ms")
+                frame = tables.view(name).select("*", day, sf.lit(as_of_ms).alias(AS_OF_MS))
+                _write(frame, self._folder.child(name).location, AS_OF_DATE, AS_OF_MS)
 
-    def _state_views(
-        self,
-        batch: int | None,
-        as_of_ms: int,
-        records: RecordsFrom | None = None,
-        ends: EndsOf | None = None,
-        pending: Pending | None = None,
-    ) -> Views:
+    def _state_views(self, batch: int | None, as_of_ms: int, lookups: _Lookups) -> Views:
+        records, ends = lookups.records, lookups.ends
         number = -1 if batch is None else batch
         commits = self._state(self._spark, COMMITS_STATE, number, TABLES["offset_commits"].schema)
         needed = StructType([field for field in decode.GROUP_TYPE if field.name not in NO_STATE])
@@ -196,8 +220,9 @@ class StoredTables:
         starts = {} if records is None else smallest_offsets(commits.where(~sf.col("tombstone")))
         unread = None if records is None else records(starts)
         partitions = None if records is None or ends is None else ends(starts)
-        opened = None if pending is None else pending()
-        return _StateViews((commits, states, everyone), unread, as_of_ms, partitions, self._rules, opened)
+        return _StateViews(
+            (commits, states, everyone), unread, as_of_ms, partitions, self._rules, *lookups.of_snapshots()
+        )
 
     # Files
 
@@ -215,6 +240,23 @@ class StoredTables:
         if not location.exists():
             return spark.createDataFrame([], schema)
         return spark.read.schema(schema).parquet(location.location)
+
+    def _rows(self, table: Table) -> DataFrame:
+        """All rows of a history or of snapshots that count, with the columns of parts."""
+        frame = self._files(self._spark, table.name, _stored_schema(table))
+        parts = self._parts(table)
+        return frame if parts is None else parts.counted(frame)
+
+    def _parts(self, table: Table) -> Parts | None:
+        """The parts of a table that is partitioned by day; None for another."""
+        if table.kind == "snapshot":
+            day, part = AS_OF_DATE, AS_OF_MS
+        elif table.kind == "history":
+            day, part = "src_date", BATCH
+        else:
+            return None
+        markers = self._folder.child(STATE).child(COMPACTED).child(table.name)
+        return Parts(self._folder.child(table.name), markers, day, part)
 
     def _keep(self, frame: DataFrame, name: str, number: int) -> None:
         frame.write.mode("overwrite").parquet(self._version(name, number).location)
@@ -243,6 +285,20 @@ class StoredTables:
             self._version(name, number).delete()
 
 
+@dataclass(frozen=True, slots=True)
+class _Lookups:
+    """What an update looks up outside the topic that it follows."""
+
+    records: RecordsFrom | None = None
+    ends: EndsOf | None = None
+    pending: Lookup | None = None
+    sizes: Lookup | None = None
+
+    def of_snapshots(self) -> tuple[DataFrame | None, DataFrame | None]:
+        """Return the records of open transactions and the sizes of partitions."""
+        return self.pending() if self.pending else None, self.sizes() if self.sizes else None
+
+
 class _StateViews(Views):
     """The current tables, from the state between batches."""
 
@@ -254,8 +310,9 @@ class _StateViews(Views):
         ends: DataFrame | None,
         rules: Rules,
         pending: DataFrame | None,
+        sizes: DataFrame | None,
     ) -> None:
-        super().__init__(records, as_of_ms, ends, rules, pending)
+        super().__init__(records, as_of_ms, ends, rules, pending, sizes)
         self._state = state
 
     @property
@@ -275,6 +332,12 @@ def _is_recent(as_of_ms: int) -> Column:
     """Whether a late commit may be older than a tombstone."""
     written_ms = sf.coalesce(sf.unix_millis("src_ts"), sf.lit(as_of_ms))
     return written_ms >= as_of_ms - KEPT_TOMBSTONES_MS
+
+
+def _stored_schema(table: Table) -> str:
+    """The columns of a table's files as DDL. A column that older files lack is null."""
+    added = f"{AS_OF_DATE} date, {AS_OF_MS} bigint" if table.kind == "snapshot" else f"{BATCH} bigint"
+    return f"{table.schema}, {added}"
 
 
 def _marked(known: DataFrame, new: DataFrame) -> DataFrame:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,8 +17,6 @@ from korvet.spark.source.errors import SourceError
 from korvet.spark.tables.readers import RedisReader
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
     from tests.spark.keyspace import Keyspace
@@ -23,6 +24,54 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 MS = 1_700_000_000_000
+
+
+NOTEBOOK = Path(__file__).parents[2] / "docs" / "notebooks" / "groups.ipynb"
+
+
+def notebook_prints(
+    spark: SparkSession, folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> str:
+    """Run the notebook on a folder, in the session of the tests. Returns what it prints."""
+    monkeypatch.setenv("KORVET_TABLES", folder)
+    monkeypatch.setattr("korvet.spark.session.build_session", lambda _: spark)
+    names: dict[str, object] = {}
+    for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+    return capsys.readouterr().out
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_questions_and_the_notebook(
+    spark: SparkSession,
+    keyspace: Keyspace,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    keyspace.topic("t")
+    keyspace.offsets_topic()
+    for number in range(4):
+        keyspace.add("t", 0, f"{MS}-{number}", b"value", b"v")
+    for offset in (1, 3):
+        keyspace.commit("g", "t", 0, (MS << 10) + offset, at_ms=MS + offset)
+    keyspace.commit("ahead", "t", 0, (MS << 10) + 5, at_ms=MS + 7)
+    folder = str(tmp_path / "groups")
+    update_tables(spark, Address(keyspace.url), folder, compact=True)
+    moves = stored_table(spark, folder, "reads").where("group = 'g'").orderBy("to_offset").collect()
+    assert [(row["from_offset"], row["to_offset"]) for row in moves] == [
+        (None, (MS << 10) + 1),
+        ((MS << 10) + 1, (MS << 10) + 3),
+    ]
+    sizes = stored_table(spark, folder, "topic_growth").where("topic = 't'").collect()
+    assert [row["entries"] for row in sizes] == [4]
+    printed = notebook_prints(spark, folder, monkeypatch, capsys)
+    # What needs attention, who read what, and the sizes of topics.
+    assert re.search(r"\|ahead *\|AHEAD *\|", printed), printed
+    assert re.search(rf"\|g *\|t *\|0 *\|{(MS << 10) + 1} *\|{(MS << 10) + 3} *\|", printed), printed
+    assert re.search(r"\|__consumer_offsets *\|", printed), printed
 
 
 def test_all_tables_kept_in_a_folder(spark: SparkSession, keyspace: Keyspace, tmp_path: Path) -> None:

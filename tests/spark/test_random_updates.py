@@ -28,7 +28,7 @@ from korvet.offsets.schema import (
 from korvet.spark.source.source import SCHEMA
 from korvet.spark.tables.batch_tables import Tables
 from korvet.spark.tables.catalog import TABLES
-from korvet.spark.tables.readers import ENDS
+from korvet.spark.tables.readers import ENDS, SIZES
 from korvet.spark.tables.stored_tables import StoredTables
 from tests.spark.test_stored_tables import RECORDS, Cut, comparable
 from tests.spark.test_views import member, stable
@@ -136,11 +136,22 @@ def test_updates_come_to_the_same_as_the_whole(
     ends = spark.createDataFrame(
         [(t, p, 100 - p, 20 * p, 0) for t in ("orders", "ledger") for p in (0, 1)], ENDS
     ).cache()
+    # Commits of transactions that never end, after all others.
+    opened = History(SEED + 1).rows(RECORDS_EACH)
+    pending = spark.createDataFrame([(*row[:4], row[4] + 10_000, *row[5:]) for row in opened], SCHEMA).cache()
+    sizes = spark.createDataFrame([("orders", 0, 20, 100, 80, 100, 1 << 20)], SIZES)
 
     def update() -> None:
         stored = StoredTables(spark, str(tmp_path / "tables"))
         stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(source)
-        stored.update(stream, NOW, records=lambda _: records, ends=lambda _: ends)
+        stored.update(
+            stream,
+            NOW,
+            records=lambda _: records,
+            ends=lambda _: ends,
+            pending=lambda: pending,
+            sizes=lambda: sizes,
+        )
 
     rows: list[tuple[Any, ...]] = []
     for number in range(UPDATES):
@@ -154,7 +165,8 @@ def test_updates_come_to_the_same_as_the_whole(
                     update()
         update()
     stored = StoredTables(spark, str(tmp_path / "tables"))
-    whole = Tables(spark.createDataFrame(rows, SCHEMA).cache(), records, NOW, ends=ends)
+    everything = spark.createDataFrame(rows, SCHEMA).cache()
+    whole = Tables(everything, records, NOW, ends=ends, pending=pending, sizes=sizes)
     for name in TABLES:
         kept, viewed = comparable(stored.read(name)), comparable(whole.view(name))
         if name == "anomalies":

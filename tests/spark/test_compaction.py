@@ -1,0 +1,85 @@
+"""Compaction of stored tables: the same rows in fewer files, wherever it is interrupted."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from korvet.spark.session.folders import Folder
+from korvet.spark.tables.compaction import Parts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "value int, src_date date, batch bigint"
+FIRST, SECOND, TODAY = date(2023, 11, 14), date(2023, 11, 15), date(2023, 11, 16)
+
+
+class Cut(Exception):
+    """The process ends here."""
+
+
+class Table:
+    """A table in a folder, and the rows that it should have."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self._spark, self._folder = spark, folder
+        where = Folder(spark, str(folder))
+        self.parts = Parts(where.child("t"), where.child("_state"), "src_date", "batch")
+        self.expected: list[tuple[Any, ...]] = []
+
+    def add(self, batch: int, *days: date) -> None:
+        rows = [(batch, day) for day in days]
+        self.expected += rows
+        frame = self._spark.createDataFrame([(*row, batch) for row in rows], SCHEMA)
+        writer = frame.write.mode("append").partitionBy("src_date", "batch")
+        writer.parquet(str(self._folder / "t"))
+
+    def frame(self) -> DataFrame:
+        return self._spark.read.schema(SCHEMA).parquet(str(self._folder / "t"))
+
+    def compact(self, newest: int) -> list[date]:
+        return self.parts.compact(self.frame(), TODAY, newest)
+
+    def check(self) -> None:
+        rows = self.parts.counted(self.frame()).select("value", "src_date").collect()
+        assert sorted(map(tuple, rows)) == sorted(self.expected)
+
+    def days(self) -> dict[str, int]:
+        """Returns the number of parts of each day."""
+        return {path.name[9:]: len(list(path.iterdir())) for path in (self._folder / "t").glob("src_date=*")}
+
+
+def test_days_of_many_parts_become_one(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table(spark, tmp_path)
+    for batch in range(3):
+        table.add(batch, FIRST, TODAY)
+    table.add(3, SECOND, TODAY)
+    with monkeypatch.context() as patched:
+
+        def cut(*_: object) -> None:
+            raise Cut
+
+        patched.setattr(Folder, "write_text", cut)
+        with pytest.raises(Cut):
+            table.compact(3)
+    table.check()
+    assert table.compact(3) == [FIRST]
+    table.check()
+    # Late rows of a day that is merged, and a part that is not complete.
+    table.add(4, FIRST)
+    table.add(5, FIRST)
+    table.check()
+    assert table.compact(4) == [FIRST]
+    table.check()
+    assert table.compact(4) == []
+    table.check()
+    assert table.days() == {"2023-11-14": 2, "2023-11-15": 1, "2023-11-16": 4}
