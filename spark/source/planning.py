@@ -15,7 +15,7 @@ from korvet.spark.source.extents import Extent, StreamRange, extents, start_offs
 from korvet.spark.source.index import Index, Point
 from korvet.spark.source.pages import pages
 from korvet.spark.source.settings import EARLIEST, LATEST
-from korvet.spark.source.tasks import plan
+from korvet.spark.source.tasks import plan, plan_evenly
 from korvet.spark.source.topics import load_topics, select_topics
 from korvet.spark.source.transactions import OpenTransactions, is_transactional
 
@@ -381,10 +381,19 @@ def tighten(
 
 
 def tasks(
-    connection: Connection, options: SourceOptions, selection: Selection, ranges: Sequence[StreamRange]
+    connection: Connection,
+    options: SourceOptions,
+    selection: Selection,
+    ranges: Sequence[StreamRange],
+    *,
+    counted: bool = True,
 ) -> Sequence[InputPartition]:
-    """Return the tasks that read the ranges."""
+    """Return the tasks that read the ranges.
+
+    counted: False if the numbers of records are estimates that may be others when the ranges are planned
+    again; then they don't decide which ranges share a task.
+    """
     records = records_per_task(options, ranges)
     pieces = divide(connection, ranges, records)
     pieces = tighten(connection, pieces, selection, guard=options.fail_on_data_loss)
-    return plan(pieces, min(TASK_RECORDS, records))
+    return plan(pieces, min(TASK_RECORDS, records)) if counted else plan_evenly(pieces)

@@ -52,7 +52,14 @@ CONNECTION_OPTIONS = (
     "keyspace",
 )
 # Options of writing only. A table that is read and written has options of both kinds.
-SINK_OPTIONS = ("jobId", "maxRecordsPerSecond", "minReplicas", "deliveryTimeout", "progressRetention")
+SINK_OPTIONS = (
+    "jobId",
+    "sortRows",
+    "maxRecordsPerSecond",
+    "minReplicas",
+    "deliveryTimeout",
+    "progressRetention",
+)
 OPTIONS = (
     *CONNECTION_OPTIONS,
     *TOPIC_OPTIONS,

@@ -295,7 +295,7 @@ class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with connected(self._options.address) as connection:
             selection = select(connection, self._options, missing=True)
             self._check_topics(ended, selection)
-            ranges = []
+            ranges, counted = [], True
             for topic_partition, last in ended.positions.items():
                 extent = selection.extents.get(topic_partition)
                 if (
@@ -309,12 +309,16 @@ class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     self._late(connection, extent, at, _ended(begun, at, ended, topic_partition)),
                     self._between(connection, extent, at, last),
                 )
-                ranges += [
+                found = [
                     replace(part, log_end=outcomes_end)
                     for part in parts
                     if part is not None and part.start_offset < part.end_offset
                 ]
-            return tasks(connection, self._options, selection, ranges)
+                ranges += found
+                known = at is not None and parts[0] is None and _counted(extent, at, last) is not None
+                counted = counted and (known or not found)
+            # A batch that is planned again gets the same tasks, so that a sink can tell what it has of each.
+            return tasks(connection, self._options, selection, ranges, counted=counted)
 
     def _between(
         self, connection: Connection, extent: Extent, first: Position | None, last: Position
@@ -388,10 +392,17 @@ def _ended(
     }
 
 
+def _counted(extent: Extent, first: Position, last: Position) -> int | None:
+    """The entries added between two positions, if these are known and each entry is one record; else None."""
+    if first.added is None or last.added is None or extent.batch != 1:
+        return None
+    return max(0, last.added - first.added)
+
+
 def _range(connection: Connection, extent: Extent, first: Position, last: Position) -> StreamRange:
-    """A range. If each entry is one record, the entries added between its ends are the number of records."""
-    if first.added is not None and last.added is not None and extent.batch == 1:
-        records = max(0, last.added - first.added)
+    """A range, with its number of records."""
+    records = _counted(extent, first, last)
+    if records is not None:
         return StreamRange(extent.stream, extent.origin, first.offset, last.offset, records, extent.log_end)
     if first.offset >= last.offset:
         return StreamRange(extent.stream, extent.origin, first.offset, last.offset, 0, extent.log_end)

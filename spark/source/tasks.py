@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from korvet.spark.source.settings import SourceOptions
 
 
+# Tasks of ranges whose numbers of records aren't known: more than the cores of most sessions.
+MOST_EVEN_TASKS = 32
 log = logging.getLogger(__name__)
 
 
@@ -56,6 +58,15 @@ def plan(ranges: Sequence[StreamRange], task_records: int) -> list[InputPartitio
     if shared or not tasks:
         tasks.append(Task(tuple(shared)))
     return tasks
+
+
+def plan_evenly(ranges: Sequence[StreamRange]) -> list[InputPartition]:
+    """Return the ranges as tasks, in order, about as many ranges in each. At least one task, as in `plan`."""
+    size = -(-len(ranges) // MOST_EVEN_TASKS)
+    found: list[InputPartition] = [
+        Task(tuple(ranges[at : at + size])) for at in range(0, len(ranges), size or 1)
+    ]
+    return found or plan(ranges, 0)
 
 
 def read_task(

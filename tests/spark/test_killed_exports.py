@@ -37,10 +37,11 @@ QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 class Writer:
-    """Adds records over time, with their numbers as offset and value."""
+    """Adds records to a topic over time, with their numbers as offset and value."""
 
-    def __init__(self, keyspace: Keyspace) -> None:
+    def __init__(self, keyspace: Keyspace, topic: str = "t") -> None:
         self._keyspace = keyspace
+        self._topic = topic
         self.count = 0
 
     def until(self, moment: float) -> None:
@@ -48,7 +49,7 @@ class Writer:
             pipe = self._keyspace.client.pipeline(transaction=False)
             for _ in range(20):
                 fields: Any = {"key": b"k", "value": b"%d" % self.count}
-                pipe.xadd(f"korvet:t:{self.count % 3}", fields, id=f"{MS + self.count}-0")
+                pipe.xadd(f"korvet:{self._topic}:{self.count % 3}", fields, id=f"{MS + self.count}-0")
                 self.count += 1
             pipe.execute()
             time.sleep(PAUSE_S)

@@ -15,6 +15,7 @@ from kafka.partitioner.default import murmur2 as kafka_murmur2  # type: ignore[i
 
 from korvet.spark.source.connection import Connection
 from korvet.spark.source.errors import RedisAway, SourceError
+from korvet.spark.source.sink import sorting
 from korvet.spark.source.sink.options import SinkOptions
 from korvet.spark.source.sink.partitioner import murmur2
 from korvet.spark.source.sink.task import Written
@@ -148,6 +149,19 @@ def test_rows_that_differ(keyspace: Keyspace) -> None:
         write(keyspace, [row(b"v", partition=1)])
     write(keyspace, rows)
     assert values(keyspace, 2) == [[one.value for one in rows], []]
+
+
+def test_sorted_rows_may_come_in_any_order(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sorting, "RUN_BYTES", 100_000)
+    rows, chance = random_rows(SEED, ROWS, PARTITIONS), random.Random(SEED)
+    with pytest.raises(SourceError, match=f"row {ROWS + 1} .* no partition 9"):
+        write(keyspace, [row(b"bad", partition=9), *rows], sortRows="true")
+    written = count(keyspace)
+    assert 0 < written < ROWS
+    chance.shuffle(rows)
+    assert write(keyspace, rows, sortRows="true") == Written(ROWS - written, written)
+    found = values(keyspace, PARTITIONS)
+    assert sorted(value for stream in found for value in stream) == sorted(one.value or b"" for one in rows)
 
 
 def test_a_batch_that_was_replaced(keyspace: Keyspace) -> None:

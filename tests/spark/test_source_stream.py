@@ -11,6 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 
 from korvet.offsets.packing import entry_id, pack
 from korvet.spark.source.errors import DataLoss, SourceError
+from korvet.spark.source.tasks import Task
 from tests.api.batches import batch as record_batch
 from tests.spark.direct import Stream, values
 from tests.spark.test_batches import stored
@@ -113,6 +114,33 @@ def test_a_batch_waits_for_enough_records(keyspace: Keyspace) -> None:
     stream.restart(maxTriggerDelay="0ms", maxRecordsPerTrigger="9")
     assert stream.reader.getDefaultReadLimit() == ReadMaxRows(9)
     assert len(stream.trigger() or []) == 1
+
+
+def test_a_batch_that_is_planned_again_has_the_same_tasks(keyspace: Keyspace) -> None:
+    """A sink that notes what it has of each task relies on that, after records were added, too."""
+    keyspace.topic("t", 100)
+    for partition in range(100):
+        fill(keyspace, "t", partition, [BASE + at for at in range(1 + partition % 7)])
+    starts = json_of(t=dict.fromkeys(range(100), BASE + 1))
+    stream = Stream(keyspace, topic="t", minPartitions="4", startingOffsets=starts)
+    begin, limit = stream.at, stream.reader.getDefaultReadLimit()
+    end = json.loads(json.dumps(stream.reader.latestOffset(begin, limit)))
+
+    def planned() -> list[list[tuple[int, int, int]]]:
+        stream.restart()
+        return [
+            [(part.origin.partition, part.start_offset, part.end_offset) for part in task.ranges]
+            for task in stream.reader.partitions(begin, end)
+            if isinstance(task, Task)
+        ]
+
+    before = planned()
+    for partition in range(0, 100, 3):
+        fill(keyspace, "t", partition, [BASE + 1000 + at for at in range(partition * 3)])
+    assert planned() == before
+    assert 4 <= len(before) <= 32
+    read = [one for task in before for one in task]
+    assert read == sorted(set(read))
 
 
 def test_available_now_ends(keyspace: Keyspace) -> None:

@@ -1,8 +1,8 @@
 -- Appends by native writers that note their progress in the same step, so that a repeated append adds nothing.
 
 -- KEYS: stream, index, meta, hash of the writer's progress.
--- ARGV: field of that hash, the field's expected value ("": there is none), its new value, "1" to stamp records with the
--- append time, the topic's id ("": any), number of records, ms until the hash expires; then the records as for
+-- ARGV: field of that hash, the field's expected value ("": there is none), its new value, "1" to stamp records with
+-- the append time, the topic's id ("": any), number of records, ms until the hash expires; then the records as for
 -- korvet_append.
 -- Appends the records and sets the field, if the field has the expected value.  Returns {value of the field, offset of
 -- the first record}; only the value if it was not the expected one: then nothing was done.

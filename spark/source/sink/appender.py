@@ -148,8 +148,8 @@ class PartitionAppender:
 
 
 NOT_REPEATABLE = (
-    "A task that is repeated must have the same rows in the same order, and a jobId stands for one frame: "
-    "sort within partitions (sortWithinPartitions), or store the frame before it is written"
+    "A task that is repeated must have the same rows in the same order, and a jobId stands for one frame. "
+    "After a shuffle, write with sortRows=true, or store the frame first"
 )
 
 

@@ -37,7 +37,8 @@ _CHUNKS_PER_SECOND = 10
 class SinkOptions:
     """The options of one write, checked.
 
-    job_id: names the job of a batch; None gives each job a new ID. task_rate: records per second of a task.
+    job_id: names the job of a batch; None gives each job a new ID. sort_rows: whether tasks sort their rows.
+    task_rate: records per second of a task.
     delivery_ms: how long a task tries again while Redis is away. progress_ms: how long Redis remembers what a
     job has written, after its last write.
     """
@@ -45,6 +46,7 @@ class SinkOptions:
     address: Address
     topic: str | None
     job_id: str | None
+    sort_rows: bool
     task_rate: int | None
     replicas: int
     delivery_ms: int
@@ -78,6 +80,7 @@ class SinkOptions:
             address=parse_address(given),
             topic=given.get("topic"),
             job_id=job_id,
+            sort_rows=read.boolean("sortRows", default=False),
             task_rate=read.count("maxRecordsPerSecond"),
             replicas=read.count("minReplicas") or 0,
             delivery_ms=read.duration_ms("deliveryTimeout", _DELIVERY_MS),

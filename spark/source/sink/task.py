@@ -14,6 +14,7 @@ from korvet.spark.source.sink.appender import NOT_REPEATABLE, PartitionAppender,
 from korvet.spark.source.sink.entries import entry_of
 from korvet.spark.source.sink.link import Link
 from korvet.spark.source.sink.partitioner import partition_of, sticky_partition
+from korvet.spark.source.sink.sorting import sorted_rows
 from korvet.spark.source.topics import topic_of
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from korvet.spark.source.sink.columns import SinkRow
     from korvet.spark.source.sink.options import SinkOptions
     from korvet.spark.source.sink.progress import Job
-    from korvet.spark.source.topics import TopicInfo
+from korvet.spark.source.topics import TopicInfo
 
 # Records that wait for their chunks, of all partitions, in bytes.
 _MOST_BUFFERED_BYTES = 32 << 20
@@ -42,7 +43,7 @@ def write_task(options: SinkOptions, job: Job, rows: Iterable[SinkRow]) -> Writt
         writer = _TaskWriter(link, options, job)
         number = 0
         try:
-            for number, row in enumerate(rows, 1):  # noqa: B007 (named in messages)
+            for number, row in enumerate(sorted_rows(rows) if options.sort_rows else rows, 1):  # noqa: B007 (named in messages)
                 writer.add(row)
             number = 0
             return writer.finish()
