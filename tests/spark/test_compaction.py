@@ -9,16 +9,20 @@ import pytest
 
 from korvet.spark.session.folders import Folder
 from korvet.spark.tables.compaction import Parts
+from korvet.spark.tables.stored_tables import StoredTables
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_rows")]
 
 SCHEMA = "value int, src_date date, batch bigint"
 FIRST, SECOND, TODAY = date(2023, 11, 14), date(2023, 11, 15), date(2023, 11, 16)
+
+
+DAY_MS = 86_400_000
 
 
 class Cut(Exception):
@@ -83,3 +87,28 @@ def test_days_of_many_parts_become_one(
     assert table.compact(4) == []
     table.check()
     assert table.days() == {"2023-11-14": 2, "2023-11-15": 1, "2023-11-16": 4}
+
+
+def test_files_of_earlier_versions_lack_columns(spark: SparkSession, tmp_path: Path) -> None:
+    """A column that was added to a table is null in older rows, before and after compaction."""
+    folder = Folder(spark, str(tmp_path))
+    older = "src_partition int, src_offset bigint, src_date date, batch bigint"
+    newer = f"{older}, reason string"
+    first = spark.createDataFrame([(0, 1, FIRST, 0)], older)
+    second = spark.createDataFrame([(0, 2, FIRST, 1, "damaged")], newer)
+    for frame in (first, second):
+        frame.write.mode("append").partitionBy("src_date", "batch").parquet(str(tmp_path / "quarantine"))
+    folder.child("_state").child("done").child("1").write_text("")
+    stored = StoredTables(spark, str(tmp_path))
+
+    def rows() -> list[tuple[Any, ...]]:
+        found = stored.read("quarantine").select("src_offset", "reason", "key", "src_date").collect()
+        return sorted(map(tuple, found))
+
+    expected = [(1, None, None, FIRST), (2, "damaged", None, FIRST)]
+    assert rows() == expected
+    # The day itself is left as it is; it is merged the day after.
+    midnight_ms = 1_699_920_000_000
+    assert stored.compact(midnight_ms) == 0
+    assert stored.compact(midnight_ms + DAY_MS) == 1
+    assert rows() == expected

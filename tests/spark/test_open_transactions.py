@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tests.spark.keyspace import Keyspace
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_rows")]
 
 MS = 1_700_000_000_000
 TOPIC, TOPIC_PARTITIONS = "orders", 2
@@ -131,7 +131,8 @@ def test_tables_as_the_coordinator_answers(spark: SparkSession, coordinator: Coo
         coordinator.act()
     assert any(coordinator.pending.values())
     coordinator.check(
-        batch_table(spark, reader, "current_offsets", MS), batch_table(spark, reader, "pending_offsets", MS)
+        batch_table(spark, reader, "current_offsets", MS),
+        batch_table(spark, reader, "pending_offsets", MS),
     )
     assert batch_table(spark, reader, "offset_commits", MS).count() == coordinator.counted
 

@@ -56,6 +56,7 @@ def answers(spark: SparkSession, name: str, *columns: str) -> list[tuple[Any, ..
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("few_rows")
 def test_who_read_what_when(spark: SparkSession) -> None:
     def state(position: int, generation: int, *members: str) -> dict[str, Any]:
         return {
@@ -92,6 +93,7 @@ def test_who_read_what_when(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("few_rows")
 def test_service_levels_and_silences(spark: SparkSession) -> None:
     long, short = 6 * MINUTE, 5 * MINUTE
     samples = [
@@ -137,6 +139,7 @@ def test_service_levels_and_silences(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("few_rows")
 def test_growth_of_topics(spark: SparkSession) -> None:
     def size(minute: int, partition: int, entries: int, appended: int, megabytes: int) -> dict[str, Any]:
         return {
