@@ -8,11 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
 from korvet.spark.source.connection import connected
 from korvet.spark.source.errors import SourceError
@@ -86,8 +82,12 @@ class KorvetWriter(DataSourceArrowWriter):
         )
 
 
-class KorvetStreamWriter(DataSourceStreamArrowWriter):
-    """Writes the micro-batches of a query; the ID of the query, which is in its checkpoint, names the job."""
+class KorvetStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):
+    """Writes the micro-batches of a query; the ID of the query, which is in its checkpoint, names the job.
+
+    Every Spark 4 passes Arrow batches to a DataSourceArrowWriter, in a stream, too. The class for that,
+    DataSourceStreamArrowWriter, exists from Spark 4.1 on only.
+    """
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -103,11 +103,19 @@ class KorvetStreamWriter(DataSourceStreamArrowWriter):
         job = Job(query, int(batch), context.partitionId())
         return write_task(self._options, job, chain.from_iterable(map(rows_of, iterator)))
 
-    def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803 (Spark's name)
+    def commit(  # type: ignore[override]
+        self,
+        messages: Messages,
+        batchId: int,  # noqa: N803 (Spark's name)
+    ) -> None:
         """Log what was written: the records are in Redis already."""
         log.info("batch %d: %s", batchId, _total(messages))
 
-    def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803 (Spark's name)
+    def abort(  # type: ignore[override]
+        self,
+        messages: Messages,
+        batchId: int,  # noqa: N803 (Spark's name)
+    ) -> None:
         """Log what finished tasks have written, which stays in Redis; the query repeats the batch."""
         log.warning("batch %d failed; finished tasks: %s", batchId, _total(messages))
 
