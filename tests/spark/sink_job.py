@@ -43,8 +43,8 @@ def main(url: str, checkpoint: str, once: str = "") -> None:
     rows = spark.readStream.format("korvet").options(redis=url, topic="in").load()
     schema = "key binary, value binary, partition int, timestamp timestamp"
     rows = rows.selectExpr("key", "value", "partition", "timestamp").mapInArrow(failing_first, schema)
-    # Chunks of 20 records, so that there are many points at which a kill leaves a part of a task.
-    stream = rows.writeStream.format("korvet").options(redis=url, topic="t", maxRecordsPerSecond="200")
+    # Chunks of 200 records, so that there are many points at which a kill leaves a part of a task.
+    stream = rows.writeStream.format("korvet").options(redis=url, topic="t", maxRecordsPerSecond="2000")
     stream = stream.option("checkpointLocation", checkpoint)
     trigger = {"availableNow": True} if once else {"processingTime": "200 milliseconds"}
     query = stream.trigger(**trigger).start()  # type: ignore[arg-type]

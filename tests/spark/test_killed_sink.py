@@ -20,6 +20,7 @@ from tests.spark.test_killed_exports import (
     SEED,
     Writer,
     at_work,
+    planned,
 )
 from tests.support.polling import until
 from tests.support.processes import Child
@@ -56,8 +57,9 @@ def test_every_record_is_there_once(keyspace: Keyspace, tmp_path: Path) -> None:
             else:
                 os.killpg(child.pid, signal.SIGKILL)
             child.kill()
-        planned = max(int(path.name) for path in (tmp_path / "checkpoint" / "offsets").glob("[0-9]*"))
-        partial += str(planned).encode() in {noted.partition(b" ")[0] for noted in progress(keyspace)}
+        newest = planned(tmp_path / "checkpoint")
+        finished = (tmp_path / "checkpoint" / "commits" / str(newest)).exists()
+        partial += not finished and newest in progress(keyspace)
     last = Child([*command, "available-now"], tmp_path / "log", environ)
     until(lambda: not last.running, END_DEADLINE_S, "the job ends")
     assert last.exit_code == 0, last.output()[-3000:]
@@ -72,7 +74,7 @@ def stream(keyspace: Keyspace, topic: str, partition: int) -> list[bytes]:
     return [fields[b"value"] for _, fields in keyspace.client.xrange(f"korvet:{topic}:{partition}")]
 
 
-def progress(keyspace: Keyspace) -> list[bytes]:
-    """The newest batch that the tasks have written of."""
+def progress(keyspace: Keyspace) -> set[int]:
+    """The newest batch of each task on each partition of which records were written."""
     keys = keyspace.client.keys("{korvet:t:*}:written:*")
-    return [noted for key in keys for noted in keyspace.client.hvals(key)]
+    return {int(noted.partition(b" ")[0]) for key in keys for noted in keyspace.client.hvals(key)}
