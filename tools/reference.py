@@ -6,8 +6,10 @@ part of a page between `<!-- generated: NAME -->` and `<!-- end -->`.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -174,6 +176,18 @@ def tables() -> str:
     return "\n\n".join(parts)
 
 
+def alerts() -> str:
+    """Returns the fields of the report's alerts, by their JSON schema."""
+    schema = json.loads(
+        files("korvet.spark.report").joinpath("assets", "alerts.schema.json").read_text("utf-8")
+    )
+    parts = (("field", schema["properties"]), ("field of an alert", schema["$defs"]["alert"]["properties"]))
+    return "\n\n".join(
+        _table((title, "meaning"), ((f"`{name}`", field["description"]) for name, field in fields.items()))
+        for title, fields in parts
+    )
+
+
 def _command_help(command: click.Command, context: click.Context) -> Iterator[str]:
     """Yields the help of a command and its subcommands. The width is fixed, independent of the terminal."""
     context.max_content_width = context.terminal_width = 100
@@ -207,6 +221,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "tables": tables,
     "metrics": metrics,
+    "alerts": alerts,
 }
 
 

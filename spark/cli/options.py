@@ -19,6 +19,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from korvet.spark.export.target import ExportError
 from korvet.spark.report.browser import BrowserError
+from korvet.spark.report.thresholds import ThresholdError
 from korvet.spark.session.failures import in_one_line
 from korvet.spark.session.jars import JarsMissing
 from korvet.spark.session.redaction import redacted
@@ -207,7 +208,7 @@ def user_errors() -> Iterator[None]:
     """Turn errors that a user can fix into one line (ClickException)."""
     try:
         yield
-    except (SourceError, JarsMissing, JavaMissing, ExportError, BrowserError) as error:
+    except (SourceError, JarsMissing, JavaMissing, ExportError, BrowserError, ThresholdError) as error:
         raise click.ClickException(redacted(str(error))) from error
     except (PySparkException, Py4JJavaError) as error:
         raise click.ClickException(in_one_line(error)) from error

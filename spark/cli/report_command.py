@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from korvet.spark.cli.alert_options import AlertOptions, exit_status, with_alert_options
 from korvet.spark.cli.options import (
     RedisOptions,
     check_folder,
@@ -17,11 +20,15 @@ from korvet.spark.cli.options import (
     with_redis,
 )
 from korvet.spark.report.browser import BrowserError, find_browser, save_pictures
+from korvet.spark.report.comparison import parse_reference
 from korvet.spark.report.report import write_report
 from korvet.spark.session.jars import find_jars
 from korvet.spark.source.connection import connected
 from korvet.spark.source.topics import check_keyspace
 from korvet.spark.tables.readers import KafkaReader, RedisReader
+
+if TYPE_CHECKING:
+    from korvet.spark.report.report import Report
 
 HOUR_MS = 3_600_000
 
@@ -49,6 +56,13 @@ HOUR_MS = 3_600_000
     show_default=True,
     help="Period of the charts; records of this period are read.",
 )
+@click.option(
+    "--compare-to",
+    metavar="WHEN",
+    help="Show what changed since then: the folder of an earlier report, a time (2026-01-31T08:00Z), or a "
+    "duration before now (24h).",
+)
+@with_alert_options
 @master_option
 def report(
     redis: RedisOptions,
@@ -57,34 +71,61 @@ def report(
     out: Path,
     png: bool,
     since_hours: int,
+    compare_to: str | None,
+    alerting: AlertOptions,
     master: str,
 ) -> None:
-    """Report on consumer groups: one HTML page and Parquet tables.
+    """Report on consumer groups: one HTML page, Parquet tables, and alerts.
 
     \b
     The report shows lag in records and time, commits, rebalances and members of
     every group in __consumer_offsets. Groups that need attention come first.
 
     \b
+    With --fail-on, the exit status tells a scheduler what was found:
+    0 nothing that severe, 1 an error, 2 wrong options, 3 warnings, 4 critical alerts.
+
+    \b
     korvet report
     korvet report --redis redis://host:6379 --out report
+    korvet report --compare-to 24h --max-wait 10m
+    korvet report --thresholds thresholds.toml --fail-on warning --json
     """
     with user_errors(), progress() as notify:
         if png and find_browser() is None:
             raise BrowserError("--png needs a browser: install Chromium or Chrome, or set KORVET_BROWSER")
+        thresholds = alerting.parsed_thresholds()
+        now_ms, history_ms = time.time_ns() // 1_000_000, since_hours * HOUR_MS
+        reference = None if compare_to is None else parse_reference(compare_to, now_ms)
         reader, jars = _reader(redis, bootstrap, source or ("kafka" if bootstrap else "korvet"))
         check_folder(out, make=True)
         notify("Starting Spark")
         with spark_session("korvet report", master, jars=jars) as spark:
-            now_ms, history_ms = time.time_ns() // 1_000_000, since_hours * HOUR_MS
-            done = write_report(spark, reader, out, now_ms, history_ms=history_ms, notify=notify)
+            done = write_report(
+                spark,
+                reader,
+                out,
+                time.time_ns() // 1_000_000,
+                history_ms=history_ms,
+                thresholds=thresholds,
+                compare_to=reference,
+                console=alerting.console_url,
+                notify=notify,
+            )
         if png:
             notify("Drawing pictures")
             save_pictures(done.page)
+    click.echo(json.dumps(done.alerts, ensure_ascii=False) if alerting.as_json else _summary(done))
+    status = exit_status(done.alerts["severity"], alerting.fail_on)
+    if status:
+        click.get_current_context().exit(status)
+
+
+def _summary(done: Report) -> str:
     needs = "needs" if done.troubled == 1 else "need"
     attention = f", {done.troubled} {needs} attention" if done.troubled else ""
     groups = "1 group" if done.groups == 1 else f"{done.groups} groups"
-    click.echo(f"{groups}{attention}. Report: {done.page.resolve()}")
+    return f"{groups}{attention}. Report: {done.page.resolve()}"
 
 
 def _reader(

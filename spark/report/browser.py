@@ -93,10 +93,10 @@ class Page:
         for domain in ("Page", "Runtime", "Network", "Log"):
             self._send(f"{domain}.enable")
 
-    def show(self, url: str, *, dark: bool = False) -> None:
-        """Load a page in the light or dark scheme, and wait until it is loaded."""
+    def show(self, url: str, *, dark: bool = False, media: str = "screen") -> None:
+        """Load a page in the light or dark scheme, for `screen` or `print`, and wait until it is loaded."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self._send("Emulation.setEmulatedMedia", features=[scheme])
+        self._send("Emulation.setEmulatedMedia", media=media, features=[scheme])
         self._link.events.clear()
         # Loading the current URL again would only navigate within the page.
         self._send("Page.navigate", url="about:blank")

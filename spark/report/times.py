@@ -10,6 +10,11 @@ def clock(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
 
 
+def iso(at_ms: int) -> str:
+    """Return a time as ISO 8601 in UTC, to the second."""
+    return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def duration(ms: int | None) -> str:
     """Return a duration with at most two units; a dash for None."""
     if ms is None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from korvet.spark.report.alerts import KINDS
+from korvet.spark.report.groups import urgency
 from korvet.spark.report.page import series
-from korvet.spark.report.report import SEVERITY, urgency
 
 AS_OF_MS = 1_790_000_000_000
 STEP_MS, STEPS = 900_000, 96
@@ -25,12 +26,18 @@ HOSTILE = (
 
 
 def document(
-    size: int, *, seed: int = 5, names: tuple[str, ...] = HOSTILE, left_out: int = 0
+    size: int,
+    *,
+    seed: int = 5,
+    names: tuple[str, ...] = HOSTILE,
+    left_out: int = 0,
+    compared: bool = False,
+    console: str | None = None,
 ) -> dict[str, Any]:
     """The document for korvet.spark.report.page.render."""
     chance = random.Random(seed)
     groups = [
-        _group(chance, names[number] if number < len(names) else f"group-{number:04}")
+        _group(chance, names[number] if number < len(names) else f"group-{number:04}", compared=compared)
         for number in range(size)
     ]
     groups.sort(key=urgency)
@@ -43,13 +50,17 @@ def document(
         "buckets": STEPS,
         "commits": 4_812_377,
         "unreadable": 3,
+        "compared_to": AS_OF_MS - 86_400_000 if compared else None,
+        "gone_total": 1 if compared else 0,
+        "gone": [{"name": "<i>old", "record_lag": 12, "lag_ms": 4000, "partitions": 2}] if compared else [],
+        "console": console,
         "total": size + left_out,
         "groups": groups,
     }
 
 
-def _group(chance: random.Random, name: str) -> dict[str, Any]:
-    status = chance.choices(list(SEVERITY), [0, 0, 1, 1, 2, 2, 1, 3, 30])[0]
+def _group(chance: random.Random, name: str, *, compared: bool) -> dict[str, Any]:
+    status = chance.choices([*KINDS, "ok"], [0, 0, 1, 1, 2, 2, 1, 1, 0, 0, 3, 30])[0].upper()
     quiet = status == "STALE"
     lag = [0 if quiet else chance.randint(0, 500) for _ in range(STEPS)]
     wait = [value * 100 for value in lag]
@@ -58,7 +69,9 @@ def _group(chance: random.Random, name: str) -> dict[str, Any]:
     return {
         "name": name,
         "status": status,
-        "worst": "" if status in ("STALE", "OK") else f"{name} 3",
+        "severity": KINDS.get(status.lower(), "ok"),
+        **_alerts(name, status),
+        "limit_ms": 20_000,
         "record_lag": lag[-1],
         "lost": 0,
         "lag_ms": wait[-1],
@@ -88,7 +101,43 @@ def _group(chance: random.Random, name: str) -> dict[str, Any]:
                 "previous": None,
             }
         ],
+        **_changes(name, lag[-1], compared=compared),
     }
+
+
+def _alerts(name: str, status: str) -> dict[str, Any]:
+    if status == "OK":
+        return {"alerts_total": 0, "alerts": []}
+    alert = {
+        "severity": KINDS[status.lower()],
+        "kind": status.lower(),
+        "message": f"{status} in \u2068{name}\u2069 3",
+    }
+    return {"alerts_total": 3, "alerts": [alert, {**alert, "message": "second"}]}
+
+
+def _changes(name: str, lag: int, *, compared: bool) -> dict[str, Any]:
+    if not compared:
+        return {"before": None, "changes_total": 0, "changes": []}
+    changes = [
+        {
+            "topic": name,
+            "partition": number,
+            "change": change,
+            "status_before": None if change == "new" else "STOPPED",
+            "status": None if change == "gone" else "OK",
+            "record_lag_before": None if change == "new" else 40,
+            "record_lag": None if change == "gone" else lag,
+            "lag_ms_before": None if change == "new" else 4000,
+            "lag_ms": None if change == "gone" else lag * 100,
+            "read": 7 if change == "kept" else None,
+            "committed_before": None if change == "new" else str(2**62),
+            "committed": None if change == "gone" else str(2**62 + number),
+        }
+        for number, change in enumerate(("kept", "new", "gone"))
+    ]
+    before = {"record_lag": 80, "lag_ms": 4000, "read": 7, "new": 1, "gone": 1}
+    return {"before": before, "changes_total": 3, "changes": changes}
 
 
 def _offsets(name: str, lag: int, wait_ms: int) -> list[dict[str, Any]]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from korvet.spark.report import browser
+from korvet.spark.report.alerts import KINDS, severity_rank
 from korvet.spark.report.browser import BrowserError, Page, find_browser, open_page, save_pictures
 from korvet.spark.report.page import render, series
-from korvet.spark.report.report import SEVERITY
 from tests.spark.fleet import HOSTILE, document
 from tests.support.polling import until
 
@@ -88,7 +88,7 @@ def test_what_needs_attention_comes_first(page: Page) -> None:
     assert set(badges) <= {"rewind", "stalled", "stopped"}
     page.evaluate("document.querySelector('.attention + .more').click()")
     shown = texts(page, ".attention .badge")
-    severity = [SEVERITY[status.upper()] for status in shown]
+    severity = [severity_rank(KINDS[status.replace(" ", "_")]) for status in shown]
     assert severity == sorted(severity)
     assert "ok" not in shown
 
@@ -162,6 +162,98 @@ def test_light_and_dark(report: Path, page: Page) -> None:
     page.press("t")
     assert page.evaluate(background) == dark
     page.press("t")
+    page.show(report.as_uri())
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("compared") / "report.html"
+    made = document(30, compared=True, console="https://console.example/groups/{group}")
+    path.write_text(render(made), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def phone(compared: Path) -> Iterator[Page]:
+    if find_browser() is None:
+        pytest.skip("no Chromium or Chrome on PATH, and none in KORVET_BROWSER")
+    with open_page(360, 780) as opened:
+        opened.show(compared.as_uri())
+        yield opened
+        assert opened.errors == []
+
+
+FITS = """[...document.querySelectorAll('main *')].every((node) => {
+    const box = node.getBoundingClientRect();
+    return box.width === 0 || (box.left >= 0 && box.right <= innerWidth);
+})"""
+
+
+def test_a_phone_shows_all_columns(phone: Page) -> None:
+    wait(phone, "document.querySelector('.groups tbody tr') !== null")
+    assert phone.evaluate("document.documentElement.scrollWidth") == 360
+    assert phone.evaluate(FITS.replace("main *", ".groups td, .attention *, .tiles *, .blocks td")) is True
+    labels = phone.evaluate(
+        """[...document.querySelector('.groups tbody tr').children].filter((cell) => cell.offsetHeight > 0)
+        .map((cell) => cell.dataset.label)"""
+    )
+    assert {"Group", "Status", "Unread", "Waiting", "Last commit"} <= set(labels)
+    shown = "getComputedStyle(document.querySelector('.groups td:nth-child({})'), '::before').content"
+    assert [phone.evaluate(shown.format(number)) for number in (4, 5)] == ['"Unread"', '"Waiting"']
+    phone.evaluate("document.querySelector('.groups a').click()")
+    wait(phone, "document.querySelector('.group h1') !== null")
+    assert phone.evaluate(FITS.replace("main *", ".blocks td, .group *")) is True
+    # Blocks are still tables for screen readers.
+    assert phone.evaluate("document.querySelector('.blocks td').getAttribute('role')") == "cell"
+    phone.evaluate("location.hash = ''")
+
+
+CHANGED_ROWS = """[...document.querySelectorAll('.card')]
+    .filter((card) => card.textContent.startsWith('Changes since'))
+    .flatMap((card) => [...card.querySelectorAll('tbody tr')]).map((row) => row.textContent)"""
+
+
+def test_what_changed_and_where_the_console_is(phone: Page) -> None:
+    wait(phone, "document.querySelector('.groups tbody tr') !== null")
+    rows = phone.evaluate(CHANGED_ROWS)
+    assert len(rows) == 21
+    grown = [int(row.partition("+")[2].partition("80")[0] or -1) for row in rows[:-1]]
+    assert grown == sorted(grown, reverse=True)
+    assert rows[-1].startswith("<i>old")
+    assert "group is gone" in rows[-1]
+    phone.evaluate("location.hash = 'group=' + encodeURIComponent('a%2Fb#group=c&d')")
+    wait(phone, "document.querySelector('.group h1') !== null")
+    console = phone.evaluate("document.querySelector('.console').href")
+    assert console == "https://console.example/groups/a%252Fb%23group%3Dc%26d"
+    (kept, new, gone) = phone.evaluate(CHANGED_ROWS)
+    assert "stopped" in kept
+    assert ("new" in new, "gone" in gone) == (True, True)
+    phone.evaluate("location.hash = ''")
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_paper_is_white_in_both_themes(page: Page, compared: Path, report: Path, dark: bool) -> None:
+    page.show(compared.as_uri(), dark=dark, media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    colour = "getComputedStyle(document.querySelector('{}')).{}"
+    assert brightness(page.evaluate(colour.format("body", "backgroundColor"))) == 3 * 255
+    for selector in ("h2", ".groups td:nth-child(4)", ".attention .note", "figcaption b"):
+        assert brightness(page.evaluate(colour.format(selector, "color"))) < 300, selector
+    # The canvas has its own colours: the names on the heat map are dark.
+    darkest = """(() => {
+        const canvas = document.querySelector('canvas');
+        const data = canvas.getContext('2d').getImageData(0, 0, 300, 60).data;
+        let darkest = 765;
+        for (let at = 0; at < data.length; at += 4)
+            if (data[at + 3] > 200) darkest = Math.min(darkest, data[at] + data[at + 1] + data[at + 2]);
+        return darkest;
+    })()"""
+    assert page.evaluate(darkest) < 150
+    troubled = int(page.evaluate("document.querySelectorAll('.tiles b')[1].textContent"))
+    assert page.evaluate("document.querySelectorAll('.attention > li').length") == troubled
+    assert page.evaluate("document.querySelector('.save').offsetHeight") == 0
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate("document.documentElement.dataset.theme") == "auto"
     page.show(report.as_uri())
 
 

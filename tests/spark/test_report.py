@@ -15,10 +15,12 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import functions as sf
 
+from korvet.offsets.packing import pack
 from korvet.spark import cli
 from korvet.spark.cli.options import RedisOptions
+from korvet.spark.report.comparison import CHANGES, Reference
 from korvet.spark.report.page import series
-from korvet.spark.report.report import PAGE_NAME, write_report
+from korvet.spark.report.report import ALERTS_NAME, PAGE_NAME, write_report
 from korvet.spark.report.times import duration
 from korvet.spark.session import jars
 from korvet.spark.session.session import JavaMissing, java_command, parse_java_version
@@ -28,7 +30,7 @@ from korvet.spark.source.errors import SourceError
 from korvet.spark.tables.catalog import TABLES
 from korvet.spark.tables.readers import RedisReader
 from korvet.spark.tables.trends import MAX_STEPS, Span, group_trends, lag_over_time, positions_over_time
-from tests.spark.test_views import MS, NOW, scenario
+from tests.spark.test_views import DAY, MS, NOW, scenario
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 
 spark_test = pytest.mark.spark
 TO_X, NOWHERE = ["t", "--to", "x"], "redis://127.0.0.1:1"
-WRITTEN = {*TABLES, "offsets_topic", PAGE_NAME}
+WRITTEN = {*TABLES, "offsets_topic", CHANGES, PAGE_NAME, ALERTS_NAME}
 
 
 class Parts(HTMLParser):
@@ -105,8 +107,12 @@ def test_report_on_nothing_and_on_groups(spark: SparkSession, keyspace: Keyspace
     keyspace.raw_offset_record(3, b"\0\1damaged", b"x", MS)
     keyspace.commit("<b>&", "orders", 2, 0, at_ms=NOW)
     keyspace.commit("gone", "deleted", 0, 5, at_ms=NOW)
+    # A group that is gone since the time that the report is compared with.
+    keyspace.commit("left", "orders", 0, pack(MS, 6), at_ms=NOW - DAY)
+    keyspace.commit("left", "orders", 0, None, at_ms=NOW - 20_000)
     steps: list[str] = []
-    done = write_report(spark, reader, tmp_path / "out", NOW, notify=steps.append)
+    then = Reference(at_ms=NOW - 50_000)
+    done = write_report(spark, reader, tmp_path / "out", NOW, compare_to=then, notify=steps.append)
     document = checked_page(done.page)
     groups = {group["name"]: group for group in document["groups"]}
     assert (done.groups, done.troubled) == (6, 3)
@@ -124,9 +130,43 @@ def test_report_on_nothing_and_on_groups(spark: SparkSession, keyspace: Keyspace
     assert series([billing["record_lag"]]) == last(billing["history"][0])
     assert series([billing["lag_ms"]]) == last(billing["history"][1])
     assert {path.name for path in done.page.parent.iterdir()} == WRITTEN
+    check_comparison(document, groups)
+    written = json.loads((done.page.parent / ALERTS_NAME).read_text(encoding="utf-8"))
+    assert written == done.alerts
+    assert (written["severity"], written["compared_to_ms"], written["groups"]) == (
+        "critical",
+        NOW - 50_000,
+        6,
+    )
+    assert {(alert["kind"], alert["group"]) for alert in written["alerts"]} == {
+        ("ahead", "beyond"),
+        ("stopped", "billing"),
+        ("behind", "billing"),
+        ("stopped", "lost"),
+        ("behind", "lost"),
+        ("stale", "lost"),
+    }
     for name, table in TABLES.items():
         found = spark.read.parquet(str(done.page.parent / name))
         assert found.columns == [column.name for column in table.columns]
+
+
+def check_comparison(document: dict[str, Any], groups: dict[str, Any]) -> None:
+    """Then billing had read up to minute 2; two of the 57 later records don't exist any more."""
+    assert document["compared_to"] == NOW - 50_000
+    billing = groups["billing"]
+    assert billing["before"] == {
+        "record_lag": 55,
+        "lag_ms": 57 * 60_000 - 50_000,
+        "read": 6,
+        "new": 2,
+        "gone": 0,
+    }
+    (kept,) = [row for row in rows(document, billing, "changes") if row["change"] == "kept"]
+    assert (kept["partition"], kept["record_lag_before"], kept["record_lag"], kept["read"]) == (0, 55, 49, 6)
+    assert groups["audit"]["before"] is None
+    assert (groups["lost"]["before"]["record_lag"], groups["lost"]["before"]["read"]) == (39, 0)
+    assert [(group["name"], group["record_lag"]) for group in document["gone"]] == [("left", 57)]
 
 
 def last(text: str) -> str:
@@ -191,6 +231,20 @@ def test_command_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert result.exit_code != 0, arguments
         assert message in result.output
         assert "Traceback" not in result.output
+
+
+def test_wrong_thresholds_and_times_are_told_before_spark_starts(tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("max_wait = 5\n", encoding="utf-8")
+    for arguments, message in [
+        (["--thresholds", str(tmp_path / "no.toml")], "no.toml: No such file"),
+        (["--thresholds", str(tmp_path / "bad.toml")], "bad.toml, line 1, key max_wait: 5 is not a duration"),
+        (["--compare-to", "yesterday"], "'yesterday' is no folder, no duration such as 24h, and no time"),
+        (["--compare-to", "2999-01-01"], "2999-01-01 is not in the past"),
+        (["--compare-to", str(tmp_path)], "has no table partition_status"),
+    ]:
+        result = CliRunner().invoke(cli.report, arguments)
+        assert result.exit_code == 1, arguments
+        assert message in result.output
 
 
 def test_what_redis_or_a_folder_refuses(

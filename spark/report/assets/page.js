@@ -5,6 +5,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const main = document.querySelector("main");
 const tip = document.getElementById("tip");
 const SVG = "http://www.w3.org/2000/svg";
+// Status: its usual tone and its meaning. The tone of a group follows the severity of its worst alert.
 const STATUS = {
   LOST: ["bad", "has missed records that were deleted before it read them"],
   AHEAD: ["bad", "committed an offset past the log end"],
@@ -13,14 +14,18 @@ const STATUS = {
   STOPPED: ["bad", "has unread records and has stopped committing"],
   WARNING: ["warn", "commits, but its unread records never become fewer"],
   BEHIND: ["warn", "reads, but its first unread record has waited too long"],
+  UNREAD: ["warn", "has more unread records than its limit"],
+  SILENT: ["warn", "has not committed for longer than its limit"],
+  PAST_END: ["warn", "committed an offset past the log end, and has come back since"],
   STALE: ["dim", "has no members and no recent commit"],
   OK: ["ok", "reads and commits normally"],
 };
+const TONES = { critical: "bad", warning: "warn", notice: "dim", ok: "ok" };
 const ORDER = Object.keys(STATUS);
-const BEHIND_MS = 300000;
 const PAGE_ROWS = 100;
 const HEAT_ROWS = 40;
 const ATTENTION_ROWS = 8;
+const CHANGE_ROWS = 20;
 const LONG_TEXT = 40;
 
 // Small helpers: nodes, numbers, times.
@@ -159,6 +164,8 @@ async function pictureOf(title, picture) {
 }
 
 const W = 560, H = 180, LEFT = 56, RIGHT = 12, TOP = 12, BOTTOM = 26;
+// A phone: page.css has the same width.
+const narrow = matchMedia("(max-width: 640px)");
 const span = Math.max(data.as_of - data.from, 1);
 const xOf = (ms) => LEFT + (W - LEFT - RIGHT) * Math.min(Math.max((ms - data.from) / span, 0), 1);
 
@@ -282,7 +289,8 @@ const mix = (at) => `color-mix(in oklab, var(--accent) ${Math.round(8 + 92 * at)
 
 // Commits of several groups: one row per group, one cell per time step, darker for more commits.
 function heatMap(title, rows) {
-  const cell = 18, label = 210, width = 1080, height = rows.length * cell + 24, scale = 2;
+  const [label, width] = narrow.matches ? [110, 340] : [210, 1080];
+  const cell = 18, height = rows.length * cell + 24, scale = 2;
   const canvas = h("canvas", { width: width * scale, height: height * scale, role: "img", "aria-label": title, class: "heat" });
   const most = Math.max(...rows.flatMap((group) => group.commits), 1);
   const slot = (width - label) / data.buckets;
@@ -344,13 +352,20 @@ function spark(values) {
 
 // Parts of the page.
 
-const badge = (status) => h("span", { class: `badge ${STATUS[status][0]}`, title: STATUS[status][1] }, status.toLowerCase());
+const words = (status) => status.toLowerCase().replace("_", " ");
+const tone = (group) => TONES[group.severity];
+const badge = (status, colour) => h("span", { class: `badge ${colour || STATUS[status][0]}`, title: STATUS[status][1] }, words(status));
+const badgeOf = (group) => badge(group.status, tone(group));
 // <bdi> limits a name's effect on the text direction to the name.
 const nameOf = (group) => (group.name ? h("bdi", {}, group.name) : h("i", {}, "(empty name)"));
 const isolated = (text) => `\u2068${text}\u2069`;
-const why = (group) => (group.status === "OK" && group.age === null ? "has not committed anything" : STATUS[group.status][1]);
+const why = (group) => (group.alerts.length ? group.alerts[0].message
+  : group.age === null ? "has not committed anything" : STATUS[group.status][1]);
 const address = (name) => `#group=${encodeURIComponent(name)}`;
 const link = (group) => h("a", { href: address(group.name), title: group.name || null }, nameOf(group));
+// Where the group is in a console, if the report has a template of its address.
+const consoleLink = (group) => data.console && group.name && h("a", { class: "console", rel: "noopener noreferrer",
+  href: data.console.split("{group}").join(encodeURIComponent(group.name)) }, "Open in console");
 const go = (name) => { location.hash = address(name).slice(1); };
 const card = (title, ...children) => h("section", { class: "card" }, title && h("h2", {}, title), children);
 
@@ -358,27 +373,71 @@ function sentence(group) {
   const parts = [];
   if (group.record_lag) parts.push(`${count(group.record_lag)} unread, the first for ${duration(group.lag_ms)}`);
   if (group.lost) parts.push(`${plural(group.lost, "record")} lost`);
-  if (group.worst) parts.push(`worst: ${isolated(group.worst)}`);
+  const change = changed(group);
+  if (change) parts.push(change);
   parts.push(group.members ? plural(group.members, "member") : "no members");
   parts.push(group.age === null ? "never committed" : `last commit ${ago(group.age)}`);
   if (group.expiring) parts.push(`${plural(group.expiring, "offset")} about to expire`);
   return parts.join(" \u00b7 ");
 }
 
+// On a narrow screen each row becomes a block with the headings as labels (page.css), so nothing is hidden.
+// The roles keep it a table for screen readers.
+function cell(content, head, kind) {
+  return h("td", { role: "cell", class: kind, "data-label": head }, content);
+}
 function table(heads, rows, empty) {
   if (!rows.length) return h("p", { class: "note" }, empty || "None.");
   const form = (index, content) => (heads[index][1] ? "n" : typeof content === "string" && content.length > LONG_TEXT ? "long" : null);
-  const cell = (tag, index, content) => h(tag, { class: form(index, content) }, content);
-  return h("div", { class: "scroll" }, h("table", {},
-    h("thead", {}, h("tr", {}, heads.map((head, index) => cell("th", index, head[0])))),
-    h("tbody", {}, rows.map((row) => h("tr", {}, row.map((content, index) => cell("td", index, content)))))));
+  return h("div", { class: "scroll" }, h("table", { role: "table", class: "blocks" },
+    h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, heads.map((head, index) => h("th", { role: "columnheader", scope: "col", class: form(index, head[0]) }, head[0])))),
+    h("tbody", { role: "rowgroup" }, rows.map((row) => h("tr", { role: "row" }, row.map((content, index) => cell(content, heads[index][0], form(index, content))))))));
 }
 
 const more = (total, shown, what) => (total > shown ? h("p", { class: "note" }, `${count(total - shown)} more ${what} are in the Parquet tables.`) : null);
 
+// What changed since the earlier state.
+
+const signed = (value) => (value > 0 ? `+${short(value)}` : value < 0 ? `\u2212${short(-value)}` : "0");
+const thenNow = (then, now, format) => (then === now ? format(now) : `${format(then)} \u2192 ${format(now)}`);
+const grew = (group) => (group.record_lag || 0) - ((group.before && group.before.record_lag) || 0);
+
+function changed(group) {
+  if (data.compared_to === null) return null;
+  const since = `since ${clock(data.compared_to)} UTC`;
+  return group.before ? `${signed(grew(group))} unread ${since}` : `new ${since}`;
+}
+
+function changesCard() {
+  const rows = groups.filter((group) => !group.before || grew(group) || group.before.new || group.before.gone)
+    .sort((one, other) => grew(other) - grew(one) || one.rank - other.rank);
+  const shown = rows.slice(0, CHANGE_ROWS);
+  const parts = ({ new: added, gone }) => [added && `${count(added)} new`, gone && `${count(gone)} gone`].filter(Boolean).join(", ");
+  const heads = [["Group"], ["Status"], ["More unread", 1], ["Unread", 1], ["Waiting", 1], ["Read since", 1], ["Partitions"]];
+  const gone = data.gone.map((group) => [nameOf(group), h("span", { class: "badge dim" }, "gone"), signed(-(group.record_lag || 0)),
+    `${short(group.record_lag)} \u2192 ${DASH}`, DASH, DASH, "group is gone"]);
+  return card(`Changes since ${clock(data.compared_to)} UTC`, table(heads, [...shown.map((group) => [link(group), badgeOf(group), signed(grew(group)),
+    group.before ? thenNow(group.before.record_lag, group.record_lag, short) : short(group.record_lag),
+    group.before ? thenNow(group.before.lag_ms, group.lag_ms, duration) : duration(group.lag_ms),
+    group.before ? short(group.before.read) : DASH, group.before ? parts(group.before) : "group is new"]), ...gone], "No group has more or fewer unread records."),
+  more(rows.length, shown.length, "groups with changes"), more(data.gone_total, data.gone.length, "groups that are gone"));
+}
+
+function partitionChanges(group) {
+  const rows = rowsOf(group, "changes").filter((row) => row.change !== "kept" || row.committed_before !== row.committed
+    || row.record_lag_before !== row.record_lag || row.lag_ms_before !== row.lag_ms);
+  const state = (row) => (row.change !== "kept" ? row.change : row.status_before === null || row.status_before === row.status ? badge(row.status)
+    : [badge(row.status_before), " \u2192 ", badge(row.status)]);
+  const both = (then, now, format, kind) => (kind === "new" ? format(now) : kind === "gone" ? `${format(then)} \u2192 ${DASH}` : thenNow(then, now, format));
+  return [table([["Topic"], ["Partition", 1], ["Status"], ["Committed offset", 1], ["Unread", 1], ["Waiting", 1], ["Read since", 1]],
+    rows.map((row) => [row.topic, row.partition, state(row), both(row.committed_before, row.committed, (value) => value ?? DASH, row.change),
+      both(row.record_lag_before, row.record_lag, count, row.change), both(row.lag_ms_before, row.lag_ms, duration, row.change), count(row.read)]), "No partition has changed."),
+  more(group.changes_total, group.changes.length, "partitions")];
+}
+
 const COLUMNS = [
   ["Group", (group) => group.name.toLowerCase(), (group) => link(group), false],
-  ["Status", (group) => group.rank, (group) => badge(group.status), false],
+  ["Status", (group) => group.rank, badgeOf, false],
   ["Unread over time", (group) => group.record_lag || 0, (group) => spark(group.lag), false],
   ["Unread", (group) => group.record_lag ?? -1, (group) => short(group.record_lag), true],
   ["Waiting", (group) => group.lag_ms ?? -1, (group) => duration(group.lag_ms), true],
@@ -387,6 +446,7 @@ const COLUMNS = [
   ["Members", (group) => group.members, (group) => count(group.members), true],
   ["Partitions", (group) => group.partitions, (group) => count(group.partitions), true],
 ];
+let printing = false;
 const state = { query: "", status: null, column: 1, down: false, rows: PAGE_ROWS, all: false, selected: -1, scroll: 0 };
 
 function chosen() {
@@ -403,22 +463,22 @@ groups.forEach((group, rank) => {
   group.search = [group.name, group.status, ...group.topics, ...group.clients].join("\n").toLowerCase();
 });
 
-const tableBody = h("tbody", {});
-const tableHead = h("tr", {});
+const tableBody = h("tbody", { role: "rowgroup" });
+const tableHead = h("tr", { role: "row" });
 const found = h("span", { class: "note", role: "status" });
 const rest = h("button", { class: "more", onclick: () => { state.rows += 5 * PAGE_ROWS; fillTable(); } });
 
 function fillTable() {
   const rows = chosen(), shown = rows.slice(0, state.rows);
-  tableHead.replaceChildren(...COLUMNS.map(([title, , , isNumber], index) => h("th", {
+  tableHead.replaceChildren(...COLUMNS.map(([title, , , isNumber], index) => h("th", { role: "columnheader", scope: "col",
     class: isNumber ? "n" : null, "aria-sort": state.column === index ? (state.down ? "descending" : "ascending") : "none" },
     h("button", { onclick: () => sortBy(index) }, title,
       h("span", { class: "arrow" }, state.column === index ? (state.down ? "\u25be" : "\u25b4") : "")))));
-  tableBody.replaceChildren(...shown.map((group, index) => h("tr", { "data-group": group.name, class: index === state.selected ? "selected" : null },
-    COLUMNS.map(([, , show, isNumber]) => h("td", { class: isNumber ? "n" : null }, show(group))))));
+  tableBody.replaceChildren(...shown.map((group, index) => h("tr", { role: "row", "data-group": group.name, class: index === state.selected ? "selected" : null },
+    COLUMNS.map(([title, , show, isNumber]) => cell(show(group), title, isNumber ? "n" : null)))));
   found.textContent = rows.length === groups.length ? plural(rows.length, "group") : `${count(rows.length)} of ${plural(groups.length, "group")}`;
   rest.hidden = rows.length <= shown.length;
-  rest.textContent = `Show more: ${count(rows.length - shown.length)} left`;
+  rest.textContent = printing ? `${plural(rows.length - shown.length, "more group")}, not printed` : `Show more: ${count(rows.length - shown.length)} left`;
 }
 function sortBy(index) {
   state.down = state.column === index ? !state.down : index > 1;
@@ -434,32 +494,41 @@ function chips() {
   const make = (status, label, size) => h("button", { class: `chip ${status ? STATUS[status][0] : ""}`, "aria-pressed": String(state.status === status),
     onclick: () => { state.status = status; state.rows = PAGE_ROWS; row.replaceWith(chips()); fillTable(); } }, label, h("b", {}, count(size)));
   const row = h("div", { class: "chips" }, make(null, "all", groups.length),
-    ORDER.filter((status) => counts.get(status)).map((status) => make(status, status.toLowerCase(), counts.get(status))));
+    ORDER.filter((status) => counts.get(status)).map((status) => make(status, words(status), counts.get(status))));
   return row;
 }
 
 function fleet() {
   const sum = (key) => groups.reduce((total, group) => total + (group[key] || 0), 0);
-  const troubled = groups.filter((group) => group.status !== "OK");
+  const troubled = groups.filter((group) => group.alerts.length);
   const left = data.total - groups.length;
   const tiles = [[count(groups.length), left ? `of ${plural(data.total, "group")}` : groups.length === 1 ? "group" : "groups"], [count(troubled.length), "need attention", troubled.length ? "bad" : "ok"],
     [short(sum("record_lag")), "unread records"], [duration(Math.max(...groups.map((group) => group.lag_ms || 0))), "longest wait"],
     [count(sum("members")), "members"], [short(data.commits), "commits in the log"]];
+  if (sum("lost")) tiles.push([short(sum("lost")), sum("lost") === 1 ? "record lost unread" : "records lost unread", "bad"]);
   if (data.unreadable) tiles.push([count(data.unreadable), data.unreadable === 1 ? "unreadable record" : "unreadable records", "bad"]);
   const widths = ORDER.map((status) => [status, groups.filter((group) => group.status === status).length]).filter((pair) => pair[1]);
   return [
     h("section", { class: "tiles" }, tiles.map(([value, label, tone]) => h("div", { class: tone || null }, h("b", {}, value), h("span", {}, label)))),
     left ? h("p", { class: "note left" }, `Figures and charts include the ${count(groups.length)} groups that need attention most. The Parquet tables contain all ${count(data.total)}.`) : "",
-    h("div", { class: "share", "aria-hidden": "true" }, widths.map(([status, size]) => h("i", { class: STATUS[status][0], style: `flex-grow:${size}`, title: `${size} ${status.toLowerCase()}` }))),
+    h("div", { class: "share", "aria-hidden": "true" }, widths.map(([status, size]) => h("i", { class: STATUS[status][0], style: `flex-grow:${size}`, title: `${size} ${words(status)}` }))),
     attention(troubled),
+    data.compared_to === null ? "" : changesCard(),
   ];
+}
+
+// The alerts after the first.
+function alsoOf(group) {
+  const left = group.alerts_total - group.alerts.length;
+  return group.alerts_total > 1 && h("ul", { class: "also" }, group.alerts.slice(1).map((alert) => h("li", {}, alert.message)),
+    left > 0 && h("li", {}, `${count(left)} more in alerts.json`));
 }
 
 function attention(troubled) {
   if (!troubled.length) return card(null, h("h2", { class: "calm" }, "Nothing needs attention"));
-  const shown = state.all ? troubled : troubled.slice(0, ATTENTION_ROWS);
-  const box = card("Needs attention", h("ul", { class: "attention" }, shown.map((group) => h("li", {}, badge(group.status),
-    h("div", {}, link(group), h("span", { class: "why" }, STATUS[group.status][1]), h("div", { class: "note" }, sentence(group))), spark(group.lag)))),
+  const shown = state.all || printing ? troubled : troubled.slice(0, ATTENTION_ROWS);
+  const box = card("Needs attention", h("ul", { class: "attention" }, shown.map((group) => h("li", {}, badgeOf(group),
+    h("div", {}, link(group), h("span", { class: "why" }, why(group)), alsoOf(group), h("div", { class: "note" }, sentence(group))), spark(group.lag)))),
   troubled.length > shown.length && h("button", { class: "more", onclick: () => { state.all = true; box.replaceWith(attention(troubled)); } },
     `Show all ${count(troubled.length)}`));
   return box;
@@ -471,18 +540,21 @@ function total(key, join) {
 
 function overview() {
   const busiest = [...groups].sort((one, other) => other.total - one.total || one.rank - other.rank).slice(0, HEAT_ROWS);
-  const behind = total("wait", (sum, value) => sum + (value > BEHIND_MS ? 1 : 0));
+  const behind = times.map((_, index) => groups.reduce((sum, group) => (group.wait[index] === null ? sum
+    : (sum || 0) + (group.limit_ms !== null && group.wait[index] > group.limit_ms ? 1 : 0)), null));
+  const limits = [...new Set(groups.map((group) => group.limit_ms))];
+  const limit = limits.length === 1 && limits[0] !== null ? duration(limits[0]) : "its limit";
   const rate = total("commits", (sum, value) => sum + value);
   main.replaceChildren(...[fleet(),
     card("Over time", h("div", { class: "figures" },
       figure("Unread records", "of all groups", areaChart("Unread records", total("lag", (sum, value) => sum + value), short, false, "one")),
       figure("Longest wait", "of any first unread record", areaChart("Longest wait", total("wait", Math.max), duration, true, "two")),
-      figure("Groups behind", `a record unread for more than ${duration(BEHIND_MS)}`, areaChart("Groups behind", behind, short, false, "three")),
+      figure("Groups behind", `a record unread for more than ${limit}`, areaChart("Groups behind", behind, short, false, "three")),
       figure("Commits", `of all groups, per ${duration(data.step)}`, barChart("Commits", rate.map((value) => value || 0))))),
     card("Commits", figure("Commit heat map", busiest.length < groups.length ? `the ${HEAT_ROWS} busiest groups, ${duration(data.step)} a cell` : `${duration(data.step)} a cell`,
       heatMap("Commit heat map", busiest))),
     h("section", { class: "card", id: "groups" }, h("div", { class: "head" }, h("h2", {}, "All groups"), found, search), chips(),
-      h("div", { class: "scroll" }, h("table", { class: "groups" }, h("thead", {}, tableHead), tableBody)), rest)].flat());
+      h("div", { class: "scroll" }, h("table", { role: "table", class: "groups blocks" }, h("thead", { role: "rowgroup" }, tableHead), tableBody)), rest)].flat());
   fillTable();
 }
 
@@ -497,9 +569,10 @@ function groupPage(group) {
     ["assignor", group.protocol || DASH]];
   main.replaceChildren(
     h("nav", {}, h("a", { href: "#" }, "\u2190 All groups"), h("span", { class: "note" }, "Esc: back. \u2190 \u2192: previous and next group")),
-    h("section", { class: "card group" }, h("h1", {}, nameOf(group), " ", badge(group.status)), h("p", { class: "note" }, `${capital(why(group))}. ${capital(sentence(group))}`),
+    h("section", { class: "card group" }, h("h1", {}, nameOf(group), " ", badgeOf(group)), h("p", { class: "note" }, `${capital(why(group))}. ${capital(sentence(group))}`), alsoOf(group), consoleLink(group),
       h("dl", {}, facts.map(([label, value]) => h("div", {}, h("dt", {}, label), h("dd", {}, value))))),
     card("Over time", h("div", { class: "figures" }, charts)),
+    data.compared_to === null ? "" : card(`Changes since ${clock(data.compared_to)} UTC`, partitionChanges(group)),
     card("Offsets", table([["Topic"], ["Partition", 1], ["Status"], ["Committed offset", 1], ["Unread", 1], ["Waiting", 1], ["Last commit", 1]],
       offsets.map((row) => [row.topic, row.partition, badge(row.status), row.committed, count(row.record_lag), duration(row.lag_ms),
         ago(row.commit === null ? null : Math.max(0, data.as_of - row.commit))]), "No committed offsets."), more(group.partitions, offsets.length, "partitions")),
@@ -584,7 +657,7 @@ function nextTheme() {
 }
 themeButton.addEventListener("click", nextTheme);
 setTheme(THEMES.includes(remembered()) ? remembered() : "auto");
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (groups.length) show(); });
+for (const query of [matchMedia("(prefers-color-scheme: dark)"), narrow]) query.addEventListener("change", () => { if (groups.length) show(); });
 
 const age = document.getElementById("age");
 const tick = () => { age.textContent = ` (${ago(Math.max(0, Date.now() - data.as_of))})`; };
@@ -592,6 +665,19 @@ tick();
 setInterval(tick, 15000);
 addEventListener("scroll", () => { if (!current()) state.scroll = scrollY; hideTip(); }, { passive: true });
 addEventListener("hashchange", show);
+// Paper is white: canvases and charts are drawn again in the light theme while the page is printed.
+let themeOnScreen = "auto";
+addEventListener("beforeprint", () => {
+  if (!printing) themeOnScreen = document.documentElement.dataset.theme;
+  document.documentElement.dataset.theme = "light";
+  printing = true;
+  if (groups.length) show();
+});
+addEventListener("afterprint", () => {
+  document.documentElement.dataset.theme = themeOnScreen;
+  printing = false;
+  if (groups.length) show();
+});
 if (groups.length) show();
 // For programs that control the page: every visible figure as a data: URL.
 window.korvetFigures = async () => {

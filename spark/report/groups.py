@@ -1,0 +1,358 @@
+"""The groups of a report as its page shows them, read from the report's tables."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Window
+from pyspark.sql import functions as sf
+
+from korvet.spark.report import comparison
+from korvet.spark.report.alerts import KINDS, OK, PastEnd, TopicState, severity_rank
+from korvet.spark.report.page import series
+from korvet.spark.tables.anomalies import PAST_END
+from korvet.spark.tables.catalog import TABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from pathlib import Path
+
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
+
+    from korvet.spark.report.alerts import Alert
+    from korvet.spark.report.thresholds import Thresholds
+    from korvet.spark.tables import trends
+
+# Rows of a group on the page. The Parquet tables contain all rows.
+MAX_PARTITIONS, MAX_MEMBERS, MAX_REBALANCES, MAX_ANOMALIES = 200, 100, 100, 50
+MAX_ALERTS, MAX_CHANGES = 20, 100
+# Groups without offsets or members now that the page names.
+MAX_GONE = 100
+Rows = Mapping[str, list[Any]]
+_SCHEMAS = {
+    **{name: table.schema for name, table in TABLES.items()},
+    comparison.CHANGES: comparison.CHANGES_SCHEMA,
+}
+_RANKS = {kind.upper(): rank for rank, kind in enumerate(KINDS)}
+
+
+class ReportTables:
+    """The tables of a report, read from its files so that each is computed once."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self._spark = spark
+        self._folder = folder
+
+    def table(self, name: str) -> DataFrame:
+        """Return a table of the catalogue, or the changes."""
+        return self._spark.read.schema(_SCHEMAS[name]).parquet(str(self._folder / name))
+
+    def newest(self, name: str, most: int, *order: Column) -> Rows:
+        """Return at most `most` rows of every group, each with the group's number of rows, `total`."""
+        of_group = Window.partitionBy("group")
+        frame = self.table(name).withColumns(
+            {
+                "row": sf.row_number().over(of_group.orderBy(*order)),
+                "total": sf.count("*").over(of_group),
+            }
+        )
+        rows: dict[str, list[Row]] = defaultdict(list)
+        for row in frame.where(sf.col("row") <= most).orderBy("group", "row").collect():
+            rows[row["group"]].append(row)
+        return rows
+
+    def topic_states(self) -> list[TopicState]:
+        """Return the partitions' states, summed up by group, topic and status."""
+        worst = sf.max_by("partition", sf.struct("lag_ms", "record_lag"))
+        summed = self.table("partition_status").groupBy("group", "topic", "status")
+        rows = summed.agg(
+            worst.alias("partition"),
+            sf.count("*").alias("partitions"),
+            sf.sum("record_lag").alias("record_lag"),
+            sf.max("lag_ms").alias("lag_ms"),
+            sf.sum("lost_records").alias("lost_records"),
+            sf.max("last_commit_ts").alias("last_commit_ts"),
+        )
+        return [
+            TopicState(
+                row["group"],
+                row["topic"],
+                row["status"],
+                row["partition"],
+                row["partitions"],
+                row["record_lag"] or 0,
+                row["lag_ms"],
+                row["lost_records"],
+                _ms(row["last_commit_ts"]),
+            )
+            for row in rows.collect()
+        ]
+
+    def past_ends(self, from_ms: int) -> list[PastEnd]:
+        """Return the commits past the log end since a time, by group and topic."""
+        past = self.table("anomalies").where((sf.col("kind") == PAST_END) & (sf.col("commit_ms") > from_ms))
+        rows = past.groupBy("group", "topic").agg(
+            sf.max_by("partition", "commit_ms").alias("partition"),
+            sf.count("*").alias("commits"),
+            sf.max("commit_ms").alias("at_ms"),
+        )
+        return [PastEnd(**row.asDict()) for row in rows.collect()]
+
+    def stale_groups(self) -> list[str]:
+        """Return the names of stale groups."""
+        return [row["group"] for row in self.table("stale_groups").select("group").collect()]
+
+
+def page_groups(
+    tables: ReportTables,
+    history: list[Row] | None,
+    span: trends.Span,
+    alerts: Sequence[Alert],
+    thresholds: Thresholds,
+    *,
+    compared: bool,
+) -> list[dict[str, Any]]:
+    """Return the groups as the page shows them, worst first. compared: there is a table of changes."""
+    worst_first = sf.col("lag_ms").desc_nulls_last()
+    offsets = tables.newest(
+        "partition_status", MAX_PARTITIONS, worst_first, sf.col("topic"), sf.col("partition")
+    )
+    listed = sf.col("last_seen_ts").desc()
+    members = tables.newest("members", MAX_MEMBERS, sf.col("active").desc(), listed, sf.col("member_id"))
+    newest = sf.col("src_offset").desc()
+    rebalances = tables.newest("rebalances", MAX_REBALANCES, newest)
+    anomalies = tables.newest("anomalies", MAX_ANOMALIES, newest)
+    expiring = tables.newest("expiring_offsets", 1, sf.col("expires_in_ms"))
+    charts = {row["group"]: _history(row, span) for row in history or ()}
+    alerts_of = _by_group(alerts)
+    before = _Changes(tables) if compared else None
+    groups = []
+    for row in tables.table("group_status").collect():
+        name = row["group"]
+        group = {
+            **_summary(row, alerts_of.get(name, [])),
+            "expiring": _total(expiring[name]) if name in expiring else 0,
+            "history": charts.get(name) or _history(None, span),
+            **_offsets(offsets.get(name, [])),
+            **_members(members.get(name, [])),
+            **_rebalances(rebalances.get(name, [])),
+            **_anomalies(anomalies.get(name, [])),
+            **(before.of(name) if before else {"before": None, "changes_total": 0, "changes": []}),
+        }
+        group["limit_ms"] = _wait_limit_ms(name, group["topics"], thresholds)
+        groups.append(group)
+    return sorted(groups, key=urgency)
+
+
+def gone_groups(tables: ReportTables, groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the groups that only the earlier state has, those with most unread records first."""
+    names = {group["name"] for group in groups}
+    rows = comparison.group_changes(tables.table(comparison.CHANGES)).collect()
+    gone = [row for row in rows if row["group"] not in names]
+    gone.sort(key=lambda row: (-(row["record_lag_before"] or 0), row["group"]))
+    return [
+        {
+            "name": row["group"],
+            "record_lag": row["record_lag_before"],
+            "lag_ms": row["lag_ms_before"],
+            "partitions": row["partitions"],
+        }
+        for row in gone
+    ]
+
+
+def urgency(group: Mapping[str, Any]) -> tuple[int, int, int, str]:
+    """Return the sort key of a group on the page: severity, status, then the longest wait."""
+    rank = _RANKS.get(group["status"], len(_RANKS))
+    return severity_rank(group["severity"]), rank, -(group["lag_ms"] or 0), group["name"]
+
+
+def _by_group(alerts: Sequence[Alert]) -> dict[str, list[Alert]]:
+    found: dict[str, list[Alert]] = defaultdict(list)
+    for alert in alerts:
+        found[alert.group].append(alert)
+    return found
+
+
+def _wait_limit_ms(group: str, topics: Sequence[str], thresholds: Thresholds) -> int | None:
+    """The shortest limit of waiting of a group's topics, None without one."""
+    limits = [thresholds.limits(group, topic) for topic in topics]
+    values = [limit.max_wait.value for limit in limits if not limit.ignored]
+    return min((value for value in values if value is not None), default=None)
+
+
+def _summary(row: Row, alerts: Sequence[Alert]) -> dict[str, Any]:
+    """A group's numbers. Its status is the kind of its worst alert, with which they are sorted."""
+    return {
+        "name": row["group"],
+        "status": alerts[0].kind.upper() if alerts else "OK",
+        "severity": alerts[0].severity if alerts else OK,
+        "alerts_total": len(alerts),
+        "alerts": [
+            {"severity": alert.severity, "kind": alert.kind, "message": alert.message}
+            for alert in alerts[:MAX_ALERTS]
+        ],
+        "record_lag": row["record_lag"],
+        "lost": row["lost_records"],
+        "lag_ms": row["time_lag_ms"],
+        "age": None if row["commit_age_ms"] is None else max(0, row["commit_age_ms"]),
+        "members": row["member_count"],
+        "partitions": row["partitions"],
+        "generation": row["generation"],
+        "protocol": row["protocol"],
+    }
+
+
+class _Changes:
+    """What changed in each group."""
+
+    def __init__(self, tables: ReportTables) -> None:
+        grew = sf.abs(sf.coalesce("record_lag", sf.lit(0)) - sf.coalesce("record_lag_before", sf.lit(0)))
+        order = (grew.desc(), sf.col("topic"), sf.col("partition"))
+        self._rows = tables.newest(comparison.CHANGES, MAX_CHANGES, *order)
+        groups = comparison.group_changes(tables.table(comparison.CHANGES)).collect()
+        self._groups = {row["group"]: row for row in groups}
+
+    def of(self, name: str) -> dict[str, Any]:
+        """Return the totals of then, None for a new group, and the changes of partitions."""
+        group, rows = self._groups.get(name), self._rows.get(name, [])
+        existed = group is not None and group["new_partitions"] < group["partitions"]
+        return {
+            "before": {
+                "record_lag": group["record_lag_before"],
+                "lag_ms": group["lag_ms_before"],
+                "read": group["read_records"],
+                "new": group["new_partitions"],
+                "gone": group["gone_partitions"],
+            }
+            if group is not None and existed
+            else None,
+            "changes_total": _total(rows),
+            "changes": [
+                {
+                    "topic": row["topic"],
+                    "partition": row["partition"],
+                    "change": row["change"],
+                    "status_before": row["status_before"],
+                    "status": row["status"],
+                    "record_lag_before": row["record_lag_before"],
+                    "record_lag": row["record_lag"],
+                    "lag_ms_before": row["lag_ms_before"],
+                    "lag_ms": row["lag_ms"],
+                    "read": row["read_records"],
+                    "committed_before": _text(row["committed_before"]),
+                    "committed": _text(row["committed_offset"]),
+                }
+                for row in rows
+            ],
+        }
+
+
+def _text(offset: int | None) -> str | None:
+    """A string, because offsets exceed the exact numbers of JavaScript."""
+    return None if offset is None else str(offset)
+
+
+def _history(row: Row | None, span: trends.Span) -> list[str]:
+    """The series of unread records, waiting time in ms, and commits, one number per step."""
+    lag: list[int | None] = [None] * span.steps
+    wait: list[int | None] = [None] * span.steps
+    commits: list[int | None] = [0] * span.steps
+    for entry in (row["lag"] if row is not None else None) or ():
+        lag[entry["step"]], wait[entry["step"]] = entry["record_lag"], entry["lag_ms"]
+    for entry in (row["commits"] if row is not None else None) or ():
+        commits[entry["step"]] = entry["commits"]
+    return [series(lag), series(wait), series(commits)]
+
+
+def _offsets(rows: list[Row]) -> dict[str, Any]:
+    return {
+        "topics": sorted({row["topic"] for row in rows}),
+        "offsets": [
+            {
+                "topic": row["topic"],
+                "partition": row["partition"],
+                "status": row["status"],
+                # A string, because offsets exceed the exact numbers of JavaScript.
+                "committed": str(row["committed_offset"]),
+                "record_lag": row["record_lag"],
+                "lag_ms": row["lag_ms"],
+                "commit": _ms(row["last_commit_ts"]),
+            }
+            for row in rows
+        ],
+    }
+
+
+def _members(rows: list[Row]) -> dict[str, Any]:
+    return {
+        "clients": sorted({row[name] for row in rows for name in ("client_id", "client_host") if row[name]}),
+        "inventory_total": _total(rows),
+        "inventory": [
+            {
+                "member": row["member_id"],
+                "client": row["client_id"] or "",
+                "host": (row["client_host"] or "").lstrip("/"),
+                "instance": row["instance_id"],
+                "assigned": _assigned(row["assigned"]) if row["active"] else "",
+                "first": _ms(row["first_seen_ts"]),
+                "last": _ms(row["last_seen_ts"]),
+                "active": row["active"],
+            }
+            for row in rows
+        ],
+    }
+
+
+def _rebalances(rows: list[Row]) -> dict[str, Any]:
+    """The rebalances, oldest first, as the page draws them."""
+    return {
+        "rebalances_total": _total(rows),
+        "rebalances": [
+            {
+                "at": _ms(row["at_ts"]),
+                "kind": row["kind"],
+                "generation": row["generation"],
+                "members": row["member_count"],
+                "joined": row["joined"],
+                "left": row["left"],
+                "lasted": row["previous_lasted_ms"],
+            }
+            for row in reversed(rows)
+        ],
+    }
+
+
+def _anomalies(rows: list[Row]) -> dict[str, Any]:
+    return {
+        "anomalies_total": _total(rows),
+        "anomalies": [
+            {
+                "at": row["commit_ms"],
+                "kind": row["kind"],
+                "topic": row["topic"],
+                "partition": row["partition"],
+                "lost": row["lost_records"],
+                "committed": str(row["committed_offset"]),
+                "previous": None if row["previous_offset"] is None else str(row["previous_offset"]),
+            }
+            for row in rows
+        ],
+    }
+
+
+def _total(rows: list[Row]) -> int:
+    return int(rows[0]["total"]) if rows else 0
+
+
+def _assigned(assigned: list[Row] | None) -> str:
+    return "; ".join(
+        f"{part['topic']} {', '.join(map(str, sorted(part['partitions'] or ())))}" for part in assigned or ()
+    )
+
+
+def _ms(moment: datetime | None) -> int | None:
+    return None if moment is None else round(moment.timestamp() * 1000)
