@@ -129,6 +129,19 @@ def test_a_lost_reply(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> No
     in_order(rows, values(keyspace, PARTITIONS))
 
 
+def test_connections_that_are_cut(keyspace: Keyspace) -> None:
+    rows = random_rows(SEED, ROWS, PARTITIONS)
+
+    def with_cuts() -> Iterator[SinkRow]:
+        for number, one in enumerate(rows):
+            if number % 300 == 299:
+                keyspace.client.client_kill_filter(_type="normal", skipme=True)
+            yield one
+
+    write(keyspace, with_cuts())
+    in_order(rows, values(keyspace, PARTITIONS))
+
+
 def test_a_server_that_stays_away(keyspace: Keyspace) -> None:
     keyspace.url = "redis://127.0.0.1:1"
     with pytest.raises(

@@ -8,13 +8,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import (
-    BusyLoadingError,
     ClusterDownError,
     OutOfMemoryError,
     ReadOnlyError,
     ResponseError,
     TryAgainError,
 )
+from redis.exceptions import ConnectionError as LinkError
+from redis.exceptions import TimeoutError as LinkTimeout
 
 from korvet.spark.source.connection import Connection
 from korvet.spark.source.errors import RedisAway, SourceError
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 _THROTTLED = "THROTTLED "
-# Replies of a server that is about to serve the command, or that is no longer the primary.
-_PASSING = (BusyLoadingError, ClusterDownError, ReadOnlyError, TryAgainError)
+# Failures of the connection, and replies of a server that can't serve yet or is no longer the primary.
+_PASSING = (RedisAway, LinkError, LinkTimeout, ClusterDownError, ReadOnlyError, TryAgainError)
 
 
 class Link:
@@ -74,10 +75,12 @@ class Link:
                 if self._connection is None:
                     self._connection = Connection(self._address)
                 return command(self._connection)
-            except (RedisAway, *_PASSING) as error:
+            except _PASSING as error:
                 self.close()
                 if time.monotonic() + pause_s > deadline_s:
-                    raise RedisAway(f"{error} (tried for {self._delivery_s:g} s, deliveryTimeout)") from error
+                    where = "" if isinstance(error, RedisAway) else f"Redis at {self._address.url}: "
+                    tried = f"tried for {self._delivery_s:g} s, deliveryTimeout"
+                    raise RedisAway(f"{where}{error} ({tried})") from error
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             except ResponseError as error:
