@@ -37,6 +37,9 @@ TEST_MODULE = "KORVET_TEST_MODULE"
 # Suites that --all runs twice, with and without the server module.
 WITHOUT_MODULE = ("storage", "faults")
 HEARTBEAT_S = 20.0
+# Versions of Spark that --all tests besides .venv's.
+OTHER_SPARKS = ("3.5", "4.0", "4.1")
+FORMAT_MODULE = "pyspark_korvet.py"
 # Files that the installed project depends on. Its Python modules are used in place.
 INPUTS = (
     "pyproject.toml",
@@ -77,8 +80,8 @@ HELP = """\
 usage: ./dev COMMAND [ARGUMENT...]
 
   demo [ARGUMENT...]         show Kafka clients, Redis and Spark working together, and write a report
-  test [--all] [ARGUMENT...] run all checks and tests, with --all also the long tests, and with and
-                             without the server module. Arguments are
+  test [--all] [ARGUMENT...] run all checks and tests, with --all also the long tests, with and without
+                             the server module, and with each version of Spark. Arguments are
                              suites (folders of tests/: unit, clients, ...) or options of pytest.
                              If you name suites, only these run, without the checks.
   lint                       run the checks: ruff, mypy, import-linter
@@ -149,6 +152,9 @@ def test(arguments: list[str]) -> int:
         status = subprocess.run(command, cwd=ROOT, env=environ, check=False).returncode or status
         if status == INTERRUPTED:
             break
+    if status != INTERRUPTED and runs_other_sparks(arguments):
+        command = [PYTHON, "-m", "tools.spark_versions", *OTHER_SPARKS]
+        status = subprocess.run(command, cwd=ROOT, env=environ, check=False).returncode or status
     if failed:
         say(f"failed before the tests: {', '.join(failed)} (see above)")
     return status or int(bool(failed))
@@ -166,6 +172,12 @@ def test_runs(arguments: list[str], module: str | None) -> list[tuple[str | None
     again = [path for path in paths if suite_of(path) in WITHOUT_MODULE] if paths else list(WITHOUT_MODULE)
     options = [argument for argument in arguments if argument not in paths]
     return [("all", arguments), *([("none", [*options, *again])] if again else [])]
+
+
+def runs_other_sparks(arguments: list[str]) -> bool:
+    """Whether the Spark tests run with other versions of Spark, too: --all, without options of pytest."""
+    paths = [argument for argument in arguments if is_path(argument)]
+    return {*arguments} == {"--all", *paths} and (not paths or "spark" in paths)
 
 
 def is_suite(name: str) -> bool:
@@ -350,9 +362,22 @@ def make(extras: set[str]) -> None:
         installer = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     what = "korvet" + (f" with {names}" if names else "") + (" and a Java" if "java" in extras else "")
     install(f"installing {what}", [*installer, *packages])
+    register_format()
     if "java" in extras:
         wrap_java()
     STAMP.write_text(json.dumps({"inputs": inputs(), "extras": sorted(extras)}))
+
+
+def register_format() -> None:
+    """Link the module that registers the format `korvet` into .venv's packages.
+
+    Spark looks for such modules in the folders of sys.path only, where an editable installation has none.
+    """
+    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    done = subprocess.run([PYTHON, "-I", "-c", code], capture_output=True, text=True, check=True)
+    link = Path(done.stdout.strip(), FORMAT_MODULE)
+    link.unlink(missing_ok=True)
+    link.symlink_to(ROOT / FORMAT_MODULE)
 
 
 def is_usable(*, needs_pip: bool) -> bool:

@@ -17,6 +17,7 @@ from korvet.spark.source.topics import OFFSETS_TOPIC
 from korvet.spark.tables.questions import QUESTIONS
 from korvet.spark.tables.readers import OFFSETS_OPTIONS, RedisReader
 from korvet.spark.tables.stored_tables import CHECKPOINT, StoredTables
+from korvet.spark.versions import features
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from korvet.spark.source.address import Address
 
 # Records of one batch. The first update has all records, and Spark keeps a batch while it builds the tables.
+# Spark 4.0 and 4.1 can't limit a batch.
 BATCH_RECORDS: Final = 5_000_000
 _INTERVAL = re.compile(r"(\d+)\s*(millisecond|second|minute|hour|day)s?")
 _UNITS_S = {"millisecond": 0.001, "second": 1, "minute": 60, "hour": 3600, "day": 86_400}
@@ -57,8 +59,8 @@ def update_tables(
         if fresh and any(folder.files()):
             raise ExportError(f"{location} contains other files than stored tables; choose another folder")
 
-    defaults = {"failOnDataLoss": "false", "maxRecordsPerTrigger": str(BATCH_RECORDS)}
-    given = {**OFFSETS_OPTIONS, **defaults, **(options or {})}
+    limit = {"maxRecordsPerTrigger": str(BATCH_RECORDS)} if features().read_limits else {}
+    given = {**OFFSETS_OPTIONS, "failOnDataLoss": "false", **limit, **(options or {})}
     with claimed(folder.child(CHECKPOINT), f"tables of {reader.name}", check):
         stored = StoredTables(spark, location)
         while True:

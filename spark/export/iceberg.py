@@ -13,11 +13,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from korvet.spark.export.target import ERROR, HOW_TO_REPLACE, OVERWRITE, ExportError, Target
 from korvet.spark.session.failures import in_one_line
 from korvet.spark.session.folders import Folder
+from korvet.spark.versions import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,7 +79,7 @@ class IcebergSink:
                 raise ExportError(f"table {self._name} exists; {HOW_TO_REPLACE}")
             return catalog.load_table(self._name)
         catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
-        schema = to_arrow_schema(frame.schema, timezone="UTC")
+        schema = arrow_schema(frame.schema)
         with catalog.create_table_transaction(self._name, schema=schema) as transaction:
             if self.target.partition_by:
                 with transaction.update_spec() as spec:

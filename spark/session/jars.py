@@ -18,9 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from korvet.spark.session.session import java_command
+from korvet.spark.versions import named, running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from korvet.spark.versions import Version
 
 FETCH_TIMEOUT_S = 300
 READ_BYTES = 1 << 20
@@ -46,15 +49,15 @@ class Jar:
         return f"{self.artifact}-{self.version}.jar"
 
 
-# These four were tested together on pyspark 4.2.0 and 4.3.0. kafka-clients has the version that the connector
-# depends on; the interface of the token provider has not changed since 4.0.0.
-_KAFKA = (
-    Jar(
-        "org.apache.spark",
-        "spark-sql-kafka-0-10_2.13",
-        "4.2.0",
-        "64539c45e5d39f7ddb747312c239f38f5208d08c1a0ddf7d70beb2fbd9373705",
-    ),
+# By the version of Spark. Any release of the connector works with all releases of its minor version.
+_CONNECTORS = {
+    (4, 0): ("4.0.0", "33a3b8b04df4a2e43c9d5bf8ca5972936a1ac662f2714e014d00ef6f27468bf3"),
+    (4, 1): ("4.1.1", "9c1ce986f548e6b1dcb0e2dfe2f253a0bc58f2232a32a0c9c6c674dd25a8570c"),
+    (4, 2): ("4.2.0", "64539c45e5d39f7ddb747312c239f38f5208d08c1a0ddf7d70beb2fbd9373705"),
+}
+# The same for all: the interface of the token provider has not changed since 4.0.0, and kafka-clients is the
+# newest that a connector depends on.
+_CONNECTOR_NEEDS = (
     Jar(
         "org.apache.spark",
         "spark-token-provider-kafka-0-10_2.13",
@@ -74,23 +77,32 @@ _KAFKA = (
         "f77a5060d6936a9144023584232f9de3f2248f1abfe156e9d31795f18770674f",
     ),
 )
-# Built for Spark 4.2. Its parser is pyspark's ANTLR.
-_DELTA = (
-    Jar(
-        "io.delta",
-        "delta-spark_4.2_2.13",
-        "4.4.0",
-        "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead",
-    ),
-    Jar(
-        "io.delta",
-        "delta-storage",
-        "4.4.0",
-        "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc",
-    ),
+# Delta is built once for each version of Spark. Its parser is pyspark's ANTLR.
+_DELTA_VERSION = "4.4.0"
+_DELTA = {
+    (4, 0): "49e899667168b9412f83cbe894ce264107d7b896d6c5e12edca4e216845c1104",
+    (4, 1): "75a9400986853c061f5109f012547de2545a5759e5e752e5ef633dabe16a4f10",
+    (4, 2): "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead",
+}
+_DELTA_STORAGE = Jar(
+    "io.delta",
+    "delta-storage",
+    _DELTA_VERSION,
+    "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc",
 )
 KAFKA, DELTA = "kafka", "delta"
-JARS = {KAFKA: _KAFKA, DELTA: _DELTA}
+
+
+def jar_sets(version: Version) -> dict[str, tuple[Jar, ...]]:
+    """Return the jars of each set for a supported version of Spark (major, minor)."""
+    release, digest = _CONNECTORS[version]
+    connector = Jar("org.apache.spark", "spark-sql-kafka-0-10_2.13", release, digest)
+    delta = Jar("io.delta", f"delta-spark_{named(version)}_2.13", _DELTA_VERSION, _DELTA[version])
+    return {KAFKA: (connector, *_CONNECTOR_NEEDS), DELTA: (delta, _DELTA_STORAGE)}
+
+
+# The sets for the installed version of Spark.
+JARS = jar_sets(running())
 # Settings of a session that uses the jars.
 SETTINGS: dict[str, dict[str, str]] = {
     KAFKA: {},

@@ -179,8 +179,19 @@ def _prepared(session: SparkSession) -> SparkSession:
             folder = tempfile.mkdtemp(prefix="korvet-spark-")
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
             context.addPyFile(str(write_bundle(Path(folder) / "korvet.zip")))
-    session.dataSource.register(KorvetDataSource)
+    _register(session)
     return session
+
+
+def _register(session: SparkSession) -> None:
+    """Register the format. Spark 4.0 refuses a format that it has found by itself."""
+    from pyspark.errors import AnalysisException  # noqa: PLC0415 (imports Py4J: not needed on executors)
+
+    try:
+        session.dataSource.register(KorvetDataSource)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
 
 
 @contextmanager

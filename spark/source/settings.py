@@ -148,6 +148,8 @@ class SourceOptions:
     least_trigger_records: int | None
     trigger_delay_ms: int
     pushdown: bool
+    # The names of STREAM_OPTIONS that are given.
+    stream_options: tuple[str, ...]
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool = False) -> SourceOptions:
@@ -185,6 +187,7 @@ class SourceOptions:
             least_trigger_records=least,
             trigger_delay_ms=read.duration_ms("maxTriggerDelay", 15 * 60_000),
             pushdown=read.boolean("pushdown", default=False),
+            stream_options=tuple(name for name in STREAM_OPTIONS if name.lower() in given),
         )
 
 

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
 
 from korvet.spark.source.connection import connected
-from korvet.spark.source.errors import DataLoss
+from korvet.spark.source.errors import DataLoss, SourceError
 from korvet.spark.source.extents import StreamRange
 from korvet.spark.source.planning import (
     begin,
@@ -31,6 +22,7 @@ from korvet.spark.source.planning import (
 from korvet.spark.source.rate_limit import advance, shares
 from korvet.spark.source.tasks import read_task
 from korvet.spark.source.transactions import OpenTransactions
+from korvet.spark.versions import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -102,15 +94,17 @@ class Progress:
         return document
 
 
-class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads records as they are added; new partitions, and new topics of a pattern, from their start."""
+class KorvetStreamReader(DataSourceStreamReader):
+    """Reads records as they are added; new partitions, and new topics of a pattern, from their start.
+
+    Its subclasses differ in how Spark asks for the end of a batch.
+    """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
         self._goal: Progress | None = None
         self._followed: dict[TopicPartition, OpenTransactions] = {}
-        self._triggered_s: float | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
         """Return the start of a query without a checkpoint. Raises SourceError, DataLoss."""
@@ -126,39 +120,21 @@ class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 positions[topic_partition] = _position(extent, start)
             return Progress(_ids(selection), positions).dump()
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 (Spark's name)
-        """Return the limit of maxRecordsPerTrigger, else of minRecordsPerTrigger."""
-        if self._options.trigger_records is not None:
-            return ReadMaxRows(self._options.trigger_records)
-        if self._options.least_trigger_records is not None:
-            return ReadMinRows(self._options.least_trigger_records)
-        return ReadAllAvailable()
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
-        """Limit the query to the records that exist now."""
-        with connected(self._options.address) as connection:
-            selection = select(connection, self._options, missing=True)
-            self._goal = Progress(
-                _ids(selection),
-                {
-                    topic_partition: Position(one.log_end, one.added)
-                    for topic_partition, one in selection.extents.items()
-                },
-            )
-
-    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
-        """Return the current ends of all partitions, for the query's progress."""
+    def _ends(self) -> Progress:
+        """The current ends of all partitions."""
         with connected(self._options.address) as connection:
             selection = select(connection, self._options, missing=True)
             ends = {
                 topic_partition: Position(one.log_end, one.added)
                 for topic_partition, one in selection.extents.items()
             }
-            return Progress(_ids(selection), ends).dump()
+            return Progress(_ids(selection), ends)
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 (Spark's name)
-        """Return the end of the next batch; `start` if the batch must wait. Raises SourceError, DataLoss."""
-        begun = Progress.load(start)
+    def _next(self, begun: Progress, *, most: int | None = None, least: int = 0) -> Progress | None:
+        """The end of the batch after `begun`; None if fewer than `least` records are there.
+
+        most: the largest number of records. Raises SourceError, DataLoss.
+        """
         with connected(self._options.address) as connection:
             selection = select(connection, self._options, missing=True)
             self._check_topics(begun, selection)
@@ -173,32 +149,16 @@ class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if part.start_offset < part.end_offset
             }
             available = {topic_partition: max(1, part.records) for topic_partition, part in unread.items()}
-            if self._waits(sum(available.values()), limit):
-                return start
-            if isinstance(limit, ReadMaxRows):
-                allowed = shares(available, limit.max_rows)
+            if sum(available.values()) < least:
+                return None
+            if most is not None:
+                allowed = shares(available, most)
                 for topic_partition, part in unread.items():
                     ends[topic_partition] = _limited(
                         connection, begun, part, ends[topic_partition], allowed[topic_partition]
                     )
             opened = self._opened(connection, begun, selection, fresh, ends)
-            found = Progress({**begun.ids, **_ids(selection)}, ends, opened).dump()
-        if found == start:
-            return start
-        self._triggered_s = time.monotonic()
-        return found
-
-    def _waits(self, available: int, limit: ReadLimit) -> bool:
-        least = self._options.least_trigger_records
-        if (
-            least is None
-            or self._goal is not None
-            or isinstance(limit, ReadAllAvailable)
-            or available >= least
-        ):
-            return False
-        waited_s = None if self._triggered_s is None else time.monotonic() - self._triggered_s
-        return waited_s is not None and waited_s * 1000 < self._options.trigger_delay_ms
+            return Progress({**begun.ids, **_ids(selection)}, ends, opened)
 
     def _check_topics(self, begun: Progress, selection: Selection) -> None:
         """Raises DataLoss for a topic that was deleted, or deleted and created again."""
@@ -294,7 +254,8 @@ class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun, ended = Progress.load(start), Progress.load(end)
         with connected(self._options.address) as connection:
             selection = select(connection, self._options, missing=True)
-            self._check_topics(ended, selection)
+            for progress in (begun, ended):
+                self._check_topics(progress, selection)
             ranges, counted = [], True
             for topic_partition, last in ended.positions.items():
                 extent = selection.extents.get(topic_partition)
@@ -323,6 +284,8 @@ class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _between(
         self, connection: Connection, extent: Extent, first: Position | None, last: Position
     ) -> StreamRange:
+        if first is not None and first.offset > last.offset and self._options.fail_on_data_loss:
+            check_loss(extent, first.offset)
         if first is None or first.offset > last.offset:
             first = Position(extent.log_start)
         elif first.offset < last.offset and self._options.fail_on_data_loss:
@@ -347,11 +310,46 @@ class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the task's records as Arrow batches, one per page. Raises SourceError, DataLoss."""
-        schema = to_arrow_schema(self._schema, timezone="UTC")
+        schema = arrow_schema(self._schema)
         yield from read_task(self._options, partition, schema)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: Spark's checkpoint contains the position, and Redis keeps no state of a read."""
+
+
+class UnlimitedStreamReader(KorvetStreamReader):
+    """The reader for Spark 4.0 and 4.1: each batch has all records that exist when Spark asks for its end.
+
+    These versions pass neither the start of the batch nor a limit.
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        # The last end. It is not known after a restart: the search for open transactions then begins at the
+        # start of the log. `partitions` gets the start from Spark, and finds data loss since then.
+        self._reached = Progress({}, {})
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
+        """Return the start of a query without a checkpoint. Raises SourceError, DataLoss."""
+        start = super().initialOffset()
+        self._reached = Progress.load(start)
+        return start
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 (Spark's name)
+        """Return the end of the next batch. Raises SourceError, DataLoss."""
+        self._reached = self._next(self._reached) or self._reached
+        return self._reached.dump()
+
+    def _between(
+        self, connection: Connection, extent: Extent, first: Position | None, last: Position
+    ) -> StreamRange:
+        waits = self._options.read_committed and not self._options.pass_open
+        if waits and first is not None and last.offset < first.offset <= extent.log_end:
+            raise SourceError(
+                f"{extent.origin.topic}-{extent.origin.partition} was read up to offset {first.offset}, past "
+                f"a transaction at {last.offset} that is still open: set openTransactions=pass as before"
+            )
+        return super()._between(connection, extent, first, last)
 
 
 def _ids(selection: Selection) -> dict[str, str]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -49,6 +48,7 @@ from korvet.offsets.streams_records import StreamsEpoch, StreamsMember
 from korvet.offsets.wire import uuid_text
 from korvet.spark.records.columns import MAX_SPARK_MS
 from korvet.spark.tables.commits import SOURCES, Newest, read_commits, refused_commits
+from korvet.spark.versions import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -212,26 +212,26 @@ def _parse_groups(records: DataFrame, first: int, last: int) -> DataFrame:
 def _decode_commit_batches(
     columns: Sequence[str], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    schema = to_arrow_schema(StructType([COMMIT_TYPE[name] for name in columns]), timezone="UTC")
+    schema = arrow_schema(StructType([COMMIT_TYPE[name] for name in columns]))
     for batch in batches:
         yield read_commits(batch, schema)
 
 
 def _decode_newest(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    newest = Newest(to_arrow_schema(COMMIT_TYPE, timezone="UTC"))
+    newest = Newest(arrow_schema(COMMIT_TYPE))
     for batch in batches:
         yield from newest.take(batch)
     yield from newest.rest()
 
 
 def _refuse_commit_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    schema = to_arrow_schema(QUARANTINE_TYPE, timezone="UTC")
+    schema = arrow_schema(QUARANTINE_TYPE)
     for batch in batches:
         yield refused_commits(batch, schema)
 
 
 def _decode_group_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    schema = to_arrow_schema(GROUP_TYPE, timezone="UTC")
+    schema = arrow_schema(GROUP_TYPE)
     for batch in batches:
         keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
         rows = [_group_row(key, value) for key, value in zip(keys, values, strict=True)]

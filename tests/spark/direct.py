@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -18,9 +17,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from korvet.spark.source.source import KorvetDataSource, KorvetPushdownReader
-from korvet.spark.source.stream import KorvetStreamReader
+from korvet.spark.source.source import KorvetDataSource
+from korvet.spark.source.stream import KorvetStreamReader, UnlimitedStreamReader
 from korvet.spark.source.tasks import Task
+from korvet.spark.versions import features
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,7 +78,6 @@ def _batch(
         options["pushdown"] = "true"
     reader = source(keyspace, **options).reader(schema_of())
     if pushed:
-        assert isinstance(reader, KorvetPushdownReader)
         list(reader.pushFilters(list(pushed)))
     return reader, reader.partitions()
 
@@ -92,10 +91,21 @@ class Stream:
         self.reader = self._opened()
         self.at = self._through_json(self.reader.initialOffset())
 
-    def _opened(self) -> KorvetStreamReader:
+    def _opened(self) -> Any:
         reader = source(self._keyspace, **self._options).streamReader(schema_of())
         assert isinstance(reader, KorvetStreamReader)
         return reader
+
+    def latest(self, limit: ReadLimit | None = None) -> dict[str, Any]:
+        """The end of the next micro-batch."""
+        return self._through_json(self._latest(limit))
+
+    def _latest(self, limit: ReadLimit | None) -> dict[str, Any]:
+        if isinstance(self.reader, UnlimitedStreamReader):
+            assert limit is None
+            return self.reader.latestOffset()
+        found: dict[str, Any] = self.reader.latestOffset(self.at, limit or self.reader.getDefaultReadLimit())
+        return found
 
     def _through_json(self, position: dict[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(json.dumps(position))
@@ -108,9 +118,7 @@ class Stream:
 
     def trigger(self, limit: ReadLimit | None = None) -> Rows | None:
         """One micro-batch; None without new records."""
-        end = self._through_json(
-            self.reader.latestOffset(self.at, limit or self.reader.getDefaultReadLimit())
-        )
+        end = self.latest(limit)
         if json.dumps(end) == json.dumps(self.at):
             return None
         rows = rows_of(self.reader, self.reader.partitions(self.at, end))
@@ -120,7 +128,16 @@ class Stream:
 
     def drain(self) -> Rows:
         """All existing records in one batch."""
+        if isinstance(self.reader, UnlimitedStreamReader):
+            return self.trigger() or []
+        from pyspark.sql.streaming.datasource import ReadAllAvailable  # noqa: PLC0415 (needs Spark 4.2)
+
         return self.trigger(ReadAllAvailable()) or []
+
+
+def limit(records: int) -> dict[str, str]:
+    """The option that limits a batch of a stream, if this Spark has limits."""
+    return {"maxRecordsPerTrigger": str(records)} if features().read_limits else {}
 
 
 def values(rows: Rows | None) -> list[bytes]:

@@ -11,7 +11,6 @@ import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from korvet.offsets.packing import entry_id, pack
 from korvet.records.compression import compress
@@ -22,6 +21,7 @@ from korvet.spark.records.entries import columns_of, markers_of
 from korvet.spark.source.address import Address
 from korvet.spark.tables.readers import RedisReader
 from korvet.spark.tables.views import record_lag
+from korvet.spark.versions import arrow_schema
 from tests.api.batches import GZIP, LZ4, SNAPPY, ZSTD, batch
 from tests.spark.direct import schema_of
 from tests.spark.forms import FORMS, INSTALLED, UNCOMPILED, using
@@ -293,7 +293,7 @@ def test_batches_in_pages_are_what_they_are_alone(form: Any) -> None:
     ends = batch([(b"\0\0\0\1", b"\0\0\0\0\0\0")], attributes=48, producer=(5, 0, 0))
     entries.append((entry_id(offset).encode(), [b"batch", stored(ends, offset)]))
     entries.append((b"%d-5000" % (MS + 1), [b"batch", ends]))
-    origin, schema = Origin("t", 0, 0, 0), to_arrow_schema(schema_of(), timezone="UTC")
+    origin, schema = Origin("t", 0, 0, 0), arrow_schema(schema_of())
     limits = BASE + 3, BASE + 48
     for more in ([], [(b"%d-0" % (MS + 2), [b"batch", b"none"])], [(b"%d-1" % (MS + 2), [b"key", b"k"])]):
         every = [*entries, *more]

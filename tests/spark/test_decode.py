@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import json
 import random
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 
-from korvet.offsets.codec import DecodeError, decode_key, decode_value, encode_key, encode_value
+from korvet.offsets.codec import encode_key, encode_value
 from korvet.offsets.schema import (
     GroupMetadataKey,
     GroupMetadataValue,
-    MemberMetadata,
     OffsetCommitKey,
     OffsetCommitValue,
-    UnknownKey,
-    UnknownValue,
 )
 from korvet.spark.source.source import SCHEMA
 from korvet.spark.tables import commits
@@ -33,14 +28,20 @@ from korvet.spark.tables.decode import (
     quarantine,
 )
 from korvet.spark.tables.views import current_offsets
+from korvet.spark.versions import arrow_schema
+from tests.spark.offset_records import (
+    GOLDEN,
+    Record,
+    check_commit,
+    codec_reads,
+    golden_records,
+    random_records,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-
-GOLDEN = Path(__file__).parents[1] / "data" / "consumer_offsets"
-Record = tuple[bytes | None, bytes | None]
 
 
 def frame(spark: SparkSession, records: list[Record]) -> DataFrame:
@@ -48,30 +49,6 @@ def frame(spark: SparkSession, records: list[Record]) -> DataFrame:
         (key, value, "__consumer_offsets", 0, at, None, 0, None) for at, (key, value) in enumerate(records)
     ]
     return spark.createDataFrame(rows, SCHEMA)
-
-
-def golden_records() -> list[Record]:
-    records: list[Record] = []
-    for path in sorted(GOLDEN.rglob("records.jsonl")):
-        for line in path.read_text().splitlines():
-            document = json.loads(line)
-            if not document["control"]:
-                value = document["value_hex"]
-                key = bytes.fromhex(document["key_hex"])
-                records.append((key, None if value is None else bytes.fromhex(value)))
-    return records
-
-
-def codec_reads(record: Record) -> tuple[Any, Any] | None:
-    """Key and value by the codec; None for quarantined records."""
-    key_bytes, value_bytes = record
-    try:
-        key = decode_key(key_bytes or b"")
-        value = decode_value(key, value_bytes)
-    except DecodeError:
-        return None
-    known = not isinstance(key, UnknownKey)
-    return None if known and isinstance(value, UnknownValue) else (key, value)
 
 
 def check_against_codec(spark: SparkSession, records: list[Record]) -> tuple[int, int, int]:
@@ -95,29 +72,6 @@ def check_against_codec(spark: SparkSession, records: list[Record]) -> tuple[int
         if at in groups:
             check_group(groups[at], key, value)
     return len(commits), len(groups), len(refused)
-
-
-def check_commit(row: Any, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
-    assert (row["group"], row["topic"], row["partition"], row["key_version"]) == (
-        key.group,
-        key.topic,
-        key.partition,
-        key.version,
-    )
-    assert row["tombstone"] == (value is None)
-    if value is None:
-        assert (row["committed_offset"], row["metadata"], row["commit_ts"]) == (None, None, None)
-        return
-    assert OffsetCommitValue(
-        row["committed_offset"],
-        row["leader_epoch"],
-        row["metadata"],
-        row["commit_ms"],
-        row["expire_ms"],
-        None if row["topic_id"] is None else bytes(row["topic_id"]),
-        row["value_version"],
-        value.unknown_tags,
-    ) == (value)
 
 
 def check_group(row: Any, key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
@@ -177,92 +131,6 @@ def partition_names(assigned: list[Any]) -> list[str]:
     return sorted(f"{part['topic']}-{partition}" for part in assigned for partition in part["partitions"])
 
 
-def random_text(source: random.Random) -> str:
-    alphabet = 'abc-._ \0"\\äß€😀'
-    size = source.choice([0, 1, 5, 40, 126, 127, 128, 300])
-    return "".join(source.choice(alphabet) for _ in range(size))
-
-
-def random_commit(source: random.Random) -> Record:
-    version = source.randrange(5)
-    numbers = [0, 1, -1, 2**31 - 1, 2**31, 2**63 - 1, -(2**63), 1_700_000_000_000, source.getrandbits(62)]
-    key = OffsetCommitKey(
-        random_text(source), random_text(source), source.choice([0, 7, 2**31 - 1, -1]), source.randrange(2)
-    )
-    value = OffsetCommitValue(
-        source.choice(numbers),
-        source.choice([-1, 0, 5, 2**31 - 1, -(2**31)]) if version >= 3 else -1,
-        random_text(source) * source.choice([1, 1, 1, 20]),
-        source.choice(numbers),
-        source.choice(numbers) if version == 1 else -1,
-        source.choice([None, source.randbytes(16)]) if version == 4 else None,
-        version,
-    )
-    return encode_key(key), source.choice(
-        [encode_value(value), encode_value(value), encode_value(value), None]
-    )
-
-
-def random_group(source: random.Random) -> Record:
-    members = tuple(
-        MemberMetadata(
-            random_text(source),
-            None,
-            random_text(source),
-            "/127.0.0.1",
-            30_000,
-            10_000,
-            b"\0\1",
-            source.randbytes(9),
-        )
-        for _ in range(source.randrange(4))
-    )
-    value = GroupMetadataValue(
-        source.choice(["consumer", "connect"]), source.randrange(99), "range", None, 5, members, 3
-    )
-    return encode_key(GroupMetadataKey(random_text(source))), encode_value(value)
-
-
-def damaged(source: random.Random, record: Record) -> Record:
-    """Returns the record with a truncated, lengthened or changed key or value."""
-    halves = list(record)
-    half = source.randrange(2)
-    data = bytearray(halves[half] or b"")
-    kind = source.randrange(3)
-    if kind == 0 and data:
-        del data[source.randrange(len(data)) :]
-    elif kind == 1:
-        data += source.randbytes(source.randrange(1, 4))
-    elif data:
-        data[source.randrange(len(data))] = source.choice([0, 0x7F, 0x80, 0xFF])
-    halves[half] = bytes(data)
-    return halves[0], halves[1]
-
-
-def random_records(seed: int) -> list[Record]:
-    """Intact, damaged and unusual records."""
-    source = random.Random(seed)
-    whole = [random_commit(source) for _ in range(1500)] + [random_group(source) for _ in range(200)]
-    broken = [damaged(source, source.choice(whole)) for _ in range(3000)]
-    odd: list[Record] = [
-        (None, b"x"),
-        (b"", None),
-        (b"\0", b""),
-        (b"\0\1", b"\0\1"),
-        (b"\0\2", b"\0\2"),
-        (b"\0\7other", b"\0\0payload"),
-        (b"\0\x09other", b"\0\0payload"),
-        (b"\0\x18other", b"\0\0payload"),
-        (b"\0\3\0\1g", b"\0\5future"),
-        (whole[0][0], b"\0\5future"),
-        (whole[0][0], b"\xff\xffpast"),
-        (whole[0][0], b""),
-    ]
-    records = whole + broken + odd
-    source.shuffle(records)
-    return records
-
-
 def test_random_records_and_damaged_ones(spark: SparkSession) -> None:
     commits, groups, refused = check_against_codec(spark, random_records(0))
     assert commits >= 1500
@@ -289,8 +157,8 @@ def test_batches_of_random_records(seed: int) -> None:
     records = random_records(seed)
     # A slice of a batch starts inside its buffers.
     batch = arrow(records).slice(seed * 10)
-    commit_rows = read_commits(batch, to_arrow_schema(COMMIT_TYPE, timezone="UTC")).to_pylist()
-    refused_rows = refused_commits(batch, to_arrow_schema(QUARANTINE_TYPE, timezone="UTC")).to_pylist()
+    commit_rows = read_commits(batch, arrow_schema(COMMIT_TYPE)).to_pylist()
+    refused_rows = refused_commits(batch, arrow_schema(QUARANTINE_TYPE)).to_pylist()
     commits = {row["src_offset"]: row for row in commit_rows}
     refused = {row["src_offset"]: row for row in refused_rows}
     assert (len(commits), len(refused)) == (len(commit_rows), len(refused_rows))
@@ -317,7 +185,7 @@ def test_batches_of_random_records(seed: int) -> None:
     ],
 )
 def test_why_a_commit_is_refused(key: bytes | None, value: bytes, reason: str) -> None:
-    schema = to_arrow_schema(QUARANTINE_TYPE, timezone="UTC")
+    schema = arrow_schema(QUARANTINE_TYPE)
     (row,) = refused_commits(arrow([(key, value)]), schema).to_pylist()
     assert row["reason"] == reason
 
@@ -334,7 +202,7 @@ def test_some_columns_alone(spark: SparkSession) -> None:
 
 
 def test_batches_without_commits() -> None:
-    schema = to_arrow_schema(COMMIT_TYPE, timezone="UTC")
+    schema = arrow_schema(COMMIT_TYPE)
     assert read_commits(arrow([]), schema).num_rows == 0
     assert read_commits(arrow([(b"\0\2\0\1g", None)]), schema).num_rows == 0
 
@@ -369,7 +237,7 @@ def test_the_newest_readable_commit_of_each_key(
     """In any order, with any number of passes over the kept records. A damaged record hides no older one."""
     monkeypatch.setattr(commits, "_ROWS_AT_ONCE", at_once)
     monkeypatch.setattr(commits, "_MAX_KEPT", most)
-    schema = to_arrow_schema(COMMIT_TYPE, timezone="UTC")
+    schema = arrow_schema(COMMIT_TYPE)
     chance = random.Random(5)
     keys = [encode_key(OffsetCommitKey("g", "t", part)) for part in range(8)]
     rows: list[tuple[int, Record]] = [(-1, (b"\0\2\0\1g", b"")), (-2, (None, b"")), (-3, (b"\0", None))]

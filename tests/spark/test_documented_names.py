@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
-PACKAGES = [f"korvet.spark.{folder}" for folder in ("export", "session", "source", "tables")]
+PACKAGES = [f"korvet.spark.{part}" for part in ("export", "expressions", "session", "source", "tables")]
 # The methods of a Spark reader, which the page also shows without one.
 SPARKS_OWN = {"format", "schema"}
 

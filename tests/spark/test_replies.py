@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from korvet.spark.records.arrow import record_batch
 from korvet.spark.records.columns import Origin
@@ -16,6 +15,7 @@ from korvet.spark.records.entries import columns_of, markers_of
 from korvet.spark.records.page import Page
 from korvet.spark.source.address import Address
 from korvet.spark.source.connection import connected
+from korvet.spark.versions import arrow_schema
 from tests.spark.direct import batch, schema_of
 from tests.spark.forms import FORMS, INSTALLED, UNCOMPILED, using
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.spark.keyspace import Keyspace
 
 MS = 1_700_000_000_000
-SCHEMA = to_arrow_schema(schema_of(), timezone="UTC")
+SCHEMA = arrow_schema(schema_of())
 ORIGINS = [Origin("t", 3, 0, 0), Origin("t", 3, 1, 0), Origin("t", 3, 0, 1, append_times=True)]
 # Values that look like RESP.
 FRAMES = [

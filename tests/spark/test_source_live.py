@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, TopicPartition
 from korvet.spark.source.address import Address
 from korvet.spark.source.connection import connected
 from korvet.spark.source.index import Index
+from korvet.spark.versions import features
 from tests.spark.direct import Stream, batch, tasks
 from tests.spark.keyspace import Keyspace
 from tests.support.admin import create_topic
@@ -80,6 +81,7 @@ def test_times_are_found_where_kafka_finds_them(server: KorvetServer, written: K
         client.close()
 
 
+@pytest.mark.skipif(not features().read_limits, reason="this Spark has no read limits")
 @pytest.mark.parametrize("topic", LAYOUTS)
 def test_limits_are_exact(written: Keyspace, topic: str) -> None:
     stream = Stream(written, topic=topic, maxRecordsPerTrigger="700")

@@ -1,4 +1,4 @@
-"""The streaming reader on a real Valkey: positions, rate limits in records, loss, new partitions."""
+"""The streaming readers on a real Valkey, with and without limits: positions, loss, new partitions."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import uuid
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from korvet.offsets.packing import entry_id, pack
 from korvet.spark.source.errors import DataLoss, SourceError
 from korvet.spark.source.tasks import Task
-from tests.api.batches import batch as record_batch
+from korvet.spark.versions import features, features_of
 from tests.spark.direct import Stream, values
-from tests.spark.test_batches import stored
-from tests.spark.test_source_range import fill, index, json_of
+from tests.spark.test_source_range import fill, json_of
 
 if TYPE_CHECKING:
     from tests.spark.direct import Rows
@@ -24,6 +22,16 @@ if TYPE_CHECKING:
 MS = 1_700_000_000_000
 BASE = pack(MS, 0)
 HOUR = pack(3_600_000, 0)
+
+
+@pytest.fixture(params=["limited", "unlimited"], autouse=True)
+def reader_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run each test with the reader of Spark 4.2 and with that of Spark 4.0 and 4.1."""
+    if request.param == "unlimited":
+        monkeypatch.setattr("korvet.spark.source.source.features", lambda: features_of((4, 1)))
+    elif not features().read_limits:
+        pytest.skip("this Spark has no read limits")
+    return str(request.param)
 
 
 def offsets(rows: Rows | None, partition: int = 0) -> list[int]:
@@ -39,10 +47,9 @@ def test_each_record_once_and_no_batch_without_one(keyspace: Keyspace) -> None:
     assert stream.trigger() is None
     # A long idle time, then one record: its offset is billions higher.
     fill(keyspace, "t", 0, [BASE + 500 * HOUR])
-    stream.restart(maxRecordsPerTrigger="1")
+    stream.restart()
     assert offsets(stream.trigger()) == [BASE + 500 * HOUR]
     assert stream.trigger() is None
-    assert stream.reader.reportLatestOffset() == stream.at
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest", "json", "time"])
@@ -60,62 +67,6 @@ def test_where_a_stream_begins(keyspace: Keyspace, start: str) -> None:
     assert offsets(stream.trigger()) == [BASE + at for at in range(first, 12)]
 
 
-@pytest.mark.parametrize("indexed", [True, False])
-def test_limits_count_records(keyspace: Keyspace, indexed: bool) -> None:
-    keyspace.topic("t", 3)
-    full = [BASE + at * HOUR // 7 for at in range(1000)]
-    fill(keyspace, "t", 0, full)
-    fill(keyspace, "t", 1, full[:100])
-    if indexed:
-        index(keyspace, "t", 0, dict.fromkeys(full, MS), 64)
-    stream = Stream(keyspace, topic="t", maxRecordsPerTrigger="300")
-    assert stream.reader.getDefaultReadLimit() == ReadMaxRows(300)
-    batches = []
-    while (rows := stream.trigger()) is not None:
-        batches.append(rows)
-        stream.restart()
-    assert [len(rows) for rows in batches] == [300, 300, 300, 200]
-    # In proportion to the available records.
-    assert len(offsets(batches[0], 1)) == 27
-    assert [offset for rows in batches for offset in offsets(rows)] == full
-    assert [offset for rows in batches for offset in offsets(rows, 1)] == full[:100]
-    again = Stream(keyspace, topic="t", maxRecordsPerTrigger="300")
-    assert len(again.trigger(ReadAllAvailable()) or []) == 1100
-
-
-def test_a_limit_cuts_batches(keyspace: Keyspace) -> None:
-    keyspace.topic("t", 1, {"storage.layout": "batch"})
-    for at in range(5):
-        data = record_batch([(b"k", b"%d" % at)] * 10)
-        keyspace.add("t", 0, entry_id(BASE + 100 * at + 9), b"batch", stored(data, BASE + 100 * at))
-    stream = Stream(keyspace, topic="t", maxRecordsPerTrigger="7")
-    found: list[int] = []
-    while (rows := stream.trigger()) is not None:
-        assert 0 < len(rows) <= 7
-        found += offsets(rows)
-    assert found == [BASE + 100 * at + record for at in range(5) for record in range(10)]
-
-
-def test_a_batch_waits_for_enough_records(keyspace: Keyspace) -> None:
-    keyspace.topic("t")
-    options = {"minRecordsPerTrigger": "5", "maxTriggerDelay": "1h"}
-    fill(keyspace, "t", 0, [BASE])
-    stream = Stream(keyspace, topic="t", **options)
-    assert stream.reader.getDefaultReadLimit() == ReadMinRows(5)
-    assert offsets(stream.trigger()) == [BASE]
-    fill(keyspace, "t", 0, [BASE + at for at in range(1, 5)])
-    assert stream.trigger() is None
-    fill(keyspace, "t", 0, [BASE + 5])
-    assert len(stream.trigger() or []) == 5
-    fill(keyspace, "t", 0, [BASE + 6])
-    assert stream.trigger() is None
-    assert len(stream.trigger(ReadAllAvailable()) or []) == 1
-    fill(keyspace, "t", 0, [BASE + 7])
-    stream.restart(maxTriggerDelay="0ms", maxRecordsPerTrigger="9")
-    assert stream.reader.getDefaultReadLimit() == ReadMaxRows(9)
-    assert len(stream.trigger() or []) == 1
-
-
 def test_a_batch_that_is_planned_again_has_the_same_tasks(keyspace: Keyspace) -> None:
     """A sink that notes what it has of each task relies on that, after records were added, too."""
     keyspace.topic("t", 100)
@@ -123,8 +74,7 @@ def test_a_batch_that_is_planned_again_has_the_same_tasks(keyspace: Keyspace) ->
         fill(keyspace, "t", partition, [BASE + at for at in range(1 + partition % 7)])
     starts = json_of(t=dict.fromkeys(range(100), BASE + 1))
     stream = Stream(keyspace, topic="t", minPartitions="4", startingOffsets=starts)
-    begin, limit = stream.at, stream.reader.getDefaultReadLimit()
-    end = json.loads(json.dumps(stream.reader.latestOffset(begin, limit)))
+    begin, end = stream.at, stream.latest()
 
     def planned() -> list[list[tuple[int, int, int]]]:
         stream.restart()
@@ -143,22 +93,6 @@ def test_a_batch_that_is_planned_again_has_the_same_tasks(keyspace: Keyspace) ->
     assert read == sorted(set(read))
 
 
-def test_available_now_ends(keyspace: Keyspace) -> None:
-    keyspace.topic("t", 2)
-    keyspace.topic("u")
-    fill(keyspace, "t", 0, [BASE + at for at in range(10)])
-    stream = Stream(keyspace, subscribePattern=".", maxRecordsPerTrigger="4")
-    stream.reader.prepareForTriggerAvailableNow()
-    fill(keyspace, "t", 0, [BASE + 10])
-    fill(keyspace, "t", 1, [BASE])
-    keyspace.topic("v")
-    fill(keyspace, "v", 0, [BASE])
-    assert [len(stream.trigger() or []) for _ in range(3)] == [4, 4, 2]
-    assert stream.trigger() is None
-    stream.restart()
-    assert len(stream.drain()) == 3
-
-
 def test_new_partitions_and_topics(keyspace: Keyspace) -> None:
     keyspace.topic("orders")
     stream = Stream(keyspace, subscribePattern="orders.*", startingOffsets="latest")
@@ -170,40 +104,6 @@ def test_new_partitions_and_topics(keyspace: Keyspace) -> None:
     assert offsets(rows, 2) == [BASE, BASE + 1]
     assert b"eu" in values(rows)
     assert stream.trigger() is None
-
-
-def test_trimmed_behind_the_reader_is_no_loss(keyspace: Keyspace) -> None:
-    """Retention deletes records that were read, and the next record is added much later."""
-    keyspace.topic("t")
-    fill(keyspace, "t", 0, [BASE + at for at in range(10)])
-    stream = Stream(keyspace, topic="t")
-    assert len(stream.drain()) == 10
-    keyspace.client.xtrim("korvet:t:0", maxlen=0)
-    assert stream.trigger() is None
-    fill(keyspace, "t", 0, [BASE + HOUR])
-    stream.restart(maxRecordsPerTrigger="3")
-    assert offsets(stream.trigger()) == [BASE + HOUR]
-    keyspace.client.xtrim("korvet:t:0", maxlen=0)
-    fill(keyspace, "t", 0, [BASE + 2 * HOUR + at for at in range(5)])
-    assert len(stream.trigger() or []) == 3
-    keyspace.client.xtrim("korvet:t:0", minid=entry_id(BASE + 2 * HOUR + 3), approximate=False)
-    fill(keyspace, "t", 0, [BASE + 3 * HOUR])
-    assert offsets(stream.trigger()) == [BASE + 2 * HOUR + 3, BASE + 2 * HOUR + 4, BASE + 3 * HOUR]
-
-
-def test_trimmed_before_the_reader_is_loss(keyspace: Keyspace) -> None:
-    keyspace.topic("t")
-    fill(keyspace, "t", 0, [BASE + at for at in range(10)])
-    stream = Stream(keyspace, topic="t", maxRecordsPerTrigger="4")
-    assert len(stream.trigger() or []) == 4
-    keyspace.client.xdel("korvet:t:0", entry_id(BASE + 5))
-    assert offsets(stream.trigger()) == [BASE + 4, BASE + 6, BASE + 7, BASE + 8]
-    fill(keyspace, "t", 0, [BASE + at for at in range(10, 20)])
-    keyspace.client.xtrim("korvet:t:0", minid=entry_id(BASE + 12), approximate=False)
-    with pytest.raises(DataLoss, match=f"t-0 begins at offset {BASE + 12}"):
-        stream.trigger()
-    stream.restart(failOnDataLoss="false")
-    assert offsets(stream.drain()) == [BASE + at for at in range(12, 20)]
 
 
 def test_a_topic_that_is_gone_or_another(keyspace: Keyspace) -> None:
@@ -267,3 +167,27 @@ def test_what_has_no_meaning_in_a_stream(keyspace: Keyspace) -> None:
         Stream(keyspace, topic="t", endingOffsets="latest")
     with pytest.raises(SourceError, match="no topic nowhere"):
         Stream(keyspace, topic="nowhere")
+
+
+@pytest.mark.parametrize("option", ["maxRecordsPerTrigger", "minRecordsPerTrigger", "maxTriggerDelay"])
+def test_a_limit_needs_a_reader_with_limits(keyspace: Keyspace, option: str, reader_kind: str) -> None:
+    keyspace.topic("t")
+    if reader_kind == "limited":
+        Stream(keyspace, topic="t", **{option: "5"})
+        return
+    with pytest.raises(SourceError, match=rf"{option} needs Spark 4\.2 or newer; this is Spark 4\."):
+        Stream(keyspace, topic="t", **{option: "5"})
+
+
+def test_loss_while_a_stream_was_stopped(keyspace: Keyspace) -> None:
+    keyspace.topic("t")
+    fill(keyspace, "t", 0, [BASE + at for at in range(10)])
+    stream = Stream(keyspace, topic="t")
+    assert len(stream.trigger() or []) == 10
+    fill(keyspace, "t", 0, [BASE + at for at in range(10, 20)])
+    keyspace.client.xtrim("korvet:t:0", minid=entry_id(BASE + 12), approximate=False)
+    stream.restart()
+    with pytest.raises(DataLoss, match=f"t-0 begins at offset {BASE + 12}"):
+        stream.trigger()
+    stream.restart(failOnDataLoss="false")
+    assert offsets(stream.trigger()) == [BASE + at for at in range(12, 20)]

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from korvet.offsets.packing import entry_id, pack
 from korvet.spark.records.fields import marker_of, parse_fields
-from korvet.spark.source.errors import DataLoss
+from korvet.spark.source.errors import DataLoss, SourceError
+from korvet.spark.versions import features, features_of
 from tests.api.batches import batch as record_batch
-from tests.spark.direct import Stream, batch, rows_of, values
+from tests.spark.direct import Stream, batch, limit, rows_of, values
 
 if TYPE_CHECKING:
     from tests.spark.keyspace import Keyspace
@@ -100,17 +101,31 @@ def test_outcomes_are_found_pages_ahead(keyspace: Keyspace) -> None:
     assert got == [b"b%d" % number for number in range(300)] + [b"%d" % number for number in range(700)]
 
 
+@pytest.fixture(params=["limited", "unlimited"])
+def limited(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Run a test with the streaming reader of Spark 4.2 and with that of Spark 4.0 and 4.1."""
+    if request.param == "unlimited":
+        monkeypatch.setattr("korvet.spark.source.source.features", lambda: features_of((4, 1)))
+    elif not features().read_limits:
+        pytest.skip("this Spark has no read limits")
+    return str(request.param) == "limited"
+
+
 @pytest.mark.parametrize("coordinated", [False, True])
-def test_a_stream_stops_before_open_transactions(keyspace: Keyspace, coordinated: bool) -> None:
+def test_a_stream_stops_before_open_transactions(
+    keyspace: Keyspace, coordinated: bool, limited: bool
+) -> None:
     log = Log(keyspace)
     if coordinated:
         keyspace.topic("__transaction_state")
-    stream = Stream(keyspace, topic="t", maxRecordsPerTrigger="1000")
+    stream = Stream(keyspace, topic="t", **(limit(1000) if limited else {}))
     log.record(b"0")
     log.record(b"1", 1)
     log.record(b"2")
     assert values(stream.trigger()) == [b"0"]
     assert stream.trigger() is None
+    stream.restart()
+    assert not stream.trigger()
     log.record(b"3", 2)
     log.marker(1, "commit")
     assert values(stream.trigger()) == [b"1", b"2"]
@@ -140,13 +155,13 @@ EVENTS = st.lists(
 
 
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(events=EVENTS, batches=st.booleans(), limit=st.integers(1, 7))
+@given(events=EVENTS, batches=st.booleans(), most=st.integers(1, 7))
 def test_batch_and_stream_show_what_is_committed(
-    keyspace: Keyspace, events: list[tuple[str, int]], batches: bool, limit: int
+    keyspace: Keyspace, events: list[tuple[str, int]], batches: bool, most: int
 ) -> None:
     keyspace.client.flushall()
     log = Log(keyspace, batches=batches)
-    stream = Stream(keyspace, topic="t", maxRecordsPerTrigger=str(limit))
+    stream = Stream(keyspace, topic="t", **limit(most))
     seen: list[bytes] = []
     kept: list[tuple[bytes, int]] = []
     for number, (what, producer) in enumerate(events):
@@ -175,7 +190,7 @@ PASS = {"openTransactions": "pass"}
 
 
 @pytest.mark.parametrize("batches", [False, True])
-def test_open_transactions_hide_no_other_record(keyspace: Keyspace, batches: bool) -> None:
+def test_open_transactions_hide_no_other_record(keyspace: Keyspace, batches: bool, limited: bool) -> None:
     log = Log(keyspace, batches=batches)
     keyspace.topic("__transaction_state")
     stream = Stream(keyspace, topic="t", **PASS)
@@ -212,12 +227,12 @@ def test_a_batch_that_is_repeated_does_not_see_later_markers(keyspace: Keyspace)
     log.record(b"one", 1)
     log.record(b"plain")
     start = stream.at
-    end = stream.reader.latestOffset(start, stream.reader.getDefaultReadLimit())
+    end = stream.latest()
     log.marker(1, "commit")
     assert values(rows_of(stream.reader, stream.reader.partitions(start, end))) == [b"plain"]
 
 
-def test_a_query_that_waits_again_misses_no_record(keyspace: Keyspace) -> None:
+def test_a_query_that_waits_again_misses_no_record(keyspace: Keyspace, limited: bool) -> None:
     log = Log(keyspace)
     stream = Stream(keyspace, topic="t", **PASS)
     log.record(b"open", 1)
@@ -225,6 +240,10 @@ def test_a_query_that_waits_again_misses_no_record(keyspace: Keyspace) -> None:
     assert values(stream.trigger()) == [b"plain"]
     stream.restart(openTransactions="wait")
     log.record(b"behind")
+    if not limited:
+        with pytest.raises(SourceError, match="still open: set openTransactions=pass as before"):
+            stream.trigger()
+        return
     assert stream.trigger() is None
     log.marker(1, "commit")
     assert values(stream.trigger()) == [b"open", b"behind"]
@@ -246,14 +265,14 @@ def test_trimmed_records_of_open_transactions_are_data_loss(keyspace: Keyspace) 
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(events=EVENTS, batches=st.booleans(), limit=st.integers(1, 7), every=st.integers(1, 6))
+@given(events=EVENTS, batches=st.booleans(), most=st.integers(1, 7), every=st.integers(1, 6))
 def test_each_committed_record_once_past_open_transactions(
-    keyspace: Keyspace, events: list[tuple[str, int]], batches: bool, limit: int, every: int
+    keyspace: Keyspace, events: list[tuple[str, int]], batches: bool, most: int, every: int, limited: bool
 ) -> None:
     keyspace.client.flushall()
     log = Log(keyspace, batches=batches)
     keyspace.topic("__transaction_state")
-    stream = Stream(keyspace, topic="t", maxRecordsPerTrigger=str(limit), **PASS)
+    stream = Stream(keyspace, topic="t", **(limit(most) if limited else {}), **PASS)
     seen: list[bytes] = []
     written: dict[bytes, int] = {}
     shown: set[bytes] = set()

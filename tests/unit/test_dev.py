@@ -41,3 +41,8 @@ def test_other_runs_are_single(dev: Any) -> None:
     assert dev.test_runs(["--all", "unit"], None) == [("all", ["--all", "unit"])]
     assert dev.test_runs(["storage"], None) == [(None, ["storage"])]
     assert dev.test_runs(["--all"], "none") == [("none", ["--all"])]
+
+
+def test_all_runs_the_spark_tests_with_each_spark(dev: Any) -> None:
+    assert all(map(dev.runs_other_sparks, (["--all"], ["--all", "spark"], ["unit", "spark", "--all"])))
+    assert not any(map(dev.runs_other_sparks, ([], ["spark"], ["--all", "unit"], ["--all", "-k", "x"])))

@@ -1,0 +1,107 @@
+"""Versions of Spark: what each has, and the error for those that korvet does not work with."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from korvet.spark.session.jars import DELTA, KAFKA, jar_sets
+from korvet.spark.versions import (
+    REQUIREMENT,
+    SUPPORTED,
+    UnsupportedSpark,
+    check_supported,
+    named,
+    parse,
+)
+from tools import spark_versions
+
+ROOT = Path(__file__).resolve().parents[2]
+WORK = r"it works with 4\.0, 4\.1 and 4\.2 \(pip install 'pyspark>=4\.0,<4\.3'\)"
+
+
+@pytest.mark.parametrize("version", ["4.0.0", "4.1.4", "4.2.0.dev1"])
+def test_supported(version: str) -> None:
+    check_supported(version)
+    check_supported(version, expressions=True)
+
+
+@pytest.mark.parametrize("version", ["3.4.4", "4.3.0", "5.0.0"])
+def test_the_error_names_what_works(version: str) -> None:
+    for expressions in (False, True):
+        with pytest.raises(UnsupportedSpark, match=rf"does not work with Spark {version}; {WORK}"):
+            check_supported(version, expressions=expressions)
+    with pytest.raises(UnsupportedSpark, match="'trunk', which is not a number"):
+        parse("trunk")
+
+
+def test_spark_3_5_has_expressions_only() -> None:
+    check_supported("3.5.9", expressions=True)
+    with pytest.raises(UnsupportedSpark, match=rf"Spark 3\.5\.9 has no data sources in Python; {WORK}"):
+        check_supported("3.5.9")
+
+
+@pytest.mark.parametrize(
+    ("version", "module"),
+    [
+        ("3.5.9", "korvet.spark.source"),
+        ("5.0.1", "korvet.spark.tables"),
+        ("3.4.0", "korvet.spark.expressions"),
+    ],
+)
+def test_an_import_fails_at_once(version: str, module: str) -> None:
+    code = f"import pyspark; pyspark.__version__ = '{version}'; import {module}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert f"UnsupportedSpark: {'korvet does not work with ' if version[0] != '3' else ''}" in done.stderr
+    assert f"Spark {version}" in done.stderr.splitlines()[-1]
+
+
+def test_a_command_says_so_in_one_line() -> None:
+    code = (
+        "import pyspark; pyspark.__version__ = '5.0.0'; import sys; sys.argv = ['korvet', 'report'];"
+        "from korvet.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: korvet does not work with Spark 5.0.0; it works with 4.0, 4.1")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("version", SUPPORTED)
+def test_jars_follow_the_version(version: tuple[int, int]) -> None:
+    sets = jar_sets(version)
+    assert sets[KAFKA][0].version.startswith(f"{named(version)}.")
+    assert sets[DELTA][0].artifact == f"delta-spark_{named(version)}_2.13"
+
+
+def test_each_feature_has_tests() -> None:
+    for feature in spark_versions.FEATURES:
+        for test in feature.tests:
+            file, _, function = test.partition("::")
+            assert f"def {function or 'test_'}" in (ROOT / "tests" / "spark" / f"{file}.py").read_text(), test
+
+
+def test_the_extra_allows_what_works() -> None:
+    assert f'"{REQUIREMENT}"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_cells_come_from_outcomes(tmp_path: Path) -> None:
+    report = tmp_path / "report.xml"
+    report.write_text(
+        "<testsuites><testsuite>"
+        '<testcase classname="tests.spark.test_a" name="test_x[1]"/>'
+        '<testcase classname="tests.spark.test_a" name="test_x[2]"><skipped/></testcase>'
+        '<testcase classname="tests.spark.test_b" name="test_y"><failure/></testcase>'
+        '<testcase classname="" name="tests.spark.test_c"><skipped/></testcase>'
+        "</testsuite></testsuites>"
+    )
+    outcomes = spark_versions.outcomes_of(report)
+    cells = [
+        spark_versions.cell(spark_versions.Feature("f", tests), outcomes)
+        for tests in (("test_a",), ("test_a::test_x", "test_b"), ("test_c",), ("test_d",))
+    ]
+    assert cells == ["yes", "yes", "no", "no"]
+    assert not spark_versions.passed(outcomes)
