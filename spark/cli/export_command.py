@@ -36,6 +36,7 @@ from korvet.spark.export.target import (
 )
 from korvet.spark.export.topics import check_topics, read_topics, stream_topics
 from korvet.spark.session import jars as jar_sets
+from korvet.spark.session.connect import SCHEME
 from korvet.spark.session.jars import fetch_package, find_jars
 from korvet.spark.session.redaction import redacted
 from korvet.spark.session.session import is_submitted
@@ -93,7 +94,7 @@ def _export(redis: RedisOptions, options: ExportOptions, master: str, notify: Ca
     if address is not None:
         topics = options.topics or [OFFSETS_TOPIC]
         check_topics(address, topics, options.source_options, streaming=options.is_stream)
-    jars, conf = _session_needs(options)
+    jars, conf = _session_needs(options, master)
     notify("Starting Spark")
     with spark_session("korvet export", master, jars=jars, conf=conf) as spark:
         notify(f"Exporting {options.subject}")
@@ -206,10 +207,13 @@ def _absolute(location: str, form: str) -> str:
     return str(Path(location).absolute())
 
 
-def _session_needs(options: ExportOptions) -> tuple[list[Path], dict[str, str]]:
-    """The jars and settings of the session. spark-submit has its own: --packages, --jars and --conf."""
+def _session_needs(options: ExportOptions, master: str) -> tuple[list[Path], dict[str, str]]:
+    """The jars and settings of the session. spark-submit has its own: --packages, --jars and --conf.
+
+    A Spark Connect server loads Delta only when it starts.
+    """
     jars = [*options.files, *map(fetch_package, options.packages)]
-    if options.form != DELTA:
+    if options.form != DELTA or master.startswith(SCHEME):
         return jars, {}
     return [*jars, *find_jars(name=jar_sets.DELTA)], jar_sets.SETTINGS[jar_sets.DELTA]
 

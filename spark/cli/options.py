@@ -20,6 +20,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from korvet.spark.export.target import ExportError
 from korvet.spark.report.browser import BrowserError
 from korvet.spark.report.thresholds import ThresholdError
+from korvet.spark.session.connect import ConnectError
+from korvet.spark.session.driver_calls import DriverError
 from korvet.spark.session.failures import in_one_line
 from korvet.spark.session.jars import JarsMissing
 from korvet.spark.session.redaction import redacted
@@ -83,9 +85,14 @@ _REDIS_OPTIONS = [
 ]
 master_option = click.option(
     "--master",
+    "--remote",
+    "master",
+    metavar="URL",
     default="local[*]",
+    envvar="SPARK_REMOTE",
     show_default=True,
-    help="Spark master: local or the URL of a cluster. Ignored with spark-submit.",
+    help="Spark master: local or the URL of a cluster; sc://HOST:PORT for a Spark Connect server. "
+    "Ignored with spark-submit.",
 )
 
 
@@ -203,12 +210,25 @@ def check_folder(folder: Path, *, make: bool) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
+# Exceptions with a message for the user.
+_PLAIN = (
+    SourceError,
+    JarsMissing,
+    JavaMissing,
+    ConnectError,
+    DriverError,
+    ExportError,
+    BrowserError,
+    ThresholdError,
+)
+
+
 @contextmanager
 def user_errors() -> Iterator[None]:
     """Turn errors that a user can fix into one line (ClickException)."""
     try:
         yield
-    except (SourceError, JarsMissing, JavaMissing, ExportError, BrowserError, ThresholdError) as error:
+    except _PLAIN as error:
         raise click.ClickException(redacted(str(error))) from error
     except (PySparkException, Py4JJavaError) as error:
         raise click.ClickException(in_one_line(error)) from error

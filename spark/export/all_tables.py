@@ -70,10 +70,10 @@ def update_tables(
             stored.update(
                 stream,
                 now_ms,
-                records=lambda starts: reader.records(spark, starts),
-                ends=lambda topics: reader.ends(spark, topics),
-                pending=lambda: reader.open_transactions(spark),
-                sizes=lambda: reader.sizes(spark),
+                records=reader.records,
+                ends=reader.ends,
+                pending=reader.open_transactions,
+                sizes=reader.sizes,
             )
             if compact:
                 stored.compact(now_ms)

@@ -7,12 +7,10 @@ import time
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-
 from korvet.spark.export.target import ExportError
+from korvet.spark.session.driver_calls import call, is_connect
 from korvet.spark.session.redaction import redacted
 
 if TYPE_CHECKING:
@@ -66,29 +64,22 @@ def has_progress(folder: Folder) -> bool:
 
 @contextmanager
 def _locked(folder: Folder) -> Iterator[bool]:
-    """Lock the checkpoint in the JVM, because the JVM writes and outlives a killed driver for a moment."""
-    path = folder.local_path()
+    """Lock the checkpoint in the JVM, because the JVM writes and outlives a killed driver for a moment.
+
+    The server of Spark Connect outlives its clients for longer, with their queries. There, a query that
+    starts from a checkpoint stops the former one (spark.sql.streaming.stopActiveRunOnRestart).
+    """
+    path = None if is_connect(folder.spark) else folder.local_path()
     if path is None:
         yield False
         return
-    Path(path).mkdir(parents=True, exist_ok=True)
-    jvm: Any = folder.spark._jvm
-    file = jvm.java.io.RandomAccessFile(str(Path(path) / LOCK), "rw")
+    lock: dict[str, Any] = {"spark": folder.spark, "of": "lock", "path": f"{path}/{LOCK}"}
+    deadline = time.monotonic() + LOCK_WAIT_S
+    while not call(action="lock", **lock):
+        if time.monotonic() > deadline:
+            raise ExportError(f"another export is running from the checkpoint {folder.location}")
+        time.sleep(LOCK_PAUSE_S)
     try:
-        deadline = time.monotonic() + LOCK_WAIT_S
-        while not _try_lock(file):
-            if time.monotonic() > deadline:
-                raise ExportError(f"another export is running from the checkpoint {folder.location}")
-            time.sleep(LOCK_PAUSE_S)
         yield True
     finally:
-        file.close()
-
-
-def _try_lock(file: Any) -> bool:
-    try:
-        return file.getChannel().tryLock() is not None
-    except Py4JJavaError as error:
-        if "OverlappingFileLockException" not in str(error.java_exception.getClass().getName()):
-            raise
-        return False
+        call(action="unlock", **lock)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from py4j.java_gateway import JavaPackage  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 
 from korvet.spark.export.checkpoint import Identity, claimed, has_progress
 from korvet.spark.export.iceberg import IcebergSink
@@ -248,9 +248,16 @@ def _write_delta(frame: DataFrame, target: Target) -> None:
 
 
 def _check_delta(spark: SparkSession) -> None:
-    jvm: Any = spark._jvm
-    if isinstance(jvm.io.delta.sql.DeltaSparkSessionExtension, JavaPackage):
-        raise ExportError("this Spark session has no Delta: start it with the jars of `korvet jars delta`")
+    """Raises ExportError if the session has no Delta."""
+    try:
+        # Without a path, Delta itself refuses.
+        spark.read.format(DELTA).load().schema  # noqa: B018 (a property that asks Spark)
+    except PySparkException as error:
+        if error.getCondition() == "DATA_SOURCE_NOT_FOUND":
+            raise ExportError(
+                "this Spark session has no Delta: start it with the jars of `korvet jars delta`; "
+                "a Spark Connect server needs them when it starts"
+            ) from error
 
 
 def _exists(target: Target, advice: str) -> ExportError:

@@ -97,10 +97,8 @@ class IcebergSink:
         frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         columns = [table.schema().find_column_name(part.source_id) for part in table.spec().fields]
         copies = {f"{_SPLIT}{number}": sf.col(f"`{column}`") for number, column in enumerate(columns)}
-        writer = frame.withColumns(copies).write.mode("overwrite")
-        if copies:
-            writer = writer.partitionBy(*copies)
-        writer.parquet(folder.location)
+        split = frame.withColumns(copies) if copies else frame
+        split.write.mode("overwrite").partitionBy(*copies).parquet(folder.location)
         # Hadoop returns file:/path; other libraries expect file:///path.
         return [uri.replace("file:/", "file:///", 1) for uri in folder.files()]
 

@@ -10,10 +10,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-
 from korvet.spark.export.target import ERROR, HOW_TO_REPLACE, OVERWRITE, ExportError, Target
-from korvet.spark.session.failures import NEEDS_JAR, root_of
+from korvet.spark.session.driver_calls import DriverError, call
+from korvet.spark.session.failures import NEEDS_JAR
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +21,9 @@ if TYPE_CHECKING:
 
 # This table has one row per continuous export into the database: the number of its newest batch.
 PROGRESS_TABLE = "korvet_exports"
+# A step of a transaction (DatabaseCalls.java): its name and arguments.
+Step = tuple[Any, ...]
+_NO_CONNECTION = "korvet.spark.DatabaseCalls$NoConnection"
 # Spark finds a driver outside its class path only by the name of its class.
 DRIVERS = {
     "derby": "org.apache.derby.jdbc.EmbeddedDriver",
@@ -40,7 +42,7 @@ DRIVERS = {
 class JdbcSink:
     """A table of a database with the columns of the frame, created if it is missing.
 
-    Every method raises ExportError without the driver or a connection, and Py4JJavaError with the database's
+    Every method raises ExportError without the driver or a connection, and DriverError with the database's
     message if the database refuses a statement.
     """
 
@@ -53,10 +55,8 @@ class JdbcSink:
             raise ExportError(f"table {database.table} exists; {HOW_TO_REPLACE}")
         with _staged(database, frame, "once") as staging:
             database.make(database.table, frame)
-            with database.transaction() as connection:
-                if self.target.mode == OVERWRITE:
-                    database.execute(connection, f"DELETE FROM {database.table}")
-                database.copy(connection, staging, frame)
+            emptying = [update(f"DELETE FROM {database.table}")] if self.target.mode == OVERWRITE else []
+            database.transaction(*emptying, database.copying(staging, frame))
 
     def append(self, frame: DataFrame, export_id: str, batch_id: int) -> None:
         """Write the rows of one batch, unless the table has it. A repeated batch has the same rows."""
@@ -65,12 +65,10 @@ class JdbcSink:
             return
         with _staged(database, frame, export_id[:12]) as staging:
             database.make(database.table, frame)
-            with database.transaction() as connection:
-                database.execute(
-                    connection,
-                    f"UPDATE {PROGRESS_TABLE} SET batch_id = {batch_id} WHERE export_id = '{export_id}'",
-                )
-                database.copy(connection, staging, frame)
+            database.transaction(
+                update(f"UPDATE {PROGRESS_TABLE} SET batch_id = {batch_id} WHERE export_id = '{export_id}'"),
+                database.copying(staging, frame),
+            )
 
     def exists(self, spark: SparkSession) -> bool:
         """Return whether the table exists."""
@@ -87,14 +85,14 @@ def _staged(database: _Database, frame: DataFrame, suffix: str) -> Iterator[str]
         yield staging
     except BaseException:
         # The database itself may have failed.
-        with suppress(Py4JJavaError, ExportError):
+        with suppress(DriverError, ExportError):
             database.drop(staging)
         raise
     database.drop(staging)
 
 
 class _Database:
-    """Statements to one database, over connections that Spark opens as for its JDBC writer."""
+    """Statements to one database, over connections that Spark's driver opens as for its JDBC writer."""
 
     def __init__(self, spark: SparkSession, target: Target) -> None:
         assert target.table is not None
@@ -105,14 +103,6 @@ class _Database:
         self._options.setdefault("driver", DRIVERS.get(self._url.split(":")[1], ""))
         if not self._options["driver"]:
             del self._options["driver"]
-        jvm: Any = spark._jvm
-        self._dialect = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(self._url)
-        try:
-            scala_map = jvm.PythonUtils.toScalaMap({**self._options, "url": self._url, "dbtable": self.table})
-            options = jvm.org.apache.spark.sql.execution.datasources.jdbc.JdbcOptionsInWrite(scala_map)
-            self._connect = self._dialect.createConnectionFactory(options)
-        except Py4JJavaError as error:
-            raise _no_driver(self._url, error) from error
 
     def fill(self, table: str, frame: DataFrame) -> None:
         """Replace a table with the frame's rows."""
@@ -126,94 +116,50 @@ class _Database:
 
     def exists(self, table: str) -> bool:
         """Return whether the database has the table."""
-        with self.transaction() as connection:
-            return self._has(connection, self._dialect.getTableExistsQuery(table))
+        return bool(self.transaction(("exists", table))[0])
 
     def drop(self, table: str) -> None:
         """Drop a table."""
-        with self.transaction() as connection:
-            self.execute(connection, f"DROP TABLE {table}")
+        self.transaction(update(f"DROP TABLE {table}"))
 
     def progress(self, export_id: str) -> int:
         """Return the number of an export's newest batch; -1 before the first."""
         if not self.exists(PROGRESS_TABLE):
-            with self.transaction() as connection:
-                self.execute(
-                    connection,
-                    f"CREATE TABLE {PROGRESS_TABLE} "
-                    "(export_id VARCHAR(64) NOT NULL PRIMARY KEY, batch_id NUMERIC(19) NOT NULL)",
-                )
-        with self.transaction() as connection:
-            statement = connection.createStatement()
-            query = f"SELECT batch_id FROM {PROGRESS_TABLE} WHERE export_id = '{export_id}'"
-            found = statement.executeQuery(query)
-            if found.next():
-                return int(found.getLong(1))
-            self.execute(connection, f"INSERT INTO {PROGRESS_TABLE} VALUES ('{export_id}', -1)")
+            columns = "(export_id VARCHAR(64) NOT NULL PRIMARY KEY, batch_id NUMERIC(19) NOT NULL)"
+            self.transaction(update(f"CREATE TABLE {PROGRESS_TABLE} {columns}"))
+        query = f"SELECT batch_id FROM {PROGRESS_TABLE} WHERE export_id = '{export_id}'"
+        (found,) = self.transaction(("number", query))
+        if found is not None:
+            return int(found)
+        self.transaction(update(f"INSERT INTO {PROGRESS_TABLE} VALUES ('{export_id}', -1)"))
         return -1
 
-    def copy(self, connection: Any, staging: str, frame: DataFrame) -> None:
-        """Copy all rows of the staging table into the target."""
-        names = ", ".join(str(self._dialect.quoteIdentifier(name)) for name in frame.columns)
-        self.execute(connection, f"INSERT INTO {self.table} ({names}) SELECT {names} FROM {staging}")
+    def copying(self, staging: str, frame: DataFrame) -> Step:
+        """Return the step that copies all rows of the staging table into the target."""
+        return ("copy", staging, self.table, frame.columns)
 
-    @staticmethod
-    def execute(connection: Any, sql: str) -> None:
-        """Execute one statement without a result."""
-        statement = connection.createStatement()
+    def transaction(self, *steps: Step) -> list[Any]:
+        """Take steps in one transaction. Returns their results; a failed step undoes those before it."""
+        options = {**self._options, "url": self._url, "dbtable": self.table}
         try:
-            statement.executeUpdate(sql)
-        finally:
-            statement.close()
-
-    @staticmethod
-    def _has(connection: Any, query: str) -> bool:
-        statement = connection.createStatement()
-        try:
-            statement.executeQuery(query)
-        except Py4JJavaError as error:
-            if not _is_sql_error(error):
-                raise
-            return False
-        finally:
-            statement.close()
-        return True
-
-    @contextmanager
-    def transaction(self) -> Iterator[Any]:
-        """Return a connection; commit its statements at the end of the block, or roll all of them back."""
-        try:
-            connection = self._connect.apply(-1)
-        except Py4JJavaError as error:
-            raise _no_driver(self._url, error) from error
-        try:
-            connection.setAutoCommit(False)
-            try:
-                yield connection
-            except BaseException:
-                connection.rollback()
-                raise
-            connection.commit()
-        finally:
-            connection.close()
+            results: list[Any] = call(self._spark, "database", options=options, steps=steps)
+        except DriverError as error:
+            if _NO_CONNECTION in error.classes:
+                raise _no_connection(self._url, error) from error
+            raise
+        return results
 
 
-def _is_sql_error(error: Py4JJavaError) -> bool:
-    kind = error.java_exception.getClass()
-    while kind is not None:
-        if kind.getName() == "java.sql.SQLException":
-            return True
-        kind = kind.getSuperclass()
-    return False
+def update(sql: str) -> Step:
+    """Return the step of a statement without a result."""
+    return ("update", sql)
 
 
-def _no_driver(url: str, error: Py4JJavaError) -> ExportError:
-    cause = root_of(error.java_exception)
+def _no_connection(url: str, error: DriverError) -> ExportError:
     database = ":".join(url.split(":")[:2])
-    text = f"{cause.getClass().getSimpleName()}: {cause.getMessage()}"
-    if "ClassNotFound" in text or "No suitable driver" in text:
+    if "java.lang.ClassNotFoundException" in error.classes or "No suitable driver" in str(error):
         return ExportError(
             f"no JDBC driver for {database}: {NEEDS_JAR}; for an uncommon driver, also give its class by "
             "--option driver=CLASS"
         )
-    return ExportError(f"no connection to {database}: {text}")
+    return ExportError(f"no connection to {database}: {error}")

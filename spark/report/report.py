@@ -100,6 +100,8 @@ def write_report(
 
     Raises ComparisonError if there is nothing to compare with.
     """
+    # Spark's driver may have another working folder.
+    folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     earlier = _kept(spark, folder, compare_to, as_of_ms)
     run = _Run(reader, folder, as_of_ms, history_ms, rules or health.Rules(), compare_to, earlier, notify)

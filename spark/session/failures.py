@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from korvet.spark.session.redaction import redacted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
 # The last line of a traceback of korvet's exceptions. Their messages are written for users.
 _OURS = re.compile(r"^korvet\.[\w.]+: (.+)$", re.MULTILINE)
@@ -30,7 +30,16 @@ NEEDS_JAR = "add its jar by --jar FILE or --package GROUP:ARTIFACT:VERSION"
 def in_one_line(error: Exception) -> str:
     """Return the cause of a failure, without plans, stack traces, passwords and Spark's wrappers."""
     failure = getattr(error, "java_exception", None)
-    texts = [str(error)] if failure is None else list(_messages(failure))
+    return _line_of([str(error)] if failure is None else list(_messages(failure)))
+
+
+def of_call(causes: Sequence[Mapping[str, Any]]) -> str:
+    """Return the cause of a failed call into the driver (DriverCalls.java), as in_one_line does."""
+    return _line_of([cause["message"] or cause["classes"][0] for cause in causes])
+
+
+def _line_of(texts: list[str]) -> str:
+    """The line of the messages of an exception and its causes, outermost first."""
     words = _of_python("\n".join(texts)) or next((text for text in texts if not _FRAME.search(text)), None)
     if words is None:
         inner = _LOST_TASK.search(texts[-1]) or _ENDED_BY.search(texts[-1])

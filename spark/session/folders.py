@@ -1,10 +1,12 @@
-"""Folders on any of Hadoop's file systems (local disks, HDFS, object stores), through Spark's JVM."""
+"""Folders on any of Hadoop's file systems (local disks, HDFS, object stores), through Spark's driver."""
 
 from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from korvet.spark.session.driver_calls import call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A path on the file systems of a session. Java's exceptions are raised as Py4JJavaError."""
+    """A path on the file systems of a session. Every method raises DriverError if the file system fails."""
 
     spark: SparkSession
     location: str
@@ -22,9 +24,7 @@ class Folder:
     @classmethod
     def of_uri(cls, spark: SparkSession, uri: str) -> Folder:
         """Return the folder of an escaped URI, as in DataFrame.inputFiles; its location is as in `files`."""
-        jvm: Any = spark._jvm
-        folder = cls(spark, str(jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI(uri)).toString()))
-        return cls(spark, str(folder._system.makeQualified(folder._path).toString()))
+        return cls(spark, str(cls(spark, uri)._call("unescape")))
 
     def child(self, name: str) -> Folder:
         """Return the path of that name in this folder, whether it exists or not."""
@@ -32,17 +32,16 @@ class Folder:
 
     def scratch(self) -> Folder:
         """Return an unused hidden path in the same parent folder."""
-        path = self._path
-        name = f".{path.getName()}.{uuid.uuid4().hex[:12]}"
-        return Folder(self.spark, str(self._jvm.org.apache.hadoop.fs.Path(path.getParent(), name).toString()))
+        parent, slash, name = self.location.rstrip("/").rpartition("/")
+        return Folder(self.spark, f"{parent}{slash}.{name}.{uuid.uuid4().hex[:12]}")
 
     def exists(self) -> bool:
         """Return whether a file or folder with this path exists."""
-        return bool(self._system.exists(self._path))
+        return bool(self._call("exists"))
 
     def delete(self) -> None:
         """Delete the folder and its content. Does nothing if it doesn't exist."""
-        self._system.delete(self._path, True)
+        self._call("delete")
 
     def rename(self, target: Folder) -> None:
         """Move the folder to an unused path. Raises FileExistsError if it is used, OSError if the move fails.
@@ -51,57 +50,32 @@ class Folder:
         """
         if target.exists():
             raise FileExistsError(f"{target.location} exists")
-        if not self._system.rename(self._path, target._path):
+        if not self._call("rename", target=target.location):
             raise OSError(f"{self.location} could not be renamed to {target.location}")
 
     def read_text(self) -> str:
         """Return the content of a small file."""
-        stream = self._system.open(self._path)
-        try:
-            return bytes(stream.readAllBytes()).decode()
-        finally:
-            stream.close()
+        return str(self._call("read"))
 
     def write_text(self, text: str) -> None:
         """Create a small file atomically. Raises FileExistsError if it exists, OSError on failure."""
         scratch = self.scratch()
-        stream = self._system.create(scratch._path)
-        try:
-            stream.write(text.encode())
-        finally:
-            stream.close()
+        scratch._call("write", text=text)
         scratch.rename(self)
 
     def files(self) -> Iterator[str]:
         """Yield the URIs of the files in the folder that are not hidden, at any depth."""
-        system, root = self._system, self._path
-        if not system.exists(root):
-            return
-        base = system.makeQualified(root).toString()
-        listed = system.listFiles(root, True)
-        while listed.hasNext():
-            uri = str(listed.next().getPath().toString())
-            inner = uri.removeprefix(str(base)).strip("/").split("/")
-            if not any(map(_is_hidden, inner)):
+        for uri, inner in self._call("list"):
+            if not any(map(_is_hidden, inner.strip("/").split("/"))):
                 yield uri
 
     def local_path(self) -> str | None:
-        """Return the path on a local disk; None on another file system."""
-        path = self._system.makeQualified(self._path).toUri()
-        return str(path.getPath()) if path.getScheme() == "file" else None
+        """Return the path on a local disk of the driver; None on another file system."""
+        scheme, _, path = str(self._call("qualify")).partition(":")
+        return path if scheme == "file" else None
 
-    @property
-    def _jvm(self) -> Any:
-        return self.spark._jvm
-
-    @property
-    def _path(self) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self.location)
-
-    @property
-    def _system(self) -> Any:
-        session: Any = self.spark._jsparkSession
-        return self._path.getFileSystem(session.sessionState().newHadoopConf())
+    def _call(self, action: str, **more: Any) -> Any:
+        return call(self.spark, "file", action=action, path=self.location, **more)
 
 
 def _is_hidden(name: str) -> bool:

@@ -13,6 +13,7 @@ from py4j.java_gateway import JavaPackage  # type: ignore[import-untyped]
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
+from korvet.spark.session.driver_calls import is_connect
 from korvet.spark.session.failures import root_of
 from korvet.spark.session.jars import JarsMissing
 from korvet.spark.source.errors import SourceError
@@ -100,8 +101,14 @@ class Cluster:
 def cluster_of(spark: SparkSession, bootstrap: str) -> Iterator[Cluster]:
     """Return the cluster at the bootstrap servers, until the end of the block.
 
-    Raises JarsMissing if the session has no Kafka client, SourceError for unusable servers.
+    Raises JarsMissing if the session has no Kafka client, SourceError for unusable servers and for a session
+    of Spark Connect, whose driver is not of this process.
     """
+    if is_connect(spark):
+        raise SourceError(
+            f"Kafka at {bootstrap} can't be asked through Spark Connect: use a session with its own driver, "
+            "or read korvet's topics from Redis"
+        )
     jvm: Any = spark._jvm
     client = jvm.org.apache.kafka.clients.admin.AdminClient
     if isinstance(client, JavaPackage):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import korvet
+from korvet.spark.session.connect import SCHEME, connect_session
 from korvet.spark.source.source import KorvetDataSource
 
 if TYPE_CHECKING:
@@ -37,7 +38,13 @@ logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
 """
 # Environment variables of another Spark or Java installation that would change this one.
-_FOREIGN_VARIABLES = ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "JDK_JAVA_OPTIONS")
+_FOREIGN_VARIABLES = (
+    "SPARK_HOME",
+    "SPARK_CONF_DIR",
+    "PYSPARK_SUBMIT_ARGS",
+    "JDK_JAVA_OPTIONS",
+    "SPARK_REMOTE",
+)
 
 
 # Settings that korvet's tables rely on, in every session.
@@ -114,12 +121,15 @@ def build_session(
     conf: Mapping[str, str] | None = None,
     quiet: bool = True,
 ) -> SparkSession:
-    """Return a Spark session with the format `korvet` registered, and this machine as its driver.
+    """Return a Spark session with the format `korvet` registered.
 
+    This machine is the driver, unless the master is the URL of a Spark Connect server (`sc://host:port`).
     jars: added to the class path of driver and executors, for example the Kafka connector. conf: Spark
     settings that override all others. On a cluster, executors get korvet from the driver and use the same
-    path of Python. Raises JavaMissing without Java 17 or newer.
+    path of Python. Raises JavaMissing without Java 17 or newer, and as connect_session does.
     """
+    if master.startswith(SCHEME):
+        return connect_session(app, master, jars=jars, settings={**SETTINGS, **(conf or {})})
     check_java()
     settings = {
         **SETTINGS,

@@ -4,8 +4,8 @@
     stored.update(
         stream,
         as_of_ms,
-        records=lambda starts: reader.records(spark, starts),
-        ends=lambda topics: reader.ends(spark, topics),
+        records=reader.records,
+        ends=reader.ends,
     )
     stored.read("group_status")
 
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from korvet.spark.tables.questions import Objectives
     from korvet.spark.tables.readers import Starts
 
-    RecordsFrom = Callable[[Starts], DataFrame]
-    EndsOf = Callable[[Collection[str]], DataFrame]
-    Lookup = Callable[[], DataFrame | None]
+    RecordsFrom = Callable[[SparkSession, Starts], DataFrame]
+    EndsOf = Callable[[SparkSession, Collection[str]], DataFrame]
+    Lookup = Callable[[SparkSession], DataFrame | None]
 
 CHECKPOINT: Final = "_checkpoint"
 STATE: Final = "_state"
@@ -84,12 +84,14 @@ class StoredTables:
         ends: returns the existing partitions of topics with their starts and ends; without it, no commit is
         known to be outside the log. pending: returns the records of open transactions, None if they can't be
         told; without it no offset is pending. sizes: returns those of the topics' partitions, or None;
-        without it topic_sizes gets no rows. Raises the error of a failed query; a later call continues from
-        there.
+        without it topic_sizes gets no rows. All get the session to use. Raises the error of a failed query; a
+        later call continues from there.
         """
+        location, rules = self._folder.location, self._rules
 
+        # Spark Connect sends this function to the server. A session can't be sent.
         def take(batch: DataFrame, number: int) -> None:
-            self._take(batch, number, as_of_ms, ends)
+            StoredTables(batch.sparkSession, location, rules)._take(batch, number, as_of_ms, ends)
 
         checkpoint = self._folder.child(CHECKPOINT).location
         query = (
@@ -171,7 +173,9 @@ class StoredTables:
         both = _marked(known, commits)
         # Looked up after the commits were read, so that no end is before a commit.
         partitions = (
-            None if ends is None else ends([row[0] for row in commits.select("topic").distinct().collect()])
+            None
+            if ends is None
+            else ends(spark, [row[0] for row in commits.select("topic").distinct().collect()])
         )
         odd = anomalies.anomalies(anomalies.moves(both), partitions, self._rules)
         self._add(spark, "anomalies", number, odd.where(IS_NEW))
@@ -218,11 +222,10 @@ class StoredTables:
             membership.with_activity(seen, states), views.current_offsets(commits)
         )
         starts = {} if records is None else smallest_offsets(commits.where(~sf.col("tombstone")))
-        unread = None if records is None else records(starts)
-        partitions = None if records is None or ends is None else ends(starts)
-        return _StateViews(
-            (commits, states, everyone), unread, as_of_ms, partitions, self._rules, *lookups.of_snapshots()
-        )
+        unread = None if records is None else records(self._spark, starts)
+        partitions = None if records is None or ends is None else ends(self._spark, starts)
+        outside = lookups.of_snapshots(self._spark)
+        return _StateViews((commits, states, everyone), unread, as_of_ms, partitions, self._rules, *outside)
 
     # Files
 
@@ -294,9 +297,9 @@ class _Lookups:
     pending: Lookup | None = None
     sizes: Lookup | None = None
 
-    def of_snapshots(self) -> tuple[DataFrame | None, DataFrame | None]:
+    def of_snapshots(self, spark: SparkSession) -> tuple[DataFrame | None, DataFrame | None]:
         """Return the records of open transactions and the sizes of partitions."""
-        return self.pending() if self.pending else None, self.sizes() if self.sizes else None
+        return self.pending(spark) if self.pending else None, self.sizes(spark) if self.sizes else None
 
 
 class _StateViews(Views):

@@ -15,6 +15,8 @@ import redis
 
 from korvet.spark.session.jars import DELTA, KAFKA, SETTINGS, JarsMissing, fetch_jars, find_jars
 from korvet.spark.session.session import JavaMissing, build_session, check_java
+from tests.spark.connect import JAVA as QUICK_JAVA
+from tests.spark.connect import connect_server
 from tests.spark.keyspace import Keyspace
 from tests.support.module import module_options
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 START_DEADLINE_S = 30
 FETCH_TIMEOUT_S = 60
+# Runs the tests through Spark Connect.
+CONNECT = os.environ.get("KORVET_TEST_CONNECT") == "1"
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "jars"
 
 
@@ -68,27 +72,47 @@ def connector(connector_jars: Connector) -> Connector:
     return connector_jars
 
 
+def _session_settings(delta_jars: Connector) -> dict[str, str]:
+    """Settings of the session of the tests."""
+    return {
+        **(SETTINGS[DELTA] if delta_jars.jars else {}),
+        # By default Delta reads its log in 50 tasks.
+        "spark.databricks.delta.snapshotPartitions": "1",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.adaptive.enabled": "false",
+        # By default Derby, the database of the export tests, logs into the working folder.
+        "spark.driver.extraJavaOptions": f"-Dderby.stream.error.file={os.devnull}",
+        "spark.driver.memory": "1g",
+    }
+
+
 @pytest.fixture(scope="session")
-def spark(connector_jars: Connector, delta_jars: Connector) -> Iterator[SparkSession]:
-    try:
-        check_java()
-    except JavaMissing as error:
-        pytest.fail(str(error))
-    session = build_session(
-        "korvet tests",
-        "local[2]",
-        jars=[*connector_jars.jars, *delta_jars.jars],
-        conf={
-            **(SETTINGS[DELTA] if delta_jars.jars else {}),
-            # By default Delta reads its log in 50 tasks.
-            "spark.databricks.delta.snapshotPartitions": "1",
-            "spark.sql.shuffle.partitions": "1",
-            "spark.sql.adaptive.enabled": "false",
-            # By default Derby, the database of the export tests, logs into the working folder.
-            "spark.driver.extraJavaOptions": f"-Dderby.stream.error.file={os.devnull}",
-            "spark.driver.memory": "1g",
-        },
-    )
+def connect_url(
+    connector_jars: Connector, delta_jars: Connector, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """A server of Spark Connect."""
+    pytest.importorskip("grpc_status")
+    settings = _session_settings(delta_jars)
+    settings["spark.driver.extraJavaOptions"] += f" {QUICK_JAVA}"
+    settings["spark.jars"] = ",".join(map(str, (*connector_jars.jars, *delta_jars.jars)))
+    with connect_server(tmp_path_factory.mktemp("connect"), settings) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def spark(
+    request: pytest.FixtureRequest, connector_jars: Connector, delta_jars: Connector
+) -> Iterator[SparkSession]:
+    """A session of this process; with KORVET_TEST_CONNECT=1, of a Spark Connect server."""
+    if CONNECT:
+        session = build_session("korvet tests", request.getfixturevalue("connect_url"))
+    else:
+        try:
+            check_java()
+        except JavaMissing as error:
+            pytest.fail(str(error))
+        jars = [*connector_jars.jars, *delta_jars.jars]
+        session = build_session("korvet tests", "local[2]", jars=jars, conf=_session_settings(delta_jars))
     yield session
     session.stop()
 
@@ -101,6 +125,13 @@ def few_rows(spark: SparkSession) -> Iterator[None]:
     spark.conf.set(setting, "false")
     yield
     spark.conf.set(setting, before)
+
+
+@pytest.fixture
+def own_driver() -> None:
+    """Skips tests of what only a session with a driver of its own has, or that change this process."""
+    if CONNECT:
+        pytest.skip("needs a session with a driver of its own")
 
 
 def _server_binary() -> str:

@@ -236,6 +236,7 @@ def test_files_of_others_are_left_alone(topic: Topic, parquet: Place) -> None:
     assert not (parquet.folder / "elsewhere").exists()
 
 
+@pytest.mark.usefixtures("own_driver")
 def test_what_a_killed_run_left_is_removed(topic: Topic, parquet: Place) -> None:
     run(parquet, topic)
     out = parquet.folder / "out"
@@ -258,6 +259,7 @@ def test_what_a_killed_run_left_is_removed(topic: Topic, parquet: Place) -> None
     assert ds.dataset(visible(str(out))).to_table().num_rows == 4
 
 
+@pytest.mark.usefixtures("own_driver")
 def test_one_export_at_a_time(topic: Topic, parquet: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("korvet.spark.export.checkpoint.LOCK_WAIT_S", 0.3)
     with (

@@ -127,6 +127,7 @@ def topic_records() -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("own_driver")
 @pytest.mark.timeout(1800)
 def test_updates_come_to_the_same_as_the_whole(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -147,10 +148,10 @@ def test_updates_come_to_the_same_as_the_whole(
         stored.update(
             stream,
             NOW,
-            records=lambda _: records,
-            ends=lambda _: ends,
-            pending=lambda: pending,
-            sizes=lambda: sizes,
+            records=lambda *_: records,
+            ends=lambda *_: ends,
+            pending=lambda _: pending,
+            sizes=lambda _: sizes,
         )
 
     rows: list[tuple[Any, ...]] = []

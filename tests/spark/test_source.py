@@ -258,7 +258,7 @@ def test_pushdown_reads_only_what_is_asked(spark: SparkSession, keyspace: Keyspa
             (sf.col("partition") == 1)
             & (sf.col("offset") > base + 2)
             & (sf.col("offset") <= base + 7)
-            & (sf.col("value") != b"5")
+            & (sf.col("value") != sf.lit(b"5"))
         )
         assert [row["value"] for row in rows(wanted)] == [b"3", b"4", b"6", b"7"]
         assert frame.where(sf.col("offset").isin(base, base + 1)).count() == 4

@@ -45,13 +45,13 @@ def week_in_steps(
     records = spark.createDataFrame(topic_records(), RECORDS).cache()
     asked: list[Any] = []
 
-    def records_from(starts: Any) -> DataFrame:
+    def records_from(_: SparkSession, starts: Any) -> DataFrame:
         asked.append(starts)
         return records
 
     places = spark.createDataFrame(topic_ends(), ENDS)
 
-    def ends_of(topics: Collection[str]) -> DataFrame:
+    def ends_of(_: SparkSession, topics: Collection[str]) -> DataFrame:
         return places.where(places["topic"].isin(list(topics)))
 
     source = str(folder / "source")
@@ -86,6 +86,7 @@ def comparable(frame: DataFrame) -> list[str]:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("own_driver")
 @pytest.mark.timeout(1800)
 def test_steps_come_to_the_same_as_the_whole(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
