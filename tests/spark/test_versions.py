@@ -10,6 +10,7 @@ import pytest
 
 from korvet.spark.session.jars import DELTA, KAFKA, jar_sets
 from korvet.spark.versions import (
+    EXPRESSIONS_ONLY,
     REQUIREMENT,
     SUPPORTED,
     UnsupportedSpark,
@@ -18,6 +19,7 @@ from korvet.spark.versions import (
     parse,
 )
 from tools import spark_versions
+from tools.dev import OTHER_SPARKS
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK = r"it works with 4\.0, 4\.1 and 4\.2 \(pip install 'pyspark>=4\.0,<4\.3'\)"
@@ -77,31 +79,10 @@ def test_jars_follow_the_version(version: tuple[int, int]) -> None:
     assert sets[DELTA][0].artifact == f"delta-spark_{named(version)}_2.13"
 
 
-def test_each_feature_has_tests() -> None:
-    for feature in spark_versions.FEATURES:
-        for test in feature.tests:
-            file, _, function = test.partition("::")
-            assert f"def {function or 'test_'}" in (ROOT / "tests" / "spark" / f"{file}.py").read_text(), test
+def test_each_other_version_is_tested() -> None:
+    versions = [named(version) for version in (EXPRESSIONS_ONLY, *SUPPORTED)]
+    assert [*spark_versions.RELEASES] == [*OTHER_SPARKS] == versions[:-1]
 
 
 def test_the_extra_allows_what_works() -> None:
     assert f'"{REQUIREMENT}"' in (ROOT / "pyproject.toml").read_text()
-
-
-def test_cells_come_from_outcomes(tmp_path: Path) -> None:
-    report = tmp_path / "report.xml"
-    report.write_text(
-        "<testsuites><testsuite>"
-        '<testcase classname="tests.spark.test_a" name="test_x[1]"/>'
-        '<testcase classname="tests.spark.test_a" name="test_x[2]"><skipped/></testcase>'
-        '<testcase classname="tests.spark.test_b" name="test_y"><failure/></testcase>'
-        '<testcase classname="" name="tests.spark.test_c"><skipped/></testcase>'
-        "</testsuite></testsuites>"
-    )
-    outcomes = spark_versions.outcomes_of(report)
-    cells = [
-        spark_versions.cell(spark_versions.Feature("f", tests), outcomes)
-        for tests in (("test_a",), ("test_a::test_x", "test_b"), ("test_c",), ("test_d",))
-    ]
-    assert cells == ["yes", "yes", "no", "no"]
-    assert not spark_versions.passed(outcomes)
