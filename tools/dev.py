@@ -153,8 +153,9 @@ def test(arguments: list[str]) -> int:
         if status == INTERRUPTED:
             break
     if status != INTERRUPTED and runs_other_sparks(arguments):
-        command = [PYTHON, "-m", "tools.spark_versions", *OTHER_SPARKS]
-        status = subprocess.run(command, cwd=ROOT, env=environ, check=False).returncode or status
+        for tool in (["spark_connect"], ["spark_versions", *OTHER_SPARKS]):
+            command = [PYTHON, "-m", f"tools.{tool[0]}", *tool[1:]]
+            status = subprocess.run(command, cwd=ROOT, env=environ, check=False).returncode or status
     if failed:
         say(f"failed before the tests: {', '.join(failed)} (see above)")
     return status or int(bool(failed))
