@@ -1,4 +1,4 @@
-"""The program for `spark-submit`: `korvet export` and `korvet report` in its session.
+"""The program for `spark-submit`: `korvet export`, `korvet report` and `korvet tables` in its session.
 
     spark-submit --master spark://host:7077 .../korvet/spark/submit.py export orders --redis URL --to DIR
 
@@ -17,9 +17,9 @@ if __name__ == "__main__":
 
 import click
 
-from korvet.spark.cli import export, report
+from korvet.spark.cli import export, report, tables
 
-main = click.Group("korvet", commands=[export, report], help="Exports and reports, run by spark-submit.")
+main = click.Group("korvet", commands=[export, report, tables], help="Exports, reports and tables.")
 
 if __name__ == "__main__":
     main()

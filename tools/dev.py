@@ -61,7 +61,7 @@ FOREIGN = (
     "JDK_JAVA_OPTIONS",
 )
 # Commands of `./dev run` that need Spark.
-SPARK_WORDS = {"report", "export", "jars", "demo", "pyspark", "spark-submit"}
+SPARK_WORDS = {"report", "export", "tables", "jars", "demo", "pyspark", "spark-submit"}
 
 JAVA_WRAPPER = """\
 #!/bin/sh

@@ -59,6 +59,7 @@ _SUMMARIES = {
     "report": "Write a report on consumer groups: one HTML page and Parquet files.",
     "export": "Export topics, or tables about groups, once or continuously.",
     "jars": "Download jars for Spark (Kafka connector, Delta), pinned and verified.",
+    "tables": "Keep tables about consumer groups up to date in a folder.",
 }
 # Modules that only an extra installs, with the name of the extra.
 _EXTRA_OF = dict.fromkeys(("pyspark", "py4j", "pandas", "pyarrow", "numpy"), "spark")

@@ -1,4 +1,4 @@
-"""The commands report, export and jars of `korvet`."""
+"""The commands report, export, tables and jars of `korvet`."""
 
 import click
 
@@ -12,5 +12,6 @@ except UnsupportedSpark as error:
 from korvet.spark.cli.export_command import export
 from korvet.spark.cli.jars_command import jars
 from korvet.spark.cli.report_command import report
+from korvet.spark.cli.tables_command import tables
 
-__all__ = ["export", "jars", "report"]
+__all__ = ["export", "jars", "report", "tables"]

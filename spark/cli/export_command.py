@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,14 +13,18 @@ import click
 from korvet.spark.cli.export_options import ExportOptions, with_export_options
 from korvet.spark.cli.options import (
     RedisOptions,
+    absolute,
     check_folder,
+    interruptible,
+    is_this_machine,
     master_option,
     progress,
     spark_session,
     user_errors,
     with_redis,
 )
-from korvet.spark.export.all_tables import seconds_of, stored_table, update_tables
+from korvet.spark.cli.tables_command import refresh_tables
+from korvet.spark.export.all_tables import seconds_of, stored_table
 from korvet.spark.export.export import export_batch, export_stream
 from korvet.spark.export.tables import batch_table, growing_table, stream_table, table_named
 from korvet.spark.export.target import (
@@ -38,14 +41,12 @@ from korvet.spark.export.topics import check_topics, read_topics, stream_topics
 from korvet.spark.session import jars as jar_sets
 from korvet.spark.session.connect import SCHEME
 from korvet.spark.session.jars import fetch_package, find_jars
-from korvet.spark.session.redaction import redacted
-from korvet.spark.session.session import is_submitted
 from korvet.spark.source.topics import OFFSETS_TOPIC
 from korvet.spark.tables.questions import QUESTIONS
 from korvet.spark.tables.readers import RedisReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -80,7 +81,16 @@ def export(redis: RedisOptions, master: str, **given: Any) -> None:
     options.check()
     with user_errors(), progress() as notify:
         if options.all_tables:
-            _export_all_tables(redis, options, master, notify)
+            every_s = None if options.interval is None else seconds_of(options.interval)
+            refresh_tables(
+                redis,
+                options.location,
+                master,
+                notify,
+                every_s=every_s,
+                compact=options.compact,
+                options=options.source_options,
+            )
         else:
             _export(redis, options, master, notify)
 
@@ -108,30 +118,6 @@ def _export(redis: RedisOptions, options: ExportOptions, master: str, notify: Ca
     click.echo(f"{options.subject}: in {target.name}")
 
 
-def _export_all_tables(
-    redis: RedisOptions, options: ExportOptions, master: str, notify: Callable[[str], None]
-) -> None:
-    """Update all tables, once or until interrupted."""
-    every_s = None if options.interval is None else seconds_of(options.interval)
-    location = _absolute(options.location, PARQUET)
-    if _fills_this_machine(master):
-        check_folder(Path(location), make=False)
-    address = redis.address()
-    check_topics(address, [OFFSETS_TOPIC], options.source_options, streaming=True)
-    notify("Starting Spark")
-    with spark_session("korvet export", master) as spark, _interruptible():
-        notify("Updating the tables")
-        update_tables(
-            spark,
-            address,
-            location,
-            every_s=every_s,
-            compact=options.compact,
-            options=options.source_options,
-        )
-    click.echo(f"all tables: in {redacted(options.location)}")
-
-
 def _target(options: ExportOptions) -> Target:
     written = options.options
     if options.form == JDBC and JDBC_PASSWORD in os.environ:
@@ -153,13 +139,8 @@ def _check_target(target: Target, options: ExportOptions, master: str) -> None:
         return
     if not options.is_stream and target.mode == ERROR and Path(target.location).exists():
         raise ExportError(f"{target.location} exists; {HOW_TO_REPLACE}")
-    if _fills_this_machine(master):
+    if is_this_machine(master):
         check_folder(Path(target.location), make=False)
-
-
-def _fills_this_machine(master: str) -> bool:
-    """Whether a folder without a scheme is on this machine. A cluster may have its own file system."""
-    return master.startswith("local") and not is_submitted()
 
 
 def _check_table(options: ExportOptions) -> None:
@@ -201,10 +182,8 @@ class _Source:
 
 
 def _absolute(location: str, form: str) -> str:
-    """The location, a path of this machine made absolute: Spark's working folder may be another one."""
-    if form in {ICEBERG, JDBC} or "://" in location or location.startswith("file:"):
-        return location
-    return str(Path(location).absolute())
+    """The location, a path of this machine made absolute."""
+    return location if form in {ICEBERG, JDBC} else absolute(location)
 
 
 def _session_needs(options: ExportOptions, master: str) -> tuple[list[Path], dict[str, str]]:
@@ -222,15 +201,6 @@ def _follow(frame: DataFrame, target: Target, options: ExportOptions) -> None:
     """Run the query until it ends, fails or is interrupted."""
     trigger = {"availableNow": True} if options.interval is None else {"processingTime": options.interval}
     query = export_stream(frame, target, options.subject, checkpoint=options.checkpoint, trigger=trigger)
-    with query as running, _interruptible():
+    with query as running, interruptible():
         while not running.awaitTermination(AWAIT_S):
             pass
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """End the block on Ctrl-C."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        click.echo("Stopping. The same command continues from here.", err=True)

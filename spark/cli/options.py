@@ -210,6 +210,25 @@ def check_folder(folder: Path, *, make: bool) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
+def absolute(location: str) -> str:
+    """Return a folder with an absolute path; a URI as it is. Spark's working folder may be another one."""
+    return location if "://" in location or location.startswith("file:") else str(Path(location).absolute())
+
+
+def is_this_machine(master: str) -> bool:
+    """Return whether a folder without a scheme is on this machine. A cluster may have its own file system."""
+    return master.startswith("local") and not is_submitted()
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """End the block on Ctrl-C."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo("Stopping. The same command continues from here.", err=True)
+
+
 # Exceptions with a message for the user.
 _PLAIN = (
     SourceError,

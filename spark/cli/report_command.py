@@ -12,6 +12,7 @@ import click
 from korvet.spark.cli.alert_options import AlertOptions, exit_status, with_alert_options
 from korvet.spark.cli.options import (
     RedisOptions,
+    absolute,
     check_folder,
     master_option,
     progress,
@@ -21,11 +22,14 @@ from korvet.spark.cli.options import (
 )
 from korvet.spark.report.browser import BrowserError, find_browser, save_pictures
 from korvet.spark.report.comparison import parse_reference
+from korvet.spark.report.kept import write_kept_report
 from korvet.spark.report.report import write_report
 from korvet.spark.session.jars import find_jars
+from korvet.spark.session.redaction import redacted
 from korvet.spark.source.connection import connected
 from korvet.spark.source.topics import check_keyspace
 from korvet.spark.tables.readers import KafkaReader, RedisReader
+from korvet.spark.tables.stored_tables import StoredTables
 
 if TYPE_CHECKING:
     from korvet.spark.report.report import Report
@@ -40,6 +44,12 @@ HOUR_MS = 3_600_000
     "--source",
     type=click.Choice(["korvet", "kafka"]),
     help="Read from Redis, or with the Kafka protocol.  [default: kafka with --bootstrap, else korvet]",
+)
+@click.option(
+    "--from",
+    "stored_in",
+    metavar="FOLDER",
+    help="Report on the newest snapshot in a folder of `korvet tables refresh`, without Redis.",
 )
 @click.option(
     "--out",
@@ -68,6 +78,7 @@ def report(
     redis: RedisOptions,
     bootstrap: str | None,
     source: str | None,
+    stored_in: str | None,
     out: Path,
     png: bool,
     since_hours: int,
@@ -90,6 +101,7 @@ def report(
     korvet report --redis redis://host:6379 --out report
     korvet report --compare-to 24h --max-wait 10m
     korvet report --thresholds thresholds.toml --fail-on warning --json
+    korvet report --from /data/groups
     """
     with user_errors(), progress() as notify:
         if png and find_browser() is None:
@@ -97,21 +109,39 @@ def report(
         thresholds = alerting.parsed_thresholds()
         now_ms, history_ms = time.time_ns() // 1_000_000, since_hours * HOUR_MS
         reference = None if compare_to is None else parse_reference(compare_to, now_ms)
-        reader, jars = _reader(redis, bootstrap, source or ("kafka" if bootstrap else "korvet"))
-        check_folder(out, make=True)
-        notify("Starting Spark")
-        with spark_session("korvet report", master, jars=jars) as spark:
-            done = write_report(
-                spark,
-                reader,
-                out,
-                time.time_ns() // 1_000_000,
-                history_ms=history_ms,
-                thresholds=thresholds,
-                compare_to=reference,
-                console=alerting.console_url,
-                notify=notify,
-            )
+        if stored_in is not None:
+            if bootstrap is not None or source is not None or compare_to is not None:
+                raise click.UsageError(
+                    "--from reads stored tables: no --source, no --bootstrap and no --compare-to"
+                )
+            check_folder(out, make=True)
+            notify("Starting Spark")
+            with spark_session("korvet report", master) as spark:
+                notify("Writing the page")
+                done = write_kept_report(
+                    StoredTables(spark, absolute(stored_in)),
+                    redacted(stored_in),
+                    out,
+                    history_ms=history_ms,
+                    thresholds=thresholds,
+                    console=alerting.console_url,
+                )
+        else:
+            reader, jars = _reader(redis, bootstrap, source or ("kafka" if bootstrap else "korvet"))
+            check_folder(out, make=True)
+            notify("Starting Spark")
+            with spark_session("korvet report", master, jars=jars) as spark:
+                done = write_report(
+                    spark,
+                    reader,
+                    out,
+                    time.time_ns() // 1_000_000,
+                    history_ms=history_ms,
+                    thresholds=thresholds,
+                    compare_to=reference,
+                    console=alerting.console_url,
+                    notify=notify,
+                )
         if png:
             notify("Drawing pictures")
             save_pictures(done.page)

@@ -1,4 +1,4 @@
-"""All tables of a keyspace, stored in a folder and updated: `korvet export --all-tables`."""
+"""All tables of a keyspace, stored in a folder and updated: `korvet tables refresh`."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def stored_table(spark: SparkSession, location: str, name: str) -> DataFrame:
         table_named(name)
     if not Folder(spark, location).child(CHECKPOINT).exists():
         raise ExportError(
-            f"{location} contains no tables: `korvet export --all-tables --to {location}` writes them"
+            f"{location} contains no tables: `korvet tables refresh --to {location}` writes them"
         )
     stored = StoredTables(spark, location)
     if name not in QUESTIONS:

@@ -11,7 +11,7 @@ from korvet.spark.export.topics import stream_topics
 from korvet.spark.source.source import SCHEMA
 from korvet.spark.source.topics import OFFSETS_TOPIC
 from korvet.spark.tables import decode, health
-from korvet.spark.tables.batch_tables import Tables, shaped
+from korvet.spark.tables.batch_tables import Tables, not_after, shaped
 from korvet.spark.tables.catalog import NEED_RECORDS, TABLES, Table
 from korvet.spark.tables.readers import OFFSETS_OPTIONS, smallest_offsets
 
@@ -32,23 +32,29 @@ GROWING: Final[Mapping[str, Callable[[DataFrame], DataFrame]]] = {
 
 
 def batch_table(spark: SparkSession, reader: TopicReader, name: str, as_of_ms: int) -> DataFrame:
-    """Return a table as of a moment. Raises ExportError for an unknown table, SourceError as the reader."""
+    """Return a table as of a moment. Raises ExportError for an unknown table, SourceError as the reader.
+
+    For the tables that count the topics' records, `__consumer_offsets` is read once: the newest records of
+    groups stay cached until the session ends.
+    """
     table_named(name)
     rules = health.Rules()
     source = reader.offsets_topic(spark)
     if source is None:
         source = spark.createDataFrame([], SCHEMA)
-    records, ends = None, None
-    if name in NEED_RECORDS or name == "anomalies":
-        recent = health.recent_commits(decode.offset_commits(source), rules.window_commits)
-        starts = smallest_offsets(recent)
-        ends = reader.ends(spark, starts)
-        if name != "anomalies":
-            records = reader.records(spark, starts)
-    pending = reader.open_transactions(spark) if name == "pending_offsets" else None
-    sizes = reader.sizes(spark) if name == "topic_sizes" else None
-    tables = Tables(source, records, as_of_ms, ends=ends, rules=rules, pending=pending, sizes=sizes)
-    return tables.view(name)
+    if name not in NEED_RECORDS:
+        ends = None
+        if name == "anomalies":
+            topics = decode.offset_commits(source, ("topic",)).distinct().collect()
+            ends = reader.ends(spark, [row["topic"] for row in topics])
+        pending = reader.open_transactions(spark) if name == "pending_offsets" else None
+        sizes = reader.sizes(spark) if name == "topic_sizes" else None
+        tables = Tables(source, None, as_of_ms, ends=ends, rules=rules, pending=pending, sizes=sizes)
+        return tables.view(name)
+    newest = decode.newest_records(source.where(not_after(as_of_ms)), rules.window_commits).persist()
+    starts = smallest_offsets(health.recent_commits(decode.offset_commits(newest), rules.window_commits))
+    records, ends = reader.records(spark, starts), reader.ends(spark, starts)
+    return Tables(newest, records, as_of_ms, ends=ends, rules=rules).view(name)
 
 
 def stream_table(

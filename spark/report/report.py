@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +17,17 @@ from korvet.spark.report.groups import MAX_GONE, ReportTables, gone_groups, page
 from korvet.spark.report.page import render
 from korvet.spark.report.thresholds import Thresholds
 from korvet.spark.report.times import clock
+from korvet.spark.session.tuning import tuned_for
 from korvet.spark.source.source import SCHEMA
 from korvet.spark.tables import decode, health, trends
-from korvet.spark.tables.batch_tables import Tables
+from korvet.spark.tables.batch_tables import Tables, not_after
 from korvet.spark.tables.catalog import TABLES
 from korvet.spark.tables.readers import smallest_offsets
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspark.sql import Column, DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
     from korvet.spark.tables.readers import TopicReader
 
@@ -37,9 +37,6 @@ DAY_MS = 86_400_000
 MAX_GROUPS = 2000
 # The state to compare with, while the tables are written: the folder of the report may have it, too.
 _EARLIER = "earlier_status"
-# Spark's setting that compiles queries, and the number of rows up to which compiling takes longer than it
-# saves.
-COMPILING, FEW_ROWS = "spark.sql.codegen.wholeStage", 200_000
 Notify = Callable[[str], None]
 
 
@@ -57,17 +54,19 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
-    """What a report is made of and for. earlier: the state to compare with, None if it isn't known yet."""
+class Run:
+    """What a report is made of and for.
 
-    reader: TopicReader
+    source: its name in the report. earlier: the state to compare with, None if it isn't known yet.
+    """
+
+    source: str
     folder: Path
     as_of_ms: int
     history_ms: int
-    rules: health.Rules
-    compare_to: Reference | None
-    earlier: Earlier | None
-    notify: Notify
+    compare_to: Reference | None = None
+    earlier: Earlier | None = None
+    notify: Notify = lambda step: None
 
     @property
     def compared_to_ms(self) -> int | None:
@@ -104,31 +103,31 @@ def write_report(
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     earlier = _kept(spark, folder, compare_to, as_of_ms)
-    run = _Run(reader, folder, as_of_ms, history_ms, rules or health.Rules(), compare_to, earlier, notify)
+    run = Run(reader.name, folder, as_of_ms, history_ms, compare_to, earlier, notify)
     notify("Reading __consumer_offsets")
     source = reader.offsets_topic(spark)
     if source is None:
         _write_empty(spark, run)
         span, history = trends.Span.over(None, as_of_ms, history_ms), None
     else:
-        _keep(folder, "offsets_topic", source.where(_not_after(as_of_ms)))
+        _keep(folder, "offsets_topic", source.where(not_after(as_of_ms)))
         kept = spark.read.schema(source.schema).parquet(str(folder / "offsets_topic"))
-        with _uncompiled_if_few(spark, kept.count()):
-            span, history = _write_tables(kept, run)
-    _remove(folder / _EARLIER)
+        with tuned_for(spark, kept.count()):
+            span, history = _write_tables(kept, run, reader, rules or health.Rules())
+    remove(folder / _EARLIER)
     notify("Writing the page")
-    return _write_page(ReportTables(spark, folder), run, span, history, thresholds or Thresholds(), console)
+    return write_page(ReportTables(spark, folder), run, span, history, thresholds or Thresholds(), console)
 
 
-def _write_page(
+def write_page(
     tables: ReportTables,
-    run: _Run,
+    run: Run,
     span: trends.Span,
     history: list[Row] | None,
     thresholds: Thresholds,
     console: str | None,
 ) -> Report:
-    """Write the page and the alerts."""
+    """Write the page and the alerts. history: rows of trends.group_trends; None without any."""
     alerts = find_alerts(
         tables.topic_states(),
         tables.past_ends(run.as_of_ms - run.history_ms),
@@ -141,7 +140,7 @@ def _write_page(
     gone = gone_groups(tables, groups) if compared else []
     document = {
         "title": f"Consumer groups, {clock(run.as_of_ms)} UTC",
-        "source": run.reader.name,
+        "source": run.source,
         "as_of": run.as_of_ms,
         "from": span.from_ms,
         "step": span.step_ms,
@@ -159,7 +158,7 @@ def _write_page(
     page.write_text(render(document), encoding="utf-8")
     found = alerts_document(
         alerts,
-        source=run.reader.name,
+        source=run.source,
         as_of_ms=run.as_of_ms,
         history_ms=run.history_ms,
         groups=len(groups),
@@ -181,9 +180,11 @@ def _kept(spark: SparkSession, folder: Path, compare_to: Reference | None, as_of
     return Earlier(state.at_ms, copied)
 
 
-def _write_tables(source: DataFrame, run: _Run) -> tuple[trends.Span, list[Row]]:
+def _write_tables(
+    source: DataFrame, run: Run, reader: TopicReader, rules: health.Rules
+) -> tuple[trends.Span, list[Row]]:
     """Write all tables of the catalogue, and the changes. Returns the groups' history and its period."""
-    rules, as_of_ms = run.rules, run.as_of_ms
+    as_of_ms = run.as_of_ms
     commits = decode.offset_commits(source).persist()
     first_ms = commits.agg(sf.min("commit_ms").alias("first")).collect()[0]["first"]
     span = trends.Span.over(first_ms, as_of_ms, run.history_ms)
@@ -196,10 +197,10 @@ def _write_tables(source: DataFrame, run: _Run) -> tuple[trends.Span, list[Row]]
     if earlier is not None:
         needed = needed.union(earlier.positions.select(*columns))
     starts = smallest_offsets(needed)
-    records = run.reader.records(source.sparkSession, starts).persist()
-    ends = run.reader.ends(source.sparkSession, starts).persist()
-    pending = run.reader.open_transactions(source.sparkSession)
-    sizes = run.reader.sizes(source.sparkSession)
+    records = reader.records(source.sparkSession, starts).persist()
+    ends = reader.ends(source.sparkSession, starts).persist()
+    pending = reader.open_transactions(source.sparkSession)
+    sizes = reader.sizes(source.sparkSession)
     tables = Tables(source, records, as_of_ms, ends=ends, rules=rules, pending=pending, sizes=sizes)
     with tables.shared():
         for name in TABLES:
@@ -219,44 +220,28 @@ def _state_then(commits: DataFrame, compare_to: Reference | None) -> Earlier | N
     return comparison.state_at(commits, compare_to.at_ms)
 
 
-def _write_changes(
-    spark: SparkSession, run: _Run, earlier: Earlier | None, records: DataFrame | None
-) -> None:
+def _write_changes(spark: SparkSession, run: Run, earlier: Earlier | None, records: DataFrame | None) -> None:
     """Write the changes since the earlier state; without one, remove those of an earlier report."""
     if earlier is None:
-        _remove(run.folder / CHANGES)
+        remove(run.folder / CHANGES)
         return
     run.notify("Comparing")
     current = ReportTables(spark, run.folder).table(STATUS_TABLE)
     _keep(run.folder, CHANGES, comparison.changes(earlier, current, records, run.as_of_ms))
 
 
-@contextmanager
-def _uncompiled_if_few(spark: SparkSession, rows: int) -> Iterator[None]:
-    """Run queries uncompiled until the end of the block if there are few rows."""
-    before = str(spark.conf.get(COMPILING))
-    spark.conf.set(COMPILING, before if rows > FEW_ROWS else "false")
-    try:
-        yield
-    finally:
-        spark.conf.set(COMPILING, before)
-
-
-def _write_empty(spark: SparkSession, run: _Run) -> None:
+def _write_empty(spark: SparkSession, run: Run) -> None:
     _keep(run.folder, "offsets_topic", spark.createDataFrame([], SCHEMA))
     for name, table in TABLES.items():
         _keep(run.folder, name, spark.createDataFrame([], table.schema))
     _write_changes(spark, run, run.earlier, None)
 
 
-def _remove(folder: Path) -> None:
+def remove(folder: Path) -> None:
+    """Delete a folder if it exists."""
     if folder.exists():
         shutil.rmtree(folder)
 
 
 def _keep(folder: Path, name: str, frame: DataFrame) -> None:
     frame.write.mode("overwrite").parquet(str(folder / name))
-
-
-def _not_after(as_of_ms: int) -> Column:
-    return sf.coalesce(sf.unix_millis("timestamp") <= as_of_ms, sf.lit(True))

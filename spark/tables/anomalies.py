@@ -8,8 +8,8 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
 from korvet.offsets.packing import SEQUENCE_BITS
-from korvet.spark.tables.health import with_extents
-from korvet.spark.tables.views import GROUP_PARTITION
+from korvet.spark.tables.health import lost_records
+from korvet.spark.tables.views import EXTENT, GROUP_PARTITION
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -63,7 +63,7 @@ def anomalies(moved: DataFrame, ends: DataFrame | None, rules: Rules, *, complet
     own_ms = sf.shiftright(sf.try_subtract("committed_offset", sf.lit(1)), SEQUENCE_BITS)
     past = own_ms > sf.try_add("commit_ms", sf.lit(rules.future_ms))
     unknown = sf.lit(False)
-    placed = with_extents(moved, ends)
+    placed = _with_extents(moved, ends)
     if ends is not None:
         beyond = sf.coalesce(sf.col("committed_offset") > sf.col("end_offset"), sf.lit(False))
         past = past | (beyond & ~sf.col("is_removed"))
@@ -85,3 +85,12 @@ def anomalies(moved: DataFrame, ends: DataFrame | None, rules: Rules, *, complet
     )
     exploded = placed.withColumn("kind", sf.explode(kinds))
     return exploded.withColumn("lost_records", sf.when(sf.col("kind") == LOST, sf.col("lost_records")))
+
+
+def _with_extents(commits: DataFrame, ends: DataFrame | None) -> DataFrame:
+    """The commits with the extent of their partition, null if unknown, and `lost_records`."""
+    if ends is None:
+        unknown = sf.lit(None).cast("bigint")
+        return commits.withColumns(dict.fromkeys((*EXTENT, "lost_records"), unknown))
+    placed = commits.join(sf.broadcast(ends), on=["topic", "partition"], how="left")
+    return placed.withColumn("lost_records", lost_records())

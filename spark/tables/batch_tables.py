@@ -36,6 +36,11 @@ class Views(ABC):
 
     @property
     @abstractmethod
+    def _last_commits(self) -> DataFrame:
+        """The last commits of each group and partition that the rules' window contains, at least."""
+
+    @property
+    @abstractmethod
     def _states(self) -> DataFrame: ...
 
     @property
@@ -58,6 +63,11 @@ class Views(ABC):
         self._pending = pending
         self._sizes = sizes
 
+    @property
+    def has_records(self) -> bool:
+        """Whether the tables of NEED_RECORDS can be computed."""
+        return self._records is not None
+
     def view(self, name: str) -> DataFrame:
         """Return one table of TABLES. Raises KeyError for another name, or if the table needs `records`."""
         table = TABLES[name]
@@ -67,7 +77,8 @@ class Views(ABC):
     @contextmanager
     def shared(self) -> Iterator[None]:
         """Compute the frames that several tables share once, and cache them until the end of the block."""
-        kept = [self._offset_commits, self._states, self._current_offsets, self._lag, self._partition_status]
+        kept = [self._offset_commits, self._states, self._current_offsets]
+        kept += [self._lag] if self.has_records else []
         for frame in kept:
             frame.persist()
         try:
@@ -79,7 +90,7 @@ class Views(ABC):
     def create_views(self, prefix: str = "") -> None:
         """Create a temporary view for SQL of each available table, named prefix + table name."""
         for name in TABLES:
-            if self._records is not None or name not in NEED_RECORDS:
+            if self.has_records or name not in NEED_RECORDS:
                 self.view(name).createOrReplaceTempView(prefix + name)
 
     @cached_property
@@ -95,7 +106,7 @@ class Views(ABC):
         if self._pending is None:
             pending = self._offset_commits.where(sf.lit(False))
         else:
-            pending = decode.offset_commits(self._pending.where(_not_after(self._as_of_ms)))
+            pending = decode.offset_commits(self._pending.where(not_after(self._as_of_ms)))
         return views.pending_offsets(pending, self._offset_commits, self._as_of_ms)
 
     @cached_property
@@ -106,8 +117,9 @@ class Views(ABC):
 
     @cached_property
     def _lag(self) -> DataFrame:
-        lag = views.record_lag(self._current_offsets, self._topic_records, self._as_of_ms)
-        return lag.withColumn("as_of_ts", sf.timestamp_millis(sf.lit(self._as_of_ms)))
+        return health.partition_lag(
+            self._last_commits, self._topic_records, self._as_of_ms, self._rules, self._ends
+        )
 
     @cached_property
     def _topic_records(self) -> DataFrame:
@@ -129,10 +141,7 @@ class Views(ABC):
 
     @cached_property
     def _partition_status(self) -> DataFrame:
-        window = health.recent_commits(self._offset_commits, self._rules.window_commits)
-        judged = health.with_lag_then(window, self._topic_records)
-        lag = self._lag.drop("as_of_ts")
-        return health.partition_status(lag, judged, self._as_of_ms, self._rules, self._ends)
+        return health.partition_status(self._lag, self._as_of_ms, self._rules)
 
     @cached_property
     def _group_status(self) -> DataFrame:
@@ -184,11 +193,15 @@ class Tables(Views):
         sizes: DataFrame | None = None,
     ) -> None:
         super().__init__(records, as_of_ms, ends, rules, pending, sizes)
-        self._source = source.where(_not_after(as_of_ms))
+        self._source = source.where(not_after(as_of_ms))
 
     @cached_property
     def _offset_commits(self) -> DataFrame:
         return dated(decode.offset_commits(self._source))
+
+    @cached_property
+    def _last_commits(self) -> DataFrame:
+        return decode.newest_commits(self._source, self._rules.window_commits)
 
     @cached_property
     def _current_offsets(self) -> DataFrame:
@@ -228,5 +241,6 @@ def dated(frame: DataFrame) -> DataFrame:
     return frame.withColumn("src_date", sf.to_date("src_ts"))
 
 
-def _not_after(as_of_ms: int) -> Column:
+def not_after(as_of_ms: int) -> Column:
+    """Return whether a record of `__consumer_offsets` counts at this moment: one without a time does."""
     return sf.coalesce(sf.unix_millis("timestamp") <= as_of_ms, sf.lit(True))

@@ -66,14 +66,14 @@ def read_commits(records: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 class Newest:
-    """Collects the newest readable commit or tombstone of each key from batches of records.
+    """Collects the newest readable commits and tombstones of each key from batches of records.
 
-    Records stay encoded until then, so most commits are never decoded.
+    Records stay encoded, so most commits are never decoded.
     """
 
-    def __init__(self, schema: pa.Schema) -> None:
-        """schema: of the returned commits."""
-        self._schema = schema
+    def __init__(self, count: int) -> None:
+        """count: commits to keep of each key."""
+        self._count = count
         self._batches: list[pa.RecordBatch] = []
         self._rows = 0
         self._enough = _ROWS_AT_ONCE
@@ -81,12 +81,12 @@ class Newest:
     def take(self, records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Process a batch with the columns key, value, partition, offset and timestamp.
 
-        Yields commits only if there are more keys than it may keep.
+        Yields records of commits only if there are more than it may keep.
         """
         self._batches.append(records)
         self._rows += records.num_rows
         if self._rows >= self._enough:
-            kept = _newest(pa.concat_batches(self._batches))
+            kept = _newest(pa.concat_batches(self._batches), self._count)
             self._batches, self._rows = [kept], kept.num_rows
             # Each pass over the kept records adds at least as many new ones.
             self._enough = max(_ROWS_AT_ONCE, 2 * kept.num_rows)
@@ -94,32 +94,44 @@ class Newest:
                 yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """Yield the commits of the kept records, and forget these."""
+        """Yield the kept records, and forget them."""
         if self._batches:
-            yield read_commits(_newest(pa.concat_batches(self._batches)), self._schema)
+            yield _newest(pa.concat_batches(self._batches), self._count)
         self._batches, self._rows, self._enough = [], 0, _ROWS_AT_ONCE
 
 
-def _newest(records: pa.RecordBatch) -> pa.RecordBatch:
-    """The readable commit with the highest offset of each key."""
-    newest = records.take(pa.array(_last_of_each(records)))
+def _newest(records: pa.RecordBatch, count: int) -> pa.RecordBatch:
+    """The readable commits with the `count` highest offsets of each key."""
+    newest = records.take(pa.array(_last_of_each(records, count)))
     readable, damaged = _readable(newest)
     if damaged:
         # Each damaged record may be newer than a readable one of its key.
         records = records.take(pa.array(_readable(records)[0]))
-        return records.take(pa.array(_last_of_each(records)))
+        return records.take(pa.array(_last_of_each(records, count)))
     return newest if len(readable) == newest.num_rows else newest.take(pa.array(readable))
 
 
-def _last_of_each(records: pa.RecordBatch) -> Numbers:
-    """The rows with the highest offset of each key, without rows that have no key."""
+def _last_of_each(records: pa.RecordBatch, count: int) -> Numbers:
+    """The rows with the `count` highest offsets of each key, without rows that have no key."""
     keys = records.column("key").dictionary_encode()
     none = len(keys.dictionary)
     codes = keys.indices.fill_null(none).to_numpy(zero_copy_only=False)
     offsets = records.column("offset").to_numpy(zero_copy_only=False)
-    highest = np.full(none + 1, np.iinfo(np.int64).min)
-    np.maximum.at(highest, codes, offsets)
-    return np.flatnonzero((offsets == highest[codes]) & (codes < none))
+    rest = np.flatnonzero(codes < none)
+    chosen = [rest[:0]]
+    while len(rest) and len(chosen) <= count:
+        highest = np.full(none, np.iinfo(np.int64).min)
+        np.maximum.at(highest, codes[rest], offsets[rest])
+        is_newest = offsets[rest] == highest[codes[rest]]
+        chosen.append(rest[is_newest])
+        rest = rest[~is_newest]
+    return np.sort(np.concatenate(chosen))
+
+
+def records_on_groups(records: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the records on groups: those with a key of version 2 or higher."""
+    keys = _Keys.measured(_Column(records.column("key")))
+    return records.take(pa.array(np.flatnonzero(keys.versions > 1)))
 
 
 def _readable(records: pa.RecordBatch) -> tuple[Numbers, bool]:

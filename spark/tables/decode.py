@@ -47,7 +47,7 @@ from korvet.offsets.schema import (
 from korvet.offsets.streams_records import StreamsEpoch, StreamsMember
 from korvet.offsets.wire import uuid_text
 from korvet.spark.records.columns import MAX_SPARK_MS
-from korvet.spark.tables.commits import SOURCES, Newest, read_commits, refused_commits
+from korvet.spark.tables.commits import SOURCES, Newest, read_commits, records_on_groups, refused_commits
 from korvet.spark.versions import arrow_schema
 
 if TYPE_CHECKING:
@@ -160,13 +160,23 @@ def offset_commits(records: DataFrame, columns: Sequence[str] = ()) -> DataFrame
     )
 
 
-def newest_commits(records: DataFrame) -> DataFrame:
+def newest_commits(records: DataFrame, count: int = 1) -> DataFrame:
     """Return the newest offset commits and tombstones per task, in the columns of offset_commits.
 
-    Each task returns the newest record that it has read of each group, topic and partition, and decodes no
-    other record.
+    Each task returns the `count` newest records that it has read of each group, topic and partition, and
+    decodes no other record.
     """
-    return records.select(*_DECODED).mapInArrow(_decode_newest, COMMIT_TYPE)
+    return records.select(*_DECODED).mapInArrow(partial(_decode_newest, count), COMMIT_TYPE)
+
+
+def newest_records(records: DataFrame, count: int) -> DataFrame:
+    """Return the records that the current state of groups depends on, undecoded.
+
+    These are the records on groups, and the `count` newest commits and tombstones that each task has read of
+    each group, topic and partition. The columns are those that decoding needs.
+    """
+    kept = records.select(*_DECODED)
+    return kept.mapInArrow(partial(_keep_newest, count), kept.schema)
 
 
 def group_metadata(records: DataFrame) -> DataFrame:
@@ -217,10 +227,20 @@ def _decode_commit_batches(
         yield read_commits(batch, schema)
 
 
-def _decode_newest(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    newest = Newest(arrow_schema(COMMIT_TYPE))
+def _decode_newest(count: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    schema, newest = arrow_schema(COMMIT_TYPE), Newest(count)
+    for batch in batches:
+        for kept in newest.take(batch):
+            yield read_commits(kept, schema)
+    for kept in newest.rest():
+        yield read_commits(kept, schema)
+
+
+def _keep_newest(count: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    newest = Newest(count)
     for batch in batches:
         yield from newest.take(batch)
+        yield records_on_groups(batch)
     yield from newest.rest()
 
 

@@ -13,16 +13,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
-from korvet.offsets.packing import SEQUENCE_BITS
 from korvet.spark.tables.catalog import STATUSES
 from korvet.spark.tables.decode import spark_time
-from korvet.spark.tables.views import GROUP_PARTITION
+from korvet.spark.tables.views import EXTENT, GROUP_PARTITION, appended_ms, record_lag
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-# Lowest time in an offset, the year 2001. No dense topic has 2^50 records, and no clock is set earlier.
-FIRST_CLOCK_MS = 1_000_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +45,6 @@ class Rules:
     future_ms: int = 1_000
 
 
-def appended_ms(offset: Column, timestamp: Column) -> Column:
-    """Return a record's append time in ms: from its offset if that contains a time, else its timestamp."""
-    by_offset = sf.shiftright(offset, SEQUENCE_BITS)
-    return sf.when(by_offset >= FIRST_CLOCK_MS, by_offset).otherwise(sf.unix_millis(timestamp))
-
-
 def recent_commits(commits: DataFrame, count: int) -> DataFrame:
     """Return the last commits of each group and partition since its last tombstone, `count` at most."""
     return recent_history(commits, count).where(~sf.col("tombstone"))
@@ -76,93 +66,55 @@ def recent_history(commits: DataFrame, count: int) -> DataFrame:
     )
 
 
-def with_lag_then(window: DataFrame, records: DataFrame) -> DataFrame:
-    """Return commits with `lag_then`, the number of unread records at the time of the commit.
+def lost_records() -> Column:
+    """Return the number of records deleted before they were read, by committed offset and views.EXTENT.
 
-    That is the number of records appended until then minus those below the committed offset. Both are running
-    counts over the commits and records of a partition, one in order of time, one in order of offsets.
+    It is an upper bound, because compaction may have deleted some records before; null if unknown.
     """
-    marks = window.select(
-        *GROUP_PARTITION,
-        "committed_offset",
-        "src_offset",
-        "commit_ms",
-        sf.col("committed_offset").alias("at_offset"),
-        sf.col("commit_ms").alias("at_ms"),
-        sf.lit(0).alias("is_record"),
-    )
-    entries = records.select(
-        "topic",
-        "partition",
-        sf.col("offset").alias("at_offset"),
-        appended_ms(sf.col("offset"), sf.col("timestamp")).alias("at_ms"),
-        sf.lit(1).alias("is_record"),
-    )
-    partition = Window.partitionBy("topic", "partition")
-    until_here = (Window.unboundedPreceding, Window.currentRow)
-    # At the same offset the commit comes first, because that record is unread. At the same time it comes
-    # last.
-    by_offset = partition.orderBy("at_offset", "is_record").rowsBetween(*until_here)
-    by_time = partition.orderBy("at_ms", sf.col("is_record").desc()).rowsBetween(*until_here)
-    counted = marks.unionByName(entries, allowMissingColumns=True).select(
-        "*",
-        sf.sum("is_record").over(by_offset).alias("below"),
-        sf.sum("is_record").over(by_time).alias("appended"),
-    )
-    lag_then = sf.greatest(sf.col("appended") - sf.col("below"), sf.lit(0))
-    return (
-        counted.where(sf.col("is_record") == 0)
-        .withColumn("lag_then", lag_then)
-        .select(*GROUP_PARTITION, "committed_offset", "commit_ms", "src_offset", "lag_then")
-    )
-
-
-def with_extents(frame: DataFrame, ends: DataFrame | None) -> DataFrame:
-    """Return commits with `end_offset`, and with `lost_records`, the records deleted before they were read.
-
-    lost_records is an upper bound, because compaction may have deleted some records before; null if unknown.
-    ends: partitions with the columns of korvet.spark.tables.readers.ENDS; None if they are unknown.
-    """
-    if ends is None:
-        unknown = sf.lit(None).cast("bigint")
-        return frame.withColumns({"end_offset": unknown, "lost_records": unknown})
     committed, start = sf.col("committed_offset"), sf.col("start_offset")
-    lost = sf.when(committed >= start, sf.lit(0)).when(committed >= sf.col("known_from"), start - committed)
-    placed = frame.join(sf.broadcast(ends), on=["topic", "partition"], how="left")
-    return placed.withColumn("lost_records", lost).drop("start_offset", "known_from")
+    return sf.when(committed >= start, sf.lit(0)).when(committed >= sf.col("known_from"), start - committed)
 
 
-def partition_status(
-    lag: DataFrame, window: DataFrame, as_of_ms: int, rules: Rules, ends: DataFrame | None = None
+def partition_lag(
+    commits: DataFrame, records: DataFrame, as_of_ms: int, rules: Rules, ends: DataFrame | None = None
 ) -> DataFrame:
-    """Return the status of each committed partition.
+    """Return the lag of each committed partition as of now, and the numbers that decide its status.
 
-    lag: the current lag. window: the last commits with `lag_then`. ends: as for with_extents.
+    commits: the last commits of each partition at least. records and ends: as for views.record_lag.
     """
+    known = commits.select(*GROUP_PARTITION, "committed_offset", "commit_ms", "tombstone", "src_offset")
+    window = recent_commits(record_lag(known, records, as_of_ms, ends), rules.window_commits)
     in_order = Window.partitionBy(*GROUP_PARTITION).orderBy("src_offset")
     fell = sf.col("lag_then") < sf.lag("lag_then").over(in_order)
-    seen = (
+    newest = sf.struct(
+        "committed_offset", "record_lag", "lag_ms", "first_unread_offset", "first_unread_ts", *EXTENT
+    )
+    return (
         window.withColumn("fell", sf.coalesce(fell, sf.lit(False)))
         .groupBy(*GROUP_PARTITION)
         .agg(
+            sf.max_by(newest, "src_offset").alias("newest"),
             sf.count("*").alias("commits"),
             sf.min_by("commit_ms", "src_offset").alias("first_ms"),
             sf.max_by("commit_ms", "src_offset").alias("last_ms"),
-            sf.max_by("committed_offset", "src_offset").alias("last_offset"),
             sf.min("committed_offset").alias("lowest"),
             sf.max("committed_offset").alias("highest"),
             (sf.min("lag_then") > 0).alias("always_behind"),
             sf.bool_or("fell").alias("lag_fell"),
         )
+        .select("*", "newest.*", sf.timestamp_millis(sf.lit(as_of_ms)).alias("as_of_ts"))
+        .drop("newest")
     )
-    judged = with_extents(lag, ends).join(seen, on=list(GROUP_PARTITION), how="inner")
-    return judged.withColumns(
+
+
+def partition_status(lag: DataFrame, as_of_ms: int, rules: Rules) -> DataFrame:
+    """Return the status of each committed partition. lag: of partition_lag."""
+    return lag.withColumn("lost_records", lost_records()).withColumns(
         {
             "status": _partition_status(as_of_ms, rules),
             "complete": sf.col("commits") / sf.lit(rules.window_commits),
             "first_commit_ts": spark_time(sf.col("first_ms")),
             "last_commit_ts": spark_time(sf.col("last_ms")),
-            "as_of_ts": sf.timestamp_millis(sf.lit(as_of_ms)),
         }
     )
 
@@ -183,7 +135,7 @@ def _partition_status(as_of_ms: int, rules: Rules) -> Column:
         .when(~unread, "OK")
         .when(silent & ~recently_done, "STOPPED")
         .when(~sf.col("always_behind"), "OK")
-        .when(sf.col("last_offset") < sf.col("highest"), "REWIND")
+        .when(sf.col("committed_offset") < sf.col("highest"), "REWIND")
         .when(several & (sf.col("lowest") == sf.col("highest")), "STALLED")
         .when(several & ~sf.col("lag_fell"), "WARNING")
         .otherwise("OK")
@@ -199,7 +151,8 @@ def group_status(partitions: DataFrame, states: DataFrame, as_of_ms: int) -> Dat
     worst = sf.max_by(sf.struct("topic", "partition"), sf.struct(rank, "lag_ms", "record_lag"))
     totals = partitions.groupBy("group").agg(
         sf.max_by("status", rank).alias("status"),
-        sf.countDistinct("topic").alias("topics"),
+        # A set, because Spark counts distinct values in an exchange of their own.
+        sf.size(sf.collect_set("topic")).alias("topics"),
         sf.count("*").alias("partitions"),
         *count.values(),
         sf.sum("record_lag").alias("record_lag"),
@@ -234,7 +187,7 @@ def stale_groups(current: DataFrame, states: DataFrame, as_of_ms: int, rules: Ru
     """
     committed = current.groupBy("group").agg(
         sf.max("commit_ms").alias("last_commit_ms"),
-        sf.countDistinct("topic").alias("topics"),
+        sf.size(sf.collect_set("topic")).alias("topics"),
         sf.count("*").alias("partitions"),
     )
     known = states.select(

@@ -17,6 +17,7 @@ replaces its files.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
@@ -25,6 +26,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from korvet.spark.session.folders import Folder
+from korvet.spark.session.tuning import tuned_for
 from korvet.spark.tables import anomalies, decode, health, membership, views
 from korvet.spark.tables.batch_tables import Views, dated, shaped
 from korvet.spark.tables.catalog import NEED_RECORDS, TABLES, Table
@@ -33,9 +35,10 @@ from korvet.spark.tables.health import Rules
 from korvet.spark.tables.membership import IS_NEW
 from korvet.spark.tables.questions import QUESTIONS, question_sql
 from korvet.spark.tables.readers import smallest_offsets
+from korvet.spark.tables.views import GROUP_PARTITION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -50,7 +53,7 @@ CHECKPOINT: Final = "_checkpoint"
 STATE: Final = "_state"
 # The state between batches. DONE is written last and marks a complete batch.
 COMMITS_STATE, GROUPS_STATE, MEMBERS_STATE, DONE = "commits", "groups", "members", "done"
-STATES: Final = (COMMITS_STATE, GROUPS_STATE, MEMBERS_STATE, DONE)
+STATES: Final = (COMMITS_STATE, GROUPS_STATE, MEMBERS_STATE)
 # Columns that the states of groups don't need.
 NO_STATE: Final = ("key", "value", "data", "reason")
 BATCH: Final = "batch"
@@ -103,18 +106,37 @@ class StoredTables:
         query.awaitTermination()
         self._add_snapshot(as_of_ms, _Lookups(records, ends, pending, sizes))
 
-    def read(self, name: str) -> DataFrame:
+    @property
+    def spark(self) -> SparkSession:
+        """The session that reads and writes the tables."""
+        return self._spark
+
+    def newest_snapshot(self) -> int | None:
+        """Return the time of the newest snapshot with the status of groups, in ms; None without one."""
+        rows = self._rows(TABLES["group_status"])
+        day = rows.agg(sf.max(AS_OF_DATE).alias("newest")).collect()[0]["newest"]
+        last = rows.where(sf.col(AS_OF_DATE) == sf.lit(day)).agg(
+            sf.unix_millis(sf.max("as_of_ts")).alias("ms")
+        )
+        newest: int | None = last.collect()[0]["ms"]
+        return newest
+
+    def read(self, name: str, as_of_ms: int | None = None) -> DataFrame:
         """Return one table of TABLES: all rows of histories and snapshots, current rows of the others.
 
-        Rows of an incomplete batch are left out. Raises KeyError for another name.
+        as_of_ms: only this snapshot, of a table of snapshots. Rows of an incomplete batch are left out.
+        Raises KeyError for another name.
         """
         table = TABLES[name]
         done = self._last_batch()
         if table.kind == "current":
-            return self._state_views(done, 0, _Lookups()).view(name)
+            return self._state_views(done, self._commits(done), 0).view(name)
+        rows = self._rows(table)
         if table.kind == "snapshot":
-            return shaped(self._rows(table), table)
-        kept = self._rows(table).where(sf.col(BATCH) <= sf.lit(-1 if done is None else done))
+            at_ts = sf.timestamp_millis(sf.lit(as_of_ms))
+            this = (sf.col(AS_OF_DATE) == sf.to_date(at_ts)) & (sf.col("as_of_ts") == at_ts)
+            return shaped(rows if as_of_ms is None else rows.where(this), table)
+        kept = rows.where(sf.col(BATCH) <= sf.lit(-1 if done is None else done))
         if name == "commit_rate":
             kept = kept.groupBy("group", "minute").agg(sf.sum("commits").alias("commits"))
         return shaped(kept, table)
@@ -131,7 +153,7 @@ class StoredTables:
             parts = self._parts(table)
             if parts is not None and self._folder.child(table.name).exists():
                 newest = done if parts.part == BATCH else as_of_ms
-                frame = self._files(self._spark, table.name, _stored_schema(table))
+                frame = self._files(table.name, _stored_schema(table))
                 days += len(parts.compact(frame, today, -1 if newest is None else newest))
         return days
 
@@ -149,104 +171,137 @@ class StoredTables:
     # A batch
 
     def _take(self, batch: DataFrame, number: int, as_of_ms: int, ends: EndsOf | None) -> None:
-        spark = batch.sparkSession
-        batch = batch.persist()
-        try:
-            commits = self._add(spark, "offset_commits", number, dated(decode.offset_commits(batch)))
-            self._add(spark, "quarantine", number, dated(decode.quarantine(batch)))
-            group_rows = decode.group_records(batch).persist()
+        """Add a batch to all tables, unless it is complete."""
+        if number not in self._complete():
+            spark, batch = batch.sparkSession, batch.persist()
             try:
-                self._take_groups(spark, group_rows, number)
+                records, of_groups = _counted(batch)
+                with tuned_for(spark, records):
+                    versions = dict(self._versions(number - 1))
+                    self._take_commits(spark, batch, number, as_of_ms, ends)
+                    versions[COMMITS_STATE] = number
+                    if of_groups:
+                        self._take_groups(spark, batch, number)
+                        versions |= {GROUPS_STATE: number, MEMBERS_STATE: number}
+                    self._add("quarantine", number, dated(decode.quarantine(batch)))
             finally:
-                group_rows.unpersist()
-            self._take_commits(spark, commits, number, as_of_ms, ends)
-        finally:
-            batch.unpersist()
-        self._mark_done(number)
+                batch.unpersist()
+            self._mark_done(number, versions)
         self._forget(number - 2)
 
     def _take_commits(
-        self, spark: SparkSession, commits: DataFrame, number: int, as_of_ms: int, ends: EndsOf | None
+        self, spark: SparkSession, batch: DataFrame, number: int, as_of_ms: int, ends: EndsOf | None
     ) -> None:
-        self._add(spark, "commit_rate", number, views.commit_rate(commits))
-        known = self._state(spark, COMMITS_STATE, number - 1, TABLES["offset_commits"].schema)
-        both = _marked(known, commits)
-        # Looked up after the commits were read, so that no end is before a commit.
-        partitions = (
-            None
-            if ends is None
-            else ends(spark, [row[0] for row in commits.select("topic").distinct().collect()])
-        )
-        odd = anomalies.anomalies(anomalies.moves(both), partitions, self._rules)
-        self._add(spark, "anomalies", number, odd.where(IS_NEW))
-        # N intervals need N + 1 commits.
-        count = max(self._rules.window_commits, anomalies.USUAL_INTERVALS + 1)
-        recent = health.recent_history(both, count).where(~sf.col("tombstone") | _is_recent(as_of_ms))
-        self._keep(recent.drop(IS_NEW), COMMITS_STATE, number)
+        new = dated(decode.offset_commits(batch))
+        known = dated(self._state(spark, COMMITS_STATE, number - 1, TABLES["offset_commits"].schema))
+        # All that follows needs no other exchange of commits.
+        both = _marked(known, new).repartition(*GROUP_PARTITION).persist()
+        try:
+            commits = both.where(IS_NEW)
+            # Looked up after the commits were read, so that no end is before a commit.
+            topics = [row[0] for row in commits.select("topic").distinct().collect()]
+            partitions = None if ends is None else ends(spark, topics)
+            self._add("offset_commits", number, commits)
+            self._add("commit_rate", number, views.commit_rate(commits))
+            odd = anomalies.anomalies(anomalies.moves(both), partitions, self._rules)
+            self._add("anomalies", number, odd.where(IS_NEW))
+            # N intervals need N + 1 commits.
+            count = max(self._rules.window_commits, anomalies.USUAL_INTERVALS + 1)
+            recent = health.recent_history(both, count).where(~sf.col("tombstone") | _is_recent(as_of_ms))
+            self._keep(recent.drop(IS_NEW), COMMITS_STATE, number)
+        finally:
+            both.unpersist()
 
-    def _take_groups(self, spark: SparkSession, rows: DataFrame, number: int) -> None:
-        self._add(spark, "group_records", number, dated(rows))
+    def _take_groups(self, spark: SparkSession, batch: DataFrame, number: int) -> None:
+        rows = decode.group_records(batch).persist()
         needed = rows.drop(*NO_STATE)
         both = _marked(self._state(spark, GROUPS_STATE, number - 1, needed.schema), needed)
         states = membership.group_states(both).persist()
         try:
+            self._add("group_records", number, dated(rows))
             generations = dated(membership.group_generations(states))
-            self._add(spark, "group_generations", number, generations.where(IS_NEW))
-            self._add(spark, "rebalances", number, membership.rebalances(generations).where(IS_NEW))
+            self._add("group_generations", number, generations.where(IS_NEW))
+            self._add("rebalances", number, membership.rebalances(generations).where(IS_NEW))
             seen = membership.members_seen(states)
             known = self._state(spark, MEMBERS_STATE, number - 1, seen.schema)
             passes = known.withColumn("pass", sf.lit(0)).unionByName(seen.withColumn("pass", sf.lit(1)))
             self._keep(membership.merged_members(passes), MEMBERS_STATE, number)
+            self._keep(membership.group_seed(both.drop(IS_NEW)), GROUPS_STATE, number)
         finally:
             states.unpersist()
-        self._keep(membership.group_seed(both.drop(IS_NEW)), GROUPS_STATE, number)
+            rows.unpersist()
 
     # A snapshot
 
     def _add_snapshot(self, as_of_ms: int, lookups: _Lookups) -> None:
-        tables = self._state_views(self._last_batch(), as_of_ms, lookups)
+        number = self._last_batch()
+        commits = self._commits(number).persist()
+        records, ends = lookups.records, lookups.ends
+        try:
+            starts = {} if records is None else smallest_offsets(commits.where(~sf.col("tombstone")))
+            unread = None if records is None else records(self._spark, starts).persist()
+            rows = commits.count() + (0 if unread is None else unread.count())
+            partitions = None if records is None or ends is None else ends(self._spark, starts)
+            with tuned_for(self._spark, rows):
+                tables = self._state_views(
+                    number, commits, as_of_ms, unread, partitions, *lookups.of_snapshots(self._spark)
+                )
+                with tables.shared():
+                    self._write_snapshot(tables, as_of_ms)
+            if unread is not None:
+                unread.unpersist()
+        finally:
+            commits.unpersist()
+
+    def _write_snapshot(self, tables: Views, as_of_ms: int) -> None:
         for name, table in TABLES.items():
-            if table.kind == "snapshot" and (lookups.records is not None or name not in NEED_RECORDS):
+            if table.kind == "snapshot" and (tables.has_records or name not in NEED_RECORDS):
                 day = sf.to_date("as_of_ts").alias(AS_OF_DATE)
                 frame = tables.view(name).select("*", day, sf.lit(as_of_ms).alias(AS_OF_MS))
                 _write(frame, self._folder.child(name).location, AS_OF_DATE, AS_OF_MS)
 
-    def _state_views(self, batch: int | None, as_of_ms: int, lookups: _Lookups) -> Views:
-        records, ends = lookups.records, lookups.ends
+    def _commits(self, number: int | None) -> DataFrame:
+        """The last commits of each partition after a batch."""
+        done = -1 if number is None else number
+        return self._state(self._spark, COMMITS_STATE, done, TABLES["offset_commits"].schema)
+
+    def _state_views(
+        self,
+        batch: int | None,
+        commits: DataFrame,
+        as_of_ms: int,
+        records: DataFrame | None = None,
+        ends: DataFrame | None = None,
+        pending: DataFrame | None = None,
+        sizes: DataFrame | None = None,
+    ) -> Views:
         number = -1 if batch is None else batch
-        commits = self._state(self._spark, COMMITS_STATE, number, TABLES["offset_commits"].schema)
         needed = StructType([field for field in decode.GROUP_TYPE if field.name not in NO_STATE])
         states = membership.group_states(self._state(self._spark, GROUPS_STATE, number, needed))
         seen = self._state(self._spark, MEMBERS_STATE, number, membership.members_seen(states).schema)
         everyone = membership.with_topic_names(
             membership.with_activity(seen, states), views.current_offsets(commits)
         )
-        starts = {} if records is None else smallest_offsets(commits.where(~sf.col("tombstone")))
-        unread = None if records is None else records(self._spark, starts)
-        partitions = None if records is None or ends is None else ends(self._spark, starts)
-        outside = lookups.of_snapshots(self._spark)
-        return _StateViews((commits, states, everyone), unread, as_of_ms, partitions, self._rules, *outside)
+        return _StateViews((commits, states, everyone), records, as_of_ms, ends, self._rules, pending, sizes)
 
     # Files
 
-    def _add(self, spark: SparkSession, name: str, number: int, frame: DataFrame) -> DataFrame:
-        """Write a batch's rows of a history; return them as read from the files, so each is computed once."""
+    def _add(self, name: str, number: int, frame: DataFrame) -> None:
+        """Write a batch's rows of a history."""
         table = TABLES[name]
         by_day = ("src_date",) if any(column.name == "src_date" for column in table.columns) else ()
         numbered = shaped(frame, table).withColumn(BATCH, sf.lit(number).cast("bigint"))
         _write(numbered, self._folder.child(name).location, *by_day, BATCH)
-        written = self._files(spark, name, f"{table.schema}, {BATCH} bigint")
-        return written.where(sf.col(BATCH) == number).drop(BATCH)
 
-    def _files(self, spark: SparkSession, name: str, schema: str) -> DataFrame:
+    def _files(self, name: str, schema: str) -> DataFrame:
         location = self._folder.child(name)
         if not location.exists():
-            return spark.createDataFrame([], schema)
-        return spark.read.schema(schema).parquet(location.location)
+            return self._spark.createDataFrame([], schema)
+        return self._spark.read.schema(schema).parquet(location.location)
 
     def _rows(self, table: Table) -> DataFrame:
         """All rows of a history or of snapshots that count, with the columns of parts."""
-        frame = self._files(self._spark, table.name, _stored_schema(table))
+        frame = self._files(table.name, _stored_schema(table))
         parts = self._parts(table)
         return frame if parts is None else parts.counted(frame)
 
@@ -265,27 +320,41 @@ class StoredTables:
         frame.write.mode("overwrite").parquet(self._version(name, number).location)
 
     def _state(self, spark: SparkSession, name: str, number: int, schema: str | StructType) -> DataFrame:
-        if number < 0:
+        """The state after a batch; empty without one."""
+        version = self._versions(number).get(name)
+        if version is None:
             return spark.createDataFrame([], schema)
-        return spark.read.schema(schema).parquet(self._version(name, number).location)
+        return spark.read.schema(schema).parquet(self._version(name, version).location)
 
     def _version(self, name: str, number: int) -> Folder:
         return self._folder.child(STATE).child(name).child(str(number))
 
-    def _mark_done(self, number: int) -> None:
-        done = self._version(DONE, number)
-        if not done.exists():
-            done.write_text("")
+    def _versions(self, number: int) -> Mapping[str, int]:
+        """The batch that wrote each state as of a complete batch. A batch without its records writes none."""
+        if number not in self._complete():
+            return {}
+        text = self._version(DONE, number).read_text()
+        # Earlier releases wrote an empty file here, and all states in every batch.
+        return json.loads(text) if text else dict.fromkeys(STATES, number)
+
+    def _mark_done(self, number: int, versions: Mapping[str, int]) -> None:
+        self._version(DONE, number).write_text(json.dumps(versions))
+
+    def _complete(self) -> set[int]:
+        """The numbers of the complete batches whose states are kept."""
+        return {int(uri.rpartition("/")[2]) for uri in self._folder.child(STATE).child(DONE).files()}
 
     def _last_batch(self) -> int | None:
         """The number of the newest complete batch; None before the first."""
-        complete = self._folder.child(STATE).child(DONE).files()
-        return max((int(uri.rpartition("/")[2]) for uri in complete), default=None)
+        return max(self._complete(), default=None)
 
     def _forget(self, number: int) -> None:
-        """Delete a state that no later batch needs."""
-        for name in STATES:
-            self._version(name, number).delete()
+        """Delete the states of a batch that no later batch needs."""
+        needed = self._versions(number + 1)
+        for name, version in self._versions(number).items():
+            if needed.get(name) != version:
+                self._version(name, version).delete()
+        self._version(DONE, number).delete()
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +392,10 @@ class _StateViews(Views):
         return self._state[0]
 
     @property
+    def _last_commits(self) -> DataFrame:
+        return self._state[0]
+
+    @property
     def _states(self) -> DataFrame:
         return self._state[1]
 
@@ -345,6 +418,14 @@ def _stored_schema(table: Table) -> str:
 
 def _marked(known: DataFrame, new: DataFrame) -> DataFrame:
     return known.withColumn(IS_NEW, sf.lit(False)).unionByName(new.withColumn(IS_NEW, sf.lit(True)))
+
+
+def _counted(batch: DataFrame) -> tuple[int, int]:
+    """The number of records in a batch, and of those on groups: the others are commits or damaged."""
+    version = sf.substr(sf.col("key"), sf.lit(1), sf.lit(2))
+    of_groups = sf.count_if((sf.length("key") >= 2) & (version > sf.lit(b"\0\1")))
+    counted = batch.agg(sf.count("*").alias("records"), of_groups.alias("of_groups")).collect()[0]
+    return counted["records"], counted["of_groups"]
 
 
 def _write(frame: DataFrame, location: str, *by: str) -> None:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
-from korvet.spark.tables.health import appended_ms
-from korvet.spark.tables.views import GROUP_PARTITION
+from korvet.spark.tables.views import GROUP_PARTITION, appended_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -14,8 +14,13 @@ from pyspark.sql import functions as sf
 from korvet.offsets.packing import SEQUENCE_BITS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
+# Lowest time in an offset, the year 2001. No dense topic has 2^50 records, and no clock is set earlier.
+FIRST_CLOCK_MS = 1_000_000_000_000
+LAG_COLUMNS = ("record_lag", "lag_ms", "lag_then", "first_unread_offset", "first_unread_ts")
+# The extent of a partition, see korvet.spark.tables.readers.ENDS.
+EXTENT = ("end_offset", "start_offset", "known_from")
 GROUP_PARTITION = ("group", "topic", "partition")
 LATEST_COMMIT_FIELDS = (
     "tombstone",
@@ -68,47 +73,79 @@ def appended_until(records: DataFrame, as_of_ms: int) -> DataFrame:
     return records.where(sf.shiftright("offset", SEQUENCE_BITS) <= as_of_ms)
 
 
-def record_lag(current: DataFrame, records: DataFrame, as_of_ms: int) -> DataFrame:
-    """Return current offsets with `record_lag`, `lag_ms`, `first_unread_offset` and `first_unread_ts`.
+def appended_ms(offset: Column, timestamp: Column) -> Column:
+    """Return a record's append time in ms: from its offset if that contains a time, else its timestamp."""
+    by_offset = sf.shiftright(offset, SEQUENCE_BITS)
+    return sf.when(by_offset >= FIRST_CLOCK_MS, by_offset).otherwise(sf.unix_millis(timestamp))
 
-    records: the topics' records (topic, partition, offset, timestamp); those below the smallest committed
-    offset of a partition may be left out. One running count over commits and records, from the end of each
-    partition down, is exact despite gaps between offsets. lag_ms is `as_of_ms` minus the timestamp of the
-    first unread record; 0 without one, and never negative, because a producer's clock may be ahead.
+
+def record_lag(
+    commits: DataFrame, records: DataFrame, as_of_ms: int, ends: DataFrame | None = None
+) -> DataFrame:
+    """Return commits with LAG_COLUMNS: their lag as of now, their lag when they were made, and EXTENT.
+
+    commits: with topic, partition, committed_offset and commit_ms. records: the topics' records (topic,
+    partition, offset, timestamp); those below the smallest committed offset of a partition may be left out.
+    ends: partitions with the columns of korvet.spark.tables.readers.ENDS; without it EXTENT is null.
+
+    The unread records are those at or after the committed offset, `record_lag`, without those appended after
+    the commit, `lag_then`. Both are running counts over the commits, records and ends of a partition, from
+    the last one down, so one exchange is enough. lag_ms is `as_of_ms` minus the timestamp of the first unread
+    record; 0 without one, and never negative, because a producer's clock may be ahead.
     """
+    from_the_end = (Window.unboundedPreceding, Window.currentRow)
+    partition = Window.partitionBy("topic", "partition")
+    # At the same offset the record comes first, because it is unread. At the same time it comes last, because
+    # it had been appended. The end of the partition comes before everything.
+    by_offset = partition.orderBy(
+        sf.col("extent").isNull(), sf.col("at_offset").desc(), sf.col("is_record").desc()
+    ).rowsBetween(*from_the_end)
+    by_time = partition.orderBy(sf.col("at_ms").desc(), "is_record").rowsBetween(*from_the_end)
+    counted = (
+        _placed(commits, records, ends)
+        .withColumn("record_lag", sf.sum("is_record").over(by_offset))
+        .withColumn("first_unread", sf.last("unread", ignorenulls=True).over(by_offset))
+        .withColumn("extent", sf.last("extent", ignorenulls=True).over(by_offset))
+        .withColumn("appended_later", sf.sum("is_record").over(by_time))
+        .where(sf.col("mark").isNotNull())
+    )
+    waiting = sf.greatest(sf.lit(as_of_ms) - sf.unix_millis("first_unread.first_unread_ts"), sf.lit(0))
+    lag_ms = sf.when(sf.col("record_lag") == 0, sf.lit(0)).otherwise(waiting)
+    lag_then = sf.greatest(sf.col("record_lag") - sf.col("appended_later"), sf.lit(0))
+    columns = counted.withColumns({"lag_ms": lag_ms, "lag_then": lag_then}).select(
+        "topic", "partition", "mark.*", "record_lag", "lag_ms", "lag_then", "first_unread.*", "extent.*"
+    )
+    return columns.select(*commits.columns, *LAG_COLUMNS, *EXTENT)
+
+
+def _placed(commits: DataFrame, records: DataFrame, ends: DataFrame | None) -> DataFrame:
+    """Commits (`mark`), records (`unread`) and ends (`extent`) in one frame, with their places in the log."""
+    marks = commits.select(
+        "topic",
+        "partition",
+        sf.col("committed_offset").alias("at_offset"),
+        sf.col("commit_ms").alias("at_ms"),
+        sf.lit(0).alias("is_record"),
+        sf.struct(*(name for name in commits.columns if name not in ("topic", "partition"))).alias("mark"),
+    )
     entries = records.select(
         "topic",
         "partition",
-        "offset",
+        sf.col("offset").alias("at_offset"),
+        appended_ms(sf.col("offset"), sf.col("timestamp")).alias("at_ms"),
         sf.lit(1).alias("is_record"),
         sf.struct(
             sf.col("offset").alias("first_unread_offset"), sf.col("timestamp").alias("first_unread_ts")
         ).alias("unread"),
     )
-    marks = current.select(
-        "topic",
-        "partition",
-        sf.col("committed_offset").alias("offset"),
-        sf.lit(0).alias("is_record"),
-        sf.struct(*(name for name in current.columns if name not in ("topic", "partition"))).alias("mark"),
+    both = entries.unionByName(marks, allowMissingColumns=True)
+    if ends is None:
+        unknown = sf.struct(*(sf.lit(None).cast("bigint").alias(name) for name in EXTENT))
+        return both.withColumn("extent", sf.when(sf.lit(False), unknown))
+    placed = ends.select(
+        "topic", "partition", sf.lit(0).alias("is_record"), sf.struct(*EXTENT).alias("extent")
     )
-    from_the_end = (
-        Window.partitionBy("topic", "partition")
-        .orderBy(sf.col("offset").desc(), sf.col("is_record").desc())
-        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    )
-    counted = (
-        entries.unionByName(marks, allowMissingColumns=True)
-        .withColumn("record_lag", sf.sum("is_record").over(from_the_end))
-        .withColumn("first_unread", sf.last("unread", ignorenulls=True).over(from_the_end))
-        .where(sf.col("is_record") == 0)
-        .select("topic", "partition", "mark.*", "record_lag", "first_unread.*")
-    )
-    waiting = sf.lit(as_of_ms) - sf.unix_millis("first_unread_ts")
-    lag_ms = sf.when(sf.col("record_lag") == 0, sf.lit(0)).otherwise(sf.greatest(waiting, sf.lit(0)))
-    return counted.select(
-        *current.columns, "record_lag", "first_unread_offset", "first_unread_ts"
-    ).withColumn("lag_ms", lag_ms)
+    return both.unionByName(placed, allowMissingColumns=True)
 
 
 def commit_rate(commits: DataFrame) -> DataFrame:

@@ -1,4 +1,4 @@
-"""All tables of a keyspace, stored in a folder and updated: `korvet export --all-tables`."""
+"""All tables of a keyspace, stored in a folder and updated: `korvet tables refresh`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ import pytest
 from korvet.spark.export.all_tables import seconds_of, stored_table, update_tables
 from korvet.spark.export.tables import batch_table
 from korvet.spark.export.target import ExportError
+from korvet.spark.report.kept import write_kept_report
 from korvet.spark.source.address import Address
 from korvet.spark.source.errors import SourceError
 from korvet.spark.tables.readers import RedisReader
+from korvet.spark.tables.stored_tables import StoredTables
+from tests.spark.test_report import checked_page
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,7 +84,7 @@ def test_all_tables_kept_in_a_folder(spark: SparkSession, keyspace: Keyspace, tm
         keyspace.add("t", 0, f"{MS}-{number}", b"value", b"v")
     keyspace.commit("g", "t", 0, (MS << 10) + 1, at_ms=MS + 5)
     folder, address = str(tmp_path / "groups"), Address(keyspace.url)
-    with pytest.raises(ExportError, match=r"contains no tables: `korvet export --all-tables"):
+    with pytest.raises(ExportError, match=r"contains no tables: `korvet tables refresh"):
         stored_table(spark, folder, "record_lag")
     with pytest.raises(SourceError, match="assign: the tables are always of __consumer_offsets"):
         update_tables(spark, address, folder, options={"assign": "{}"})
@@ -102,6 +105,14 @@ def test_all_tables_kept_in_a_folder(spark: SparkSession, keyspace: Keyspace, tm
     (current,) = stored_table(spark, folder, "current_offsets").where("group = 'g'").collect()
     assert current["committed_offset"] == (MS << 10) + 3
     assert stored_table(spark, folder, "offset_commits").count() == 4
+    stored = StoredTables(spark, folder)
+    done = write_kept_report(stored, "the tables", tmp_path / "report")
+    page = checked_page(done.page)
+    assert page["as_of"] == stored.newest_snapshot()
+    groups = {group["name"]: (group["status"], group["record_lag"]) for group in page["groups"]}
+    assert groups == {"g": ("STOPPED", 1), "ahead": ("AHEAD", 0), "lost": ("OK", 0)}
+    with pytest.raises(SourceError, match="nothing contains no status of groups: `korvet tables refresh`"):
+        write_kept_report(StoredTables(spark, str(tmp_path / "none")), "nothing", tmp_path / "report")
     with pytest.raises(ExportError, match="unknown table nowhere"):
         stored_table(spark, folder, "nowhere")
     (tmp_path / "other").mkdir()

@@ -152,7 +152,8 @@ def test_deleted_records_of_a_batch_are_not_read(
 
 def record_lag_of(spark: SparkSession, reader: RedisReader, committed: int) -> int:
     current = spark.createDataFrame(
-        [("g", "t", 0, committed)], "group string, topic string, partition int, committed_offset long"
+        [("g", "t", 0, committed, MS)],
+        "group string, topic string, partition int, committed_offset long, commit_ms long",
     )
     records = reader.records(spark, {"t": {0: committed}})
     (row,) = record_lag(current, records, MS).collect()

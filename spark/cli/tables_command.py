@@ -1,0 +1,90 @@
+"""The commands `korvet tables`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from korvet.spark.cli.options import (
+    RedisOptions,
+    absolute,
+    check_folder,
+    interruptible,
+    is_this_machine,
+    master_option,
+    progress,
+    spark_session,
+    user_errors,
+    with_redis,
+)
+from korvet.spark.export.all_tables import update_tables
+from korvet.spark.export.topics import check_topics
+from korvet.spark.session.redaction import redacted
+from korvet.spark.source.topics import OFFSETS_TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+@click.group()
+def tables() -> None:
+    """Keep tables about consumer groups in a folder."""
+
+
+@tables.command()
+@click.option(
+    "--to",
+    "location",
+    metavar="FOLDER",
+    required=True,
+    help="Folder or URI of the tables. The first refresh creates it.",
+)
+@click.option(
+    "--every",
+    "every_s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=1),
+    help="Refresh at this interval, in one Spark session, until interrupted.",
+)
+@click.option("--compact", is_flag=True, help="Also merge the files of each day before today.")
+@with_redis
+@master_option
+def refresh(redis: RedisOptions, location: str, every_s: float | None, compact: bool, master: str) -> None:
+    """Bring all tables in a folder up to date.
+
+    \b
+    A refresh reads the commits that are new, and counts the unread records of topics.
+    An interrupted refresh leaves complete tables; the next one continues from there.
+
+    \b
+    korvet tables refresh --to /data/groups
+    korvet tables refresh --to /data/groups --every 60
+    korvet export --table group_status --from /data/groups --to status.csv --format csv
+    """
+    with user_errors(), progress() as notify:
+        refresh_tables(redis, location, master, notify, every_s=every_s, compact=compact)
+
+
+def refresh_tables(
+    redis: RedisOptions,
+    location: str,
+    master: str,
+    notify: Callable[[str], None],
+    *,
+    every_s: float | None = None,
+    compact: bool = False,
+    options: Mapping[str, str] | None = None,
+) -> None:
+    """Update all tables in a folder, once or until interrupted. Raises as update_tables does."""
+    location = absolute(location)
+    if is_this_machine(master):
+        check_folder(Path(location), make=False)
+    address = redis.address()
+    check_topics(address, [OFFSETS_TOPIC], options, streaming=True)
+    notify("Starting Spark")
+    with spark_session("korvet tables", master) as spark, interruptible():
+        notify("Updating the tables")
+        update_tables(spark, address, location, every_s=every_s, compact=compact, options=options)
+    click.echo(f"all tables: in {redacted(location)}")

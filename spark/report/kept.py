@@ -1,0 +1,87 @@
+"""The report from stored tables: the newest snapshot, and charts of the snapshots before it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as sf
+
+from korvet.spark.report.comparison import CHANGES
+from korvet.spark.report.groups import ReportTables
+from korvet.spark.report.report import DAY_MS, Report, Run, remove, write_page
+from korvet.spark.report.thresholds import Thresholds
+from korvet.spark.session.tuning import tuned_for
+from korvet.spark.source.errors import SourceError
+from korvet.spark.tables.catalog import TABLES
+from korvet.spark.tables.trends import Span
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, Row
+
+    from korvet.spark.tables.stored_tables import StoredTables
+
+
+class _KeptTables(ReportTables):
+    """The tables of a report as of the newest snapshot."""
+
+    def __init__(self, stored: StoredTables, as_of_ms: int) -> None:
+        self._stored = stored
+        self._as_of_ms = as_of_ms
+
+    def table(self, name: str) -> DataFrame:
+        """Return a table of the catalogue."""
+        of_snapshot = TABLES[name].kind == "snapshot"
+        return self._stored.read(name, self._as_of_ms if of_snapshot else None)
+
+
+def write_kept_report(
+    stored: StoredTables,
+    source: str,
+    folder: Path,
+    *,
+    history_ms: int = DAY_MS,
+    thresholds: Thresholds | None = None,
+    console: str | None = None,
+) -> Report:
+    """Write a report as of the newest snapshot of stored tables, without changes. Nothing else is read.
+
+    source: its name in the report. The other arguments are as for write_report. Raises SourceError if there
+    is no snapshot with the status of groups.
+    """
+    as_of_ms = stored.newest_snapshot()
+    if as_of_ms is None:
+        raise SourceError(f"{source} contains no status of groups: `korvet tables refresh` adds it")
+    folder.mkdir(parents=True, exist_ok=True)
+    remove(folder / CHANGES)
+    with tuned_for(stored.spark, 0):
+        span, history = _history(stored, as_of_ms, history_ms)
+        run = Run(source, folder, as_of_ms, history_ms)
+        tables = _KeptTables(stored, as_of_ms)
+        return write_page(tables, run, span, history, thresholds or Thresholds(), console)
+
+
+def _history(stored: StoredTables, as_of_ms: int, history_ms: int) -> tuple[Span, list[Row]]:
+    """The last snapshot of each group in each step of the charts, and the group's commits in the step."""
+    rate = stored.read("commit_rate").withColumn("at_ms", sf.unix_millis("minute"))
+    first_ms = rate.agg(sf.min("at_ms").alias("first")).collect()[0]["first"]
+    span = Span.over(first_ms, as_of_ms, history_ms)
+    at_ms = sf.unix_millis("as_of_ts")
+    newest = sf.max_by(sf.struct("record_lag", sf.col("time_lag_ms").alias("lag_ms")), "as_of_ts")
+    lags = (
+        stored.read("group_status")
+        .where(at_ms.between(span.from_ms, as_of_ms))
+        .groupBy("group", span.step_of(at_ms).alias("step"))
+        .agg(newest.alias("newest"))
+        .groupBy("group")
+        .agg(sf.collect_list(sf.struct("step", "newest.*")).alias("lag"))
+    )
+    made = (
+        rate.where(sf.col("at_ms").between(span.from_ms, as_of_ms))
+        .groupBy("group", span.step_of(sf.col("at_ms")).alias("step"))
+        .agg(sf.sum("commits").alias("commits"))
+        .groupBy("group")
+        .agg(sf.collect_list(sf.struct("step", "commits")).alias("commits"))
+    )
+    return span, lags.join(made, on="group", how="full").collect()

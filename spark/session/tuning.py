@@ -1,0 +1,37 @@
+"""Settings for queries of few rows, in which planning and compiling take longer than the work."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyspark.sql import SparkSession
+
+# Number of rows up to which a query is better not compiled.
+FEW_ROWS: Final = 200_000
+# Neither whole stages nor expressions are compiled. One task per exchange needs no new plan after a stage.
+_SETTINGS: Final[Mapping[str, str]] = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
+
+
+@contextmanager
+def tuned_for(spark: SparkSession, rows: int) -> Iterator[None]:
+    """Run the queries of a block with settings for few rows if there are few, else with the session's."""
+    if rows > FEW_ROWS:
+        yield
+        return
+    before = {name: str(spark.conf.get(name)) for name in _SETTINGS}
+    try:
+        for name, value in _SETTINGS.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
