@@ -1,7 +1,8 @@
 """Spark updates the stored tables of consumer groups: the first run, and refreshes after 1 % more commits.
 
-A refresh in the same session is one of `korvet tables refresh --every`, a refresh in a new session includes
-the start of Spark. An empty session starts Spark and computes one row.
+A refresh in the same session is one of `korvet tables refresh --every`. A refresh in a new session and a
+report from the tables are commands, and include the start of Spark, as an empty session does, which computes
+one row. The first run does not include it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from contextlib import contextmanager
@@ -51,8 +54,11 @@ OFFSETS_PARTITIONS = 50
 PIPELINE = 10_000
 FIRST, EMPTY = "first run", "empty session"
 SAME, NEW = "refresh, same session", "refresh, new session"
+REPORT = "report from the tables"
 # Largest part of the first run's time.
 LARGEST = {SAME: 0.15, NEW: 0.3}
+KORVET_MAIN = "from korvet.cli import main; main()"
+EMPTY_SESSION = "from korvet.spark.session import build_session; build_session().range(1).collect()"
 
 
 def measure(rig: Rig) -> Iterator[Row]:
@@ -61,7 +67,7 @@ def measure(rig: Rig) -> Iterator[Row]:
         commits, name = rig.scaled(size), title(size)
         if rig.wanted(name):
             rounds = [measured(rig.store.client, rig.store.url, commits) for _ in range(rig.repeat)]
-            for figure in LARGEST:
+            for figure in (*LARGEST, REPORT):
                 sides = {KORVET: figure, FIRST: FIRST, EMPTY: EMPTY}
                 values = {side: [took[key] for took in rounds] for side, key in sides.items()}
                 yield Row(name, figure, "s", values)
@@ -89,8 +95,11 @@ def measured(client: Any, url: str, commits: int) -> dict[str, float]:
                 work.add(commits // 100)
                 took[SAME] = timed(lambda: update_tables(spark, address, location))
         work.add(commits // 100)
-        took[NEW] = timed(lambda: in_new_session(address, location))
-        took[EMPTY] = timed(lambda: in_new_session(None, location))
+        redis = ("--redis", url, "--keyspace", KEYSPACE)
+        took[NEW] = timed(lambda: run("-c", KORVET_MAIN, "tables", "refresh", "--to", location, *redis))
+        report = ("report", "--from", location, "--out", str(folder / "report"))
+        took[REPORT] = timed(lambda: run("-c", KORVET_MAIN, *report))
+        took[EMPTY] = timed(lambda: run("-c", EMPTY_SESSION))
     finally:
         shutil.rmtree(folder)
         work.remove()
@@ -107,13 +116,9 @@ def session() -> Iterator[SparkSession]:
         spark.stop()
 
 
-def in_new_session(address: Address | None, location: str) -> None:
-    """Start Spark, update the tables if there is an address, and stop Spark."""
-    with session() as spark:
-        if address is None:
-            spark.range(1).collect()
-        else:
-            update_tables(spark, address, location)
+def run(*words: str) -> None:
+    """Run Python with these arguments. Raises CalledProcessError with its output."""
+    subprocess.run([sys.executable, *words], check=True, capture_output=True, text=True)
 
 
 def timed(work: Any) -> float:

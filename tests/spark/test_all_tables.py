@@ -110,7 +110,7 @@ def test_all_tables_kept_in_a_folder(spark: SparkSession, keyspace: Keyspace, tm
     page = checked_page(done.page)
     assert page["as_of"] == stored.newest_snapshot()
     groups = {group["name"]: (group["status"], group["record_lag"]) for group in page["groups"]}
-    assert groups == {"g": ("STOPPED", 1), "ahead": ("AHEAD", 0), "lost": ("OK", 0)}
+    assert groups == {"g": ("STOPPED", 1), "ahead": ("AHEAD", 0), "lost": ("STALE", 0)}
     with pytest.raises(SourceError, match="nothing contains no status of groups: `korvet tables refresh`"):
         write_kept_report(StoredTables(spark, str(tmp_path / "none")), "nothing", tmp_path / "report")
     with pytest.raises(ExportError, match="unknown table nowhere"):
