@@ -32,6 +32,8 @@ from korvet.spark.tables.readers import KafkaReader, RedisReader
 from korvet.spark.tables.stored_tables import StoredTables
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from korvet.spark.report.report import Report
 
 HOUR_MS = 3_600_000
@@ -106,42 +108,16 @@ def report(
     with user_errors(), progress() as notify:
         if png and find_browser() is None:
             raise BrowserError("--png needs a browser: install Chromium or Chrome, or set KORVET_BROWSER")
-        thresholds = alerting.parsed_thresholds()
-        now_ms, history_ms = time.time_ns() // 1_000_000, since_hours * HOUR_MS
-        reference = None if compare_to is None else parse_reference(compare_to, now_ms)
+        history_ms = since_hours * HOUR_MS
         if stored_in is not None:
             if bootstrap is not None or source is not None or compare_to is not None:
                 raise click.UsageError(
                     "--from reads stored tables: no --source, no --bootstrap and no --compare-to"
                 )
-            check_folder(out, make=True)
-            notify("Starting Spark")
-            with spark_session("korvet report", master) as spark:
-                notify("Writing the page")
-                done = write_kept_report(
-                    StoredTables(spark, absolute(stored_in)),
-                    redacted(stored_in),
-                    out,
-                    history_ms=history_ms,
-                    thresholds=thresholds,
-                    console=alerting.console_url,
-                )
+            done = _report_stored(stored_in, out, history_ms, alerting, master, notify)
         else:
-            reader, jars = _reader(redis, bootstrap, source or ("kafka" if bootstrap else "korvet"))
-            check_folder(out, make=True)
-            notify("Starting Spark")
-            with spark_session("korvet report", master, jars=jars) as spark:
-                done = write_report(
-                    spark,
-                    reader,
-                    out,
-                    time.time_ns() // 1_000_000,
-                    history_ms=history_ms,
-                    thresholds=thresholds,
-                    compare_to=reference,
-                    console=alerting.console_url,
-                    notify=notify,
-                )
+            reading = _reader(redis, bootstrap, source or ("kafka" if bootstrap else "korvet"))
+            done = _report_now(reading, out, history_ms, compare_to, alerting, master, notify)
         if png:
             notify("Drawing pictures")
             save_pictures(done.page)
@@ -149,6 +125,59 @@ def report(
     status = exit_status(done.alerts["severity"], alerting.fail_on)
     if status:
         click.get_current_context().exit(status)
+
+
+def _report_now(
+    reading: tuple[RedisReader | KafkaReader, list[Path]],
+    out: Path,
+    history_ms: int,
+    compare_to: str | None,
+    alerting: AlertOptions,
+    master: str,
+    notify: Callable[[str], None],
+) -> Report:
+    """Report on the groups as of now."""
+    reader, jars = reading
+    thresholds = alerting.parsed_thresholds()
+    reference = None if compare_to is None else parse_reference(compare_to, time.time_ns() // 1_000_000)
+    check_folder(out, make=True)
+    notify("Starting Spark")
+    with spark_session("korvet report", master, jars=jars) as spark:
+        return write_report(
+            spark,
+            reader,
+            out,
+            time.time_ns() // 1_000_000,
+            history_ms=history_ms,
+            thresholds=thresholds,
+            compare_to=reference,
+            console=alerting.console_url,
+            notify=notify,
+        )
+
+
+def _report_stored(
+    stored_in: str,
+    out: Path,
+    history_ms: int,
+    alerting: AlertOptions,
+    master: str,
+    notify: Callable[[str], None],
+) -> Report:
+    """Report on the newest snapshot of stored tables."""
+    thresholds = alerting.parsed_thresholds()
+    check_folder(out, make=True)
+    notify("Starting Spark")
+    with spark_session("korvet report", master) as spark:
+        notify("Writing the page")
+        return write_kept_report(
+            StoredTables(spark, absolute(stored_in)),
+            redacted(stored_in),
+            out,
+            history_ms=history_ms,
+            thresholds=thresholds,
+            console=alerting.console_url,
+        )
 
 
 def _summary(done: Report) -> str:
