@@ -15,7 +15,6 @@ from pathlib import Path
 import korvet
 
 PARTS = ("offsets", "spark")
-SOURCES = frozenset({".c", ".java"})
 FORMAT_MODULE = "pyspark_korvet.py"
 
 
@@ -32,7 +31,7 @@ def write_bundle(target: Path) -> Path:
         for part in PARTS:
             for source in sorted((package / part).rglob("*")):
                 inner = Path("korvet", part, source.relative_to(package / part))
-                if source.is_file() and "__pycache__" not in inner.parts and source.suffix not in SOURCES:
+                if source.is_file() and "__pycache__" not in inner.parts and source.suffix != ".c":
                     archive.write(source, str(inner))
         if (package.parent / FORMAT_MODULE).is_file():
             archive.write(package.parent / FORMAT_MODULE, FORMAT_MODULE)

@@ -7,31 +7,23 @@ during planning, because the query has only constants.
 
 from __future__ import annotations
 
-import atexit
 import json
 import uuid
-from contextlib import ExitStack
-from functools import cache
-from importlib.resources import as_file, files
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
+from korvet.spark.session.driver_jar import driver_jar
 from korvet.spark.session.failures import of_call
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
-JAR: Final = "korvet-driver.jar"
 _FUNCTION: Final = "korvet_driver"
 _CLASS: Final = "korvet.spark.DriverCalls"
 # The request is in a setting of the session, because plans, logs and events show the text of queries. Spark
 # redacts settings with this word in their name: requests to a database contain its password.
 _SETTING: Final = "korvet.secret.request."
 _ready: WeakSet[SparkSession] = WeakSet()
-_unpacked = ExitStack()
-atexit.register(_unpacked.close)
 
 
 class DriverError(RuntimeError):
@@ -51,7 +43,7 @@ def is_connect(spark: SparkSession) -> bool:
 
 
 def call(spark: SparkSession, of: str, **request: Any) -> Any:
-    """Return the driver's answer. Raises DriverError."""
+    """Return the driver's answer. Raises DriverError, and what driver_jar raises."""
     if spark not in _ready:
         if not spark.catalog.functionExists(_FUNCTION):
             _install(spark)
@@ -71,15 +63,9 @@ def call(spark: SparkSession, of: str, **request: Any) -> Any:
 def _install(spark: SparkSession) -> None:
     """Add the function to a session."""
     if is_connect(spark):
-        spark.addArtifacts(str(_jar()))
+        spark.addArtifacts(str(driver_jar()))
     else:
         # Artifacts of a session in this process are not on the class path of its functions.
-        quoted = str(_jar()).replace("\\", "\\\\").replace("'", "\\'")
+        quoted = str(driver_jar()).replace("\\", "\\\\").replace("'", "\\'")
         spark.sql(f"ADD JAR '{quoted}'")
     spark.udf.registerJavaFunction(_FUNCTION, _CLASS, "string")
-
-
-@cache
-def _jar() -> Path:
-    """The jar as a file, also if korvet is imported from an archive."""
-    return _unpacked.enter_context(as_file(files("korvet.spark.session") / "assets" / JAR))

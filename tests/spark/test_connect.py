@@ -18,7 +18,6 @@ from korvet.spark.session import connect
 from korvet.spark.session.connect import ConnectError, connect_session
 from tests.support.ports import free_port
 from tests.support.processes import run
-from tools import driver_jar
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,8 +29,8 @@ COMMAND_TIMEOUT_S = 240
 
 
 def korvet(url: str, *words: str) -> str:
-    """The output of a command on the server, in a process without Java."""
-    environ = {**os.environ, "SPARK_REMOTE": url, "JAVA_HOME": "/none"}
+    """The output of a command on the server."""
+    environ = {**os.environ, "SPARK_REMOTE": url}
     done = run([sys.executable, "-m", "korvet", *words], COMMAND_TIMEOUT_S, env=environ)
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()[-4000:]
     return done.stdout.decode()
@@ -133,8 +132,3 @@ said()
         f"the Spark Connect server at {where} can't load korvet: "
         "ModuleNotFoundError: No module named 'no_such_module'; its Python must"
     )
-
-
-def test_the_driver_jar_is_of_its_sources() -> None:
-    """If not: `python -m tools.driver_jar`."""
-    assert driver_jar.compiled_digest() == driver_jar.digest_of()
