@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -116,8 +117,8 @@ def report(
                 )
             done = _report_stored(stored_in, out, history_ms, alerting, master, notify)
         else:
-            reading = _reader(redis, bootstrap, source or ("kafka" if bootstrap else "korvet"))
-            done = _report_now(reading, out, history_ms, compare_to, alerting, master, notify)
+            find_reader = partial(_reader, redis, bootstrap, source or ("kafka" if bootstrap else "korvet"))
+            done = _report_now(find_reader, out, history_ms, compare_to, alerting, master, notify)
         if png:
             notify("Drawing pictures")
             save_pictures(done.page)
@@ -128,7 +129,7 @@ def report(
 
 
 def _report_now(
-    reading: tuple[RedisReader | KafkaReader, list[Path]],
+    find_reader: Callable[[], tuple[RedisReader | KafkaReader, list[Path]]],
     out: Path,
     history_ms: int,
     compare_to: str | None,
@@ -137,9 +138,9 @@ def _report_now(
     notify: Callable[[str], None],
 ) -> Report:
     """Report on the groups as of now."""
-    reader, jars = reading
     thresholds = alerting.parsed_thresholds()
     reference = None if compare_to is None else parse_reference(compare_to, time.time_ns() // 1_000_000)
+    reader, jars = find_reader()
     check_folder(out, make=True)
     notify("Starting Spark")
     with spark_session("korvet report", master, jars=jars) as spark:
