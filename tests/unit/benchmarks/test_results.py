@@ -120,6 +120,7 @@ def test_every_goal_is_of_its_benchmark() -> None:
         "durable",
         "latency",
         "produce",
+        "refresh",
         "replicas",
         "scrape",
         "single",
