@@ -137,8 +137,12 @@ class Cluster:
         if self._owners[slot] is refused_by:
             # The map came from a node that has not heard of the move yet.
             server = self.server_at(redirected_to(fault, refused_by.address.host))
-            self._report_moved({slot})
-            self._assign(slot, server)
+            await connected_soon(server)
+            lossy = await _lossy([(refused_by, server)])
+            if self._owners[slot] is refused_by:
+                if lossy:
+                    self._report_moved({slot})
+                self._assign(slot, server)
 
     def refresh_soon(self) -> None:
         """See SlotMap."""
