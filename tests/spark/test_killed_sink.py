@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import random
-import signal
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.spark.killing import Writer, killed_runs, planned, run_to_the_end
 from tests.spark.sinking import load_functions
-from tests.spark.test_killed_exports import (
-    END_DEADLINE_S,
-    KILLS,
-    PAUSE_S,
-    QUICK_JAVA,
-    SEED,
-    Writer,
-    at_work,
-    planned,
-)
-from tests.support.polling import until
-from tests.support.processes import Child
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,28 +26,14 @@ def test_every_record_is_there_once(keyspace: Keyspace, tmp_path: Path) -> None:
     load_functions(keyspace.client)
     keyspace.topic("in", PARTITIONS)
     keyspace.topic("t", PARTITIONS)
-    chance, writer = random.Random(SEED), Writer(keyspace, "in")
+    writer = Writer(keyspace, "in")
     command = [sys.executable, "-m", "tests.spark.sink_job", keyspace.url, str(tmp_path / "checkpoint")]
-    environ = {**os.environ, "JAVA_TOOL_OPTIONS": QUICK_JAVA}
     partial = 0
-    for number in range(KILLS):
-        writer.until(time.monotonic() + PAUSE_S)
-        child = at_work(command, tmp_path, environ)
-        try:
-            writer.until(time.monotonic() + chance.uniform(0, LONGEST_RUN_S))
-        finally:
-            # Half of the time only the driver is killed, and the JVM must end by itself.
-            if number % 2:
-                os.kill(child.pid, signal.SIGKILL)
-            else:
-                os.killpg(child.pid, signal.SIGKILL)
-            child.kill()
+    for _ in killed_runs(command, tmp_path, writer, LONGEST_RUN_S):
         newest = planned(tmp_path / "checkpoint")
         finished = (tmp_path / "checkpoint" / "commits" / str(newest)).exists()
         partial += not finished and newest in progress(keyspace)
-    last = Child([*command, "available-now"], tmp_path / "log", environ)
-    until(lambda: not last.running, END_DEADLINE_S, "the job ends")
-    assert last.exit_code == 0, last.output()[-3000:]
+    run_to_the_end([*command, "available-now"], tmp_path)
     found = [stream(keyspace, "t", partition) for partition in range(PARTITIONS)]
     assert sorted(int(value) for values in found for value in values) == list(range(writer.count))
     # In the order of the source.
