@@ -17,7 +17,7 @@ from korvet.backup.errors import BackupError
 from korvet.backup.files import Report
 from korvet.backup.manifest import MANIFEST, SNAPSHOT, Manifest, encode
 from korvet.backup.primary import primary
-from korvet.embedded import EmbeddedServer, append_only, socket_of
+from korvet.embedded import EmbeddedServer, append_only, socket_of, url_of
 from korvet.embedded.module import AUTO, OFF
 from korvet.embedded.writer import read_writer
 from korvet.storage.fields import counter_of
@@ -74,8 +74,8 @@ def back_up_folder(data_dir: Path, keyspace: Keyspace, target: Path, report: Rep
 def _running(data_dir: Path, report: Report) -> Iterator[str]:
     """Yields the URL of the server on a folder, which is started if none runs."""
     socket = socket_of(data_dir)
-    if socket is not None and _answers(f"unix://{socket}"):
-        yield f"unix://{socket}"
+    if socket is not None and _answers(url_of(socket)):
+        yield url_of(socket)
         return
     noted = read_writer(data_dir)
     # A folder that needs no module does not get one by its backup.

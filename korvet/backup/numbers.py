@@ -19,6 +19,9 @@ _CLUSTER_KEY: Final = re.compile(rb"\{([^{}\s]{1,100})\}:cluster")
 # because servers and brokers kept restarting, and for each second in the mean.
 _VERSIONS_AT_ONCE: Final = 1 << 22
 _VERSIONS_PER_S: Final = 5
+# Limits the versions that the keyspace of an earlier restore can have got at once: brokers of it may have
+# served clients a minute ago.
+_VERSIONS_PER_RESTORE: Final = 1 << 16
 # Producer IDs of each millisecond: see korvet_take_producer_ids.
 _IDS_PER_MS: Final = 1024
 _PAGE: Final = 1000
@@ -59,14 +62,14 @@ def databases(connection: Connection) -> dict[int, int]:
     return {int(name[2:]): int(value.split(",")[0].partition("=")[2]) for name, value in fields}
 
 
-def raise_numbers(connection: Connection, found: Found, created_ms: int) -> None:
-    """Raise the numbers of a keyspace of a backup that was created at `created_ms`, and end the leases of the
-    brokers of that time.
+def raise_numbers(connection: Connection, found: Found, created_ms: int, earlier: int) -> None:
+    """Raise the numbers of a keyspace of a backup that was created at `created_ms` and has been restored
+    `earlier` times, and end the leases of the brokers of that time.
     """
     keys = found.keyspace
     connection.call("SELECT", found.database)
     cluster = dict(pairs_of(connection.call("HGETALL", keys.cluster)))
-    numbers = raised(cluster, created_ms, time.time_ns() // 1_000_000)
+    numbers = raised(cluster, created_ms, time.time_ns() // 1_000_000, earlier)
     connection.call("HSET", keys.cluster, *(part for pair in numbers.items() for part in pair))
     # The raised version counts for the history of the new server, too.
     connection.call("HDEL", keys.cluster, "history")
@@ -77,17 +80,20 @@ def raise_numbers(connection: Connection, found: Found, created_ms: int) -> None
         connection.call("HDEL", meta, "history")
 
 
-def raised(cluster: Mapping[bytes, bytes], created_ms: int, now_ms: int) -> dict[str, int]:
+def raised(cluster: Mapping[bytes, bytes], created_ms: int, now_ms: int, earlier: int) -> dict[str, int]:
     """The new values of the counters in the hash of the cluster.
 
-    All are higher than any value that the keyspace can have had up to now, also after the backup: the next
-    broker that joins takes a higher leader epoch for every partition, every broker reads the catalogue and
-    the users again, and producers of transactions get new ids.
+    All are higher than any value that the keyspace can have had up to now, also after the backup and after
+    `earlier` restores of it: the next broker that joins takes a higher leader epoch for every partition,
+    every broker reads the catalogue and the users again, and producers of transactions get new ids.
     """
+    # A failover can raise the version to the age of the keyspace: see korvet_lease.
+    age_s = max(created_ms - _stored(cluster, "created_ms", created_ms), 0) // 1000
     since = max(now_ms - created_ms, 0) * _VERSIONS_PER_S // 1000
+    versions = _VERSIONS_AT_ONCE + earlier * _VERSIONS_PER_RESTORE + since
     first_id = max(_stored(cluster, "next_producer_id"), now_ms * _IDS_PER_MS)
     return {
-        "assignment": _stored(cluster, "assignment") + _VERSIONS_AT_ONCE + since,
+        "assignment": max(_stored(cluster, "assignment"), age_s) + versions,
         "next_producer_id": first_id,
         FIRST_ID: first_id,
         # Counters of changes: no broker can have made one change per millisecond.
@@ -96,8 +102,8 @@ def raised(cluster: Mapping[bytes, bytes], created_ms: int, now_ms: int) -> dict
     }
 
 
-def _stored(cluster: Mapping[bytes, bytes], name: str) -> int:
-    return counter_of(cluster.get(name.encode()))
+def _stored(cluster: Mapping[bytes, bytes], name: str, default: int = 0) -> int:
+    return counter_of(cluster.get(name.encode())) or default
 
 
 def _scan(connection: Connection, pattern: str) -> Iterator[bytes]:

@@ -1,14 +1,14 @@
 """Restores a backup into an empty data folder or an empty server.
 
 Nothing is written to the target before the backup is verified, and the target becomes usable by one last
-step. Until then brokers refuse it, and the same restore may begin again.
+step. Until then brokers refuse it, and the same restore may begin again. Each restore is noted in the backup.
 """
 
 import shutil
 import tempfile
 from pathlib import Path
 
-from korvet.backup import files
+from korvet.backup import files, restores
 from korvet.backup.errors import BackupError
 from korvet.backup.files import Report
 from korvet.backup.loading import check_target, load
@@ -52,7 +52,7 @@ def restore_folder(backup: Path, data_dir: Path, report: Report) -> Manifest:
         try:
             staging.mkdir(mode=0o700)
             files.sync_folder(data_dir)
-            stage(backup, manifest, staging, report)
+            stage(backup, manifest, staging, report, earlier=restores.note(backup))
             note_writer(data_dir, find_server(), module=0)
             files.sync_tree(staging)
             (staging / append_only.FOLDER).rename(target)
@@ -73,7 +73,7 @@ def restore_server(backup: Path, url: str, scratch: Path | None, report: Report)
     manifest = _read(backup)
     with primary(url) as target, _scratch(scratch) as name:
         check_target([described_by(manifest)], manifest, target)
-        keyspaces = stage(backup, manifest, Path(name), report)
+        keyspaces = stage(backup, manifest, Path(name), report, earlier=restores.note(backup))
         load(append_only.parts(Path(name)), keyspaces, manifest, target, report)
     return manifest
 

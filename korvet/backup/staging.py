@@ -26,8 +26,9 @@ from korvet.storage.link.functions import PUBLIC_LIBRARY, is_versioned
 _BASE: Final = "appendonly.aof.1.base.rdb"
 
 
-def stage(backup: Path, manifest: Manifest, folder: Path, report: Report) -> list[Found]:
-    """Fill an empty folder with the append-only file. Returns the keyspaces in it.
+def stage(backup: Path, manifest: Manifest, folder: Path, report: Report, *, earlier: int = 0) -> list[Found]:
+    """Fill an empty folder with the append-only file. Returns the keyspaces in it. `earlier`: how often the
+    backup has been restored before.
 
     Call it on the main thread. Raises BackupError and EmbeddedServerError: the snapshot is damaged, no
     installed server can load it, the keyspace has another format, or the disk is full.
@@ -38,7 +39,7 @@ def stage(backup: Path, manifest: Manifest, folder: Path, report: Report) -> lis
         if described_by(manifest) not in found:
             raise BackupError(f"{backup} does not hold the keyspace {manifest.keyspace!r} of its manifest")
         for each in found:
-            raise_numbers(connection, each, manifest.created_ms)
+            raise_numbers(connection, each, manifest.created_ms, earlier)
         _forget_library(connection)
         rewrite_file(server, report)
     return found

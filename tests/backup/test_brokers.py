@@ -141,7 +141,7 @@ def test_a_consumer_ahead_of_the_backup_misses_no_new_record(
     second.close()
 
 
-@pytest.mark.parametrize("assignment", ASSIGNMENTS)
+@pytest.mark.parametrize("assignment", ["clock", pytest.param("dense", marks=pytest.mark.long)])
 def test_javas_producer_and_consumer_go_on(
     own_korvet: Callable[..., KorvetServer], java: JavaTools, tmp_path: Path, assignment: str
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import json
 import os
 import signal
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from korvet.backup import backup as making
-from korvet.backup import files
+from korvet.backup import files, restores
 from korvet.backup.manifest import MANIFEST, SNAPSHOT
 from tests.backup.contents import (
     BROKERS,
@@ -73,6 +75,35 @@ def test_a_folder_holds_what_the_server_held(start: Start, tmp_path: Path, kind:
         assert without_numbers(contents(client)) == without_numbers(before)
         assert not client.exists(BROKERS, RESTORING)
         assert int(client.hget(CLUSTER, "assignment")) > 1024
+
+
+def test_each_restore_of_a_backup_has_its_own_versions(start: Start, tmp_path: Path, backup: Path) -> None:
+    """The keyspace of an earlier restore may have had tens of thousands of them."""
+    success("restore", backup, "--check")
+    versions = []
+    for number in range(2):
+        server = start()
+        success("restore", backup, "--redis", server.url)
+        versions.append(int(server.client.hget(CLUSTER, "assignment")))
+        success("restore", backup, "--data-dir", tmp_path / str(number))
+        with running(tmp_path / str(number)) as (_, client):
+            versions.append(int(client.hget(CLUSTER, "assignment")))
+    assert all(later >= earlier + (1 << 16) for earlier, later in itertools.pairwise(versions))
+    assert len((backup / "restores").read_text().splitlines()) == len(versions)
+    assert (backup / "restores").stat().st_mode & 0o077 == 0
+
+
+def test_a_backup_that_cannot_be_written_is_restored_with_a_warning(
+    start: Start, backup: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(path: Path, flags: int) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(restores, "open_private", refuse)
+    server = start()
+    success("restore", backup, "--redis", server.url)
+    assert int(server.client.hget(CLUSTER, "assignment")) > 1024
+    assert "cannot be noted" in caplog.text
 
 
 @pytest.mark.parametrize("source", KINDS)

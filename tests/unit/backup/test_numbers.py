@@ -21,7 +21,7 @@ def hash_of(**fields: int) -> dict[bytes, bytes]:
 )
 def test_every_number_grows(stored: dict[str, int], since_ms: int) -> None:
     now_ms = CREATED_MS + since_ms
-    found = raised(hash_of(**stored), CREATED_MS, now_ms)
+    found = raised(hash_of(**stored), CREATED_MS, now_ms, 0)
     assert set(found) == {*COUNTERS, "first_producer_id"}
     for name in COUNTERS:
         assert found[name] >= stored.get(name, 0)
@@ -38,10 +38,30 @@ def test_a_restore_of_an_older_backup_is_above_the_restore_of_a_newer_one(
     older, newer = hash_of(assignment=7), hash_of(assignment=7 + 5 * between_s)
     newer_ms = CREATED_MS + between_s * 1000
     now_ms = newer_ms + since_s * 1000
-    first = raised(newer, newer_ms, now_ms)["assignment"]
-    second = raised(older, CREATED_MS, now_ms + later_s * 1000)["assignment"]
+    first = raised(newer, newer_ms, now_ms, 0)["assignment"]
+    second = raised(older, CREATED_MS, now_ms + later_s * 1000, 0)["assignment"]
     assert second >= first + 5 * later_s
 
 
 def test_the_numbers_of_an_empty_keyspace() -> None:
-    assert raised({}, CREATED_MS, CREATED_MS)["assignment"] == 1 << 22
+    assert raised({}, CREATED_MS, CREATED_MS, 0)["assignment"] == 1 << 22
+
+
+@given(st.integers(0, 30 * 365 * 86_400), st.integers(0, 30 * 86_400), st.integers(0, 30 * 86_400))
+def test_versions_are_above_those_after_failovers(age_s: int, since_s: int, later_s: int) -> None:
+    """In a new history, versions begin at the seconds since the keyspace was made: korvet_lease."""
+    made = hash_of(assignment=7, created_ms=CREATED_MS - age_s * 1000)
+    failover_s = age_s + since_s + 320
+    now_ms = CREATED_MS + (since_s + later_s) * 1000
+    assert raised(made, CREATED_MS, now_ms, 0)["assignment"] > failover_s + 5 * later_s
+
+
+@given(st.integers(0, 100), st.integers(1, 100), st.integers(0, 86_400))
+def test_later_restores_of_one_backup_are_above_earlier_ones(earlier: int, more: int, since_s: int) -> None:
+    """Also at the same time, and if the restored keyspace has had tens of thousands of versions."""
+    now_ms = CREATED_MS + since_s * 1000
+    first, second = (
+        raised(hash_of(assignment=7), CREATED_MS, now_ms, number)["assignment"]
+        for number in (earlier, earlier + more)
+    )
+    assert second >= first + more * 60_000
