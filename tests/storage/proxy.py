@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from korvet.storage.keys import Keyspace
 from korvet.storage.store import Store
+from tests.support.running import turns
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -80,7 +81,10 @@ class Proxy:
         self.release()
 
     async def close(self) -> None:
+        # A connection that was accepted gets its transport some turns later.
+        self.refusing = True
         self._server.close()
+        await turns()
         await self.cut()
         for task in self._tasks:
             task.cancel()
@@ -93,8 +97,17 @@ class Proxy:
                 await writer.wait_closed()
             return
         self.connections += 1
-        theirs, ours = await asyncio.open_unix_connection(str(self.socket))
-        self._writers += [writer, ours]
+        self._writers.append(writer)
+        try:
+            theirs, ours = await asyncio.open_unix_connection(str(self.socket))
+        except OSError:
+            writer.transport.abort()
+            return
+        self._writers.append(ours)
+        if writer.transport.is_closing():
+            # The proxy has cut the connection meanwhile.
+            ours.transport.abort()
+            return
         late: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         self._start(self._pump(reader, ours, self._requests, watched=writer))
         self._start(self._pump(theirs, writer, self._replies, late=late))

@@ -18,6 +18,7 @@ from korvet.storage.errors import LinkLost, StorageError, StorageFault, StoreErr
 from korvet.storage.link.address import SentinelAddress, parse_target, parse_url
 from korvet.storage.link.redis_link import RedisLink
 from tests.storage.proxy import Proxy, proxied, until
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from tests.storage.conftest import Server
@@ -340,6 +341,31 @@ def test_a_silent_peer_is_given_up(server: Server, prefix: str, run: Run, asked:
     run(work())
 
 
+def test_a_subscribed_connection_to_a_silent_peer_is_given_up(server: Server, prefix: str, run: Run) -> None:
+    """Nothing is sent on it but messages: it must be tested although none is due."""
+
+    async def work() -> None:
+        async with proxied_link(server, TIMEOUT_MS) as (proxy, other):
+            heard = asyncio.Event()
+            link = RedisLink.begin(other.address, on_push=heard.set)
+            try:
+                for _ in range(2):
+                    await link.wait_connected(10_000)
+                    await link.call("SUBSCRIBE", prefix)
+                    await asyncio.sleep(2 * TIMEOUT_MS / 1000)
+                    assert link.connected
+                    heard.clear()
+                    server.client.publish(prefix, "message")
+                    await asyncio.wait_for(heard.wait(), 10)
+                    proxy.hold_replies()
+                    await until(lambda: not link.connected)
+                    await proxy.cut()
+            finally:
+                await link.close()
+
+    run(work())
+
+
 def test_a_slow_peer_is_waited_for(run: Run) -> None:
     """One reply comes late; another one comes in pieces, over a longer time than the timeout."""
     replies: dict[bytes, list[tuple[float, bytes]]] = {
@@ -347,7 +373,10 @@ def test_a_slow_peer_is_waited_for(run: Run) -> None:
         b"long": [(0, b"$8\r\n"), *[(TIMEOUT_MS / 4, b"y")] * 8, (0, b"\r\n")],
     }
 
+    peers = []
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peers.append(asyncio.current_task())
         while line := await reader.readline():
             if line.startswith(b"*"):
                 name = (await reader.readline(), await reader.readline())[1].strip()
@@ -358,6 +387,7 @@ def test_a_slow_peer_is_waited_for(run: Run) -> None:
                     writer.write(piece)
                     await writer.drain()
         writer.close()
+        await writer.wait_closed()
 
     async def work() -> None:
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
@@ -368,6 +398,7 @@ def test_a_slow_peer_is_waited_for(run: Run) -> None:
                 assert await link.call("late") == b"x"
                 assert await link.call("long") == b"y" * 8
                 assert not lost
+            await asyncio.gather(*filter(None, peers))
 
     run(work())
 
@@ -382,5 +413,20 @@ def test_the_kernel_gives_up_a_peer_that_acknowledges_nothing(server: Server, ru
             assert link._connection.transport is not None
             own = link._connection.transport.get_extra_info("socket")
             assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == TIMEOUT_MS
+
+    run(work())
+
+
+def test_who_closes_a_link_can_be_cancelled(run: Run) -> None:
+    async def work() -> None:
+        (address,) = parse_url(f"redis://127.0.0.1:{free_port()}")
+        link = RedisLink.begin(address)
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(link.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        await link.close()
 
     run(work())

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from tests.support.running import turns
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
@@ -125,14 +127,14 @@ class Network:
                 server.close()
             # A connection that was accepted has a transport, and a task that connects to the server, some
             # turns later. A task that is cancelled before its first turn would leave its socket open.
-            await _turns()
+            await turns()
             begun = asyncio.all_tasks() - {asyncio.current_task()}
             for task in begun:
                 task.cancel()
             await asyncio.gather(*begun, return_exceptions=True)
             for link in list(self._links):
                 link.reset()
-            await _turns()
+            await turns()
 
         self._call(closed())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -174,12 +176,6 @@ class Network:
     def drop(self, link: _Link) -> None:
         """Forget a connection. Only for the network's thread."""
         self._links.discard(link)
-
-
-async def _turns() -> None:
-    """Let the event loop do all that is due, and what follows from that."""
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 def _inode(port: int, remote_port: int) -> int | None:

@@ -25,7 +25,7 @@ NAME: Final = "main"
 """The name by which the sentinels know the primary."""
 _FORMED_S: Final = 30
 # Silence after which a sentinel takes a server for dead.
-_DOWN_AFTER_MS: Final = 1000
+_DOWN_AFTER_MS: Final = 2000
 # Limits each phase of a failover; the next one begins at the earliest after twice this time.
 _FAILOVER_TIMEOUT_MS: Final = 2000
 # A sentinel that did not run for this time does nothing for 30 s. Tests may keep the machine busy.
@@ -172,9 +172,12 @@ class Sentinel(_Process):
         return dict(self.client.sentinel_master(NAME))
 
     def replicas(self) -> set[int]:
-        """The ports of the replicas that the sentinel would promote."""
+        """The ports of the replicas that the sentinel would promote, and would not demote after that: it has
+        seen them as replicas.
+        """
         found = self.client.sentinel_slaves(NAME)
-        return {each["port"] for each in found if not (each["is_sdown"] or each["is_disconnected"])}
+        useful = (each for each in found if not (each["is_sdown"] or each["is_disconnected"]))
+        return {each["port"] for each in useful if each["role-reported"] == "slave"}
 
 
 class SentinelGroup:

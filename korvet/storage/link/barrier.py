@@ -17,7 +17,14 @@ import msgspec
 
 from korvet.causes import Causes
 from korvet.records.kernel import pack_command
-from korvet.storage.errors import HistoryChanged, LinkLost, NotEnoughReplicas, StorageError, domain_error
+from korvet.storage.errors import (
+    HistoryChanged,
+    LinkLost,
+    NotEnoughReplicas,
+    SlotUnavailable,
+    StorageError,
+    domain_error,
+)
 from korvet.storage.link.calls import answer, parse_replies
 from korvet.storage.link.counts import BARRIER_WAITS
 from korvet.storage.link.redis_link import RedisLink
@@ -38,6 +45,8 @@ _WAIT_MS: Final = 500
 _REFUSED_S: Final = 1.0
 # How long the written key lasts.
 _KEY_S: Final = 60
+# How long a connection that nobody waits for stays open: perhaps no topic asks for its level any more.
+_UNUSED_S: Final = 60.0
 
 
 class Level(msgspec.Struct, frozen=True):
@@ -64,7 +73,7 @@ class _Waiter(NamedTuple):
 class Barrier:
     """The rounds of one server and one level. The connection is opened on first use."""
 
-    __slots__ = ("_gathered", "_link", "_owner", "_round", "level", "refusal")
+    __slots__ = ("_gathered", "_link", "_owner", "_round", "_used_s", "_written", "level", "refusal")
 
     def __init__(self, owner: Barriers, level: Level) -> None:
         self.level = level
@@ -73,20 +82,35 @@ class Barrier:
         self._owner = owner
         self._link: RedisLink | None = None
         self._gathered: list[_Waiter] = []
-        # The round in progress; empty between rounds.
-        self._round: list[_Waiter] = []
+        # Who waits for the round in progress; None between rounds.
+        self._round: list[_Waiter] | None = None
+        # The key that the newest round has written.
+        self._written = b""
+        self._used_s = perf_counter()
 
     def wait(self, key: bytes, history: str, done: Callable[[StorageError | None], None]) -> None:
         """Call done(None) once the replicas have all that was answered before this call, or done(error):
-        HistoryChanged, NotEnoughReplicas, LinkLost or another StorageError. It is never called before this
-        method returns.
+        HistoryChanged, NotEnoughReplicas, LinkLost, SlotUnavailable or another StorageError. It is never
+        called before this method returns.
 
         `key` is a key of the server that may be written; `history` is the server's history when it answered
         (RedisLink.history).
         """
-        self._gathered.append(_Waiter(key, history, done, perf_counter()))
-        if not self._round:
+        self._used_s = perf_counter()
+        self._gathered.append(_Waiter(key, history, done, self._used_s))
+        if self._round is None:
             self._begin()
+
+    def drop(self, has_gone: Callable[[bytes], bool]) -> None:
+        """End the waits for the keys for which `has_gone(key)` is true."""
+        waiting = [*(self._round or ()), *self._gathered]
+        self._gathered = [waiter for waiter in self._gathered if not has_gone(waiter.key)]
+        if self._round is not None:
+            self._round = [waiter for waiter in self._round if not has_gone(waiter.key)]
+        gone = SlotUnavailable("the key is on another server now")
+        for waiter in waiting:
+            if has_gone(waiter.key):
+                answer(waiter.done, gone)
 
     def _begin(self) -> None:
         """Begin a round, unless nobody waits. Without a connection the waiters wait for it."""
@@ -96,11 +120,12 @@ class Barrier:
         if not self._gathered or not self._link.connected:
             return
         self._round, self._gathered = self._gathered, []
-        write = pack_command("SET", self._round[0].key, "", "EX", _KEY_S)
+        self._written = self._round[0].key
+        write = pack_command("SET", self._written, "", "EX", _KEY_S)
         self._send([write, self._wait_command()], 2)
 
     def _came_up(self) -> None:
-        if not self._round:
+        if self._round is None:
             self._begin()
 
     def _wait_command(self) -> bytes:
@@ -114,7 +139,7 @@ class Barrier:
 
         def arrived(reply: memoryview | StorageError) -> None:
             if isinstance(reply, StorageError):
-                self._end(domain_error(reply))
+                self._unsent(domain_error(reply))
                 return
             self._waited(parse_replies(reply, replies)[-1])
 
@@ -137,6 +162,16 @@ class Barrier:
         else:
             self._end(shortage)
 
+    def _unsent(self, error: StorageError) -> None:
+        """The write was refused, or the connection broke. If only the key of the write is on another server,
+        those who wait for other keys wait for the next round.
+        """
+        if isinstance(error, SlotUnavailable):
+            waiting = self._round or ()
+            self._round = [waiter for waiter in waiting if waiter.key == self._written]
+            self._gathered[:0] = [waiter for waiter in waiting if waiter.key != self._written]
+        self._end(error)
+
     def _refused(self, fault: StorageError) -> StorageError:
         """The error of WAIT or WAITAOF, which the server does not know or cannot do."""
         self.refusal = NotEnoughReplicas(f"the server cannot wait for {self.level}: {fault}")
@@ -151,10 +186,10 @@ class Barrier:
         """End the round. A caller that waits again when it is answered takes part in the next round."""
         assert self._link is not None
         history, now_s = self._link.history, perf_counter()
-        for waiter in self._round:
+        for waiter in self._round or ():
             BARRIER_WAITS.observe(now_s - waiter.since_s)
             answer(waiter.done, error or self._mismatch(waiter, history))
-        self._round = []
+        self._round = None
         self._begin()
 
     def _mismatch(self, waiter: _Waiter, history: str) -> StorageError | None:
@@ -168,9 +203,18 @@ class Barrier:
         self._link.reset(reason)
         return LinkLost(f"the connection of the barrier: {reason}")
 
-    def close(self) -> None:
-        """Begin no further round."""
+    @property
+    def is_unused(self) -> bool:
+        """Whether nobody has waited for some time."""
+        waits = self._round is not None or bool(self._gathered)
+        return not waits and perf_counter() - self._used_s > _UNUSED_S
+
+    async def close(self) -> None:
+        """Close the connection; waiters get no answer."""
         self._gathered.clear()
+        if self._link is not None:
+            self._owner.links.remove(self._link)
+            await self._link.close()
 
 
 class Primary(Protocol):
@@ -228,6 +272,13 @@ class Barriers:
             found = self._by_level[level] = Barrier(self, level)
         found.wait(key, history, done)
 
+    def drop(self, has_gone: Callable[[bytes], bool]) -> None:
+        """The server does not hold the keys any more for which `has_gone(key)` is true: end the waits for
+        them with SlotUnavailable.
+        """
+        for barrier in list(self._by_level.values()):
+            barrier.drop(has_gone)
+
     def refusal(self, level: Level) -> NotEnoughReplicas | None:
         """Why the server cannot give this level now; None if it can, or if that is unknown."""
         known = self._by_level.get(level)
@@ -243,9 +294,16 @@ class Barriers:
             "min.insync.replicas asks for besides the primary"
         )
 
+    async def close_unused(self) -> None:
+        """Close the connections that nobody has waited for lately."""
+        for level, barrier in list(self._by_level.items()):
+            # A wait may have begun while the connection of another level was closed.
+            if barrier.is_unused:
+                del self._by_level[level]
+                await barrier.close()
+
     async def close(self) -> None:
         """Close all connections; waiters get no answer."""
-        for barrier in self._by_level.values():
-            barrier.close()
-        for link in self.links:
-            await link.close()
+        while self._by_level:
+            _, barrier = self._by_level.popitem()
+            await barrier.close()

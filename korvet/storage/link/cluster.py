@@ -20,7 +20,7 @@ from korvet.storage.link.slots import SLOTS, parse_slots, redirected_to, slot_of
 from korvet.supervisor import end, keep, once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 
     from korvet.storage.errors import RedisFault
     from korvet.storage.link.address import RedisAddress
@@ -142,7 +142,7 @@ class Cluster:
             if self._owners[slot] is refused_by:
                 if lossy:
                     self._report_moved({slot})
-                self._assign(slot, server)
+                self._assign({slot: server})
 
     def refresh_soon(self) -> None:
         """See SlotMap."""
@@ -220,15 +220,19 @@ class Cluster:
         }
         lossy = await _lossy(takeovers)
         self._report_moved({slot for slot, old, new in changed if (old, new) in lossy})
-        for slot, _, owner in changed:
-            self._assign(slot, owner)
+        self._assign({slot: owner for slot, _, owner in changed})
         self._close_idle()
 
-    def _assign(self, slot: int, server: Server) -> None:
-        self._owners[slot] = server
-        links = self._slots.get(slot)
-        if links is not None:
-            links.move(server)
+    def _assign(self, owners: Mapping[int, Server]) -> None:
+        former_owners = {former for slot in owners if (former := self._owners[slot]) is not None}
+        for slot, server in owners.items():
+            self._owners[slot] = server
+            links = self._slots.get(slot)
+            if links is not None:
+                links.move(server)
+        for former in former_owners:
+            # The replicas of a former owner do not get later changes of these slots.
+            former.barriers.drop(lambda key: slot_of(key) in owners)
 
     def _report_moved(self, slots: Collection[int]) -> None:
         """Report that the servers of these slots may lack the newest writes from now on. Commands that

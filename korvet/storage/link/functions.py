@@ -36,7 +36,7 @@ _SCOPES: Final = (
     ("registry",),
     ("security",),
 )
-_PUBLIC_SCOPES: Final = (("_records", "_native", "native_append", "native_once"),)
+_PUBLIC_SCOPES: Final = (("_records", "_native", "native_append", "native_once"), ("pace",))
 
 
 @functools.cache
@@ -70,7 +70,7 @@ def library_source() -> str:
 
 @functools.cache
 def public_source() -> str:
-    """The code of the library for applications: korvet_xadd, korvet_xadd_once."""
+    """The code of the library for applications: korvet_xadd, korvet_xadd_once, korvet_pace."""
     return f"#!lua name={PUBLIC_LIBRARY}\n{_code(_PUBLIC_SCOPES)}"
 
 

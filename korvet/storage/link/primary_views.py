@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 
     from korvet.storage.link.slots import NodeAddress
 
-# Limits how long no server is used while a failover is in progress. Sentinels notice the promotion within a
-# second, unless it fails.
-HOLD_S: Final = 2.0
+# Limits how long no server is used while a sentinel performs a failover. A promotion takes a second, on a
+# busy machine several. If it fails, the sentinel reports a failover in progress until its failover-timeout,
+# which may be minutes.
+HOLD_S: Final = 10.0
 _IN_PROGRESS: Final = "failover_in_progress"
 
 
@@ -55,30 +56,27 @@ class PrimaryViews:
     def __init__(self, primary: NodeAddress) -> None:
         """`primary`: the server to use until the first view is known."""
         self._views: dict[Hashable, View] = {None: View(primary, -1)}
-        self._held_since_s: float | None = None
+        self._failing_over_since_s: dict[Hashable, float] = {}
 
-    def note(self, sentinel: Hashable, view: View) -> None:
-        """The newest view of a sentinel."""
+    def note(self, sentinel: Hashable, view: View, now_s: float) -> None:
+        """The newest view of a sentinel. It stays when the sentinel does not answer: the sentinel may still
+        promote a replica.
+        """
         self._views[sentinel] = view
-
-    def lost(self, sentinel: Hashable) -> None:
-        """The sentinel does not answer: its failover may have ended, the rest of its view stays."""
-        view = self._views.get(sentinel)
-        if view is not None:
-            self._views[sentinel] = View(view.primary, view.epoch)
+        if view.failing_over:
+            self._failing_over_since_s.setdefault(sentinel, now_s)
+        else:
+            self._failing_over_since_s.pop(sentinel, None)
 
     def primary(self, now_s: float) -> NodeAddress | None:
         """The server to use; None to use none until the promotion, for at most HOLD_S."""
         newest = newest_of(self._views.values())
-        if not newest.failing_over:
-            self._held_since_s = None
-        elif self._held_since_s is None:
-            self._held_since_s = now_s
-        if self._held_since_s is not None and now_s < self._held_since_s + HOLD_S:
-            return None
+        for sentinel, since_s in self._failing_over_since_s.items():
+            if self._views[sentinel].epoch == newest.epoch and now_s < since_s + HOLD_S:
+                return None
         return newest.primary
 
 
 def newest_of(views: Iterable[View]) -> View:
     """The view that is right, of at least one."""
-    return max(views, key=lambda view: (view.epoch, view.failing_over))
+    return max(views, key=lambda view: view.epoch)

@@ -22,7 +22,7 @@ from korvet.storage.link.clock import steady_s
 from korvet.storage.link.connection import Connection
 from korvet.storage.link.counts import counts_of
 from korvet.storage.link.replication import parse_replication
-from korvet.supervisor import keep
+from korvet.supervisor import end, keep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -201,10 +201,7 @@ class RedisLink(Caller):
     async def close(self) -> None:
         """Close the link for good; commands in flight fail with LinkLost."""
         self._closed = True
-        if self._reconnecting is not None:
-            self._reconnecting.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._reconnecting
+        await end(self._reconnecting)
         connection = self._connection
         self._drop()
         if connection is not None and connection.transport is not None:
@@ -300,12 +297,18 @@ class RedisLink(Caller):
         if self.silent_ms >= self.address.timeout_ms:
             connection.abort(f"it sent no reply for {self.address.timeout_ms} ms")
             return
-        # The reply to PING could not be told from a message of a channel.
-        if not connection.waiting and self._on_push is None:
-            connection.send(_PING, lambda reply: None)
+        if not connection.waiting:
+            connection.send(_PING, self._pinged)
         self._check_later(connection)
         if self.silent_ms and self.on_silent is not None:
             self.on_silent()
+
+    def _pinged(self, reply: memoryview | StorageError) -> None:
+        """PING was answered, or a message of a channel came before its answer, which then counts as a
+        message.
+        """
+        if self._on_push is not None and not isinstance(reply, StorageError):
+            self._on_push()
 
     def _faulted(self, fault: RedisFault) -> None:
         if self.on_fault is not None:

@@ -12,6 +12,7 @@ from korvet.storage.link.info import parse_info
 _NAMED: Final = re.compile(r"slave\d+")
 # A replica reports its offset every second. Redis and Valkey have the same limit for min-replicas-to-write.
 _MOST_LAG_S: Final = 10
+_ONLINE: Final = "online"
 
 
 class Replica(msgspec.Struct, frozen=True):
@@ -30,7 +31,14 @@ class Replica(msgspec.Struct, frozen=True):
     @property
     def is_in_sync(self) -> bool:
         """Whether the replica follows the primary."""
-        return self.state == "online" and self.lag_s <= _MOST_LAG_S
+        return self.state == _ONLINE and self.lag_s <= _MOST_LAG_S
+
+    @property
+    def takes_snapshot(self) -> bool:
+        """Whether this is a tool that receives one snapshot, as `korvet backup` and `redis-cli --rdb` do, and
+        never follows the primary.
+        """
+        return not self.port and self.state != _ONLINE
 
 
 class Replication(msgspec.Struct, frozen=True):
@@ -53,6 +61,11 @@ class Replication(msgspec.Struct, frozen=True):
     """Connected replicas, including those that are not named."""
     replicas: tuple[Replica, ...]
     """The named replicas, in the server's order."""
+
+    @property
+    def standing(self) -> tuple[Replica, ...]:
+        """The named replicas without tools that receive one snapshot."""
+        return tuple(replica for replica in self.replicas if not replica.takes_snapshot)
 
     @property
     def in_sync(self) -> int:

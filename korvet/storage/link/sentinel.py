@@ -156,7 +156,7 @@ class NamedPrimary(OneServer):
         self._target = target
         self._views = PrimaryViews((server.address.host, server.address.port))
         self._sentinels = [
-            _Sentinel(each, target.name, self._answered, self._unanswered, self._is_urgent)
+            _Sentinel(each, target.name, self._answered, self._follow, self._is_urgent)
             for each in target.sentinels
         ]
         server.on_down = server.on_silent = self._ask_soon
@@ -174,11 +174,7 @@ class NamedPrimary(OneServer):
         return self._server.silent or not self._server.connected
 
     def _answered(self, sentinel: _Sentinel, view: View) -> None:
-        self._views.note(sentinel, view)
-        self._follow()
-
-    def _unanswered(self, sentinel: _Sentinel) -> None:
-        self._views.lost(sentinel)
+        self._views.note(sentinel, view, asyncio.get_running_loop().time())
         self._follow()
 
     def _follow(self) -> None:
@@ -208,7 +204,7 @@ class _Sentinel:
         address: RedisAddress,
         name: str,
         answered: Callable[[_Sentinel, View], None],
-        unanswered: Callable[[_Sentinel], None],
+        unanswered: Callable[[], None],
         is_urgent: Callable[[], bool],
     ) -> None:
         self._name = name
@@ -249,7 +245,7 @@ class _Sentinel:
             if self._link.connected:
                 await self._look()
             else:
-                self._unanswered(self)
+                self._unanswered()
             await asyncio.sleep(_SPACING_S)
 
     async def _look(self) -> None:
@@ -258,6 +254,6 @@ class _Sentinel:
                 view = await _ask(self._link, self._name)
         except (StorageError, TimeoutError) as error:
             causes.warn(error, "%s does not return the primary: %s", self._link.address.named, error)
-            self._unanswered(self)
+            self._unanswered()
         else:
             self._answered(self, view)

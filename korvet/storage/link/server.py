@@ -58,6 +58,10 @@ class Links(Protocol):
         """The server that holds the keys now."""
 
     @property
+    def is_moving(self) -> bool:
+        """Whether another server may have taken some of the keys already, and takes commands on them."""
+
+    @property
     def write(self) -> RedisLink:
         """The link for guarded appends. A command that is refused here because the keys have moved is not
         sent again.
@@ -172,6 +176,11 @@ class Server:
         return self
 
     @property
+    def is_moving(self) -> bool:
+        """See Links: this server keeps its keys."""
+        return False
+
+    @property
     def address(self) -> RedisAddress:
         """Where the links lead to."""
         return self.write.address
@@ -226,6 +235,7 @@ class Server:
                 # INFO may be forbidden to the user.
                 self.replication = await self._ask_replication()
                 self._compare_history(self.replication)
+            await self.barriers.close_unused()
             await asyncio.sleep(_REPLICATION_INTERVAL_S)
 
     def _compare_history(self, found: Replication) -> None:

@@ -72,6 +72,11 @@ class SlotLinks:
         self.write_functions = SlotCaller(slot_map, slot, server, attrgetter("write_functions"))
         self.read = self.read_functions = SlotCaller(slot_map, slot, server, attrgetter("read_functions"))
 
+    @property
+    def is_moving(self) -> bool:
+        """See Links."""
+        return self.write_functions.has_asked or self.read.has_asked
+
     def move(self, server: Server) -> None:
         """The slot now belongs to another server."""
         self.server = server
@@ -103,6 +108,7 @@ class SlotCaller(Caller):
         "_server",
         "_slot",
         "_slot_map",
+        "has_asked",
     )
 
     def __init__(
@@ -114,6 +120,8 @@ class SlotCaller(Caller):
         self._server = server
         self._caller_of = caller_of
         self._caller = caller_of(server)
+        self.has_asked = False
+        """Whether a node that imports the slot has executed commands since the slot moved last."""
         self._outstanding = 0
         # Counts the calls of `drop`.
         self._era = 0
@@ -134,6 +142,7 @@ class SlotCaller(Caller):
     def move(self, server: Server) -> None:
         """Send to another server as soon as the present one has answered all its commands."""
         self._server = server
+        self.has_asked = False
         if self._outstanding:
             self._holding = True
         elif not self._holding:
@@ -247,6 +256,7 @@ class SlotCaller(Caller):
             target = self._slot_map.server_at(redirected_to(fault, self._server.address.host))
             if not await connected_soon(target):
                 return SlotUnavailable(f"no connection to {target.address}")
+            self.has_asked = True
             return await self._ask(target, payload)
         era = self._era
         if fault.code == "MOVED":

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from korvet.storage.errors import HistoryChanged, LinkLost, NotEnoughReplicas, StorageError
+from korvet.storage.errors import (
+    HistoryChanged,
+    LinkLost,
+    NotEnoughReplicas,
+    RedisFault,
+    SlotUnavailable,
+    StorageError,
+)
 from korvet.storage.link import barrier
 from korvet.storage.link.barrier import Barriers, Level
 from korvet.storage.link.replication import parse_replication
@@ -27,6 +35,7 @@ class Link:
         self.connected = True
         self.primary_only = True
         self.history = "h"
+        self.closed = 0
         self.sent: list[tuple[Any, Callable[[Any], None]]] = []
         self.resets: list[str] = []
         self.on_up: Callable[[], None] | None = None
@@ -39,6 +48,9 @@ class Link:
 
     def reset(self, reason: str) -> None:
         self.resets.append(reason)
+
+    async def close(self) -> None:
+        self.closed += 1
 
 
 class Primary:
@@ -69,8 +81,10 @@ def primary(link: Link) -> Primary:
     return Primary()
 
 
-def wait(primary: Primary, done: Callable[[StorageError | None], None], history: str = "h") -> None:
-    primary.barriers.wait(LEVEL, b"key", history, done)
+def wait(
+    primary: Primary, done: Callable[[StorageError | None], None], history: str = "h", key: bytes = b"key"
+) -> None:
+    primary.barriers.wait(LEVEL, key, history, done)
 
 
 def test_who_comes_during_a_round_waits_for_the_next_one(primary: Primary, link: Link) -> None:
@@ -148,3 +162,117 @@ def test_a_lost_connection_is_waited_for(primary: Primary, link: Link) -> None:
     link.on_up()
     link.reply(WRITTEN_AND_ENOUGH)
     assert outcomes[1:] == [None]
+
+
+@pytest.mark.parametrize("code", ["ASK", "MOVED"])
+def test_a_key_that_moves_away_holds_back_no_other(primary: Primary, link: Link, code: str) -> None:
+    outcomes: dict[bytes, StorageError | None] = {}
+    for key in (b"round", b"moving", b"staying", b"other"):
+        wait(primary, partial(outcomes.__setitem__, key), key=key)
+    link.reply(WRITTEN_AND_ENOUGH)
+    link.reply(RedisFault(f"{code} 7 host:1", code))
+    assert isinstance(outcomes.pop(b"moving"), SlotUnavailable)
+    payload, _ = link.sent[0]
+    assert b"staying" in payload[0]
+    link.reply(WRITTEN_AND_ENOUGH)
+    assert outcomes == dict.fromkeys((b"round", b"staying", b"other"))
+
+
+def test_a_refused_round_fails_for_those_who_wait_for_its_key(primary: Primary, link: Link) -> None:
+    """Also if the wait that began the round has ended."""
+    outcomes: list[tuple[bytes, StorageError | None]] = []
+    for key in (b"round", b"a", b"b", b"a"):
+        wait(primary, lambda error, key=key: outcomes.append((key, error)), key=key)  # type: ignore[misc]
+    link.reply(WRITTEN_AND_ENOUGH)
+    link.reply(RedisFault("MOVED 7 host:1", "MOVED"))
+    assert [(key, type(error)) for key, error in outcomes[1:]] == [(b"a", SlotUnavailable)] * 2
+    for key in (b"c", b"d"):
+        wait(primary, lambda error, key=key: outcomes.append((key, error)), key=key)  # type: ignore[misc]
+    link.reply(WRITTEN_AND_ENOUGH)
+    primary.barriers.drop(lambda key: key == b"c")
+    link.reply(RedisFault("MOVED 7 host:1", "MOVED"))
+    link.reply(WRITTEN_AND_ENOUGH)
+    assert [(key, error) for key, error in outcomes if error is None] == [
+        (b"round", None),
+        (b"b", None),
+        (b"d", None),
+    ]
+
+
+def test_nobody_waits_for_a_server_that_has_given_the_key_away(primary: Primary, link: Link) -> None:
+    outcomes: list[tuple[bytes, StorageError | None]] = []
+    for key in (b"a1", b"a2", b"b2"):
+        wait(primary, lambda error, key=key: outcomes.append((key, error)), key=key)  # type: ignore[misc]
+    primary.barriers.drop(lambda key: key.startswith(b"a"))
+    assert [(key, type(error)) for key, error in outcomes] == [
+        (b"a1", SlotUnavailable),
+        (b"a2", SlotUnavailable),
+    ]
+    wait(primary, lambda error: outcomes.append((b"b3", error)), key=b"b3")
+    assert len(link.sent) == 1, "the round goes on, although nobody waits for it"
+    link.reply(WRITTEN_AND_ENOUGH)
+    assert len(outcomes) == 2
+    link.reply(WRITTEN_AND_ENOUGH)
+    assert outcomes[2:] == [(b"b2", None), (b"b3", None)]
+
+
+def test_who_waits_no_longer_may_wait_at_another_level(primary: Primary) -> None:
+    dropped: list[StorageError | None] = []
+
+    def again(error: StorageError | None) -> None:
+        dropped.append(error)
+        primary.barriers.wait(Level(2), b"key", "h", dropped.append)
+
+    wait(primary, again)
+    primary.barriers.drop(lambda key: True)
+    assert [type(error) for error in dropped] == [SlotUnavailable]
+
+
+def test_the_connection_of_an_unused_level_is_closed(
+    primary: Primary, link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes: list[StorageError | None] = []
+    monkeypatch.setattr(barrier, "_UNUSED_S", -1.0)
+    wait(primary, outcomes.append)
+    asyncio.run(primary.barriers.close_unused())
+    assert primary.barriers.links == [link]
+    link.reply(WRITTEN_AND_ENOUGH)
+    asyncio.run(primary.barriers.close_unused())
+    assert not primary.barriers.links
+    assert link.closed == 1
+    wait(primary, outcomes.append)
+    link.reply(WRITTEN_AND_ENOUGH)
+    assert outcomes == [None, None]
+
+
+@pytest.mark.parametrize("method", ["close_unused", "close"])
+def test_levels_are_used_while_connections_are_closed(
+    primary: Primary, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    outcomes: list[StorageError | None] = []
+    links: list[Link] = []
+
+    class Closing(Link):
+        async def close(self) -> None:
+            await super().close()
+            if len(links) == 2:
+                for level in (Level(1), Level(2), Level(2), Level(3)):
+                    primary.barriers.wait(level, b"key", "h", outcomes.append)
+
+    def begin(*_: object) -> Link:
+        links.append(Closing())
+        return links[-1]
+
+    monkeypatch.setattr(barrier.RedisLink, "begin", begin)
+    monkeypatch.setattr(barrier, "_UNUSED_S", 0.0)
+    for level in (Level(1), Level(2)):
+        primary.barriers.wait(level, b"key", "h", lambda error: None)
+        links[-1].reply(WRITTEN_AND_ENOUGH)
+    asyncio.run(getattr(primary.barriers, method)())
+    if method == "close":
+        assert all(link.closed for link in links)
+        return
+    for link in primary.barriers.links:
+        while link.sent:  # type: ignore[attr-defined]
+            link.reply(memoryview(b"+OK\r\n:9\r\n"))  # type: ignore[attr-defined]
+    assert outcomes == [None] * 4

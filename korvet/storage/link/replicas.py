@@ -1,0 +1,71 @@
+"""Waits until the replicas of the server that holds some keys have all changes of them."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from korvet.records.kernel import pack_command
+from korvet.storage.errors import (
+    HistoryChanged,
+    NotEnoughReplicas,
+    NotReplicated,
+    SlotUnavailable,
+    StorageError,
+    domain_error,
+)
+from korvet.storage.link.futures import awaited
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from korvet.storage.link.barrier import Level
+    from korvet.storage.link.server import Links
+
+
+def await_replicas(
+    links: Links,
+    level: Level,
+    held: bytes,
+    barrier_key: bytes,
+    history: str,
+    done: Callable[[StorageError | None], None],
+) -> None:
+    """Call done(None) once the replicas have all changes of the key `held` that were answered; or
+    done(error), see Barrier.wait. It is never called before this function returns.
+
+    `barrier_key` is a key that may be written, in the same slot; `history` is that of the server when it
+    answered. While a node of a cluster imports the slot and has the key already, the error is
+    SlotUnavailable: the replicas of the former node would prove nothing.
+    """
+    server = links.server
+    wait = partial(server.barriers.wait, level, barrier_key, history, done)
+
+    def located(reply: memoryview | StorageError) -> None:
+        if isinstance(reply, StorageError):
+            done(domain_error(reply))
+        else:
+            wait()
+
+    if links.is_moving:
+        server.read.send(pack_command("EXISTS", held), located)
+    else:
+        wait()
+
+
+async def replicated(
+    links: Links, level: Level, held: bytes, barrier_key: bytes, history: str, timeout_s: float
+) -> None:
+    """Wait until the replicas have all changes of a key that were answered; see `await_replicas`.
+
+    Raises NotReplicated if replicas are missing or late, or if another server has taken over; and other
+    errors of Barrier.wait.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            await awaited(partial(await_replicas, links, level, held, barrier_key, history))
+    except TimeoutError:
+        raise NotReplicated(f"the replicas do not have the change within {timeout_s:g} s") from None
+    except (NotEnoughReplicas, HistoryChanged, SlotUnavailable) as error:
+        raise NotReplicated(str(error)) from error
