@@ -1,6 +1,7 @@
 """DeleteRecords (key 21), versions 0-2 (KIP-107).
 
-Deletes all records before an offset; -1 means the log end. With sparse offsets, the returned log start is the
+Deletes all records before an offset, which is the high watermark at most; -1 means the high watermark. The
+response waits for the replicas that the topic asks for. With sparse offsets, the returned log start is the
 next existing offset. A topic that is only compacted returns POLICY_VIOLATION, an internal topic
 INVALID_TOPIC_EXCEPTION. v2 is flexible.
 """
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.common.errors import error_code_of
+from korvet.protocol.durations import milliseconds
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import answer_each
@@ -21,7 +23,7 @@ from korvet.storage.errors import StorageError
 if TYPE_CHECKING:
     from korvet.api.common.context import RequestContext
 
-_LOG_END: Final = -1
+_WATERMARK: Final = -1
 _NONE: Final = -1
 
 
@@ -37,13 +39,13 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 @api(21, "DeleteRecords", (0, 2), refuse=refuse)
 async def delete_records(context: RequestContext, request: Any) -> Any:
     """Delete from all partitions at once, each on its own."""
-    answers = await answer_each(request.topics, partial(_delete, context))
+    answers = await answer_each(request.topics, partial(_delete, context, milliseconds(request.timeout)))
     topics = tuple(_topic(context, name, found) for name, found in answers)
     return context.make("DeleteRecordsResponse", topics=topics)
 
 
 async def _delete(
-    context: RequestContext, name: str, asked: Any, repeated: bool
+    context: RequestContext, timeout_ms: int, name: str, asked: Any, repeated: bool
 ) -> tuple[int, int, ErrorCode]:
     """Partition, log start, error."""
     index, directory = asked.partition_index, context.services.topics
@@ -62,7 +64,7 @@ async def _delete(
     if not directory.policy(topic).deletes:
         return index, _NONE, ErrorCode.policy_violation
     try:
-        start = await log.trimming.delete_before(None if asked.offset == _LOG_END else asked.offset)
+        start = await log.delete_before(None if asked.offset == _WATERMARK else asked.offset, timeout_ms)
     except StorageError as failed:
         return index, _NONE, error_code_of(failed)
     return index, start, ErrorCode.none

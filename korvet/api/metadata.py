@@ -1,9 +1,10 @@
 """Metadata (key 3), versions 0-13.
 
-A topic that the request creates has a leader at once, and is returned like an existing one. Replicas of Redis
-are shown as replicas of the partition; their node IDs, from 1,000,000,001 on, are not in the list of brokers.
-In v1 null means all topics; v4 lets the client forbid auto-creation, v8 adds authorized operations (KIP-430),
-v9 is flexible, v10 adds topic IDs (KIP-516), v12 lookup by ID, v13 a top-level error.
+A topic that the request creates has a leader at once, and is returned like an existing one; with
+LEADER_NOT_AVAILABLE if replicas that `min.insync.replicas` asks for lack it. Replicas of Redis are shown as
+replicas of the partition; their node IDs, from 1,000,000,001 on, are not in the list of brokers. In v1 null
+means all topics; v4 lets the client forbid auto-creation, v8 adds authorized operations (KIP-430), v9 is
+flexible, v10 adds topic IDs (KIP-516), v12 lookup by ID, v13 a top-level error.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from korvet.api.common.replicas import copies_of
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import sliced
+from korvet.storage.errors import NotReplicated
 from korvet.topics.errors import NameCollision, TopicError
 from korvet.topics.internal import INTERNAL_TOPICS
 
@@ -135,10 +137,16 @@ async def _one(context: RequestContext, asked: Any, may_create: bool) -> Topic |
             or context.may(Operation.CREATE, ResourceType.TOPIC, asked.name)
         ):
             return _failed(context, asked.name, None, ErrorCode.topic_authorization_failed)
+        writes = context.services.shared_writes
+        before = writes.before()
         try:
             topic = await directory.get_or_create(asked.name)
+            # In a cluster, another server would acknowledge records of a topic that a failover can take away.
+            await writes.replicated(before)
         except TopicError as refused:
             return _failed(context, asked.name, None, _error(context, refused))
+        except NotReplicated:
+            return _failed(context, asked.name, None, ErrorCode.leader_not_available)
     return topic
 
 

@@ -1,9 +1,8 @@
 """OffsetForLeaderEpoch (key 23), versions 2-4 (KIP-320).
 
-After a change of leader, a consumer asks whether records that it has read were lost. With dense offsets, the
-result is the offset at which the next leader took over. Clock offsets are never assigned twice, so every
-epoch reaches to the log end. v2 adds the client's leader epoch, v3 distinguishes replicas from consumers, v4
-is flexible.
+After a change of leader, a consumer asks whether records that it has read were lost. The result is the log
+end, unless Redis may have lost writes since that epoch: then it is the log end that the next leader found.
+v2 adds the client's leader epoch, v3 distinguishes replicas from consumers, v4 is flexible.
 """
 
 from __future__ import annotations

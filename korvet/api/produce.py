@@ -201,23 +201,12 @@ class _Produce(msgspec.Struct, eq=False):
         return append.unpacked is not None
 
     def _begin_later(self, append: _PartitionAppend, added: AddRequest | None) -> None:
-        """Decompress and append a batch once there is memory for it, and its transaction is known.
+        """Decompress a batch once there is memory for it, and append it if it is in its transaction.
 
         The connection takes no requests until then, because these would reach the log before this one.
         """
         if self._resume_client is None:
             self._resume_client = self._context.client.hold_back()
-        if added is None:
-            self._unpack(append)
-            return
-
-        def replied(reply: Any) -> None:
-            version = self._context.api_version
-            self._continue(append, lambda: check_reply(reply, version), lambda: self._unpack(append))
-
-        self._context.services.transactions.add(added, replied)
-
-    def _unpack(self, append: _PartitionAppend) -> None:
         place, header, records = append.place, append.header, append.records
         assert place is not None
         assert header is not None
@@ -228,9 +217,12 @@ class _Produce(msgspec.Struct, eq=False):
                 if isinstance(outcome, BatchError):
                     raise outcome
                 append.unpacked = outcome
-                self._append(append)
+                if added is None:
+                    self._append(append)
+                else:
+                    self._context.services.transactions.add(added, partial(self._added_unpacked, append))
 
-            self._continue(append, append_unpacked, self._begin_next)
+            self._continue(append, append_unpacked, self._begin_next if added is None else _wait)
 
         if self._context.client.closed and self._request.acks:
             # No client waits for the answer, and the producer sends the batch again.
@@ -239,6 +231,17 @@ class _Produce(msgspec.Struct, eq=False):
             return
         most_bytes = place.policy.max_decompressed_message_bytes
         self._context.services.unpacking.soon(records, header, most_bytes, unpacked)
+
+    def _added_unpacked(self, append: _PartitionAppend, reply: Any) -> None:
+        """The transaction coordinator has replied: append a decompressed batch, or refuse it. Later the
+        transaction could have ended, and the batch would open another one that nobody ends.
+        """
+
+        def append_added() -> None:
+            check_reply(reply, self._context.api_version)
+            self._append(append)
+
+        self._continue(append, append_added, self._begin_next)
 
     def _continue(self, append: _PartitionAppend, step: Callable[[], None], then: Callable[[], None]) -> None:
         """Continue with a batch that has waited: `step`, and `then` if that succeeds. If `step` fails, the
@@ -394,3 +397,7 @@ class _Produce(msgspec.Struct, eq=False):
                 self._context.client.close(f"Produce with acks=0 failed: {failed[0].error.name}")
         else:
             self._respond([encode_response(self._context.api_version, self._answers, self._throttle_ms)])
+
+
+def _wait() -> None:
+    """Begin nothing: `_added_unpacked` goes on when the coordinator has replied."""

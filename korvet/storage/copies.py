@@ -59,7 +59,7 @@ class PartitionCopies:
     def look(self) -> None:
         """Count the replicas of all servers."""
         servers = self._router.servers()
-        counts = [len(server.replication.replicas) for server in servers if server.replication is not None]
+        counts = [len(server.replication.standing) for server in servers if server.replication is not None]
         # Nothing follows while those of one server are unknown.
         if counts and len(counts) == len(servers):
             now_s = self._clock_s()
@@ -86,5 +86,5 @@ class PartitionCopies:
         replication = server.replication
         if replication is None:
             return Copies(self._expected)
-        attached = len(replication.replicas)
+        attached = len(replication.standing)
         return Copies(max(self._expected, attached), attached, replication.in_sync)

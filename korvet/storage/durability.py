@@ -93,7 +93,7 @@ def outlooks(server: ServerFacts, setup: Setup) -> tuple[Outlook, ...]:
         _disk_full(server, setup),
         _memory_full(server, restart),
     ]
-    if server.replication.replicas:
+    if server.replication.standing:
         found += [_replica(server, setup), _planned(server, setup), _primary(server, setup)]
         found.append(_split(server, setup))
     else:
@@ -120,7 +120,7 @@ def merged(found: Mapping[str, Sequence[Outlook]]) -> list[tuple[Outlook, tuple[
 
 def describe_replicas(replication: Replication) -> str:
     """How many replicas there are, and how far the last one in sync is behind."""
-    replicas = replication.replicas
+    replicas = replication.standing
     text = f"{replication.in_sync} of {len(replicas)} in sync" if replicas else "none"
     followers = [replica for replica in replicas if replica.is_in_sync]
     if followers:
@@ -178,7 +178,7 @@ def _without_file(server: ServerFacts, failure: Failure) -> Outlook:
         text = f"everything since the last snapshot is lost, now {server.unsaved_changes} changes"
         return Outlook(failure, Loss.SOME, text, advice)
     text = "everything is lost, because the server keeps no files"
-    if server.replication.replicas:
+    if server.replication.standing:
         text += "; the replicas then copy the empty server, unless one was promoted before"
     return Outlook(failure, Loss.EVERYTHING, text, advice, is_fault=True)
 
@@ -279,7 +279,7 @@ def _planned(server: ServerFacts, setup: Setup) -> Outlook:
 
 
 def _split(server: ServerFacts, setup: Setup) -> Outlook:
-    needed, count = server.min_replicas_to_write, len(server.replication.replicas)
+    needed, count = server.min_replicas_to_write, len(server.replication.standing)
     advice = _more_copies(server)
     if server.cluster:
         known = server.node_timeout_s is not None
@@ -302,13 +302,13 @@ def _flush_always(setup: Setup) -> str:
 
 
 def _more_copies(server: ServerFacts) -> str:
-    copies = len(server.replication.replicas) + 1
+    copies = len(server.replication.standing) + 1
     return f"set min.insync.replicas {copies} (acks=all then stops while a replica is lost)"
 
 
 def _on_all_replicas(server: ServerFacts) -> Callable[[Level], bool]:
     """Whichever replica takes over has what was acknowledged."""
-    return lambda level: level.replicas >= len(server.replication.replicas)
+    return lambda level: level.replicas >= len(server.replication.standing)
 
 
 def _flushed(level: Level) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from korvet.storage.durability import Loss, describe_replicas, merged, outlooks, refusing_topics
 from korvet.storage.errors import StorageError
@@ -44,6 +44,17 @@ class OpenTransaction(NamedTuple):
     """When its producer wrote last, in ms since the epoch."""
 
 
+class UnreadableTransactions(NamedTuple):
+    """A partition whose notes of open transactions are damaged."""
+
+    stream: str
+    reason: str
+
+
+TransactionNote: TypeAlias = OpenTransaction | UnreadableTransactions
+"""What Redis notes of an open transaction."""
+
+
 def durability_findings(found: Mapping[str, ServerFacts | StorageError], setup: Setup) -> Iterator[Finding]:
     """What each kind of failure can lose, and whether topics have the replicas that they ask for. `found`: by
     server its facts, or why it does not report them.
@@ -56,7 +67,7 @@ def durability_findings(found: Mapping[str, ServerFacts | StorageError], setup: 
             facts[place] = reported
     for place, server in facts.items():
         where = f", {place}" if len(found) > 1 else ""
-        late = server.replication.in_sync < len(server.replication.replicas)
+        late = server.replication.in_sync < len(server.replication.standing)
         yield Finding(f"replicas{where}", WARNING if late else OK, describe_replicas(server.replication))
         if refusing := refusing_topics(server, setup.levels):
             yield Finding(f"acks=all{where}", FAULT, refusing)
@@ -89,12 +100,15 @@ def _advice(verdict: Verdict) -> str:
     return "; load the same module into every replica, or detach the replica"
 
 
-def transaction_findings(opened: Iterable[OpenTransaction], now_ms: int) -> Iterator[Finding]:
+def transaction_findings(opened: Iterable[TransactionNote], now_ms: int) -> Iterator[Finding]:
     """The transactions that have been idle for longer than a transaction may take. Consumers with
     `read_committed` wait for them.
     """
     count = hanging = 0
     for each in opened:
+        if isinstance(each, UnreadableTransactions):
+            yield Finding(each.stream, FAULT, f"its transactions cannot be read: {each.reason}")
+            continue
         count += 1
         if now_ms - each.seen_ms > _HANGING_MS:
             hanging += 1

@@ -160,25 +160,35 @@ class Logs:
         if epoch is None:
             opened.close(self._not_led(topic.name, partition))
         else:
-            # Before the log's first append, so that Redis refuses appends of earlier leaders from then on.
-            history = opened.links.server.write.history
-            claim = packed_claim(self._resources.commands.keyspace, topic, partition, epoch, history)
             opened.hold_reads()
-            opened.links.write_functions.send(claim, partial(self._claimed, opened))
+            self._claim(opened)
         return opened
+
+    def _claim(self, opened: PartitionLog) -> None:
+        """Claim a log's partition: before its first append, so that Redis refuses appends of earlier leaders
+        from then on.
+        """
+        keyspace, history = self._resources.commands.keyspace, opened.links.server.write.history
+        claim = packed_claim(keyspace, opened.topic, opened.partition, opened.leader_epoch, history)
+        opened.links.write_functions.send(claim, partial(self._claimed, opened))
 
     def _claimed(self, opened: PartitionLog, reply: memoryview | StorageError) -> None:
         refusal = domain_error(reply) if isinstance(reply, StorageError) else None
         if isinstance(refusal, FencedEpoch):
             opened.close(refusal)
             self.fenced(refusal)
-        elif isinstance(refusal, PASSING) and not isinstance(refusal, WritesRefused):
+        elif isinstance(refusal, WritesRefused):
+            # Readers are served nevertheless.
+            opened.await_claim(refusal, partial(self._claim, opened))
+            opened.release_reads()
+        elif isinstance(refusal, PASSING):
             # The partition is claimed again on its next use.
             opened.close(refusal)
             logs = self._logs.get(opened.topic.name, {})
             if logs.get(opened.partition) is opened:
                 del logs[opened.partition]
         else:
+            opened.claimed()
             opened.release_reads()
 
     def _not_led(self, topic: str, partition: int) -> StorageError:

@@ -26,7 +26,7 @@ async def log_outlooks(router: Router, setup: Setup) -> None:
             log.warning("Redis at %s does not report what failures can lose: %s", server.address, error)
             continue
         found[str(server.address)] = outlooks(facts, setup)
-        if facts.replication.replicas:
+        if facts.replication.standing:
             log.info("Redis at %s: replicas: %s", server.address, describe_replicas(facts.replication))
     kept = [
         _named(outlook.failure.value, servers)

@@ -2,47 +2,56 @@
 
 from __future__ import annotations
 
-import asyncio
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from korvet.storage.errors import NotEnoughReplicas, NotReplicated
 from korvet.storage.link.barrier import Level
-from korvet.storage.link.futures import awaited
+from korvet.storage.link.replicas import replicated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from korvet.storage.link.commands import Commands
+    from korvet.storage.link.server import Links
 
 # Longest wait for the replicas; clients of the admin APIs wait longer.
 _TIMEOUT_S: Final = 5.0
 
 
+class Before(NamedTuple):
+    """What was in force before some changes."""
+
+    level: Level
+    """What the broker asked for."""
+    history: str
+    """The history of the server that holds what is shared."""
+
+
 class SharedWrites:
-    """Waits until the replicas that the broker asks for have all changes that were made before."""
+    """Waits until the replicas that the broker asks for have some changes."""
 
     def __init__(self, commands: Commands, level: Callable[[], Level]) -> None:
         self._commands = commands
-        self.level = level
-        """Returns what the broker asks for now."""
+        self._level = level
 
-    async def replicated(self, before: Level) -> None:
-        """Wait for the changes. `before`: what the broker asked for before them. If they have changed that,
+    def before(self) -> Before:
+        """Call this before the changes."""
+        return Before(self._level(), self._links.server.write.history)
+
+    async def replicated(self, before: Before) -> None:
+        """Wait for the changes that were made since `before`. If they have changed what the broker asks for,
         the lower level is enough: the replicas for the higher one may be missing.
 
-        Raises NotReplicated if the replicas do not have the changes in time. Redis commands WAIT and WAITAOF.
+        Raises NotReplicated if the replicas do not have the changes in time, or if another server has taken
+        over since, which may lack them. Redis commands WAIT and WAITAOF.
         """
-        now = self.level()
-        level = Level(min(before.replicas, now.replicas), before.fsync and now.fsync)
-        if not level:
-            return
-        key = self._commands.keyspace.shared_barrier
-        server = self._commands.links(key).server
-        try:
-            async with asyncio.timeout(_TIMEOUT_S):
-                await awaited(partial(server.barriers.wait, level, key, server.write.history))
-        except TimeoutError:
-            raise NotReplicated(f"the replicas do not have the change within {_TIMEOUT_S:.0f} s") from None
-        except NotEnoughReplicas as error:
-            raise NotReplicated(str(error)) from error
+        now = self._level()
+        level = Level(min(before.level.replicas, now.replicas), before.level.fsync and now.fsync)
+        if level:
+            keys = self._commands.keyspace
+            await replicated(
+                self._links, level, keys.cluster, keys.shared_barrier, before.history, _TIMEOUT_S
+            )
+
+    @property
+    def _links(self) -> Links:
+        return self._commands.links(self._commands.keyspace.cluster)

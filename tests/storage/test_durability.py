@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from typing import TYPE_CHECKING, Any
 
+from click.testing import CliRunner
+
+from korvet.cli.app import korvet as korvet_command
 from korvet.cli.doctor import check_durability
 from korvet.storage.durability import Setup
+from korvet.storage.keys import Keyspace
 from korvet.storage.link.address import parse_url
 from korvet.storage.link.barrier import Level
 from korvet.storage.link.opening import connect
 from korvet.storage.outlook_log import log_outlooks
+from korvet.storage.store import Store
 from tests.support.polling import until
 from tests.support.ports import free_port
 
@@ -116,3 +122,28 @@ def test_the_log_has_a_line_for_each_failure_that_loses_something(
     lost = [(level, text.partition(":")[0]) for level, text in lines[2:]]
     assert ("WARNING", "if the Redis process dies and restarts") in lost
     assert ("INFO", "if somebody deletes the keys (FLUSHALL)") in lost
+
+
+def test_the_doctor_knows_the_dynamic_settings_of_all_brokers(
+    new_server: Callable[..., Server], prefix: str
+) -> None:
+    alone, keyspace = new_server(), Keyspace(prefix)
+
+    async def work() -> None:
+        store = await Store.open(alone.url, keyspace)
+        await store.catalogue.create("t", 1)
+        await store.close()
+
+    asyncio.run(work())
+
+    def refusing() -> list[str]:
+        arguments = ["doctor", "--redis", alone.url, "--keyspace", prefix, "--json"]
+        done = CliRunner(env={}).invoke(korvet_command, arguments)
+        return [each["text"] for each in json.loads(done.stdout) if each["subject"] == "acks=all"]
+
+    assert not refusing()
+    for broker, value in (("", b"2"), ("7", b"1")):
+        field = json.dumps([broker, "min.insync.replicas"], separators=(",", ":"))
+        alone.client.hset(keyspace.broker_configs, field, value)
+    (found,) = refusing()
+    assert found.startswith("1 of 1 topics refuse records: they need more replicas than 0")

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
 
-from korvet.storage.errors import OutOfOrderSequence, SequenceGap, UnknownProducer
+from korvet.storage.brokers.claims import claim
+from korvet.storage.errors import (
+    FencedEpoch,
+    OffsetOutOfRange,
+    OutOfOrderSequence,
+    SequenceGap,
+    UnknownProducer,
+    WritesRefused,
+)
 from korvet.storage.log.values import ProducerSequence
-from tests.storage.live_brokers import RECORD, WAIT_S, agreed, led, member_of, nodes, proxied_broker
-from tests.support.logs import append_own
+from tests.storage.live_brokers import RECORD, WAIT_S, agreed, broker, led, member_of, nodes, proxied_broker
+from tests.support.logs import append_own, read_log
 from tests.support.polling import until, until_async
 from tests.support.ports import free_port
 
@@ -73,6 +82,47 @@ def test_a_failover_that_may_lose_entries_raises_leader_epochs(
             assert lost[0] >= end
             if assignment == "dense":
                 assert base == end
+
+    asyncio.run(work())
+
+
+def test_lost_entries_are_not_out_of_range_before_leader_epochs_rise(
+    new_server: Callable[..., Server], prefix: str
+) -> None:
+    """The new primary takes no writes, so no lease is renewed. Consumers that have read lost entries wait for
+    the new epoch, which tells them where to continue; out of range, they would begin anywhere.
+    """
+    primary, replica, _ = replicated(new_server)
+
+    async def work() -> None:
+        async with proxied_broker(primary, prefix, 10_000) as (proxy, store):
+            topic = await store.catalogue.create("t", 1)
+            log = store.logs.get(topic, 0)
+            kept = (await append_own(log, RECORD)).base_offset
+            primary.client.set("sent", 1)
+            primary.client.wait(1, 5000)
+            replica.client.replicaof("NO", "ONE")
+            replica.client.config_set("min-replicas-to-write", 1)
+            lost = (await append_own(log, RECORD)).base_offset
+            version = member_of(store).assignment.version
+            proxy.socket = replica.socket
+            await proxy.cut()
+
+            async def reads() -> bool:
+                return log.closed and bool(led(store, "t", 1))
+
+            await until_async(reads, WAIT_S, "the broker serves readers")
+            log = store.logs.get(topic, 0)
+            assert log.leader_epoch <= version
+            assert (await read_log(log, kept, 1 << 20)).record_count == 1
+            with pytest.raises(WritesRefused):
+                await read_log(log, lost + 1, 1 << 20)
+            with pytest.raises(OffsetOutOfRange):
+                await read_log(log, -1, 1 << 20)
+            replica.client.config_set("min-replicas-to-write", 0)
+            await leads_again(store, version)
+            log = store.logs.get(topic, 0)
+            assert await log.queries.end_of_leader_epoch(version) == (version, kept + 1)
 
     asyncio.run(work())
 
@@ -272,3 +322,58 @@ def test_all_brokers_join_again(new_server: Callable[..., Server], prefix: str) 
                     await append_own(store.logs.get(topic, partition), RECORD)
 
     asyncio.run(work())
+
+
+def test_nothing_is_appended_before_the_claim(new_server: Callable[..., Server], prefix: str) -> None:
+    """The claim, which Redis may refuse at first, notes where the log of the last leader epoch ends."""
+    server = new_server()
+
+    async def work() -> None:
+        async with broker(server, prefix, 1, lease_ms=20_000) as store:
+            topic = await store.catalogue.create("t", 1, offset_assignment="dense")
+            log = store.logs.get(topic, 0)
+            await append_own(log, RECORD)
+            before = log.leader_epoch
+            server.client.hset(log.meta, "history", "former")
+            member_of(store)._claim = _claim_nothing  # type: ignore[method-assign]
+            member_of(store).rejoin()
+            await leads_again(store, before)
+            server.client.config_set("min-replicas-to-write", 1)
+            log = store.logs.get(topic, 0)
+            assert (await read_log(log, 0, 1 << 20)).record_count == 1
+            server.client.config_set("min-replicas-to-write", 0)
+            with pytest.raises(WritesRefused):
+                await append_own(log, RECORD)
+
+            async def appended() -> bool:
+                with contextlib.suppress(WritesRefused):
+                    return (await append_own(log, RECORD)).base_offset == 1
+                return False
+
+            await until_async(appended, WAIT_S, "the partition is claimed")
+            assert await log.queries.end_of_leader_epoch(before) == (before, 1)
+
+    asyncio.run(work())
+
+
+def test_a_superseded_leader_deletes_nothing(new_server: Callable[..., Server], prefix: str) -> None:
+    """It may follow an old configuration, or a log that has lost records since."""
+    server = new_server()
+
+    async def work() -> None:
+        async with broker(server, prefix, 1, lease_ms=20_000) as store:
+            topic = await store.catalogue.create("t", 1)
+            log = store.logs.get(topic, 0)
+            end = (await append_own(log, RECORD)).base_offset + 1
+            await claim(store.commands, topic, 0, log.leader_epoch + 1)
+            with pytest.raises(FencedEpoch):
+                await log.trimming.trim(0, None, 1 << 45)
+            with pytest.raises(FencedEpoch):
+                await log.delete_before(end, 1000)
+            assert server.client.xlen(log.stream) == 1
+
+    asyncio.run(work())
+
+
+async def _claim_nothing() -> None:
+    """Leave the claims of the partitions to their logs."""

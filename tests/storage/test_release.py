@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from korvet.records.kernel import encode_append_records
+from korvet.storage.brokers.claims import claim
 from korvet.storage.errors import (
     HighWatermarkUnknown,
     HistoryChanged,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     NotReplicated,
+    OffsetOutOfRange,
 )
 from korvet.storage.keys import Keyspace
 from korvet.storage.link.barrier import Level
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 ONE_REPLICA = Level(1)
 SOON_S = 20
 LONG_MS = 20_000
+# A time after that of all records and appends.
+NOW_MS = 1 << 45
 
 
 @pytest.fixture
@@ -126,6 +130,7 @@ def test_nobody_sees_a_record_that_the_replica_lacks(
                 assert log.high_watermark == log.last_stable_offset == seen
                 assert await log.readable_end(is_committed=False) == seen
                 assert await log.readable_end(is_committed=True) == seen
+                assert await log.read_last_stable_offset() == seen, "compaction ends there"
                 assert log.cached(seen, 1 << 20, None, zstd=True) in ([], None)
                 everything = await read_log(log, 0, 1 << 20)
                 assert (everything.record_count, everything.high_watermark) == (1, seen)
@@ -219,6 +224,27 @@ def test_topics_have_their_own_level(new_server: NewServer, prefix: str) -> None
     asyncio.run(work())
 
 
+def test_another_level_makes_no_high_watermark_known(new_server: NewServer, prefix: str) -> None:
+    """Else readers would take the log start for the end."""
+    alone = new_server()
+
+    async def work() -> None:
+        store = await Store.open(alone.url, Keyspace(prefix), level=ONE_REPLICA)
+        try:
+            log = store.logs.get(await store.catalogue.create("t", 1), 0)
+            end = (await append_own(log, batch(b"1"))).base_offset + 1
+            for copies in ("3", "2"):
+                await store.catalogue.set_configs("t", {"min.insync.replicas": copies})
+                with pytest.raises(HighWatermarkUnknown):
+                    await log.readable_end(is_committed=False)
+            await store.catalogue.set_configs("t", {"min.insync.replicas": "1"})
+            assert await log.readable_end(is_committed=False) == end
+        finally:
+            await store.close()
+
+    asyncio.run(work())
+
+
 @pytest.mark.parametrize("appendonly", ["yes", "no"])
 def test_records_are_released_when_they_are_on_disk(
     new_server: NewServer, prefix: str, appendonly: str
@@ -303,6 +329,34 @@ def test_the_next_leader_knows_what_readers_have_seen(pair: tuple[Server, Server
     asyncio.run(work())
 
 
+@pytest.mark.parametrize("note", ["own", "beyond the log end", "of an earlier leader", "of another topic"])
+def test_a_noted_watermark_is_one_of_this_log(pair: tuple[Server, Server], prefix: str, note: str) -> None:
+    """Its broker may send it when the log has lost the records, or belongs to a new topic of that name."""
+
+    async def work() -> None:
+        async with opened(pair[0], prefix) as log:
+            state, watermarks = log.state, log._resources.watermarks
+            await claim(log._resources.commands, log.topic, 0, 3)
+            state.epoch = 3
+            seen = (await append_own(log, batch(b"1"))).base_offset + 1
+            await released(log, seen)
+            end = (await append_own(log, batch(b"2"))).base_offset + 1
+            await released(log, end)
+            pair[0].client.hset(state.meta, "watermark", seen)
+            if note == "beyond the log end":
+                assert state.release is not None
+                state.log_end = state.release.end = end + 100
+            elif note == "of an earlier leader":
+                state.epoch = 2
+            elif note == "of another topic":
+                pair[0].client.hset(state.meta, "topic", "another")
+            watermarks.note(state)
+            noted = await state.links.write_functions.call("HGET", state.meta, "watermark")
+            assert int(noted) == (seen if note.startswith("of") else end)
+
+    asyncio.run(work())
+
+
 def test_a_note_does_not_bring_a_deleted_topic_back(pair: tuple[Server, Server], prefix: str) -> None:
     async def work() -> None:
         store = await Store.open(pair[0].url, Keyspace(prefix), level=ONE_REPLICA)
@@ -321,8 +375,71 @@ def test_shared_changes_wait_for_replicas(pair: tuple[Server, Server], prefix: s
     async def work() -> None:
         async with opened(pair[0], prefix) as log:
             writes = SharedWrites(log._resources.commands, lambda: ONE_REPLICA)
-            await writes.replicated(ONE_REPLICA)
+            before = writes.before()
+            await writes.replicated(before)
             with stopped(pair[1]), pytest.raises(NotReplicated, match="5 s"):
-                await writes.replicated(ONE_REPLICA)
+                await writes.replicated(before)
+
+    asyncio.run(work())
+
+
+def test_shared_changes_may_be_lost_if_another_server_has_taken_over(
+    new_server: NewServer, prefix: str
+) -> None:
+    """Its replica confirms only what it holds itself."""
+    at_once = ("--repl-diskless-sync-delay", "0")
+    port = free_port()
+    old, new = new_server(*at_once), new_server("--port", str(port), *at_once)
+    new_server(*at_once).follow(port)
+
+    async def work() -> None:
+        async with proxied_store(old.socket, prefix, level=ONE_REPLICA) as (proxy, store):
+            writes = SharedWrites(store.commands, lambda: ONE_REPLICA)
+            before = writes.before()
+            await store.commands.call("SET", "change", "made")
+            proxy.socket = new.socket
+            await proxy.cut()
+            await store.commands.links(b"").server.write.wait_connected(SOON_S * 1000)
+            with pytest.raises(NotReplicated, match="taken over"):
+                await writes.replicated(before)
+            await writes.replicated(writes.before())
+
+    asyncio.run(work())
+
+
+def test_records_that_the_replica_lacks_are_not_deleted(pair: tuple[Server, Server], prefix: str) -> None:
+    async def work() -> None:
+        async with opened(pair[0], prefix) as log:
+            seen = (await append_own(log, batch(b"1", b"2"))).base_offset + 2
+            await released(log, seen)
+            with stopped(pair[1]):
+                end = (await append_own(log, batch(b"3"))).base_offset + 1
+                with pytest.raises(OffsetOutOfRange):
+                    await log.delete_before(end, LONG_MS)
+                with pytest.raises(NotReplicated, match=r"0\.1 s"):
+                    await log.delete_before(None, 100)
+                assert pair[0].client.xlen(log.stream) == 1
+                assert log.high_watermark == log.log_start == end - 1
+            await released(log, end)
+            assert await log.delete_before(end, LONG_MS) == end
+            assert not pair[1].client.xlen(log.stream)
+
+    asyncio.run(work())
+
+
+def test_retention_keeps_what_nobody_could_read(pair: tuple[Server, Server], prefix: str) -> None:
+    async def work() -> None:
+        async with opened(pair[0], prefix) as log:
+            seen = (await append_own(log, batch(b"1"))).base_offset + 1
+            await released(log, seen)
+            with stopped(pair[1]):
+                end = (await append_own(log, batch(b"2"))).base_offset + 1
+                await log.trimming.trim(0, None, NOW_MS)
+                await log.trimming.trim(None, 0, NOW_MS)
+                assert (await log.bounds()).log_end == end
+                assert pair[0].client.xrevrange(log.stream, count=1)
+            await released(log, end)
+            await log.trimming.trim(0, None, NOW_MS)
+            assert (await log.bounds()).log_start == end
 
     asyncio.run(work())

@@ -58,6 +58,7 @@ _BY_TYPE: Final[dict[type[Exception], ErrorCode]] = {
     # The error of Kafka after a change of leader: clients retry, and no record was written.
     storage.SlotUnavailable: ErrorCode.not_leader_or_follower,
     storage.NotPrimary: ErrorCode.not_leader_or_follower,
+    storage.HighWatermarkUnknown: ErrorCode.not_leader_or_follower,
     storage.Loading: ErrorCode.not_leader_or_follower,
     storage.Busy: ErrorCode.not_leader_or_follower,
     # The error of Kafka if it may not read its own files.
@@ -82,7 +83,6 @@ _BY_TYPE: Final[dict[type[Exception], ErrorCode]] = {
 }
 
 _OF_READS: Final[dict[type[Exception], ErrorCode]] = {
-    storage.HighWatermarkUnknown: ErrorCode.not_leader_or_follower,
     storage.LinkLost: ErrorCode.not_leader_or_follower,
     storage.WritesRefused: ErrorCode.not_leader_or_follower,
 }

@@ -21,7 +21,6 @@ import msgspec
 from korvet.offsets.packing import AddressError, entry_id, offset_after, offset_of
 from korvet.records.batch import BatchError
 from korvet.records.runs import records_of, runs_of
-from korvet.storage.brokers.assignment import writer_epochs
 from korvet.storage.compaction.outcomes import Outcomes, decode_emptied, encode_emptied
 from korvet.storage.compaction.survivors import Checkpoint, Survivors, is_dirty_enough
 from korvet.storage.errors import StorageError, StorageFault
@@ -95,8 +94,7 @@ class Compactor:
         self._stream, _, self._meta, _ = partition.keys
         self._shadows = commands.keyspace.shadow_keys(topic, partition.partition)
         self._keys = [*partition.keys[:3], *self._shadows]
-        epochs = None if partition.epoch is None else writer_epochs(partition.epoch)
-        self._highest = b"" if epochs is None else b"%d" % (epochs.stop - 1)
+        self._highest = partition.state.highest_epoch
         self._has_batches = False
         self.has_run = False
         """Whether a compaction was due."""

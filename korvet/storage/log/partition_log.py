@@ -14,11 +14,13 @@ from korvet.storage.brokers.claims import claim
 from korvet.storage.errors import (
     HighWatermarkUnknown,
     NotEnoughReplicas,
+    OffsetOutOfRange,
     StorageError,
     domain_error,
 )
 from korvet.storage.link.calls import parse_reply
 from korvet.storage.link.futures import awaited
+from korvet.storage.link.replicas import replicated
 from korvet.storage.log.appender import Appender
 from korvet.storage.log.index import LogIndex
 from korvet.storage.log.queries import Queries
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
     from korvet.records.batch import AppendArguments
     from korvet.records.control import ControlMarker
+    from korvet.storage.errors import WritesRefused
     from korvet.storage.log.resources import LogResources
     from korvet.storage.log.values import (
         Appended,
@@ -53,6 +56,16 @@ def _always() -> bool:
     return True
 
 
+def _unless_lost(
+    stale: StorageError, done: Callable[[Fetched | StorageError], None], outcome: Fetched | StorageError
+) -> None:
+    """The outcome of a read while Redis may have lost writes. Readers beyond the log end wait for the next
+    leader epoch, which tells them where to continue.
+    """
+    lost = isinstance(outcome, OffsetOutOfRange) and outcome.offset > outcome.log_end
+    done(stale if lost else outcome)
+
+
 class PartitionLog:
     """The log of one partition. Logs.get opens it; use it from one event loop only.
 
@@ -62,10 +75,12 @@ class PartitionLog:
 
     __slots__ = (
         "_appender",
+        "_claim_again",
         "_held_reads",
         "_index",
         "_readahead",
         "_resources",
+        "_unclaimed",
         "bias",
         "compacting",
         "epoch",
@@ -107,6 +122,9 @@ class PartitionLog:
         self.trimming = Trimming(state, commands, self._index)
         self._appender = Appender(state, resources)
         self._readahead = ReadAhead(state, resources.readaheads)
+        # Why Redis refused to claim the partition, and what claims it again.
+        self._unclaimed: WritesRefused | None = None
+        self._claim_again: Callable[[], None] | None = None
         # Reads that wait until the partition is claimed; None once it is.
         self._held_reads: list[Callable[[], None]] | None = None
 
@@ -234,23 +252,40 @@ class PartitionLog:
         transaction of this producer), InvalidProducerEpoch, or an error of `append`. A marker whose
         connection breaks may be repeated. Function korvet_mark.
         """
-        refusal = self.state.refusal or self._resources.stale
+        refusal = self.state.refusal or self._resources.stale or self._refusal_of_claim()
         if refusal is not None:
             asyncio.get_running_loop().call_soon(done, refusal)
             return
         self._appender.mark(marker, epoch, done)
 
+    def await_claim(self, refusal: WritesRefused, claim_again: Callable[[], None]) -> None:
+        """Append nothing until `claimed`: the claim, which Redis refused, notes where the log of earlier
+        leaders ends. `claim_again()` is called when a caller wants to append.
+        """
+        self._unclaimed, self._claim_again = refusal, claim_again
+
+    def claimed(self) -> None:
+        """Append from now on."""
+        self._unclaimed = self._claim_again = None
+
+    def _refusal_of_claim(self) -> WritesRefused | None:
+        """Why the partition could not be claimed; it is claimed again. None if it is claimed."""
+        claim_again, self._claim_again = self._claim_again, None
+        if claim_again is not None:
+            claim_again()
+        return self._unclaimed
+
     def _refusal_of_records(self) -> StorageError | None:
         """Why no records are appended now; None if they are."""
         resources = self._resources
-        refusal = self.state.refusal or resources.stale
+        refusal = self.state.refusal or resources.stale or self._refusal_of_claim()
         return refusal or (None if self.state.topic.internal else resources.no_room)
 
     @property
     def missing_replicas(self) -> NotEnoughReplicas | None:
         """Why records cannot become as safe now as the topic asks for; None if nothing speaks against it."""
         release = self.state.release
-        return None if release is None else self.links.server.barriers.refusal(release.level)
+        return None if release is None else release.missing_replicas
 
     def await_released(self, end: int, timeout_ms: int, done: Callable[[StorageError | None], None]) -> None:
         """Call done(None), now or later, once all records before the offset `end` have the copies that the
@@ -285,9 +320,10 @@ class PartitionLog:
         """
         state = self.state
         state.check_open()
-        return await claim(
-            self._resources.commands, state.topic, self.partition, self.leader_epoch, new_writer=True
-        )
+        commands = self._resources.commands
+        epoch = await claim(commands, state.topic, self.partition, self.leader_epoch, new_writer=True)
+        self.claimed()
+        return epoch
 
     # Reading
 
@@ -303,7 +339,13 @@ class PartitionLog:
             asyncio.get_running_loop().call_soon(done, self.state.refusal)
         elif self._held_reads is not None:
             self._held_reads.append(partial(self.read, offset, max_bytes, done))
-        elif self.state.knows_watermark:
+        elif (stale := self._resources.stale) is not None:
+            self._read(offset, max_bytes, partial(_unless_lost, stale, done))
+        else:
+            self._read(offset, max_bytes, done)
+
+    def _read(self, offset: int, max_bytes: int, done: Callable[[Fetched | StorageError], None]) -> None:
+        if self.state.knows_watermark:
             self._readahead.read(offset, max_bytes, done)
         else:
             self._read_later(offset, max_bytes, done)
@@ -387,14 +429,33 @@ class PartitionLog:
         return min(bounds.last_stable_offset, end) if is_committed else end
 
     async def read_last_stable_offset(self) -> int:
-        """The last stable offset, read from Redis. It is not after the first append whose outcome may have to
-        be read back. Raises StorageError.
+        """The last stable offset, read from Redis. It is not after the high watermark, nor after the first
+        append whose outcome may have to be read back. Raises StorageError.
         """
         end = (await self.bounds()).last_stable_offset
+        if self.waits_for_replicas:
+            end = min(end, self.high_watermark)
         unconfirmed = self.unconfirmed_offset
         return end if unconfirmed is None else min(end, unconfirmed)
 
     # Changes
+
+    async def delete_before(self, offset: int | None, timeout_ms: int) -> int:
+        """Delete the records before an offset, or all that readers see. Returns the log start; see
+        Trimming.delete_before.
+
+        Raises OffsetOutOfRange, HighWatermarkUnknown, NotReplicated if the replicas that the topic asks for
+        do not have the deletion within `timeout_ms`, and StorageError.
+        """
+        if (release := self.state.release) is None:
+            return await self.trimming.delete_before(offset)
+        history, end = self.links.server.write.history, await self.readable_end(is_committed=False)
+        if offset is not None and offset > end:
+            raise OffsetOutOfRange(offset, self.log_start, end)
+        start = await self.trimming.delete_before(end if offset is None else offset)
+        key, timeout_s = self.state.barrier_key, timeout_ms / 1000
+        await replicated(self.links, release.level, self.stream, key, history, timeout_s)
+        return start
 
     def listen(self, callback: Callable[[], None]) -> None:
         """Call `callback` whenever the log end (entries of native clients included), the last stable offset

@@ -4,6 +4,9 @@ they have the copies that the topic asks for.
 Each growth of the log asks the server's barrier. While an answer is due, nothing is asked; the next question
 then covers all growth since. Records that were appended while a server was the primary are never released by
 the replicas of another one: the barrier compares the histories.
+
+In a cluster, the topic itself may be on another server. Before the first records are released, the replicas
+of that server must have the topic: a failover there would otherwise take the partition away.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from korvet.storage.errors import (
 )
 from korvet.storage.link.barrier import Level
 from korvet.storage.link.calls import answer, parse_reply
+from korvet.storage.link.replicas import await_replicas
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,14 +48,23 @@ def level_of(topic: Topic, default: Level) -> Level:
     )
 
 
+def _unsafe(refusal: StorageError) -> NotEnoughReplicasAfterAppend:
+    """The error for records that a closed log does not release any more."""
+    return NotEnoughReplicasAfterAppend(f"the records are on too few servers as yet: {refusal}")
+
+
 class _Log(Protocol):
     """The log whose records are released; LogState implements it."""
 
     name: str
+    stream: bytes
     meta: bytes
     links: Links
+    catalogue: Links
     listeners: Listeners
     barrier_key: bytes
+    catalogue_key: bytes
+    catalogue_barrier_key: bytes
     bounds_call: bytes
     loaded: bool
     log_end: int
@@ -78,19 +91,30 @@ class Waiter(NamedTuple):
 class Release:
     """The released end of one log, and the callers that wait for it."""
 
-    __slots__ = ("_asked", "_log", "_retry", "_timer", "_waiters", "end", "level")
+    __slots__ = ("_asked", "_is_catalogued", "_log", "_retry", "_timer", "_waiters", "end", "level")
 
     def __init__(self, log: _Log, level: Level, end: int) -> None:
         self.level = level
         self.end = end
         """The offset before which all records are released; UNKNOWN_END before the first answer."""
         self._log = log
+        # Whether replicas are known to have the topic with this partition: records were released before.
+        self._is_catalogued = False
         # The end that was asked for last; None if no answer is due. Its identity tells an answer that is
         # still wanted from one that was given up.
         self._asked: list[int] | None = None
         self._waiters: deque[Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._retry: asyncio.TimerHandle | None = None
+
+    @property
+    def missing_replicas(self) -> NotEnoughReplicas | None:
+        """Why records cannot be released now; None if nothing speaks against it."""
+        log = self._log
+        refusal = log.links.server.barriers.refusal(self.level)
+        if refusal is None and log.loaded and not self._is_catalogued:
+            refusal = log.catalogue.server.barriers.refusal(self.level)
+        return refusal
 
     # What the log shows.
 
@@ -101,22 +125,29 @@ class Release:
 
     def loaded(self, end: int) -> None:
         """Both ends were read for the first time, or for the first time since another server took over."""
+        self._asked = None
         if not end:
             self.end = 0
-        elif self.end == UNKNOWN_END:
-            command = pack_command("HGET", self._log.meta, "watermark")
-            self._log.links.read.send(command, partial(self._noted, end))
-        else:
+        elif self.end != UNKNOWN_END:
             self.end = min(self.end, end)
+        else:
+            asked = self._asked = [end]
+            command = pack_command("HGET", self._log.meta, "watermark")
+            self._log.links.read.send(command, partial(self._noted, asked))
         self.grown()
 
-    def _noted(self, log_end: int, reply: memoryview | StorageError) -> None:
+    def _noted(self, asked: list[int], reply: memoryview | StorageError) -> None:
         """Readers of the last leader have seen the records before this offset (Watermarks)."""
+        if asked is not self._asked:
+            return
+        self._asked = None
         noted = None if isinstance(reply, StorageError) else parse_reply(reply)
-        if noted is not None and self.end < (end := min(int(noted), log_end)):
-            self.end = end
+        if noted is not None:
+            self._is_catalogued = True
+            self.end = min(int(noted), asked[0])
             self._answer_released()
             self._log.listeners.wake()
+        self.grown()
 
     def moved(self) -> None:
         """Another server holds the log now, which may lack what was not released."""
@@ -140,7 +171,7 @@ class Release:
     def close(self, refusal: StorageError) -> None:
         """The log is closed."""
         self._stop()
-        self._fail(NotEnoughReplicasAfterAppend(f"the records are on too few servers as yet: {refusal}"))
+        self._fail(_unsafe(refusal))
 
     def _stop(self) -> None:
         self._asked = None
@@ -155,37 +186,74 @@ class Release:
         log = self._log
         if not log.loaded or log.log_end <= self.end or log.refusal is not None:
             return
-        asked = self._asked = [log.log_end]
-        server = log.links.server
-        server.barriers.wait(
-            self.level, log.barrier_key, server.write.history, partial(self._answered, asked)
-        )
+        if self._is_catalogued or log.catalogue.server is log.links.server:
+            self._await(log.links, log.stream, log.barrier_key, self._answered)
+        else:
+            self._await(log.catalogue, log.catalogue_key, log.catalogue_barrier_key, self._catalogued)
+
+    def _await(
+        self,
+        links: Links,
+        held: bytes,
+        barrier_key: bytes,
+        answered: Callable[[list[int], StorageError | None], None],
+    ) -> None:
+        asked = self._asked = [self._log.log_end]
+        history = links.server.write.history
+        await_replicas(links, self.level, held, barrier_key, history, partial(answered, asked))
+
+    def _catalogued(self, asked: list[int], error: StorageError | None) -> None:
+        """The replicas have the topic, or may lack it."""
+        if asked is not self._asked:
+            return
+        self._asked = None
+        if error is None:
+            self._is_catalogued = True
+            self._ask()
+        else:
+            self._failed(error)
 
     def _answered(self, asked: list[int], error: StorageError | None) -> None:
+        """The replicas have the records, or may lack them."""
         if asked is not self._asked:
             return
         self._asked = None
         log = self._log
         if error is None:
+            self._is_catalogued = True
             self.end = max(self.end, asked[0])
             self._ask()
             self._answer_released()
             log.announce()
         elif isinstance(error, HistoryChanged):
             log.forget()
-            log.links.read_functions.send(log.bounds_call, self._bounds_arrived)
+            self._read_ends()
         else:
-            if isinstance(error, NotEnoughReplicas):
-                self._fail(NotEnoughReplicasAfterAppend(str(error)))
-            self._retry = asyncio.get_running_loop().call_later(_RETRY_S, self._ask_again)
+            self._failed(error)
+
+    def _failed(self, error: StorageError) -> None:
+        if isinstance(error, NotEnoughReplicas):
+            self._fail(NotEnoughReplicasAfterAppend(str(error)))
+        self._retry = asyncio.get_running_loop().call_later(_RETRY_S, self._ask_again)
 
     def _ask_again(self) -> None:
         self._retry = None
-        self.grown()
+        if self._log.loaded:
+            self.grown()
+        else:
+            self._read_ends()
 
-    def _bounds_arrived(self, reply: memoryview | StorageError) -> None:
+    def _read_ends(self) -> None:
+        """Read both ends of the log, which another server holds now; until that succeeds."""
+        asked = self._asked = [UNKNOWN_END]
+        self._log.links.read_functions.send(self._log.bounds_call, partial(self._ends_arrived, asked))
+
+    def _ends_arrived(self, asked: list[int], reply: memoryview | StorageError) -> None:
+        if asked is not self._asked:
+            return
+        self._asked = None
         if isinstance(reply, StorageError):
-            self._retry = asyncio.get_running_loop().call_later(_RETRY_S, self._ask_again)
+            self._failed(reply)
         else:
             self._log.take_bounds(parse_reply(reply))
 
@@ -196,7 +264,12 @@ class Release:
         if end <= self.end:
             done(None)
             return
-        self.add(Waiter(end, asyncio.get_running_loop().time() + timeout_ms / 1000, done))
+        loop, refusal = asyncio.get_running_loop(), self._log.refusal
+        if refusal is not None:
+            # Redis has answered an append that was in flight when the log was closed.
+            loop.call_soon(done, _unsafe(refusal))
+            return
+        self.add(Waiter(end, loop.time() + timeout_ms / 1000, done))
 
     def add(self, waiter: Waiter) -> None:
         """Let a waiter wait whose end is not released."""

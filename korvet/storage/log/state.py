@@ -13,7 +13,7 @@ from korvet.records.batch import AppendCommands
 from korvet.records.control import control_batch
 from korvet.records.kernel import pack_command
 from korvet.records.native import native_rule
-from korvet.storage.brokers.assignment import to_leader_epoch
+from korvet.storage.brokers.assignment import to_leader_epoch, writer_epochs
 from korvet.storage.errors import FencedEpoch, StorageError
 from korvet.storage.link.barrier import Level
 from korvet.storage.link.functions import named
@@ -66,6 +66,9 @@ class LogState:
         "barrier_key",
         "bias",
         "bounds_call",
+        "catalogue",
+        "catalogue_barrier_key",
+        "catalogue_key",
         "counts",
         "epoch",
         "keys",
@@ -112,6 +115,9 @@ class LogState:
         self.aborted_key = keyspace.aborted(topic.name, partition)
         self.barrier_key = keyspace.barrier(topic.name, partition)
         self.links = commands.links(self.stream)
+        self.catalogue_key, self.catalogue_barrier_key = keyspace.topics, keyspace.shared_barrier
+        self.catalogue = commands.links(self.catalogue_key)
+        """The connections to the server that has the topic catalogue."""
         self.bias = topic.bias
         self.bounds_call = pack_command("FCALL", named("korvet_bounds"), 3, *self.keys[:3], self.bias)
         """The packed call of korvet_bounds; its reply is for `take_bounds`."""
@@ -161,7 +167,7 @@ class LogState:
         former = self.release
         if level != (former.level if former is not None else Level()):
             # What readers see stays visible.
-            end = self.high_watermark if self.loaded else UNKNOWN_END
+            end = self.high_watermark if self.loaded and self.knows_watermark else UNKNOWN_END
             self.release = Release(self, level, end) if level else None
             if former is not None:
                 former.hand_over(self.release)
@@ -228,6 +234,13 @@ class LogState:
         if self.bias or position < 0:
             return 0
         return (position >> SEQUENCE_BITS) - self.links.clock.now_ms() - self.lead_cap_ms
+
+    @property
+    def highest_epoch(self) -> bytes:
+        """The highest writers' epoch of our leader epoch, with which functions recognise a later leader.
+        Empty if no other broker fences us.
+        """
+        return b"" if self.epoch is None else b"%d" % (writer_epochs(self.epoch).stop - 1)
 
     def check_open(self) -> None:
         """Raise the refusal if the log is closed."""

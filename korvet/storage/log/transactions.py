@@ -54,28 +54,34 @@ class KnownProducer(NamedTuple):
 
 def parse_open(packed: bytes | None) -> dict[int, int]:
     """The producers with an open transaction, each with the offset at which it begins, from the meta field
-    `open`.
+    `open`. Raises ValueError if the field is damaged.
     """
-    return {int(producer): int(first) for producer, first in _OPEN.iter_unpack(packed or b"")}
+    try:
+        return {int(producer): int(first) for producer, first in _OPEN.iter_unpack(packed or b"")}
+    except (struct.error, OverflowError) as error:
+        raise ValueError(f"the hash field 'open' is damaged: {error}") from error
 
 
 def parse_producer(
     field: bytes, packed: bytes, coordinator_epoch: bytes | None, first_open: int
 ) -> KnownProducer:
     """A producer from its meta field `p:<producer id>`; lua/_producers.lua describes the
-    format.
+    format. Raises ValueError if the field is damaged.
     """
-    epoch, seen_ms = _PRODUCER.unpack_from(packed)
-    batches = packed[_PRODUCER.size :]
-    last_sequence = _BATCH.unpack(batches[-_BATCH.size :])[1] if batches else -1
-    return KnownProducer(
-        int(field.partition(b":")[2]),
-        int(epoch),
-        int(last_sequence),
-        int(seen_ms),
-        -1 if coordinator_epoch is None else int(coordinator_epoch),
-        first_open,
-    )
+    try:
+        epoch, seen_ms = _PRODUCER.unpack_from(packed)
+        batches = packed[_PRODUCER.size :]
+        last_sequence = _BATCH.unpack(batches[-_BATCH.size :])[1] if batches else -1
+        return KnownProducer(
+            int(field.partition(b":")[2]),
+            int(epoch),
+            int(last_sequence),
+            int(seen_ms),
+            -1 if coordinator_epoch is None else int(coordinator_epoch),
+            first_open,
+        )
+    except (struct.error, OverflowError) as error:
+        raise ValueError(f"the hash field {field.decode()!r} is damaged: {error}") from error
 
 
 class TransactionIndex:

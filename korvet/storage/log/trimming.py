@@ -21,7 +21,9 @@ _REMOVED_AT_ONCE: Final = 128
 
 
 class Trimming:
-    """Deletes from one log. Every method raises StorageError."""
+    """Deletes from one log. Every method raises StorageError; FencedEpoch if another broker leads the
+    partition, and nothing is deleted.
+    """
 
     __slots__ = ("_commands", "_index", "_lock", "_state")
 
@@ -36,15 +38,17 @@ class Trimming:
         -1 is no limit.
 
         Whole spans of the index go: those whose newest record is too old, and those without which the log
-        still has `retention_bytes`. Returns the number of deleted entries. Function korvet_trim.
+        still has `retention_bytes`. Records that nobody could read yet, for lack of replicas, stay. Returns
+        the number of deleted entries. Function korvet_trim.
         """
         cutoff = "" if retention_ms is None or retention_ms < 0 else now_ms - retention_ms
         keep = "" if retention_bytes is None or retention_bytes < 0 else retention_bytes
         dropped = 0
         async with self._lock:
             while cutoff != "" or keep != "":
+                seen = "" if self._state.release is None else self._state.high_watermark
                 _, now_dropped, more, start, end = await self._index.call(
-                    "korvet_trim", cutoff, keep, read=False
+                    "korvet_trim", cutoff, keep, seen, self._state.highest_epoch, read=False
                 )
                 dropped += now_dropped
                 self._state.note_ends(start, end)
@@ -64,7 +68,7 @@ class Trimming:
         async with self._lock:
             while True:
                 outcome, dropped, start, end = await self._index.call(
-                    "korvet_delete_before", bound, read=False
+                    "korvet_delete_before", bound, self._state.highest_epoch, read=False
                 )
                 self._state.note_ends(start, end)
                 if outcome == b"range":

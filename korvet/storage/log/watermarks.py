@@ -39,8 +39,9 @@ class Watermarks:
     def note(self, state: LogState) -> None:
         """Note a log's high watermark now if it has changed."""
         if self._changed.pop(state, state) is None:
-            name = named("korvet_note_watermark")
-            command = pack_command("FCALL", name, 1, state.meta, state.high_watermark)
+            name, keys = named("korvet_note_watermark"), (state.meta, state.stream)
+            rest = state.high_watermark, str(state.topic.topic_id), state.highest_epoch, state.bias
+            command = pack_command("FCALL", name, len(keys), *keys, *rest)
             # A lost note only makes the noted watermark older.
             state.links.write_functions.send(command, lambda reply: None)
 

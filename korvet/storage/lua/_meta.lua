@@ -105,6 +105,14 @@ local function fence(log, epoch)
   log.newer_epoch = epoch
 end
 
+-- Returns the error reply for a caller that does not lead the partition any more, else nil.  `epoch` is the newest one
+-- of the log, `highest` the highest one of the caller's leader epoch ("": it is never fenced).
+local function fence_leader(epoch, highest)
+  if highest ~= '' and epoch and tonumber(epoch) > tonumber(highest) then
+    return fenced(highest, epoch)
+  end
+end
+
 -- Returns the log end as an offset, entries of native clients included.  It never decreases, even if native clients
 -- delete entries.
 local function current_end(log)

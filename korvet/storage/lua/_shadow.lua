@@ -8,13 +8,6 @@
 -- partition's leader ("": a writer that is never fenced), token of the compaction.
 local SHADOW_KEYS = 8
 
--- Returns the error reply for a caller that does not lead the partition any more, else nil.
-local function fence_leader(epoch, highest)
-  if highest ~= '' and epoch and tonumber(epoch) > tonumber(highest) then
-    return fenced(highest, epoch)
-  end
-end
-
 local function stale()
   return redis.error_reply('STALE another compaction has begun, or the log was changed')
 end

@@ -6,7 +6,7 @@
 -- korvet_append.
 -- Appends the records and sets the field, if the field has the expected value.  Returns {value of the field, offset of
 -- the first record}; only the value if it was not the expected one: then nothing was done.
--- Errors: THROTTLED <ms>, TOPICCHANGED, EXHAUSTED, WRONGTYPE, OOM.
+-- Errors: THROTTLED <ms>, TOPICCHANGED, TOPICGONE, EXHAUSTED, WRONGTYPE, OOM.
 local function xadd_once(keys, args)
   local count, kept_ms = tonumber(args[6]), tonumber(args[7])
   local numbers_are_sound = count and kept_ms and count >= 1 and kept_ms >= 1
@@ -21,6 +21,10 @@ local function xadd_once(keys, args)
   local topic = redis.call('HGET', keys[3], 'topic')
   if topic and args[5] ~= '' and topic ~= args[5] then
     return redis.error_reply('TOPICCHANGED the topic has the ID ' .. topic)
+  end
+  -- Each append leaves a meta hash, and only the deletion of the topic removes it.
+  if noted ~= '' and redis.call('EXISTS', keys[3]) == 0 then
+    return redis.error_reply('TOPICGONE the topic was deleted since the earlier appends')
   end
   local log, base, fault = open_for_native(keys, count)
   if not log then

@@ -62,23 +62,25 @@ local function delete_spans(log, point, bytes)
   return deleted
 end
 
--- KEYS: stream, index, meta.  ARGV: bias, oldest timestamp to keep (ms) or "", bytes to keep or "".
--- Retention: deletes spans from the log start, the last one too, but none with records of an open transaction or after
--- its first record.  Returns {"ok", entries deleted, more (1: call again), log start, log end}, or {"fold"} /
--- {"recount"}: call that first.
+-- KEYS: stream, index, meta.  ARGV: bias, oldest timestamp to keep (ms) or "", bytes to keep or "", the high watermark,
+-- or "" if that is the log end, highest epoch of the partition's leader ("": a writer that is never fenced).
+-- Retention: deletes spans from the log start, the last one too, but none with records of an open transaction, or after
+-- its first record or the high watermark.  Returns {"ok", entries deleted, more (1: call again), log start, log end},
+-- or {"fold"} / {"recount"}: call that first.  Error FENCED.
 local function trim(keys, args)
   local bias, cutoff_ms, keep_bytes = tonumber(args[1]), tonumber(args[2]), tonumber(args[3])
-  if #keys ~= 3 or not bias then
+  if #keys ~= 3 or #args ~= 5 or not bias then
     return redis.error_reply('ERR korvet_trim: malformed arguments')
   end
   local log, reply = open_current(keys, bias)
-  if not log then
-    return reply
+  local fault = log and fence_leader(log.epoch, args[5])
+  if not log or fault then
+    return fault or reply
   end
   if log.info.length == 0 then
     return { 'ok', 0, 0, log.log_start, log.log_end }
   end
-  local stable = last_stable_offset(log.open, log.log_end)
+  local stable = math.min(last_stable_offset(log.open, log.log_end), tonumber(args[4]) or log.log_end)
   local members = redis.call('ZRANGE', log.index, 0, TRIMMED_SPANS)
   local count, point, bytes = expired_spans(log, members, stable, cutoff_ms, keep_bytes)
   local more, deleted = count == TRIMMED_SPANS, 0
@@ -91,18 +93,19 @@ local function trim(keys, args)
   return { 'ok', deleted, more and 1 or 0, log.log_start, log.log_end }
 end
 
--- KEYS: stream, index, meta.  ARGV: bias, offset, or "" for the log end.
+-- KEYS: stream, index, meta.  ARGV: bias, offset, or "" for the log end, highest epoch as for `trim`.
 -- Deletes the entries whose records are all before an offset, a few spans in one call.  Returns {"ok", entries deleted
 -- (call again until there are none), log start, log end}, {"range", 0, log start, log end} if the offset is not in the
--- log, or {"fold"} / {"recount"}: call that first.
+-- log, or {"fold"} / {"recount"}: call that first.  Error FENCED.
 local function delete_before(keys, args)
   local bias, offset = tonumber(args[1]), tonumber(args[2])
-  if #keys ~= 3 or #args ~= 2 or not bias or (args[2] ~= '' and not offset) then
+  if #keys ~= 3 or #args ~= 3 or not bias or (args[2] ~= '' and not offset) then
     return redis.error_reply('ERR korvet_delete_before: malformed arguments')
   end
   local log, reply = open_current(keys, bias)
-  if not log then
-    return reply
+  local fault = log and fence_leader(log.epoch, args[3])
+  if not log or fault then
+    return fault or reply
   end
   offset = offset or log.log_end
   if offset < 0 or offset > log.log_end then

@@ -1,15 +1,24 @@
--- KEYS: meta.  ARGV: a high watermark.
--- Notes the offset up to which readers of the partition have seen it, for its next leader; not if the topic is gone.
+-- KEYS: meta, stream.
+-- ARGV: a high watermark, id of the topic, highest writers' epoch of the leader that it comes from ("": it has none),
+-- bias.
+-- Notes the offset up to which readers of the partition have seen it, for its next leader; at most the log end.  Not
+-- if the topic is gone or is another one, or if a later leader has claimed the partition: the log may lack the records.
 -- Returns 1, or 0 then.
 local function note_watermark(keys, args)
-  local watermark = tonumber(args[1])
-  if #keys ~= 1 or #args ~= 1 or not watermark then
+  local watermark, bias = tonumber(args[1]), tonumber(args[4])
+  if #keys ~= 2 or #args ~= 4 or not (watermark and bias) then
     return redis.error_reply('ERR korvet_note_watermark: malformed arguments')
   end
-  if redis.call('EXISTS', keys[1]) == 0 then
+  local found = redis.call('HMGET', keys[1], 'topic', 'epoch')
+  local other_topic, other_leader = found[1] and found[1] ~= args[2], fence_leader(found[2], args[3])
+  if redis.call('EXISTS', keys[1]) == 0 or other_topic or other_leader then
     return 0
   end
-  redis.call('HSET', keys[1], 'watermark', integer(watermark))
+  local log, fault = open_log(keys[2], nil, keys[1], bias)
+  if not log then
+    return fault
+  end
+  redis.call('HSET', keys[1], 'watermark', integer(math.min(watermark, current_end(log))))
   return 1
 end
 

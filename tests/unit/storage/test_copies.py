@@ -28,7 +28,7 @@ class Servers:
         return SimpleNamespace(server=self.found[int(key.rpartition(b":")[2])])
 
     def report(self, *replicas: str | None) -> None:
-        """Each server reports its replicas: `+` in sync, `-` not; None if the server reports nothing."""
+        """Each server reports its replicas: `+` in sync, `-` not, `b` a backup; None if nothing is known."""
         for server, states in zip(self.found, replicas, strict=True):
             server.replication = None if states is None else replication(states)
         self.copies.look()
@@ -39,7 +39,8 @@ class Servers:
 
 def replication(states: str) -> Replication:
     lines = [
-        f"slave{number}:ip=h,port={number},state={'online' if state == '+' else 'wait_bgsave'},offset=1,lag=0"
+        f"slave{number}:ip=h,port={0 if state == 'b' else 6379},"
+        f"state={'online' if state == '+' else 'wait_bgsave'},offset=1,lag=0"
         for number, state in enumerate(states)
     ]
     return parse_replication("\r\n".join(lines).encode() + b"\r\n")
@@ -52,6 +53,14 @@ def test_replicas_that_attach_are_counted() -> None:
     assert one.of() == Copies(1, 1, 0)
     one.report("+-+")
     assert one.of() == Copies(3, 3, 2)
+
+
+def test_a_backup_is_no_replica() -> None:
+    one = Servers("+")
+    one.report("+b")
+    assert one.of() == Copies(1, 1, 1)
+    one.report("+")
+    assert one.of() == Copies(1, 1, 1)
 
 
 def test_a_replica_that_is_gone_is_missing_for_an_hour() -> None:

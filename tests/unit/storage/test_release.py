@@ -13,6 +13,7 @@ from korvet.storage.errors import (
     LinkLost,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
+    RedisFault,
     StorageError,
 )
 from korvet.storage.link.barrier import Level
@@ -26,19 +27,38 @@ LEVEL = Level(1)
 LONG_MS = 60_000
 
 
+class Barriers:
+    """The barriers of a log's server, which keep what they are asked."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.shortage: NotEnoughReplicas | None = None
+
+    def wait(
+        self, level: Level, key: bytes, history: str, done: Callable[[StorageError | None], None]
+    ) -> None:
+        self._log.asked.append((level, history, done))
+
+    def refusal(self, level: Level) -> NotEnoughReplicas | None:
+        return self.shortage
+
+
 class Log:
-    """A log, its server, the server's barrier and both of its links."""
+    """A log, its server and both of the server's links."""
 
     name = "log"
     meta = b"meta"
-    barrier_key = b"key"
+    stream = barrier_key = catalogue_key = catalogue_barrier_key = b"key"
     bounds_call = b"bounds"
     history = "h1"
     refusal: StorageError | None = None
     loaded = True
+    is_moving = False
 
     def __init__(self, end: int, level: Level = LEVEL, released: int = 0) -> None:
-        self.links = self.server = self.barriers = self.write = self.read = self.read_functions = self
+        self.links = self.server = self.write = self.read = self.read_functions = self
+        self.barriers = Barriers(self)
+        self.catalogue: Log = self
         self.listeners = self
         self.log_end = end
         self.asked: list[tuple[Level, str, Callable[[StorageError | None], None]]] = []
@@ -47,13 +67,12 @@ class Log:
         self.release = Release(self, level, released)  # type: ignore[arg-type]
         self.outcomes: list[StorageError | None] = []
 
-    def wait(
-        self, level: Level, key: bytes, history: str, done: Callable[[StorageError | None], None]
-    ) -> None:
-        self.asked.append((level, history, done))
-
     def send(self, command: bytes, on_reply: Callable[[Any], None]) -> None:
         self.sent.append(on_reply)
+
+    def take_bounds(self, reply: list[int]) -> None:
+        self.log_end, self.loaded = reply[1], True
+        self.release.loaded(self.log_end)
 
     def forget(self) -> None:
         self.forgotten += 1
@@ -152,6 +171,21 @@ def test_another_server_releases_nothing_of_the_last_one() -> None:
     run(test)
 
 
+def test_the_new_servers_end_is_read_until_that_succeeds() -> None:
+    async def test() -> None:
+        log = Log(3, released=3)
+        log.grow(5)
+        log.answer(HistoryChanged("another server"))
+        log.sent.pop()(LinkLost("no connection yet"))
+        await until_async(lambda: _any(log.sent), 5, "the ends are read again")
+        log.sent.pop()(memoryview(b"*2\r\n:0\r\n:4\r\n"))
+        log.answer()
+        assert log.release.end == 4
+        assert not log.asked
+
+    run(test)
+
+
 def test_an_answer_that_came_too_late_counts_for_nothing() -> None:
     async def test() -> None:
         log = Log(0)
@@ -175,8 +209,81 @@ def test_the_noted_watermark_counts_until_the_barrier_answers(noted: bytes) -> N
         expected = {b"$1\r\n4\r\n": 4, b"$2\r\n99\r\n": 6}.get(noted, UNKNOWN_END)
         assert log.release.end == expected
         assert bool(log.outcomes) == (expected != UNKNOWN_END)
+        if expected != 6:
+            log.answer()
+        assert log.release.end == 6
+        assert not log.asked
+
+    run(test)
+
+
+def test_the_catalogues_replicas_are_asked_before_the_first_release() -> None:
+    async def test() -> None:
+        log, catalogue = Log(0), Log(0)
+        log.catalogue = catalogue
+        log.grow(5)
+        log.await_end(5)
+        assert not log.asked
+        catalogue.answer(NotEnoughReplicas("none"))
+        assert [type(outcome) for outcome in log.outcomes] == [NotEnoughReplicasAfterAppend]
+        log.await_end(5)
+        await until_async(lambda: _any(catalogue.asked), 5, "the question is repeated")
+        catalogue.answer()
+        log.answer()
+        assert log.outcomes[1:] == [None]
+        log.grow(6)
         log.answer()
         assert log.release.end == 6
+        assert not catalogue.asked
+
+    run(test)
+
+
+def test_missing_replicas_of_the_catalogue_count_until_the_first_release() -> None:
+    async def test() -> None:
+        log, catalogue = Log(0), Log(0)
+        log.catalogue, log.loaded = catalogue, False
+        assert log.release.missing_replicas is None
+        catalogue.barriers.shortage = missing = NotEnoughReplicas("none")
+        assert log.release.missing_replicas is None, "perhaps the last leader has released records"
+        log.loaded = True
+        log.grow(5)
+        assert log.release.missing_replicas is missing
+        catalogue.answer()
+        log.answer()
+        assert log.release.missing_replicas is None
+        log.barriers.shortage = missing
+        assert log.release.missing_replicas is missing
+
+    run(test)
+
+
+def test_the_topic_of_released_records_is_safe() -> None:
+    async def test() -> None:
+        log, catalogue = Log(6, released=UNKNOWN_END), Log(0)
+        log.catalogue = catalogue
+        log.release.loaded(6)
+        log.sent.pop()(memoryview(b"$1\r\n4\r\n"))
+        log.answer()
+        assert log.release.end == 6
+        assert not catalogue.asked
+
+    run(test)
+
+
+def test_replicas_are_asked_once_the_server_has_the_moving_log() -> None:
+    async def test() -> None:
+        log = Log(0)
+        log.is_moving = True
+        log.grow(5)
+        log.await_end(5)
+        log.sent.pop()(RedisFault("ASK 7 host:1", "ASK"))
+        assert not log.asked
+        await until_async(lambda: _any(log.sent), 5, "the server is asked again")
+        assert not log.outcomes
+        log.sent.pop()(memoryview(b":1\r\n"))
+        log.answer()
+        assert log.outcomes == [None]
 
     run(test)
 
@@ -224,5 +331,9 @@ def test_a_closed_log_lets_nobody_wait() -> None:
         log.release.close(log.refusal)
         assert [type(outcome) for outcome in log.outcomes] == [NotEnoughReplicasAfterAppend]
         assert "another leader" in str(log.outcomes[0])
+        # Redis answers an append that was in flight.
+        log.await_end(5)
+        await asyncio.sleep(0)
+        assert [type(outcome) for outcome in log.outcomes] == [NotEnoughReplicasAfterAppend] * 2
 
     run(test)

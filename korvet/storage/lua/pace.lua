@@ -1,0 +1,18 @@
+-- A rate that several clients share.
+
+-- KEYS: string, the time up to which the rate is used (us).  ARGV: number of records, records per second.
+-- Reserves time for the records.  Returns the ms after which they may be sent.  Unused time isn't made up for.
+local function pace(keys, args)
+  local records, rate = tonumber(args[1]), tonumber(args[2])
+  if #keys ~= 1 or #args ~= 2 or not (records and rate and records >= 1 and rate > 0) then
+    return redis.error_reply('ERR korvet_pace: 1 key, then number of records, records per second')
+  end
+  local time = redis.call('TIME')
+  local now_us = time[1] * 1000000 + time[2]
+  local begin_us = math.max(now_us, tonumber(redis.call('GET', keys[1]) or '0'))
+  local end_us = begin_us + records * 1000000 / rate
+  redis.call('SET', keys[1], integer(end_us), 'PX', integer(math.ceil((end_us - now_us) / 1000)))
+  return math.ceil((begin_us - now_us) / 1000)
+end
+
+redis.register_function('korvet_pace', pace)

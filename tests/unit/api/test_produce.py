@@ -1,0 +1,100 @@
+"""The steps of a Produce request, without Redis."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from korvet.api.produce import produce
+from korvet.api.producing.unpacking import Unpacked
+from korvet.records.compression import compress
+from korvet.records.produce_request import ProducePartition, ProduceRequest, ProduceTopic
+from korvet.storage.topic import Topic
+from korvet.topics.configs import policy_of
+from korvet.topics.directory import Place
+from korvet.transactions.messages import AddReply
+from tests.unit.records import forms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+GZIP, TRANSACTIONAL = 1, 16
+PLAIN = forms.records_bytes([forms.Record(b"k", b"v", forms.BASE_MS)])
+
+
+class Broker:
+    """Lets the test decide when a batch is decompressed, and what the coordinator replies."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+        self.unpack: Callable[[Any], None] | None = None
+        self.reply: Callable[[AddReply], None] | None = None
+        self.responses: list[Any] = []
+        self.failures: list[ErrorCode] = []
+        topic = Topic(name="t", topic_id=None, partitions=1)  # type: ignore[arg-type]
+        counts = SimpleNamespace(failed_produces=0)
+        state = SimpleNamespace(counts=counts)
+        log: Any = SimpleNamespace(topic=topic, partition=0, append=self.append, state=state)
+        place = Place(topic, log, policy_of({"message.timestamp.before.max.ms": str(2**62)}, {}), False)
+        unpacking = SimpleNamespace(at_once=lambda *_: None, soon=self.soon)
+        client = SimpleNamespace(
+            access=None, closed=False, pipelines=False, hold_back=lambda: lambda: self.steps.append("resumed")
+        )
+        self.context: Any = SimpleNamespace(
+            api_version=9,
+            client_id="unit",
+            client=client,
+            trace=None,
+            unpacked_bytes=0,
+            failed=lambda error, topic: self.failures.append(error),
+            services=SimpleNamespace(
+                topics=SimpleNamespace(place=lambda key, index: place),
+                unpacking=unpacking,
+                transactions=SimpleNamespace(add=self.add),
+                clock_ns=lambda: forms.BASE_MS * 1_000_000,
+            ),
+        )
+
+    def soon(self, data: Any, header: Any, most_bytes: int, done: Callable[[Any], None]) -> None:
+        self.steps.append("unpacks")
+        self.unpack = done
+
+    def add(self, request: Any, done: Callable[[AddReply], None]) -> None:
+        self.steps.append("asks")
+        self.reply = done
+
+    def append(self, *_: object, **__: object) -> bool:
+        self.steps.append("appends")
+        return False
+
+    def produce(self) -> None:
+        section, attributes = compress(GZIP, PLAIN), GZIP | TRANSACTIONAL
+        data = forms.batch_bytes(section, 1, attributes=attributes, producer=(7, 0, 0))
+        topic = ProduceTopic("t", None, (ProducePartition(0, data),))
+        produce(self.context, ProduceRequest(1, 1000, "id", (topic,)), self.responses.append)
+
+
+@pytest.mark.parametrize("absent", [False, True])
+def test_a_batch_is_appended_as_soon_as_its_transaction_is_known(absent: bool) -> None:
+    """Between the coordinator's reply and the append, the transaction could end."""
+    broker = Broker()
+    broker.produce()
+    assert broker.steps == ["unpacks"]
+    assert broker.unpack is not None
+    given_back: list[int] = []
+    budget: Any = SimpleNamespace(give_back=given_back.append)
+    broker.unpack(Unpacked(PLAIN, budget, len(PLAIN)))
+    assert broker.steps == ["unpacks", "asks"]
+    assert broker.reply is not None
+    broker.reply(AddReply(ErrorCode.none, frozenset({("t", 0)} if absent else ())))
+    if absent:
+        assert broker.steps[2:] == ["resumed"]
+        assert given_back == [len(PLAIN)]
+        assert broker.failures == [ErrorCode.invalid_txn_state]
+        assert len(broker.responses) == 1
+    else:
+        assert broker.steps[2:] == ["appends", "resumed"]
+        assert not broker.responses
