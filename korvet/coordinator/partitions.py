@@ -26,6 +26,7 @@ from korvet.supervisor import keep
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator
 
+    from korvet.coordinator.steady_clock import SteadyClock
     from korvet.storage.logs import Logs
     from korvet.storage.topic import Topic
 
@@ -38,6 +39,8 @@ LOAD_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 1
 """Seconds. Most partitions have few keys."""
 # Limits the partitions that are read at the same time: each holds its replies and its newest keys in memory.
 LOADS_AT_ONCE: Final = 2
+# Timestamps of records follow the wall clock within this time.
+CORRECTION_INTERVAL_S: Final = 1.0
 
 _Term = TypeVar("_Term", bound=ServedPartition[Any, Any])
 
@@ -92,7 +95,7 @@ class Partitions(Generic[_Term]):
         self,
         logs: Logs,
         name: str,
-        clock: Callable[[], int],
+        clock: SteadyClock,
         read: Callable[[Claim], Awaitable[_Term]],
         on_loaded: Callable[[], None] | None = None,
         *,
@@ -108,11 +111,12 @@ class Partitions(Generic[_Term]):
         self._read = read
         self._on_loaded = on_loaded
         self._alarms = Alarms(clock, self._ring)
+        self._timekeeper: asyncio.Task[None] | None = None
         self._partitions: list[Partition[_Term]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._load_slots = asyncio.Semaphore(LOADS_AT_ONCE)
         self.topic: Topic | None = None
-        """None until `serve`."""
+        """The topic that is followed; None if it does not exist."""
         self.closed = False
         self.counts = LoadCounts()
 
@@ -127,15 +131,24 @@ class Partitions(Generic[_Term]):
 
     # Life cycle
 
-    def serve(self, topic: Topic) -> None:
-        """Begin to load the topic's partitions that this broker leads."""
+    def follow(self, topic: Topic | None) -> None:
+        """Load the partitions of the topic that this broker leads now; unload those that it does not lead, or
+        leads in a later epoch. `topic` is None if it does not exist: a failover may lose a topic, and another
+        one of that name may replace it.
+        """
+        if self.topic is not None and (topic is None or topic.topic_id != self.topic.topic_id):
+            self.retire()
+        if topic is None:
+            return
+        if self._timekeeper is None:
+            self._timekeeper = self.spawn(self._keep_time)
         if self.topic is None:
             self.topic = topic
             self._partitions = [Partition(number) for number in range(topic.partitions)]
-        self.follow_assignment()
+        self._follow_assignment()
 
     def retire(self) -> None:
-        """Serve nothing until `serve` is called, possibly for another topic."""
+        """Serve nothing until `follow` is called."""
         for partition in self._partitions:
             if partition.loading is not None:
                 partition.loading.cancel()
@@ -144,10 +157,7 @@ class Partitions(Generic[_Term]):
         self._partitions = []
         self.topic = None
 
-    def follow_assignment(self) -> None:
-        """Load the partitions that this broker leads now; unload those that it does not lead, or leads in
-        a later epoch.
-        """
+    def _follow_assignment(self) -> None:
         if self.closed:
             return
         for partition in self._partitions:
@@ -304,6 +314,16 @@ class Partitions(Generic[_Term]):
         partition.error = error
         if term is not None:
             term.close(error)
+
+    async def _keep_time(self) -> None:
+        """Follow the wall clock. When it is set, no deadline comes earlier or later for that."""
+        while True:
+            await asyncio.sleep(CORRECTION_INTERVAL_S)
+            by_ms = self._clock.correct()
+            if by_ms:
+                for partition in self._partitions:
+                    if partition.term is not None:
+                        partition.term.shift(by_ms)
 
     def _ring(self, number: int) -> None:
         term = self._partitions[number].term if number < len(self._partitions) else None

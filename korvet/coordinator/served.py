@@ -201,6 +201,11 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
         """Do the work that is due."""
         self._handle_event(self._shard.tick)
 
+    def shift(self, by_ms: int) -> None:
+        """Move all deadlines by a step of the clock, forward or back."""
+        self._shard.shift(by_ms)
+        self._on_deadline(self._shard.next_deadline_ms())
+
     def close(self, error: ErrorCode) -> None:
         """Refuse waiting requests; nothing happens afterwards."""
         if self.closed:
@@ -274,7 +279,7 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
         if records:
             self._replay(outcome)
         self._on_deadline(self._shard.next_deadline_ms())
-        if not records and not self._steps:
+        if not step.unsafe and not self._steps:
             self._release(step)
             return
         self._steps.append(step)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -19,6 +18,7 @@ from korvet.coordinator.partitions import FIRST_RETRY_S, LAST_RETRY_S, Partition
 from korvet.coordinator.projector import CommitChange, Projector
 from korvet.coordinator.refusals import refuse
 from korvet.coordinator.served import RELEASE_TIMEOUT_MS
+from korvet.coordinator.steady_clock import SteadyClock
 from korvet.coordinator.term import Term
 from korvet.coordinator.topics import CatalogueTopics
 from korvet.groups.counts import GroupCounts
@@ -104,13 +104,13 @@ class CoordinatorService:
         logs: Logs,
         catalogue: Catalogue,
         config: GroupConfig,
-        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        clock: SteadyClock | None = None,
         *,
         topic_partitions: int = OFFSETS_PARTITIONS,
         message_max_bytes: Callable[[], int] = lambda: DEFAULT_MAX_MESSAGE_BYTES,
         release_timeout_ms: int | None = RELEASE_TIMEOUT_MS,
     ) -> None:
-        """clock: now in ms since the epoch; topic_partitions: of a topic that is still to be created;
+        """clock: of the partitions; topic_partitions: of a topic that is still to be created;
         message_max_bytes: of a record, unless the topic's max.message.bytes differs; release_timeout_ms:
         see Claim.
         """
@@ -123,13 +123,15 @@ class CoordinatorService:
         self._partitions: Partitions[Term] = Partitions(
             logs,
             OFFSETS_TOPIC,
-            clock,
+            clock or SteadyClock(),
             self._read,
             self._reconcile_soon,
             message_max_bytes=message_max_bytes,
             release_timeout_ms=release_timeout_ms,
         )
         self._reconciling = False
+        # Held while the topic is created or replaced. Changes are followed after that.
+        self._making = asyncio.Lock()
         self.counts = GroupCounts()
         """What is counted for metrics."""
         self._expressions = TopicExpressions(catalogue, self._partitions.spawn)
@@ -163,15 +165,16 @@ class CoordinatorService:
         """Create `__consumer_offsets` if it does not exist, and begin to load its partitions that this
         broker leads. Raises StorageError.
         """
-        self._partitions.serve(
+        async with self._making:
             await coordinated_topic(self._catalogue, OFFSETS_TOPIC, self._topic_partitions)
-        )
+        self.follow_assignment()
 
     def follow_assignment(self) -> None:
         """Load the partitions that this broker leads now; unload those that it does not lead, or leads in
         a later epoch.
         """
-        self._partitions.follow_assignment()
+        if not self._making.locked():
+            self._partitions.follow(self._catalogue.get(OFFSETS_TOPIC))
 
     async def wait_loaded(self) -> None:
         """Wait until every partition serves or is coordinated by another broker."""
@@ -210,8 +213,6 @@ class CoordinatorService:
         if term is None:
             done(refuse(request, partition.error))
             return None
-        if handler is GroupShard.commit:
-            done = partial(self._committed, time.perf_counter(), done)
         return Ticket(term, term.submit(handler, request, done))
 
     async def call(self, group_id: str, handler: Handler, request: Any) -> Any:
@@ -223,10 +224,6 @@ class CoordinatorService:
         finally:
             if ticket is not None and reply.cancelled():
                 ticket.withdraw()
-
-    def _committed(self, began_s: float, done: Done, reply: Reply) -> None:
-        self.counts.commit_seconds.observe(time.perf_counter() - began_s)
-        done(reply)
 
     async def look_for_topics(self, pattern: str) -> None:
         """Find the topics that an expression matches, for the heartbeat that names it. Raises
@@ -384,21 +381,20 @@ class CoordinatorService:
         Raises TopicExists if it is used, or if other brokers exist, which coordinate groups, too;
         StorageError.
         """
-        self._partitions.retire()
         try:
-            if not await self.topic_is_unused():
-                raise TopicExists(f"Topic '{OFFSETS_TOPIC}' already exists.")
-            if self._catalogue.get(OFFSETS_TOPIC) is not None:
-                await self._catalogue.delete(OFFSETS_TOPIC)
-            topic = await create_internal(self._catalogue, OFFSETS_TOPIC, partitions, configs)
-            logger.warning(
-                "%s is created again with %d partitions, as a client requests", OFFSETS_TOPIC, partitions
-            )
-            return topic
+            async with self._making:
+                self._partitions.retire()
+                if not await self.topic_is_unused():
+                    raise TopicExists(f"Topic '{OFFSETS_TOPIC}' already exists.")
+                if self._catalogue.get(OFFSETS_TOPIC) is not None:
+                    await self._catalogue.delete(OFFSETS_TOPIC)
+                topic = await create_internal(self._catalogue, OFFSETS_TOPIC, partitions, configs)
+                logger.warning(
+                    "%s is created again with %d partitions, as a client requests", OFFSETS_TOPIC, partitions
+                )
+                return topic
         finally:
-            found = self._catalogue.get(OFFSETS_TOPIC)
-            if found is not None:
-                self._partitions.serve(found)
+            self.follow_assignment()
 
     # Partitions
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
-from korvet.coordinator.served import Claim, ServedPartition, Step, call
+from korvet.coordinator.served import Claim, Pending, ServedPartition, Step, call
 from korvet.offsets.transaction_log import encode_transaction_key, encode_transaction_value
 from korvet.transactions.messages import (
     BUMPING_PROTOCOL,
@@ -97,6 +97,21 @@ class TransactionTerm(ServedPartition[TransactionShard, Step]):
     def leader_epoch(self) -> int:
         """The epoch of the markers."""
         return self._log.leader_epoch
+
+    def begin(self) -> None:
+        """See ServedPartition. Replies and markers wait until replicas have what was loaded: a failover may
+        take back what the term before appended, but neither a reply nor a marker in another partition.
+        """
+        loaded: list[Pending] = []
+
+        def step_of(outcome: Outcome) -> Step:
+            step = Step(outcome)
+            step.unsafe += 1
+            loaded.append(Pending(step, None, (b"", None, 0)))
+            return step
+
+        self._handle_event(self._shard.loaded, step_of)
+        self._await_replicas(loaded, self._claim.log_end)
 
     def written(self, markers: Markers) -> None:
         """These markers are written."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +17,7 @@ from korvet.causes import Causes
 from korvet.coordinator.loader import TransactionsLoader
 from korvet.coordinator.partitions import Partitions
 from korvet.coordinator.served import RELEASE_TIMEOUT_MS
+from korvet.coordinator.steady_clock import SteadyClock
 from korvet.coordinator.transaction_term import TransactionTerm, refuse_transaction
 from korvet.offsets.transaction_log import transaction_partition_for
 from korvet.storage.errors import StorageError
@@ -65,13 +65,13 @@ class TransactionService:
         config: TransactionConfig,
         markers: MarkerWriter,
         peers: Peers | None = None,
-        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        clock: SteadyClock | None = None,
         *,
         topic_partitions: int = TRANSACTIONS_PARTITIONS,
         message_max_bytes: Callable[[], int] = lambda: DEFAULT_MAX_MESSAGE_BYTES,
         release_timeout_ms: int = RELEASE_TIMEOUT_MS,
     ) -> None:
-        """clock: now in ms since the epoch. peers: required if there may be other brokers.
+        """clock: of the partitions. peers: required if there may be other brokers.
         topic_partitions: of a topic that is still to be created. message_max_bytes: of a record, unless
         the topic's max.message.bytes differs. release_timeout_ms: see Claim.
         """
@@ -84,7 +84,7 @@ class TransactionService:
         self._partitions: Partitions[TransactionTerm] = Partitions(
             logs,
             TRANSACTIONS_TOPIC,
-            clock,
+            clock or SteadyClock(),
             self._read,
             message_max_bytes=message_max_bytes,
             release_timeout_ms=release_timeout_ms,
@@ -104,9 +104,7 @@ class TransactionService:
         """Load the partitions that this broker leads now; unload those that it does not lead, or leads in
         a later epoch.
         """
-        topic = self._catalogue.get(TRANSACTIONS_TOPIC)
-        if topic is not None:
-            self._partitions.serve(topic)
+        self._partitions.follow(self._catalogue.get(TRANSACTIONS_TOPIC))
 
     async def make_topic(self) -> None:
         """Create `__transaction_state` if it does not exist; serve its partitions that this broker leads.

@@ -17,7 +17,6 @@ class GroupCounts:
     """Counts of all groups that one broker coordinates, since its start; one instance for all shards."""
 
     __slots__ = (
-        "commit_seconds",
         "commits",
         "committed_offsets",
         "diverged_groups",
@@ -57,8 +56,6 @@ class GroupCounts:
         """Redis groups that were not at the newest commit in the last round over them."""
         self.expired_offsets = 0
         """Offsets that were removed after their retention time."""
-        self.commit_seconds = Histogram()
-        """From a commit request until its reply."""
 
     def rebalance(self, group_id: str) -> None:
         """Count the beginning of a rebalance."""

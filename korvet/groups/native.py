@@ -98,7 +98,7 @@ def decide(
         return Decision.COMMIT
     if native.offset == committed.offset:
         return Decision.NOTHING
-    is_recent = now_ms - committed.commit_timestamp_ms < QUIET_MS
+    is_recent = 0 <= now_ms - committed.commit_timestamp_ms < QUIET_MS
     if contested and is_recent and not projected.read_off:
         return Decision.WAIT
     return Decision.COMMIT

@@ -297,6 +297,11 @@ class GroupShard:
             group = self._context.classic(key.group) if isinstance(key, GroupMetadataKey) else None
             if group is not None and value in group.unconfirmed:
                 group.unconfirmed.remove(value)
+        keys = (key for key, _ in outcome.records)
+        for group_id in {key.group for key in keys if isinstance(key, GroupRecordKey | GroupMemberKey)}:
+            kept = self._context.groups.get(group_id)
+            if isinstance(kept, ConsumerGroup):
+                self._consumers.keep_sessions(kept)
         for token in tokens:
             self._context.forget(token)
 
@@ -321,6 +326,10 @@ class GroupShard:
         if self._context.replies:
             return self._context.now_ms
         return self._context.timers.next_ms()
+
+    def shift(self, by_ms: int) -> None:
+        """Move all deadlines by a step of the clock, forward or back."""
+        self._context.timers.shift(by_ms)
 
     # Replay
 

@@ -13,7 +13,9 @@ Action = Callable[[], None]
 
 
 class Deadline:
-    """An event at at_ms; None while it is not armed."""
+    """An event. Its times are those of a TimerQueue, without the steps of the clock; at_ms is None while the
+    deadline is not armed.
+    """
 
     __slots__ = ("action", "at_ms", "queued_ms")
 
@@ -21,6 +23,10 @@ class Deadline:
         self.action = action
         self.at_ms: int | None = None
         self.queued_ms: int | None = None  # the time of its valid heap entry, if any
+
+    @property
+    def is_armed(self) -> bool:
+        return self.at_ms is not None
 
     def cancel(self) -> None:
         """Disarm; the heap entry, if any, is dropped when it comes up."""
@@ -30,14 +36,17 @@ class Deadline:
 class TimerQueue:
     """All deadlines of a shard."""
 
-    __slots__ = ("_heap", "_sequence")
+    __slots__ = ("_heap", "_sequence", "_shifted_ms")
 
     def __init__(self) -> None:
+        # The sum of the clock's steps. Times in the heap and in deadlines don't include them.
+        self._shifted_ms = 0
         self._heap: list[tuple[int, int, Deadline]] = []
         self._sequence = 0  # ties fire in the order of their arming; deadlines are never compared
 
     def arm(self, deadline: Deadline, at_ms: int) -> None:
         """Set the deadline to at_ms, instead of its former time."""
+        at_ms -= self._shifted_ms
         deadline.at_ms = at_ms
         if deadline.queued_ms is None or at_ms < deadline.queued_ms:
             self._push(deadline, at_ms)
@@ -47,15 +56,19 @@ class TimerQueue:
 
         It may be the former time of a deadline that was moved: `pop_due` finds that out.
         """
-        return self._heap[0][0] if self._heap else None
+        return self._heap[0][0] + self._shifted_ms if self._heap else None
 
     def pop_due(self, now_ms: int) -> Deadline | None:
         """Remove the earliest deadline that is due at now_ms, and disarm it; None if none is due."""
-        if not self._settle() or self._heap[0][0] > now_ms:
+        if not self._settle() or self._heap[0][0] + self._shifted_ms > now_ms:
             return None
         deadline = heappop(self._heap)[2]
         deadline.at_ms = deadline.queued_ms = None
         return deadline
+
+    def shift(self, by_ms: int) -> None:
+        """Move all deadlines by a step of the clock, forward or back."""
+        self._shifted_ms += by_ms
 
     def _push(self, deadline: Deadline, at_ms: int) -> None:
         deadline.queued_ms = at_ms

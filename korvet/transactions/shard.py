@@ -185,6 +185,10 @@ class TransactionShard:
         """The latest time of the next `tick`."""
         return self._timers.next_ms()
 
+    def shift(self, by_ms: int) -> None:
+        """Move all deadlines by a step of the clock, forward or back."""
+        self._timers.shift(by_ms)
+
     def states(self) -> Counter[TransactionState]:
         """How many transactional ids are in each state."""
         return Counter(transaction.state for transaction in self._transactions.values())
@@ -234,11 +238,10 @@ class TransactionShard:
             self._transactions[transactional_id] = transaction
         else:
             transaction.take(value)
-        due_ms = transaction.due_ms
-        if due_ms is None:
+        if transaction.state is not TransactionState.ONGOING:
             transaction.deadline.cancel()
-        else:
-            self._timers.arm(transaction.deadline, due_ms)
+        elif self._is_loaded and not transaction.deadline.is_armed:
+            self._timers.arm(transaction.deadline, transaction.due_ms(self._now_ms))
 
     def loaded(self, now_ms: int) -> Outcome:
         """All records are replayed: serve. Decided transactions without all markers get their markers
@@ -250,6 +253,8 @@ class TransactionShard:
         for transaction in self._transactions.values():
             if transaction.state in PREPARED:
                 self._mark(transaction.transactional_id, transaction.value, transaction.unmarked)
+            elif transaction.state is TransactionState.ONGOING:
+                self._timers.arm(transaction.deadline, transaction.due_ms(now_ms))
         return self.take_outcome()
 
     # InitProducerId
@@ -421,14 +426,13 @@ class TransactionShard:
         return _SUCCESS
 
     def _time_out(self, transaction: Transaction) -> None:
-        due_ms = transaction.due_ms
-        # A producer that was only slow may continue (KIP-588).
-        if due_ms is None:
+        if transaction.state is not TransactionState.ONGOING:
             return
+        # A producer that was only slow may continue (KIP-588).
         if self._fence(transaction, goes_on=True) is _SUCCESS:
             self._counts.timed_out += 1
         else:
-            self._timers.arm(transaction.deadline, max(self._now_ms, due_ms) + _RETRY_MS)
+            self._timers.arm(transaction.deadline, self._now_ms + _RETRY_MS)
 
     def _record_decision(self, transaction: Transaction, decided: TransactionLogValue) -> None:
         if transaction.state is TransactionState.ONGOING:

@@ -51,12 +51,12 @@ class Transaction:
         )
         self.unmarked = self.partitions if self.state in PREPARED else frozenset()
 
-    @property
-    def due_ms(self) -> int | None:
-        """The time at which the open transaction is aborted; None if no transaction is open."""
-        if self.state is not TransactionState.ONGOING:
-            return None
-        return self.value.transaction_start_timestamp_ms + self.value.transaction_timeout_ms
+    def due_ms(self, now_ms: int) -> int:
+        """The time at which the open transaction is aborted. If its begin is in the future, the clock has
+        been set back since, and the time begins now.
+        """
+        began_ms = min(self.value.transaction_start_timestamp_ms, now_ms)
+        return began_ms + self.value.transaction_timeout_ms
 
     @property
     def is_exhausted(self) -> bool:

@@ -12,6 +12,7 @@ import uvloop
 
 from korvet.config.address import Address
 from korvet.coordinator.service import CoordinatorService
+from korvet.coordinator.steady_clock import SteadyClock
 from korvet.groups.config import GroupConfig
 from korvet.groups.messages import (
     CommitPartition,
@@ -126,6 +127,15 @@ class _Following:
         """`follow_assignment` has completed them."""
 
 
+def steady_clock(now_ms: Callable[[], int]) -> SteadyClock:
+    """A clock that always shows this time."""
+
+    def now_ns() -> int:
+        return now_ms() * 1_000_000
+
+    return SteadyClock(now_ns, now_ns)
+
+
 @contextlib.asynccontextmanager
 async def running(
     server: Server,
@@ -144,8 +154,8 @@ async def running(
     try:
         with contextlib.suppress(TopicExists):
             await store.catalogue.create(TOPIC, 1)
-        clocks = () if clock is None else (clock,)
-        service = CoordinatorService(store.commands, store.logs, store.catalogue, config, *clocks)
+        steady = None if clock is None else steady_clock(clock)
+        service = CoordinatorService(store.commands, store.logs, store.catalogue, config, steady)
         await service.start()
         if store.membership is not None:
             store.membership.attach(_Following(service))
@@ -159,6 +169,16 @@ async def running(
             await service.close()
     finally:
         await store.close()
+
+
+async def lose_topic(store: Store, name: str) -> None:
+    """Redis holds what it held before the topic was created, as after a failover to a replica."""
+    keys, topic = store.commands.keyspace, store.catalogue.get(name)
+    assert topic is not None
+    for partition in range(topic.partitions):
+        await store.commands.call("DEL", *keys.partition_keys(name, partition))
+    await store.commands.call("HDEL", keys.topics, name)
+    await store.catalogue.load()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from itertools import pairwise
 
+import pytest
+
 from korvet.coordinator.partition_timers import Alarms
 from tests.support.polling import until_async
 
@@ -31,6 +33,20 @@ async def test_rings_in_the_order_of_deadlines() -> None:
     bell.now_ms = 1_003
     await bell.rings(2)
     bell.now_ms = 1_004
+    await bell.rings(2, 1)
+    bell.alarms.close()
+
+
+@pytest.mark.parametrize("by_ms", [-3_600_000, 3_600_000])
+async def test_deadlines_move_with_the_clock(by_ms: int) -> None:
+    bell = Bell()
+    bell.alarms.set(1, 1_500)
+    bell.now_ms += by_ms
+    bell.alarms.set(1, 1_500 + by_ms)
+    bell.alarms.set(2, bell.now_ms + 10)
+    bell.now_ms += 499
+    await bell.rings(2)
+    bell.now_ms += 1
     await bell.rings(2, 1)
     bell.alarms.close()
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import time
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,6 +15,9 @@ from korvet.coordinator import expressions
 from korvet.coordinator.expressions import TopicExpressions
 from korvet.groups.consumer.automaton import InvalidRegex
 from tests.support.polling import until_async
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 WAIT_S = 20
 
@@ -57,6 +61,15 @@ async def test_a_search_has_what_it_found_known_at_once() -> None:
     assert known.names == ("payments",)
 
 
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    """Switches the garbage collector off: its pauses grow with all objects that other tests have left."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collections")
 async def test_others_have_their_turn_meanwhile() -> None:
     topics, _ = of(*random_names(2_000))
     searches = [asyncio.ensure_future(topics.find(f"(.?){{{count}}}")) for count in range(900, 905)]

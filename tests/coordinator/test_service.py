@@ -26,7 +26,7 @@ from korvet.offsets.packing import pack
 from korvet.offsets.partition import partition_for
 from korvet.offsets.schema import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 from korvet.storage.keys import OFFSETS_TOPIC
-from tests.coordinator.conftest import CONFIG, TOPIC, Running, running
+from tests.coordinator.conftest import CONFIG, TOPIC, Running, lose_topic, running
 from tests.storage.proxy import proxied, until
 from tests.support.polling import until_async
 from tests.support.ports import free_port
@@ -127,6 +127,22 @@ async def test_requests_while_loading(server: Server, prefix: str, group: str) -
         async with asyncio.timeout(WAIT_S):
             await run.service.wait_loaded()
         assert await run.commit(group, 1) == ErrorCode.none
+
+
+async def test_groups_go_on_after_a_failover_that_lost_their_topic(
+    server: Server, prefix: str, group: str
+) -> None:
+    async with running(server, prefix) as one:
+        assert await one.commit(group, 5) == 0
+        await lose_topic(one.store, OFFSETS_TOPIC)
+        one.service.follow_assignment()
+        assert await one.commit(group, 6) == ErrorCode.coordinator_not_available
+        await one.service.start()
+        await one.service.wait_loaded()
+        assert one.store.catalogue.get(OFFSETS_TOPIC) is not None
+        assert (await one.committed(group)).offset == -1
+        assert await one.commit(group, 7) == 0
+        assert (await one.committed(group)).offset == 7
 
 
 async def test_stale_epoch_is_refused(server: Server, prefix: str, group: str) -> None:

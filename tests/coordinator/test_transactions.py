@@ -39,6 +39,7 @@ from korvet.transactions.messages import (
 )
 from korvet.transactions.shard import TransactionShard
 from korvet.transactions.state import TransactionState
+from tests.coordinator.conftest import lose_topic
 from tests.support.logs import admit, append_own
 from tests.support.polling import until_async
 from tests.unit.records import forms
@@ -152,6 +153,19 @@ async def test_a_transaction_and_its_records(server: Server, prefix: str, commit
         done = TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT
         expected = [TransactionState.EMPTY, TransactionState.ONGOING, decided, done]
         await until_async(lambda: _is_at(one, expected), 60, "the end")
+
+
+async def test_transactions_go_on_after_a_failover_that_lost_their_topic(server: Server, prefix: str) -> None:
+    async with running(server, prefix) as one:
+        assert await one.end(await one.begun(), committed=True) is ErrorCode.none
+        await lose_topic(one.store, TRANSACTIONS_TOPIC)
+        one.service.follow_assignment()
+        refused = await one.service.call(NAME, TransactionShard.init_producer, InitRequest(NAME, 60_000))
+        assert refused.error is ErrorCode.coordinator_not_available
+        await one.service.make_topic()
+        await one.service.wait_loaded()
+        assert one.store.catalogue.get(TRANSACTIONS_TOPIC) is not None
+        assert await one.end(await one.begun(), committed=True) is ErrorCode.none
 
 
 @pytest.mark.parametrize("committed", [True, False])

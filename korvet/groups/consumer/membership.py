@@ -430,6 +430,15 @@ class ConsumerMembership:
             self.arm_session(group.group_id, member)
             self._watch_revocation(group.group_id, member)
 
+    def keep_sessions(self, group: ConsumerGroup) -> None:
+        """Start a session for each member without one: the session ends when a member leaves, also if the
+        leaving is not recorded.
+        """
+        for member in group.members.values():
+            if (group.group_id, member.member_id) not in self._sessions:
+                self.arm_session(group.group_id, member)
+                self._watch_revocation(group.group_id, member)
+
     def arm_session(self, group_id: str, member: Member) -> None:
         """Extend a member's session."""
         classic = member.subscription.classic_member_metadata

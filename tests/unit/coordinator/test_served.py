@@ -39,8 +39,15 @@ class Shard:
     def answer(self, request: str, token: int, now_ms: int) -> Any:
         return SimpleNamespace(records=[request], replies=[(token, request)])
 
-    def next_deadline_ms(self) -> None:
-        return None
+    def __init__(self, due_ms: int | None = None) -> None:
+        self._due_ms = due_ms
+
+    def next_deadline_ms(self) -> int | None:
+        return self._due_ms
+
+    def shift(self, by_ms: int) -> None:
+        assert self._due_ms is not None
+        self._due_ms += by_ms
 
 
 class Partition(ServedPartition[Shard, Step]):
@@ -86,3 +93,10 @@ def test_a_refused_client_may_ask_again_at_once() -> None:
         assert not failures
 
     asyncio.run(work())
+
+
+def test_the_alarm_moves_with_the_clock() -> None:
+    alarms: list[int | None] = []
+    claim = Claim(Log(), 1, 0, lambda: 0, alarms.append, lambda error: None, lambda: 1000, 1000)  # type: ignore[arg-type]
+    Partition(Shard(5_000), claim).shift(-3_600_000)
+    assert alarms == [5_000 - 3_600_000]

@@ -162,6 +162,19 @@ def test_session_timeout_takes_partitions_away():
     assert Consumer(driver, "two").send(3).error is ErrorCode.unknown_member_id
 
 
+def test_a_member_whose_leaving_is_not_recorded_is_out_after_its_session():
+    """The broker refuses what it cannot record now, and the client is gone."""
+    driver, _ = make()
+    one, _two = joined(driver, "one", "two")
+    outcome = driver.shard.consumer_heartbeat(heartbeat("two", -1), 99, driver.now_ms)
+    driver.shard.discard(outcome, (99,))
+    for _ in range(10):
+        driver.advance(SESSION_MS // 9)
+        one.beat()
+    settle(driver, one)
+    assert one.partitions("orders") == [0, 1, 2, 3, 4, 5]
+
+
 def test_all_sessions_may_end_at_once():
     driver, _ = make()
     joined(driver, "one", "two", "three")

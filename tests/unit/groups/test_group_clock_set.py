@@ -1,0 +1,24 @@
+"""Groups when the clock of their coordinator is set."""
+
+from __future__ import annotations
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.unit.groups.driver import SESSION_MS, Driver
+
+
+@pytest.mark.parametrize("by_ms", [-3_600_000, 3_600_000])
+def test_sessions_last_when_the_clock_is_set(by_ms: int) -> None:
+    driver = Driver()
+    (member,) = driver.stable("a")
+    driver.advance(1_000)
+    driver.now_ms += by_ms
+    driver.shard.shift(by_ms)
+    driver.advance(SESSION_MS - 1_001)
+    assert driver.state() == "Stable"
+    assert driver.heartbeat(member, 1) is ErrorCode.none
+    driver.advance(SESSION_MS - 1)
+    assert driver.state() == "Stable"
+    driver.advance(1)
+    assert driver.state() == "Empty"
