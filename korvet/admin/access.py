@@ -25,7 +25,9 @@ class Secret:
         self._key = key
         self._file = None if location is None else Path(location)
         self._value = (value or "").encode()
-        self._seen: tuple[int, int] | None = None
+        self._seen: tuple[int, int, int] | None = None
+        # Why the file could not be read last; empty if it could.
+        self._problem = ""
         if self._file is not None:
             try:
                 self._read(self._file)
@@ -35,23 +37,30 @@ class Secret:
     def equals(self, given: bytes) -> bool:
         """Whether a client gave the secret; in a time that does not depend on the difference."""
         if self._file is not None:
-            try:
-                self._read(self._file)
-            except (OSError, ValueError) as error:
-                log.error("%s.location cannot be read, the old secret stays: %s", self._key, error)
+            self._follow(self._file)
         return hmac.compare_digest(self._value, given)
 
+    def _follow(self, file: Path) -> None:
+        """Read the file if it has changed. A file that cannot be read is logged once."""
+        problem = ""
+        try:
+            self._read(file)
+        except (OSError, ValueError) as error:
+            problem = str(error)
+        if problem and problem != self._problem:
+            log.error("%s.location cannot be read, the old secret stays: %s", self._key, problem)
+        self._problem = problem
+
     def _read(self, file: Path) -> None:
-        """Read the file if it has changed. Raises OSError, and ValueError if it is empty."""
+        """Read the file unless the secret is from it. Raises OSError, and ValueError if it is empty."""
         found = file.stat()
-        state = found.st_ino, found.st_mtime_ns
+        state = found.st_ino, found.st_mtime_ns, found.st_size
         if state == self._seen:
             return
-        self._seen = state
         value = file.read_bytes().strip()
         if not value:
             raise ValueError("the file is empty")
-        self._value = value
+        self._value, self._seen = value, state
 
 
 class Access:
@@ -94,7 +103,7 @@ class Access:
         scheme, _, given = authorization.partition(" ")
         match scheme.lower():
             case "bearer" if self._token is not None:
-                return self._token.equals(given.strip().encode("latin-1"))
+                return self._token.equals(given.strip(" \t").encode("latin-1"))
             case "basic" if self._password is not None and self._user is not None:
                 return self._knows(self._user, self._password, given.strip())
         return False

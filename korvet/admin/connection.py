@@ -52,9 +52,11 @@ class HttpConnection(asyncio.Protocol):
         self._writable.set()
         self._answering: asyncio.Task[None] | None = None
         self._reading = True
+        self._all_received = False
         # Whether a request has begun to arrive.
         self._arriving = True
         self._deadline: asyncio.TimerHandle | None = None
+        self._ended = False
 
     # asyncio's callbacks
 
@@ -62,6 +64,9 @@ class HttpConnection(asyncio.Protocol):
         """A client has connected."""
         # uvloop's transports do not derive from asyncio's.
         self._transport = cast("asyncio.Transport", transport)
+        if self._ended:
+            self._cut()
+            return
         self._transport.set_write_buffer_limits(high=_WRITE_BYTES)
         self._limit(_REQUEST_S)
 
@@ -84,6 +89,14 @@ class HttpConnection(asyncio.Protocol):
             self._reading = False
             self._transport.pause_reading()
 
+    def eof_received(self) -> bool:
+        """The client has closed its side. Requests that have arrived are answered, unless the connection uses
+        TLS: asyncio closes both sides of it.
+        """
+        self._all_received = True
+        assert self._transport is not None
+        return self._answering is not None and self._transport.get_extra_info("sslcontext") is None
+
     def pause_writing(self) -> None:
         """The client does not read."""
         self._writable.clear()
@@ -94,7 +107,11 @@ class HttpConnection(asyncio.Protocol):
 
     def end(self) -> None:
         """End the connection at once."""
+        self._ended = True
         self._cut()
+        # The transport does not report its end if its accept was cancelled.
+        if self._answering is not None:
+            self._answering.cancel()
 
     # Requests
 
@@ -134,6 +151,8 @@ class HttpConnection(asyncio.Protocol):
             self._reading = True
             transport.resume_reading()
         self._take()
+        if self._all_received and self._answering is None:
+            transport.close()
 
     async def _send(self, request: Request, response: Response) -> None:
         head = encode_head(response, keeps_alive=request.keeps_alive)

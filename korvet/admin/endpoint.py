@@ -36,15 +36,23 @@ class Endpoint:
 
     async def answer(self, access: Access, request: Request) -> Response:
         """Returns the page that a client asks for, or why it cannot have it."""
-        response = await self._answer(access, request)
-        known = request.path if request.path in self._pages else ""
-        self._requests[known, response.status.value] += 1
+        try:
+            response = await self._answer(access, request)
+        except Exception:
+            # The connection answers so.
+            self._count(request, HTTPStatus.INTERNAL_SERVER_ERROR)
+            raise
+        self._count(request, response.status)
         return response
 
     def collect(self) -> Iterator[Samples]:
         """See Collector."""
         counts = sorted(self._requests.items())
         yield Samples(ADMIN_REQUESTS, [(ADMIN_REQUESTS.text(*key), count) for key, count in counts])
+
+    def _count(self, request: Request, status: HTTPStatus) -> None:
+        known = request.path if request.path in self._pages else ""
+        self._requests[known, status.value] += 1
 
     async def _answer(self, access: Access, request: Request) -> Response:
         if request.method not in {"GET", "HEAD"}:

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING
 
 from korvet.slices import gathered, sliced
 from korvet.storage.errors import StorageError
-from korvet.storage.findings import OpenTransaction
+from korvet.storage.findings import OpenTransaction, UnreadableTransactions
 from korvet.storage.log.transactions import parse_open, parse_producer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from korvet.observe.parts import Parts
+    from korvet.storage.findings import TransactionNote
     from korvet.storage.link.commands import Commands
 
 
-async def open_transactions(parts: Parts, timeout_s: float) -> Sequence[OpenTransaction] | None:
+async def open_transactions(parts: Parts, timeout_s: float) -> Sequence[TransactionNote] | None:
     """Returns them, or None if Redis does not report all of them in this time. Redis command HGET."""
     led: list[tuple[str, int]] = []
     async for topic in sliced(parts.topics.all()):
@@ -34,14 +35,17 @@ async def open_transactions(parts: Parts, timeout_s: float) -> Sequence[OpenTran
     return [each for of_partition in found for each in of_partition]
 
 
-async def _of_partition(commands: Commands, topic: str, number: int) -> list[OpenTransaction]:
+async def _of_partition(commands: Commands, topic: str, number: int) -> list[TransactionNote]:
     meta, stream = commands.keyspace.meta(topic, number), commands.keyspace.stream(topic, number)
     read = commands.links(meta).read
-    found: list[OpenTransaction] = []
-    for producer_id, first_offset in parse_open(await read.call("HGET", meta, "open")).items():
-        noted = await read.call("HGET", meta, f"p:{producer_id}")
-        # Without it, the transaction has ended since.
-        if noted is not None:
-            seen_ms = parse_producer(b"p:%d" % producer_id, noted, None, first_offset).seen_ms
-            found.append(OpenTransaction(stream.decode(), producer_id, first_offset, seen_ms))
+    found: list[TransactionNote] = []
+    try:
+        for producer_id, first_offset in parse_open(await read.call("HGET", meta, "open")).items():
+            noted = await read.call("HGET", meta, f"p:{producer_id}")
+            # Without it, the transaction has ended since.
+            if noted is not None:
+                seen_ms = parse_producer(b"p:%d" % producer_id, noted, None, first_offset).seen_ms
+                found.append(OpenTransaction(stream.decode(), producer_id, first_offset, seen_ms))
+    except ValueError as error:
+        found.append(UnreadableTransactions(stream.decode(), str(error)))
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 from functools import partial
@@ -97,15 +98,16 @@ class AdminServer:
             )
 
     def _listen_locally(self, path: Path) -> None:
-        path.unlink(missing_ok=True)
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             listening.setblocking(False)
+            _remove_left(path)
             listening.bind(str(path))
             path.chmod(0o600)
         except OSError as error:
             listening.close()
-            raise OSError(error.errno, f"{path}: {error.strerror or error}") from error
+            reason = error.strerror or error
+            raise ConfigError(f"admin.socket = {path} cannot be used: {reason}") from error
         self._socket = path
         self._accept("admin socket", [listening], Access(None, None, None), None)
 
@@ -121,6 +123,21 @@ class AdminServer:
         connection = HttpConnection(partial(self._endpoint.answer, access), leave)
         self._open.add(connection)
         return connection
+
+
+def _remove_left(path: Path) -> None:
+    """Remove the socket that a killed process has left. Raises OSError if a process listens on it."""
+    if not path.is_socket():
+        # If there is another file, `bind` refuses the path.
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.setblocking(False)
+        try:
+            client.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+            return
+    raise OSError(errno.EADDRINUSE, "another process listens on it")
 
 
 def _tls_of(config: Config) -> ServerTls | None:

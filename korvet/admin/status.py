@@ -19,7 +19,7 @@ from korvet.storage.findings import (
     FAULT,
     OK,
     Finding,
-    OpenTransaction,
+    TransactionNote,
     damage_findings,
     durability_findings,
     module_findings,
@@ -58,7 +58,7 @@ class StatusPage:
         self._making = asyncio.Lock()
         self._slow: dict[str, Any] = {}
         self._made_s: float | None = None
-        self._opened: Sequence[OpenTransaction] | None = None
+        self._opened: Sequence[TransactionNote] | None = None
         self._opened_until_s = 0.0
 
     async def answer(self, request: Request) -> Response:
@@ -91,7 +91,7 @@ class StatusPage:
         }
 
 
-async def _details(parts: Parts, setup: Setup, opened: Sequence[OpenTransaction] | None) -> dict[str, Any]:
+async def _details(parts: Parts, setup: Setup, opened: Sequence[TransactionNote] | None) -> dict[str, Any]:
     servers = tuple(parts.store.router.servers())
     found = await asyncio.gather(*map(_facts, servers))
     facts = {str(server.address): each for server, each in zip(servers, found, strict=True)}
@@ -146,7 +146,7 @@ def _server(server: Server, facts: ServerFacts | StorageError) -> dict[str, Any]
         "version": facts.version if isinstance(facts, ServerFacts) else "",
         "connected": server.connected,
         "unheard_ms": max(server.write.unheard_ms, server.read.unheard_ms),
-        "replicas": len(facts.replication.replicas) if isinstance(facts, ServerFacts) else 0,
+        "replicas": len(facts.replication.standing) if isinstance(facts, ServerFacts) else 0,
     }
 
 

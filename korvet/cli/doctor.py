@@ -20,6 +20,7 @@ from korvet.cli.options import json_option
 from korvet.cli.output import print_json, table
 from korvet.cli.redis_address import find_redis, redis_options
 from korvet.config.address import redacted
+from korvet.config.live import LiveConfig
 from korvet.config.loading import load
 from korvet.embedded.binary import OLDEST_VERSION, version_text
 from korvet.embedded.writer import read_writer
@@ -35,6 +36,8 @@ from korvet.storage.findings import (
     WARNING,
     Finding,
     OpenTransaction,
+    TransactionNote,
+    UnreadableTransactions,
     damage_findings,
     durability_findings,
     module_findings,
@@ -51,7 +54,7 @@ from korvet.storage.link.sentinel import inspect, servers_of
 from korvet.storage.link.slots import SLOTS, NodeAddress, parse_slots
 from korvet.storage.log.entries import is_damaged, record_count
 from korvet.storage.log.transactions import parse_open, parse_producer
-from korvet.storage.shared_configs import parsers_of
+from korvet.storage.shared_configs import parse_broker_config, parsers_of
 from korvet.storage.topic import Topic
 from korvet.storage.versions import format_problem
 from korvet.topics.configs import config_problem
@@ -230,19 +233,22 @@ async def _facts(address: RedisAddress) -> "ServerFacts | StorageError":
 
 
 def _setup(servers: "Sequence[redis.Redis]", keyspace: str, url: str, *, embedded: bool) -> Setup:
-    """The levels of the topics whose fields in the catalogue are readable. The settings of this environment
-    count for topics without configs of their own.
+    """The levels of the topics whose fields in the catalogue are readable. For topics without configs of
+    their own, the dynamic settings of all brokers count, else the settings of this environment.
     """
     keys = _keys(keyspace)
-    fields: dict[bytes, bytes] = {}
+    hashes: dict[bytes, dict[bytes, bytes]] = {}
     for client in servers:
-        # In a cluster, one server has the key.
-        for key in client.scan_iter(match=keys.topics, count=_PAGE, _type="hash"):
-            fields = cast("dict[bytes, bytes]", client.hgetall(key))
+        # In a cluster, one server has the keys.
+        for key in client.scan_iter(match=f"{{{keyspace}}}:*", count=_PAGE, _type="hash"):
+            if key in (keys.topics, keys.broker_configs):
+                hashes[key] = cast("dict[bytes, bytes]", client.hgetall(key))
     file = os.environ.get("KORVET_CONFIG")
-    settings = load(file=Path(file) if file else None, environ=os.environ)
-    topics, _ = read_fields(fields.items(), parse_topic)
-    return setup_of(topics, default_level(settings), url, embedded=embedded)
+    live = LiveConfig(load(file=Path(file) if file else None, environ=os.environ))
+    configs, _ = read_fields(hashes.get(keys.broker_configs, {}).items(), parse_broker_config)
+    live.take({name: value for broker, name, value in configs if not broker}, {})
+    topics, _ = read_fields(hashes.get(keys.topics, {}).items(), parse_topic)
+    return setup_of(topics, default_level(live.now), url, embedded=embedded)
 
 
 def _keys(keyspace: str) -> Keyspace:
@@ -405,16 +411,19 @@ def check_transactions(servers: "Sequence[redis.Redis]", keyspace: str, now_ms: 
     yield from transaction_findings(_open_transactions(servers, keyspace), now_ms)
 
 
-def _open_transactions(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[OpenTransaction]:
+def _open_transactions(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[TransactionNote]:
     for stream, client in sorted(_streams(servers, keyspace).items(), key=lambda item: item[0]):
-        meta = b"{%b}:meta" % stream
+        meta, name = b"{%b}:meta" % stream, stream.decode(errors="replace")
         packed: Any = client.hget(meta, "open")
-        for producer, first_offset in parse_open(packed).items():
-            noted: Any = client.hget(meta, f"p:{producer}")
-            # Without it, the transaction has ended during the check.
-            if noted is not None:
-                seen_ms = parse_producer(b"p:%d" % producer, noted, None, first_offset).seen_ms
-                yield OpenTransaction(stream.decode(errors="replace"), producer, first_offset, seen_ms)
+        try:
+            for producer, first_offset in parse_open(packed).items():
+                noted: Any = client.hget(meta, f"p:{producer}")
+                # Without it, the transaction has ended during the check.
+                if noted is not None:
+                    seen_ms = parse_producer(b"p:%d" % producer, noted, None, first_offset).seen_ms
+                    yield OpenTransaction(name, producer, first_offset, seen_ms)
+        except ValueError as error:
+            yield UnreadableTransactions(name, str(error))
 
 
 def _streams(servers: "Sequence[redis.Redis]", keyspace: str) -> "dict[bytes, redis.Redis]":

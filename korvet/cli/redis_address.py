@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from korvet.config.settings import Config
-from korvet.embedded import socket_of
+from korvet.embedded import socket_of, url_of
 
 
 def data_dir_option(data_dir_help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -52,4 +52,4 @@ def find_redis(url: str | None, data_dir: Path) -> str | None:
     if url:
         return url
     path = socket_of(data_dir)
-    return f"unix://{path.absolute()}" if path is not None and path.exists() else None
+    return url_of(path.absolute()) if path is not None and path.exists() else None

@@ -80,16 +80,17 @@ def _lines(family: Family, rows: Iterable[tuple[str, Value]]) -> Iterator[str]:
             yield f"{name}{labels} {value if type(value) is int else number(value)}\n"
 
 
-def _buckets(family: Family, labels: str, value: Histogram) -> Iterator[str]:
+def _buckets(family: Family, labels: str, value: Histogram) -> list[str]:
+    """All lines at once: between two pieces, values may be added."""
     name = family.name
     if family.kind is Kind.SUMMARY:
-        for part in QUANTILES:
-            yield f"{name}{_with(labels, 'quantile', part)} {number(value.quantile(part))}\n"
+        lines = [
+            f"{name}{_with(labels, 'quantile', part)} {number(value.quantile(part))}\n" for part in QUANTILES
+        ]
     else:
-        for bound, count in zip((*value.bounds, math.inf), value.cumulative(), strict=True):
-            yield f"{name}_bucket{_with(labels, 'le', bound)} {count}\n"
-    yield f"{name}_sum{labels} {number(value.sum)}\n"
-    yield f"{name}_count{labels} {value.count}\n"
+        counts = zip((*value.bounds, math.inf), value.cumulative(), strict=True)
+        lines = [f"{name}_bucket{_with(labels, 'le', bound)} {count}\n" for bound, count in counts]
+    return [*lines, f"{name}_sum{labels} {number(value.sum)}\n", f"{name}_count{labels} {value.count}\n"]
 
 
 def _with(labels: str, name: str, value: float) -> str:

@@ -44,7 +44,8 @@ def _blocks(page: str) -> Iterator[tuple[str, str]]:
 
 
 def _samples(block: str) -> list[str]:
-    return block.splitlines()[2:]
+    # Values of labels may have other characters that end lines for `splitlines`.
+    return block.split("\n")[2:-1]
 
 
 def _once(blocks: list[tuple[int | None, str]]) -> Iterator[str]:

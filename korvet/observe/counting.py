@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from korvet.storage.errors import LinkLost, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from korvet.observe.ordinals import Ends
     from korvet.observe.positions import WatchedLog
+    from korvet.storage.link.server import Server
 
 _Item = TypeVar("_Item")
 
@@ -31,15 +32,21 @@ _EDITIONS: Final = 3
 class Counting:
     """Reads logs in small steps, and counts what was read."""
 
-    __slots__ = ("failures", "read_ends", "read_positions")
+    __slots__ = ("failures", "lost", "read_ends", "read_positions")
 
     def __init__(self) -> None:
         self.read_ends = 0
         self.read_positions = 0
         self.failures = 0
+        self.lost: dict[Server, LinkLost] = {}
+        """The servers whose connections broke in this look: their logs are left out."""
+
+    def reachable(self, some: Iterable[WatchedLog]) -> list[WatchedLog]:
+        """The logs on other servers than the lost ones."""
+        return [watched for watched in some if not self.lost or watched.ordinals.server not in self.lost]
 
     async def read(self, some: Sequence[WatchedLog], look: int) -> None:
-        """Bring logs up to date, at most ENDS_AT_ONCE. `look`: see WatchedLog.changed_in. Raises LinkLost."""
+        """Bring logs up to date, at most ENDS_AT_ONCE. `look`: see WatchedLog.changed_in."""
         # Futures, not tasks: there are thousands.
         asked = [watched.ordinals.ask() for watched in some]
         replies = await asyncio.gather(*asked, return_exceptions=True)
@@ -86,9 +93,9 @@ class Counting:
         watched.take(ends, look)
 
     def failed(self, watched: WatchedLog, error: StorageError) -> None:
-        """Count a log that cannot be read. Raises LinkLost: others could not be read, either."""
+        """Count a log that cannot be read."""
         if isinstance(error, LinkLost):
-            raise error
+            self.lost[watched.ordinals.server] = error
         self.failures += 1
         place = watched.ordinals.topic.name, watched.ordinals.partition
         log.debug("%s-%d cannot be counted: %s", *place, error)

@@ -77,11 +77,13 @@ class GroupCollector:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._cluster_id = parts.store.commands.cluster_id
-        # By assignment of a member.
+        # By assignment of a member: those of this scrape, and of the one before. Rebalances make other ones.
         self._assigned: dict[bytes, list[tuple[str, int]]] = {}
+        self._assigned_before: dict[bytes, list[tuple[str, int]]] = {}
 
     def collect(self) -> Iterator[Samples]:
         """See Collector."""
+        self._assigned, self._assigned_before = {}, self._assigned
         present = dict(self._groups())
         yield from self._members(present)
         # The first family makes the views, group by group, and all families show the same numbers.
@@ -239,9 +241,10 @@ class GroupCollector:
     def _assignment(self, assignment: bytes) -> list[tuple[str, int]]:
         found = self._assigned.get(assignment)
         if found is None:
-            if len(self._assigned) > self._parts.config.metrics_max_rows:
-                self._assigned.clear()
-            found = self._assigned[assignment] = _decoded(assignment)
+            found = self._assigned_before.get(assignment)
+            if found is None:
+                found = _decoded(assignment)
+            self._assigned[assignment] = found
         return found
 
 
@@ -296,7 +299,6 @@ def collect_coordinators(parts: Parts) -> Iterator[Samples]:
     coordinator, transactions = parts.coordinator, parts.transactions
     counts = coordinator.counts
     yield families.REBALANCE_SECONDS.single(counts.rebalance_seconds)
-    yield families.COMMIT_SECONDS.single(counts.commit_seconds)
     requests = {
         "join": counts.joins,
         "sync": counts.syncs,

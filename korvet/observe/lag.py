@@ -11,6 +11,7 @@ import asyncio
 import logging
 import re
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from korvet.metrics.families import partitions as families
@@ -46,6 +47,8 @@ _SLICE_S: Final = 0.001
 _LATELY: Final = 6
 # After a look, the watch rests for at least this multiple of the time that the look took.
 _RESTS: Final = 1
+# The name of a group may have several lines.
+_FLAGS: Final = re.DOTALL
 _ROUND_BOUNDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -123,11 +126,12 @@ class LagWatch:
                 log.debug("partitions and groups cannot be looked at: %s", error)
             took_s = time.monotonic() - began_s
             self.look_seconds.observe(took_s)
-            interval_s = self._config.metrics_lag_interval_ms / 1000
-            await asyncio.sleep(max(interval_s - took_s, _RESTS * took_s))
+            await self._live.pause(partial(_rest_s, took_s))
 
     async def look(self) -> None:
-        """Bring everything up to date that has changed, as far as this broker knows. Raises LinkLost."""
+        """Bring everything up to date that has changed, as far as this broker knows. Raises LinkLost if a
+        server is lost, after those of the other servers.
+        """
         self.looks += 1
         await self._follow_topics()
         await self._follow_terms()
@@ -135,15 +139,19 @@ class LagWatch:
         for key in [key for key, watched in self.logs.items() if not watched.is_needed]:
             del self.logs[key]
         chosen = self._turns.choose(self.logs.values(), self._has_grown, self.looks)
+        counting = self.counting
+        counting.lost.clear()
         for some in pages(chosen, ENDS_AT_ONCE):
-            await self.counting.read(some, self.looks)
-            led = [watched for watched in some if watched.is_led]
+            await counting.read(counting.reachable(some), self.looks)
+            led = [watched for watched in counting.reachable(some) if watched.is_led]
             for logs in pages(led, _BACKLOGS_AT_ONCE):
                 await asyncio.gather(*map(self._read_backlogs, logs))
+        if counting.lost:
+            raise next(iter(counting.lost.values()))
 
     def shows_group(self, group_id: str) -> bool:
         """Whether `metrics.groups` matches a group."""
-        return re.fullmatch(self._config.metrics_groups, group_id) is not None
+        return re.fullmatch(self._config.metrics_groups, group_id, _FLAGS) is not None
 
     # What is watched
 
@@ -196,7 +204,7 @@ class LagWatch:
         if patterns != self._patterns:
             self._forget_groups()
             self._patterns = patterns
-        shows_group, shows_topic = (re.compile(pattern).fullmatch for pattern in patterns)
+        shows_group, shows_topic = (re.compile(pattern, _FLAGS).fullmatch for pattern in patterns)
         for number, term in terms.items():
             loaded = self._loaded.get(number)
             moved = term.shard.take_moved()
@@ -287,6 +295,11 @@ class LagWatch:
             self.counting.failed(watched, error)
             return
         watched.backlogs = [each for each in found if self.shows_group(each.group)]
+
+
+def _rest_s(took_s: float, config: Config) -> float:
+    """The pause after a look that took so long."""
+    return max(config.metrics_lag_interval_ms / 1000 - took_s, _RESTS * took_s)
 
 
 def _places(term: Term) -> Iterator[GroupTopicPartition]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from korvet.storage.link.commands import Commands
+    from korvet.storage.link.server import Server
     from korvet.storage.topic import Topic
 
 _FUNCTION: Final = "korvet_ordinals"
@@ -66,6 +67,11 @@ class LogOrdinals:
         self.partition = partition
         self._keys = commands.keyspace.partition_keys(topic.name, partition)[:3]
         self._call = pack_command("FCALL", named(_FUNCTION), 3, *self._keys, topic.bias, _NO_EDITION)
+
+    @property
+    def server(self) -> Server:
+        """The server that holds the log now."""
+        return self._commands.links(self._keys[0]).server
 
     def ask(self) -> asyncio.Future[list[Any]]:
         """Ask for the ends. The future gives the argument for `ends_of`, or raises StorageError. Function

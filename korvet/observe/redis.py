@@ -56,7 +56,7 @@ def collect_servers(router: Router) -> Iterator[Samples]:
     replicas = [
         (redis.REPLICA_LAG_BYTES.text(names[server], f"{each.host}:{each.port}"), found.offset, each)
         for server, found in known
-        for each in found.replicas
+        for each in found.standing
     ]
     behind = [(text, max(offset - each.offset, 0)) for text, offset, each in replicas]
     yield Samples(redis.REPLICA_LAG_BYTES, behind)

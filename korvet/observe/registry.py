@@ -12,6 +12,8 @@ from korvet.metrics.family import Samples
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from korvet.metrics.family import Value
+
 Collector: TypeAlias = "Callable[[], Iterable[Samples]]"
 """Returns what a part has counted. It awaits nothing and sends nothing.
 
@@ -44,9 +46,19 @@ class Registry:
         """
         for name, collector in list(self._collectors.items()):
             try:
-                yield from collector()
+                for family, rows in collector():
+                    # Other rows are made while they are read.
+                    yield Samples(family, rows if isinstance(rows, list) else self._readable(name, rows))
             except Exception:
                 log.exception("the collector %s failed", name)
                 self._failures[name] += 1
         family = process.COLLECTOR_FAILURES
         yield Samples(family, [(family.text(name), self._failures[name]) for name in self._collectors])
+
+    def _readable(self, name: str, rows: Iterable[tuple[str, Value]]) -> Iterator[tuple[str, Value]]:
+        """The rows up to the first one that fails."""
+        try:
+            yield from rows
+        except Exception:
+            log.exception("the rows of the collector %s failed", name)
+            self._failures[name] += 1

@@ -18,6 +18,8 @@ from tools.dashboards.panel import (
     rate,
 )
 
+_COMMITS: Final = 'request=~"OffsetCommit|TxnOffsetCommit"'
+
 LAG: Final = Row(
     "Consumer groups",
     (
@@ -96,8 +98,8 @@ COORDINATION: Final = Row(
         ),
         Panel(
             "Duration of commits, p99",
-            "From a commit request to its reply, for all groups.",
-            ((quantile(0.99, "korvet_group_coordinator_commit_seconds", "job", JOB), "all groups"),),
+            "From the arrival of a request with commits to the answer, for all groups.",
+            ((quantile(0.99, "korvet_request_seconds", "request", f"{_COMMITS},{JOB}"), "{{request}}"),),
             "s",
         ),
         Panel(

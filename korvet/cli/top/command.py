@@ -128,7 +128,7 @@ def _endpoints(texts: tuple[str, ...]) -> list[Endpoint]:
 
 def _print(poller: Poller, state: State, *, once: bool, as_json: bool) -> None:
     """Print a report after each interval; the first poll only prepares its rates."""
-    before = poller.poll()
+    before: Facts | None = poller.poll()
     while True:
         time.sleep(state.interval_s)
         try:
@@ -137,6 +137,8 @@ def _print(poller: Poller, state: State, *, once: bool, as_json: bool) -> None:
             if once:
                 raise
             click.echo(f"{error}", err=True)
+            # Rates over the interruption would be wrong.
+            before = None
             continue
         found = report(before, now)
         if as_json:

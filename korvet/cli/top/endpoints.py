@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import os
 import urllib.error
 import urllib.parse
@@ -59,5 +60,7 @@ class Endpoint:
         except OSError as error:
             reason = getattr(error, "reason", None) or error.strerror or error
             raise EndpointError(f"{self.name}: {reason}") from error
+        except http.client.HTTPException as error:
+            raise EndpointError(f"{self.name}: its answer is malformed: {error}") from error
         except ValueError as error:
             raise EndpointError(f"{self.name}: {error}") from error

@@ -83,6 +83,7 @@ class Poller:
                 led[partition.leader].append(place)
         ends: dict[Place, int] = {}
         groups: dict[str, Group] = {}
+        silent = False
         for node_id, address in brokers.items():
             asks = [
                 partial(_ask_ends, ends, cluster, address, led[node_id]),
@@ -91,7 +92,11 @@ class Poller:
             if slow:
                 asks.append(partial(self._ask_oldest, cluster, address, led[node_id]))
                 asks.append(partial(self._ask_sizes, cluster, address))
-            self._ask(node_id, asks, notes)
+            silent |= not _ask(node_id, asks, notes)
+        if silent:
+            # Connections may be broken: the next poll makes new ones.
+            self.close()
+            self._slow_s = -_SLOW_INTERVAL_S
         facts = Facts(
             at_s=at_s,
             now_ms=now_ms,
@@ -107,19 +112,6 @@ class Poller:
         lags, appended = self._count(facts, ends, notes.append)
         self._counted_s, self._ends = at_s, ends
         return replace(facts, lags=lags, appended=appended, notes=tuple(notes))
-
-    def _ask(self, node_id: int, asks: Sequence[Callable[[], None]], notes: list[str]) -> None:
-        """Ask a broker for several facts. One that it refuses does not keep the others."""
-        for ask in asks:
-            try:
-                ask()
-            except ClientError as error:
-                notes.append(f"broker {node_id}: {error}")
-                if error.code is None:
-                    # The connection may be broken: the next poll makes new ones.
-                    self.close()
-                    self._slow_s = -_SLOW_INTERVAL_S
-                    return
 
     def _ask_oldest(self, cluster: Cluster, address: Address, led: Sequence[Place]) -> None:
         oldest = requests.offsets_at(cluster, address, led, requests.OLDEST)
@@ -167,6 +159,20 @@ class Poller:
             if commit in lags
         }
         return lags, appended
+
+
+def _ask(node_id: int, asks: Sequence[Callable[[], None]], notes: list[str]) -> bool:
+    """Ask a broker for several facts. One that it refuses does not keep the others. Returns whether the
+    broker answers.
+    """
+    for ask in asks:
+        try:
+            ask()
+        except ClientError as error:
+            notes.append(f"broker {node_id}: {error}")
+            if error.code is None:
+                return False
+    return True
 
 
 def _ask_ends(ends: dict[Place, int], cluster: Cluster, address: Address, led: Sequence[Place]) -> None:

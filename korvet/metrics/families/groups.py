@@ -162,11 +162,6 @@ REBALANCE_SECONDS: Final = Family(
     Kind.HISTOGRAM,
     "Time from the beginning of a rebalance until the group is stable, in seconds.",
 )
-COMMIT_SECONDS: Final = Family(
-    "korvet_group_coordinator_commit_seconds",
-    Kind.HISTOGRAM,
-    "Time from a commit request until its reply, in seconds.",
-)
 REQUESTS: Final = Family(
     "korvet_group_coordinator_requests_total",
     Kind.COUNTER,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,6 @@ from korvet.admin.access import Access
 from korvet.config.errors import ConfigError
 from korvet.config.loading import load
 from korvet.config.settings import Config
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def basic(text: str) -> str:
@@ -64,6 +62,12 @@ def test_one_kind_of_secret_does_not_admit_the_other() -> None:
     assert not Access.of(Config(admin_basic_user="x", admin_basic_password="x")).admits("Bearer x")
 
 
+def test_a_token_may_have_any_characters() -> None:
+    # Its last byte in UTF-8 is a space in other encodings.
+    token = "voilà"
+    assert Access.of(Config(admin_token=token)).admits(f"Bearer {token.encode().decode('latin-1')}")
+
+
 def test_without_secrets_everybody_is_admitted() -> None:
     assert Access.of(Config()).is_open
     assert Access.of(Config()).admits("")
@@ -85,6 +89,25 @@ def test_a_changed_file_is_read_again(tmp_path: Path, caplog: pytest.LogCaptureF
     file.write_text("")
     os.utime(file, ns=(1, 1))
     assert not access.admits("Bearer ")
+
+
+def test_a_file_is_read_once_it_is_readable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(path: Path) -> bytes:
+        raise PermissionError(f"{path} is not readable")
+
+    file = tmp_path / "token"
+    file.write_text("first")
+    access = Access.of(Config(admin_token_location=str(file)))
+    file.write_text("second")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", refused)
+        for _ in range(2):
+            assert access.admits("Bearer first")
+    assert caplog.text.count("the old secret stays") == 1
+    # Permissions are no part of the content or of its time.
+    assert access.admits("Bearer second")
 
 
 @pytest.mark.parametrize("content", [None, "", " \n"])

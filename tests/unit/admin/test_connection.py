@@ -7,6 +7,7 @@ import socket
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
@@ -64,6 +65,22 @@ def test_pipelined_requests_are_answered_in_order() -> None:
             client.writer.write(b"".join(GET % b"%d" % number for number in range(1000)))
             for number in range(1000):
                 assert await client.response() == (200, b"/%d\n" % number)
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    "request_bytes", [b"", GET % b"last", GET % b"first" + GET % b"last", (GET % b"cut")[:-1]]
+)
+def test_a_client_that_sends_no_more_is_answered(request_bytes: bytes) -> None:
+    async def test() -> None:
+        async with connected() as client:
+            client.writer.write(request_bytes)
+            client.writer.write_eof()
+            for page in (b"first", b"last"):
+                if page in request_bytes:
+                    assert await client.response() == (200, b"/%b\n" % page)
+            assert await client.end() == b""
 
     run(test())
 
@@ -196,5 +213,32 @@ def test_requests_that_wait_are_bounded() -> None:
             go_on.set()
             for _ in range(100_000):
                 assert await client.response() == (200, b"/x\n")
+
+    run(test())
+
+
+def test_an_end_ends_the_answer_too() -> None:
+    """Also if the transport does not report its end, as one whose accept was cancelled."""
+    ended = asyncio.Event()
+
+    async def forever(request: Request) -> Response:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return await echo(request)
+
+    async def test() -> None:
+        made = HttpConnection(forever, lambda: None)
+        made.connection_made(mock.Mock(spec=asyncio.Transport))
+        made.data_received(GET % b"")
+        await asyncio.sleep(0)
+        made.end()
+        await ended.wait()
+        late = HttpConnection(forever, lambda: None)
+        late.end()
+        transport = mock.Mock(spec=asyncio.Transport)
+        late.connection_made(transport)
+        transport.abort.assert_called_once_with()
 
     run(test())

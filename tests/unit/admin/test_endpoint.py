@@ -129,6 +129,42 @@ def test_a_collector_that_fails_does_not_hide_the_others(caplog: pytest.LogCaptu
     assert "broken collector" in caplog.text
 
 
+def test_rows_that_fail_do_not_hide_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    def rows() -> Iterator[tuple[str, int]]:
+        yield ADMIN_REQUESTS.text("/livez", 200), 1
+        raise RuntimeError("broken rows")
+
+    made = Registry()
+    made.add(
+        [
+            ("broken", lambda: [Samples(ADMIN_REQUESTS, rows()), SCRAPE_SECONDS.single(2)]),
+            ("lag", lambda: [Samples(LOOP_LAG, [(NO_LABELS, Histogram())])]),
+        ]
+    )
+    response = asyncio.run(MetricsPage(made).answer(Request("GET", "/metrics")))
+    found = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in parse_text(b"".join(response.body).decode())
+        for sample in family.samples
+    }
+    assert found["korvet_admin_requests_total", "/livez", "200"] == 1
+    assert found["korvet_scrape_duration_seconds",] == 2
+    assert found["korvet_event_loop_lag_seconds_count",] == 0
+    assert found["korvet_collector_failures_total", "broken"] == 1
+    assert "broken rows" in caplog.text
+
+
+def test_pages_that_fail_are_counted() -> None:
+    async def broken(request: Request) -> Response:
+        raise RuntimeError(request.path)
+
+    served = Endpoint({"/metrics": broken})
+    with pytest.raises(RuntimeError):
+        asyncio.run(served.answer(OPEN, Request("GET", "/metrics")))
+    (samples,) = served.collect()
+    assert dict(samples.rows) == {ADMIN_REQUESTS.text("/metrics", 500): 1}
+
+
 def test_other_work_runs_while_a_large_page_is_made() -> None:
     rows = [(ADMIN_REQUESTS.text(f"/{number}", 200), number) for number in range(100_000)]
     made = Registry()

@@ -108,8 +108,9 @@ def test_unusable_files_and_addresses_are_refused(tmp_path: Path) -> None:
         with pytest.raises(OSError, match=f"127.0.0.1:{port}: ") as refused:
             run(opened(admin_listen=f"127.0.0.1:{port}"))
     assert refused.value.errno == errno.EADDRINUSE
-    with pytest.raises(OSError, match="no/socket"):
-        run(opened(admin_socket=str(tmp_path / "no" / "socket")))
+    for path in (tmp_path / "no" / "socket", tmp_path / ("x" * 200)):
+        with pytest.raises(ConfigError, match=f"admin.socket = {path} cannot be used"):
+            run(opened(admin_socket=str(path)))
 
 
 def test_only_the_own_user_can_open_the_unix_socket(tmp_path: Path) -> None:
@@ -128,6 +129,26 @@ def test_only_the_own_user_can_open_the_unix_socket(tmp_path: Path) -> None:
                 left.bind(str(path))
 
     run(test())
+
+
+def test_the_unix_socket_of_another_process_stays(tmp_path: Path) -> None:
+    path = tmp_path / "admin.sock"
+
+    async def test() -> None:
+        async with serving(admin_socket=str(path)):
+            with pytest.raises(ConfigError, match="another process listens on it"):
+                await AdminServer.open(Config(admin_socket=str(path)), Endpoint({}))
+            assert (await fetch(path, "/livez", "*/*", DEADLINE_S)).status == 200
+
+    run(test())
+
+
+def test_a_file_in_place_of_the_unix_socket_stays(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.write_text("precious")
+    with pytest.raises(ConfigError, match="Address already in use"):
+        run(AdminServer.open(Config(admin_socket=str(path)), Endpoint({})))
+    assert path.read_text() == "precious"
 
 
 def test_connections_are_limited(

@@ -67,6 +67,20 @@ def test_kinds_and_help_survive(open_metrics: bool) -> None:
     assert families["korvet_times_ms"].type == "summary"
 
 
+def test_a_histogram_is_written_as_it_was_at_one_moment() -> None:
+    times = Histogram(tuple(float(bound) for bound in range(1, 2_000)))
+    times.observe(0.5)
+    pieces = rendered([Samples(TIMES, [(TIMES.text("Produce"), times)])], open_metrics=True)
+    text = ""
+    for piece in pieces:
+        text += piece
+        # Requests go on between two pieces.
+        times.observe(0.5)
+    assert text.count("\n") > 2_000
+    (family,) = parse_open_metrics(text)
+    assert {sample.value for sample in family.samples if sample.name.endswith(("_bucket", "_count"))} == {2}
+
+
 def test_quantiles_without_values_are_not_numbers() -> None:
     assert math.isnan(Histogram().quantile(0.5))
 

@@ -62,6 +62,16 @@ def test_series_of_each_broker_are_told_apart(open_metrics: bool, monkeypatch: p
     )
 
 
+@pytest.mark.parametrize("by_one", [False, True])
+@pytest.mark.parametrize("char", ["\r", "\x0b", "\x1c", "\x85", "\u2028"])
+def test_only_a_newline_ends_a_line(char: str, by_one: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merging, "declared", lambda: {LAG.name: LAG} if by_one else {})
+    name = f"a{char}b"
+    text = "".join(merged("", {1: page(open_metrics=False, **{name: 5})}, open_metrics=False))
+    expected = LAG.text(name) if by_one else LAG.text(name).replace("{", '{node_id="1",')
+    assert f"some_lag{expected} 5" in text.split("\n")
+
+
 def test_a_page_without_brokers_is_the_own_one() -> None:
     own = page(open_metrics=True, a=1)
     assert "".join(merged(own, {}, open_metrics=True)) == own

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import socket
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -12,11 +15,12 @@ from kio.schema.errors import ErrorCode
 from korvet.cli import lag
 from korvet.cli.client import ClientError
 from korvet.cli.lag import Commit, Lag, LagUnknown, RedisSource
-from korvet.cli.top import poller, requests
-from korvet.cli.top.endpoints import Endpoint
-from korvet.cli.top.facts import Group, Place
+from korvet.cli.top import command, poller, requests
+from korvet.cli.top.endpoints import Endpoint, EndpointError
+from korvet.cli.top.facts import Facts, Group, Place
 from korvet.cli.top.poller import Poller
 from korvet.cli.top.requests import Offset
+from korvet.cli.top.view import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -118,6 +122,23 @@ def test_after_a_broken_connection_the_next_poll_makes_new_ones(monkeypatch: pyt
     assert len(Cluster.opened) == 2
 
 
+def test_a_broken_connection_does_not_end_those_of_other_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Group("Stable", "consumer", 1, 2, {})
+
+    def groups(cluster: Cluster, node_id: int, address: object) -> dict[str, Group]:
+        del address
+        if node_id == 1:
+            raise ClientError("the broker does not answer")
+        assert not cluster.closed
+        return {"other": group}
+
+    monkeypatch.setattr(requests, "groups", groups)
+    facts = new_poller().poll()
+    assert facts.groups == {"other": group}
+    assert facts.notes == ("broker 1: the broker does not answer",)
+    assert Cluster.opened[0].closed
+
+
 def test_any_known_broker_replaces_the_bootstrap_server() -> None:
     polls = new_poller()
     polls.poll()
@@ -130,6 +151,28 @@ def test_any_known_broker_replaces_the_bootstrap_server() -> None:
         polls.poll()
     with pytest.raises(ClientError, match="no broker answers on first:1"):
         polls.poll()
+
+
+def test_lines_after_an_interruption_have_no_rates_over_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    polls = new_poller()
+    outcomes = [None, None, ClientError("no broker answers"), None, None, KeyboardInterrupt()]
+
+    def poll() -> Facts:
+        outcome = outcomes.pop(0)
+        if outcome is not None:
+            raise outcome
+        return found()
+
+    found = polls.poll
+    monkeypatch.setattr(polls, "poll", poll)
+    with pytest.raises(KeyboardInterrupt):
+        command._print(polls, State(interval_s=0), once=False, as_json=True)
+    printed = capsys.readouterr()
+    rates = [json.loads(line)["groups"][0]["commits_per_s"] for line in printed.out.splitlines()]
+    assert rates == [0.0, None, 0.0]
+    assert printed.err == "no broker answers\n"
 
 
 def test_without_redis_the_reason_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,3 +201,23 @@ def test_an_endpoint_is_an_address_or_a_url(text: str, name: str) -> None:
 def test_anything_else_is_no_endpoint(text: str) -> None:
     with pytest.raises(ValueError, match=r"expected|[Pp]ort"):
         Endpoint(text)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"\x15\x03\x03\x00\x02\x02\x0a", b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 200 + b"\r\n"]
+)
+def test_what_does_not_speak_http_is_reported(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            client, _ = listening.accept()
+            with client:
+                client.recv(4096)
+                client.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        port = listening.getsockname()[1]
+        with pytest.raises(EndpointError, match=f"127.0.0.1:{port}: "):
+            Endpoint(f"127.0.0.1:{port}").read()
+        thread.join()
