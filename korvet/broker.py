@@ -26,7 +26,7 @@ from korvet.coordinator.peers import Peers
 from korvet.coordinator.service import CoordinatorError, CoordinatorService
 from korvet.coordinator.transactions import TransactionService
 from korvet.draining import hand_over
-from korvet.embedded import socket_of
+from korvet.embedded import socket_of, url_of
 from korvet.embedded.disk_space import DiskSpace
 from korvet.groups.config import GroupConfig
 from korvet.logs import FollowedLevel
@@ -350,7 +350,8 @@ def _housekeeping(parts: Parts) -> list[asyncio.Task[None]]:
 def _embedded_disk(config: Config, redis_url: str) -> DiskSpace | None:
     """Returns the disk of the embedded server; None if korvet uses another Redis."""
     folder = Path(config.data_dir).absolute()
-    if not redis_url.startswith("unix://") or redis_url != f"unix://{socket_of(folder)}":
+    socket = socket_of(folder)
+    if socket is None or redis_url != url_of(socket):
         return None
     return DiskSpace(folder, config.disk_reserve_bytes)
 
@@ -384,8 +385,9 @@ class _ChangeListener:
 
     async def complete_changes(self) -> None:
         """Return once this broker's groups are loaded, without deleted topics. Raises StorageError."""
-        # Another broker may have created `__transaction_state`.
+        # Another broker may have created `__transaction_state`; a failover may have lost both topics.
         self._parts.transactions.follow_assignment()
+        await self._parts.coordinator.start()
         await self._parts.coordinator.wait_loaded()
         try:
             await self._parts.topics.forget_deleted()

@@ -20,13 +20,17 @@ _SLICE_S: Final = 0.005
 _AT_ONCE: Final = 200
 
 
-async def sliced(items: Iterable[_Item], slice_s: float = _SLICE_S) -> AsyncIterator[_Item]:
-    """Yield the items one by one, with a turn of the event loop for others after every slice of time."""
+async def sliced(
+    items: Iterable[_Item], slice_s: float = _SLICE_S, pause_s: float = 0.0
+) -> AsyncIterator[_Item]:
+    """Yield the items one by one. After every slice of time, others have the event loop for one turn, or for
+    the pause.
+    """
     until = time.perf_counter() + slice_s
     for item in items:
         yield item
         if time.perf_counter() >= until:
-            await asyncio.sleep(0)
+            await asyncio.sleep(pause_s)
             until = time.perf_counter() + slice_s
 
 

@@ -270,7 +270,10 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         Size, Meta(description="Time after which a silent member of a consumer group is removed.")
     ] = 45_000
     group_consumer_heartbeat_interval_ms: Annotated[
-        Size, Meta(description="Heartbeat interval of members of consumer groups.")
+        Size,
+        Meta(
+            description="Heartbeat interval of members of consumer groups; shorter than the session timeout."
+        ),
     ] = 5_000
     group_consumer_min_session_timeout_ms: Annotated[
         Size, Meta(description="Smallest session timeout that the config of a consumer group may set.")

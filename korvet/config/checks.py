@@ -19,6 +19,13 @@ from korvet.security.principals import PrincipalMapper
 # Braces delimit Redis Cluster hash tags, a colon delimits the parts of our keys.
 _KEYSPACE = re.compile(r"[A-Za-z0-9._-]+\Z")
 _REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
+# Fields of which the first may not be above the second.
+_ORDERED = (
+    ("group_min_session_timeout_ms", "group_max_session_timeout_ms"),
+    ("group_consumer_min_session_timeout_ms", "group_consumer_max_session_timeout_ms"),
+    ("group_consumer_min_heartbeat_interval_ms", "group_consumer_max_heartbeat_interval_ms"),
+    ("log_cleaner_min_compaction_lag_ms", "log_cleaner_max_compaction_lag_ms"),
+)
 # What assigns partitions in consumer groups.
 _ASSIGNORS = ("uniform", "range")
 # Kafka's name of the authorizer whose rules ours follows.
@@ -49,12 +56,13 @@ def check(config: Config, origin: Callable[[str], str]) -> None:
         raise ConfigError(f"{origin('offsets_topic_alias')}: expected a topic name of its own, got {alias!r}")
     if config.redis is not None:
         _check_url(config.redis, origin("redis"))
-    if config.group_min_session_timeout_ms > config.group_max_session_timeout_ms:
-        raise ConfigError(
-            f"group.min.session.timeout.ms = {config.group_min_session_timeout_ms} "
-            f"({origin('group_min_session_timeout_ms')}) is above group.max.session.timeout.ms = "
-            f"{config.group_max_session_timeout_ms} ({origin('group_max_session_timeout_ms')})"
-        )
+    for low, high in _ORDERED:
+        if getattr(config, low) > getattr(config, high):
+            raise ConfigError(_compared(config, low, "is above", high, origin))
+    # Else members would be removed between two heartbeats.
+    interval, timeout = "group_consumer_heartbeat_interval_ms", "group_consumer_session_timeout_ms"
+    if getattr(config, interval) >= getattr(config, timeout):
+        raise ConfigError(_compared(config, interval, "is not below", timeout, origin))
     _check_topic_settings(config, origin)
     assignors = config.consumer_assignors
     unknown = sorted(set(assignors) - set(_ASSIGNORS))
@@ -63,6 +71,12 @@ def check(config: Config, origin: Callable[[str], str]) -> None:
             f"{origin('group_consumer_assignors')}: expected some of {', '.join(_ASSIGNORS)}, "
             f"not {unknown[0] if unknown else 'none'}"
         )
+
+
+def _compared(config: Config, one: str, what: str, other: str, origin: Callable[[str], str]) -> str:
+    """Two contradicting settings, with their origins."""
+    left, right = (f"{key_of(field)} = {getattr(config, field)} ({origin(field)})" for field in (one, other))
+    return f"{left} {what} {right}"
 
 
 def _check_topic_settings(config: Config, origin: Callable[[str], str]) -> None:
@@ -74,12 +88,6 @@ def _check_topic_settings(config: Config, origin: Callable[[str], str]) -> None:
         raise ConfigError(
             f"{origin('log_cleanup_policy')}: expected some of compact, delete, got "
             f"{config.log_cleanup_policy!r}"
-        )
-    if config.log_cleaner_min_compaction_lag_ms > config.log_cleaner_max_compaction_lag_ms:
-        raise ConfigError(
-            f"log.cleaner.min.compaction.lag.ms = {config.log_cleaner_min_compaction_lag_ms} "
-            f"({origin('log_cleaner_min_compaction_lag_ms')}) is above log.cleaner.max.compaction.lag.ms = "
-            f"{config.log_cleaner_max_compaction_lag_ms} ({origin('log_cleaner_max_compaction_lag_ms')})"
         )
     parsers: dict[str, Callable[[str], object]] = {
         "max_connections_per_ip_overrides": parse_overrides,

@@ -2,7 +2,7 @@
 
 from korvet.embedded.binary import ServerBinary, find_server, installed_servers
 from korvet.embedded.errors import EmbeddedServerError
-from korvet.embedded.folder import socket_of
+from korvet.embedded.folder import socket_of, url_of
 from korvet.embedded.server import EmbeddedServer
 
 __all__ = [
@@ -12,4 +12,5 @@ __all__ = [
     "find_server",
     "installed_servers",
     "socket_of",
+    "url_of",
 ]

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 from korvet.embedded import append_only
 from korvet.embedded.errors import EmbeddedServerError
@@ -159,6 +160,11 @@ def socket_of(folder: Path | str) -> Path | None:
     """
     path = Path(folder).absolute()
     return socket_path(path) if path.is_dir() else None
+
+
+def url_of(socket: Path) -> str:
+    """Returns the `unix://` URL of a socket, whatever characters its path contains."""
+    return f"unix://{quote(os.fsencode(socket))}"
 
 
 def link_socket(folder: Path, socket: Path) -> None:

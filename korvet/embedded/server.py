@@ -86,7 +86,7 @@ class EmbeddedServer:
     @property
     def url(self) -> str:
         """The `unix://` URL of the running server."""
-        return f"unix://{self._socket}"
+        return folder.url_of(self._socket)
 
     @property
     def pid(self) -> int:

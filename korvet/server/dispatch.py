@@ -47,6 +47,8 @@ causes = Causes(log)
 
 # Processors from which on one may poll: Redis and the clients need another one.
 _POLLING_PROCESSORS: Final = 2
+# Interval of looks whether all producers are answered, at the end of the broker.
+_ANSWER_POLL_S: Final = 0.002
 _UNSUPPORTED: Final = struct.pack(">h", ErrorCode.unsupported_version)
 
 
@@ -179,9 +181,14 @@ class Dispatcher:
         self._end_with(connection, task)
 
     async def finish(self) -> None:
-        """Wait for the handlers in progress, except those that merely wait. The caller sets a timeout."""
+        """Wait for the handlers in progress, except those that merely wait, and for the answers to producers.
+        Connections take no more requests. The caller sets a timeout.
+        """
         while self._tasks:
             await asyncio.wait(self._tasks)
+        # An event would cost every request.
+        while self.backpressure.in_flight_bytes:  # noqa: ASYNC110
+            await asyncio.sleep(_ANSWER_POLL_S)
 
     def _keep(self, api: registry.Api, context: RequestContext, task: asyncio.Task[None]) -> None:
         """Wait for a handler's task at shutdown. One that merely waits ends with its connection."""
@@ -222,10 +229,10 @@ class Dispatcher:
     ) -> None:
         assert api.handle is not None
         try:
-            level = self.services.shared_writes.level() if api.changes_shared else None
+            before = self.services.shared_writes.before() if api.changes_shared else None
             response = await api.handle(context, request)
-            if level is not None:
-                await self.services.shared_writes.replicated(level)
+            if before is not None:
+                await self.services.shared_writes.replicated(before)
             body: list[bytes] | None
             body = response
             if not isinstance(response, list):

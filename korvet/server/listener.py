@@ -152,6 +152,9 @@ class Listener:
         for acceptor in self._acceptors.values():
             acceptor.close()
         await end(*self._watches)
+        for connection in self._connections:
+            # It takes no more requests.
+            connection.closing = True
         if self._dispatch is not None:
             await _within(self._dispatch.finish(), _DRAIN_TIMEOUT_S)
         for connection in self._connections:

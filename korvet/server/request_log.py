@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -140,12 +141,13 @@ class RequestLog:
     def _write(self, trace: Trace, reasons: list[str], duration_ms: float, size_bytes: int) -> None:
         api, client = trace.api.name, trace.client
         errors = [error.name.upper() for error in trace.errors or ()]
-        topics = self._names(trace.failed_topics or topics_of(trace.request))
+        named = trace.failed_topics or topics_of(trace.request)
+        topics = self._names(islice(named, _MOST_TOPICS))
         client_id, group = _cut(trace.client_id), getattr(trace.request, "group_id", None)
         address = client.client_host.removeprefix("/")
         parts = [f"correlation ID {trace.correlation_id}"]
         parts += [" ".join(errors)] if errors else []
-        parts += [f"topics {_listed(topics)}"] if topics else []
+        parts += [f"topics {_listed(topics, len(named))}"] if topics else []
         parts += [f"group {_cut(group)}"] if group else []
         log.info(
             "%s: %s v%d of client %r (%s, %s): %.1f ms, %d bytes, %d bytes of response, %s",
@@ -171,8 +173,8 @@ class RequestLog:
                 response_bytes=size_bytes,
                 duration_ms=round(duration_ms, 3),
                 errors=errors,
-                topics=topics[:_MOST_TOPICS],
-                topics_in_all=len(topics),
+                topics=topics,
+                topics_in_all=len(named),
                 **({"group": _cut(group)} if group else {}),
             ),
         )
@@ -185,9 +187,9 @@ class RequestLog:
         return found
 
 
-def _listed(topics: list[str]) -> str:
-    more = f" and {len(topics) - _MOST_TOPICS} more" if len(topics) > _MOST_TOPICS else ""
-    return ", ".join(topics[:_MOST_TOPICS]) + more
+def _listed(topics: list[str], count: int) -> str:
+    more = f" and {count - len(topics)} more" if count > len(topics) else ""
+    return ", ".join(topics) + more
 
 
 def _cut(text: str) -> str:

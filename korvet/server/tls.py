@@ -69,7 +69,7 @@ class ServerTls:
             return False
         return True
 
-    def _state(self) -> list[tuple[int, int, int] | None]:
+    def _state(self) -> list[tuple[int, int, int, int] | None]:
         files = self._config.ssl_keystore_location, self._config.ssl_truststore_location
         return [_state_of(Path(file)) for file in files if file is not None]
 
@@ -106,9 +106,10 @@ def _naming(key: str, value: str) -> Iterator[None]:
         raise ConfigError(f"{key} = {value} cannot be used: {error.strerror or error}") from error
 
 
-def _state_of(file: Path) -> tuple[int, int, int] | None:
+def _state_of(file: Path) -> tuple[int, int, int, int] | None:
+    """Changes with the content, and with the permissions (ctime)."""
     try:
         found = file.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size

@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 from korvet.cli.app import korvet
 from korvet.embedded import EmbeddedServer, EmbeddedServerError, find_server, folder, shim
 from korvet.embedded.writer import note_writer
+from korvet.storage.link.address import parse_url
 
 OWNER = Path(__file__).with_name("owner.py")
 DEADLINE_S = 30.0
@@ -204,6 +205,12 @@ def test_a_long_path_gets_a_short_socket(tmp_path: Path) -> None:
         client.set("a", "1")
     with running(deep) as (_, client):
         assert client.get("a") == b"1"
+
+
+def test_the_url_names_every_path(tmp_path: Path) -> None:
+    with running(tmp_path / "C# 100%41?") as (server, client):
+        assert parse_url(server.url)[0].socket_path == str(server.socket)
+        assert client.ping()
 
 
 def test_a_truncated_append_only_file_is_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-NAMES = 500
+NAMES = 60
 LONG = 30_000
 KEPT_BYTES = 1 << 20
 

@@ -83,6 +83,9 @@ def test_every_setting_can_be_given_in_the_environment(setting: Setting) -> None
         "log_cleaner_enable": "false",
         "native_groups_enable": "false",
         "group_min_session_timeout_ms": "5000",
+        "group_consumer_heartbeat_interval_ms": "5001",
+        "group_consumer_min_heartbeat_interval_ms": "5001",
+        "group_consumer_min_session_timeout_ms": "5001",
         "group_consumer_assignors": "range",
         "group_consumer_migration_policy": "disabled",
         "listeners": "plaintext://localhost:0",
@@ -172,6 +175,19 @@ def test_a_listeners_unknown_key_is_named(tmp_path: Path) -> None:
         ("num.partitions = ", "not a TOML file"),
         ("offsets.commit.value.version = 2", r"offsets\.commit\.value\.version = 2"),
         ("group.max.session.timeout.ms = 1", r"6000 \(default\) is above .*korvet\.toml"),
+        (
+            "group.consumer.min.session.timeout.ms = 60001",
+            r"group\.consumer\.min\.session\.timeout\.ms = 60001 .* is above group\.consumer\.max\.session",
+        ),
+        (
+            "group.consumer.max.heartbeat.interval.ms = 4999",
+            r"min\.heartbeat\.interval\.ms = 5000 \(default\) is above .*\.max\.heartbeat\..* = 4999",
+        ),
+        (
+            "group.consumer.heartbeat.interval.ms = 45000",
+            r"heartbeat\.interval\.ms = 45000 .* is not below group\.consumer\.session\.timeout\.ms = 45000",
+        ),
+        ("group.consumer.session.timeout.ms = 5000", r"5000 \(default\) is not below .*korvet\.toml"),
     ],
 )
 def test_a_file_that_does_not_fit_is_named(tmp_path: Path, text: str, message: str) -> None:

@@ -32,7 +32,6 @@ from korvet.server.backpressure import Backpressure
 from korvet.server.dispatch import Dispatcher
 from korvet.server.listener_access import ListenerAccess
 from korvet.storage.brokers.assignment import Assignment, Broker
-from korvet.storage.link.barrier import Level
 from tests.api.asking import KEYS, frame
 from tests.support.wire import decode_response
 from tests.unit.protocol.instances import VERSIONS, encode, random_request, version_id
@@ -46,7 +45,7 @@ def new_dispatcher() -> tuple[Dispatcher, Backpressure]:
     assignment = Assignment(0, [Broker(1, "localhost", 9092, 0)])
     membership = SimpleNamespace(assignment=assignment, check=lambda: None)
     services: Any = SimpleNamespace(
-        shared_writes=SimpleNamespace(level=Level),
+        shared_writes=SimpleNamespace(before=lambda: None),
         security=SimpleNamespace(features=Features()),
         config=Config(),
         cluster_id="id",

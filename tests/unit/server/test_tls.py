@@ -66,6 +66,29 @@ def test_new_files_are_taken_and_bad_ones_are_not(tmp_path: Path) -> None:
     assert common_name(tls, authority) == "second"
 
 
+def test_files_are_taken_once_they_are_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> ssl.SSLContext:
+        raise ConfigError("permission denied")
+
+    authority = Authority(tmp_path)
+    keystore = tmp_path / "keystore"
+    first, second = (authority.issue(name, f"/CN={name}") for name in ("first", "second"))
+    keystore.write_bytes(first.read_bytes())
+    tls = ServerTls(config_of(keystore, authority.certificate), "none")
+    keystore.write_bytes(second.read_bytes())
+    with monkeypatch.context() as patch:
+        patch.setattr("korvet.server.tls.context_of", refused)
+        tls.reload()
+    assert common_name(tls, authority) == "first"
+    # The content stays, and so do its size and time.
+    before = keystore.stat()
+    while keystore.stat().st_ctime_ns == before.st_ctime_ns:
+        keystore.chmod(0o600)
+    assert keystore.stat().st_mtime_ns == before.st_mtime_ns
+    tls.reload()
+    assert common_name(tls, authority) == "second"
+
+
 def test_a_new_authority_is_taken_for_clients(tmp_path: Path) -> None:
     authority, other = Authority(tmp_path), Authority(tmp_path, "other")
     truststore = tmp_path / "truststore"
