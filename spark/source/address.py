@@ -120,6 +120,9 @@ class Address:
     """A Redis server, nodes of a cluster, or sentinels that know a primary; and the keyspace in it.
 
     The URL contains no password. Commas separate several nodes. Raises SourceError for an invalid address.
+
+    max_cpu: pages are requested only as fast as keeps the main thread of each server below this load, a part
+    of 1, caused by all clients together. None: as fast as possible.
     """
 
     url: str = DEFAULT_URL
@@ -128,6 +131,7 @@ class Address:
     password: Secret = field(default_factory=Secret)
     tls: Tls | None = None
     sentinel_password: Secret = field(default_factory=lambda: Secret("redis.sentinel.password"))
+    max_cpu: float | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -162,6 +166,8 @@ class Address:
             raise SourceError(
                 "the options redis.ssl.* need a redis URL that starts with rediss://, or one of sentinels"
             )
+        if self.max_cpu is not None and not 0 < self.max_cpu <= 1:
+            raise SourceError(f"maxRedisCpu must be above 0 and at most 1, not {self.max_cpu:g}")
         if not self.keyspace or any(brace in self.keyspace for brace in "{}"):
             raise SourceError(f"{self.keyspace!r} is not a keyspace name: empty, or with braces")
 
@@ -215,6 +221,14 @@ class Address:
     def stream(self, topic: str, partition: int) -> str:
         """Return the key of a partition's stream."""
         return f"{self.keyspace}:{topic}:{partition}"
+
+    def pace_key(self, job_id: str) -> str:
+        """Return the key by which the tasks of a job share a rate."""
+        return f"{{{self.keyspace}}}:pace:{job_id}"
+
+    def tasks_key(self, job_id: str, topic: str | None = None) -> str:
+        """Return the key of what is noted about the tasks of a job; `topic`: that of all rows."""
+        return f"{{{self.keyspace}}}:tasks:{job_id}" + (f":{topic}" if topic else "")
 
     @property
     def topics_key(self) -> str:

@@ -5,6 +5,7 @@ No command objects and no decoding: these are most of the cost of a read.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from redis.exceptions import TimeoutError as LinkTimeout
 from korvet.spark.records.page import HAS_HIREDIS, Entry, Page
 from korvet.spark.source.errors import RedisAway, SourceError
 from korvet.spark.source.page_parser import END_OF_PAGE, PageParser, read_page
+from korvet.spark.source.restraint import restraint_of
 from korvet.spark.source.sentinel import find_primary
 
 if TYPE_CHECKING:
@@ -39,7 +41,8 @@ Arguments = tuple[str | bytes | int, ...]
 class Connection:
     """One raw connection; in a cluster one to each node, selected by the command's key.
 
-    Raises SourceError if Redis can't be reached, RedisError if it refuses a command.
+    Raises SourceError if Redis can't be reached or the address's max_cpu can't be kept, RedisError if Redis
+    refuses a command.
     """
 
     def __init__(self, address: Address) -> None:
@@ -60,6 +63,9 @@ class Connection:
         # (first slot, last slot, node); empty without a cluster.
         self._map: list[tuple[int, int, Node]] = []
         self._map_is_old = True
+        if address.max_cpu is not None:
+            # A refusal is found by the driver, before there are tasks.
+            self._busy_seconds(self._first)
 
     def _reach(self) -> Any:
         """A connection to the first server that answers, or to the primary that sentinels know."""
@@ -148,11 +154,37 @@ class Connection:
         return self._take(lambda raw: raw.read_response(disable_decoding=True))
 
     def send_for_page(self, *arguments: str | bytes | int) -> None:
-        """Send a command that returns entries. `page` returns the replies in the order of the commands."""
+        """Send a command that returns entries. `page` returns the replies in the order of the commands.
+
+        Waits before that while Redis is busier than the address's max_cpu allows.
+        """
         raw = self._raw_for(_key_of(arguments))
+        self._wait_for(raw)
         end = [] if raw in self._parsed_by_redis_py else [("ECHO", END_OF_PAGE)]
         raw.send_packed_command(raw.pack_commands([arguments, *end]))
         self._unanswered.append((raw, arguments))
+
+    def _wait_for(self, raw: Any) -> None:
+        bound = self._address.max_cpu
+        if bound is None or self._unanswered:
+            return
+        restraint = restraint_of(getattr(raw, "path", None) or f"{raw.host}:{raw.port}", bound)
+        while pause_s := restraint.pause_s(time.monotonic(), lambda: self._busy_seconds(raw)):
+            time.sleep(pause_s)
+
+    def _busy_seconds(self, raw: Any) -> float:
+        """The CPU time of a server's main thread so far, of the whole server if it does not report that.
+
+        Command INFO. Raises SourceError if the user may not ask.
+        """
+        raw.send_command("INFO", "cpu")
+        self._unanswered.append((raw, ("INFO", "cpu")))
+        try:
+            return cpu_seconds(self.reply())
+        except ResponseError as error:
+            raise SourceError(
+                f"maxRedisCpu needs INFO, which Redis at {self._address.url} refuses: {error}"
+            ) from None
 
     def page(self) -> Page:
         """Return the page for the oldest unanswered command. Raises ResponseError for an error reply."""
@@ -199,15 +231,24 @@ class Connection:
         self.send(*arguments)
         return self.reply()
 
-    def wait_for_replicas(self, key: str, replicas: int, timeout_ms: int) -> int:
-        """Return how many replicas have what this connection wrote to the key's node (WAIT).
+    def wait_for_replicas(self, key: str, kept_ms: int, replicas: int, timeout_ms: int) -> int:
+        """Return how many replicas have all earlier writes to the key's node (WAIT).
 
-        Waits for `replicas` of them, `timeout_ms` at most.
+        Waits for `replicas` of them, at most `timeout_ms` and half the time in which a reply must arrive.
+        WAIT is about the writes of its own connection, so the expiry of the key is set first. Raises
+        RedisAway if the key has moved to another node.
         """
         raw = self._raw_for(key)
-        raw.send_command("WAIT", replicas, timeout_ms)
-        self._unanswered.append((raw, ("WAIT", key)))
-        return int(self.reply())
+        try:
+            for command in (
+                ("PEXPIRE", key, kept_ms),
+                ("WAIT", replicas, min(timeout_ms, int(REPLY_TIMEOUT_S * 500))),
+            ):
+                raw.send_command(*command)
+                reply = raw.read_response(disable_decoding=True)
+        except AskError as error:
+            raise RedisAway(f"{key} of Redis at {self._address.url} has moved: {error}") from None
+        return int(reply)
 
     def pipeline(self, commands: Sequence[Arguments]) -> list[Any]:
         """Send the commands together and return their replies. Raises the first error after all replies."""
@@ -242,6 +283,19 @@ def _require_primary(raw: Any) -> None:
     if dict(zip(words[::2], words[1::2], strict=True))[b"role"] != b"master":
         raw.disconnect()
         raise RedisError("it is a replica, although the sentinels name it the primary")
+
+
+def cpu_seconds(info: bytes) -> float:
+    """Return the CPU time of the main thread in a reply to INFO cpu; of all threads if it has no such field.
+
+    Raises SourceError without either.
+    """
+    fields = dict(line.split(":", 1) for line in info.decode().split("\r\n") if ":" in line)
+    for thread in ("_main_thread", ""):
+        parts = [fields.get(f"used_cpu_{kind}{thread}") for kind in ("user", "sys")]
+        if None not in parts:
+            return sum(float(part) for part in parts if part is not None)
+    raise SourceError("maxRedisCpu needs used_cpu_user and used_cpu_sys, which INFO cpu doesn't show")
 
 
 def _key_of(arguments: Arguments) -> str | bytes | int:

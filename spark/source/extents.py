@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from korvet.spark.source.topics import TopicInfo
 
 # A partition's meta hash has its numbers in the field `log`, as big-endian doubles; the third is the log
-# start. The field `gap_end` is the position of the first entry that compaction kept.
+# start. The field `gap_end` is the position of the first entry that compaction kept. The field `open` has the
+# producer ID and the start of each open transaction.
 _LOG_NUMBERS = struct.Struct(">14d")
 _LOG_START = 2
+_OPEN_TRANSACTION = struct.Struct(">2d")
 TopicPartition = tuple[str, int]
 """Topic and partition."""
 
@@ -35,6 +37,8 @@ class Extent:
     log_start: 0 until a record is deleted, then the offset of the first remaining record. log_end: the offset
     after the last record ever added. first_offset: the first record's offset; log_end without records.
     entries: entries that remain. added: entries ever added. batch: number of records in the last entry.
+    has_batches: whether an entry may be several records. opened: the open transactions that brokers know, by
+    producer ID, with offsets at or before their first records.
     """
 
     stream: str
@@ -45,6 +49,8 @@ class Extent:
     entries: int = 0
     added: int = 0
     batch: int = 1
+    has_batches: bool = False
+    opened: tuple[tuple[int, int], ...] = ()
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -68,7 +74,8 @@ class StreamRange:
 
     first_id: ID of the first entry at the time of planning; if that entry is gone, records are lost.
     Outcomes of transactions are searched below log_end. transactions: if given, the range has only records of
-    these transactions, each as its producer ID and first offset.
+    these transactions, each as its producer ID and first offset. topic_id: if given, the topic must still
+    have this ID at the end of the read.
     """
 
     stream: str
@@ -79,6 +86,7 @@ class StreamRange:
     log_end: int
     first_id: bytes | None = None
     transactions: tuple[tuple[int, int], ...] = ()
+    topic_id: str = ""
 
 
 def extents(
@@ -97,11 +105,12 @@ def extents(
     commands: list[Arguments] = []
     for topic, partition in topic_partitions:
         stream = address.stream(topic.name, partition)
-        commands += [("XINFO", "STREAM", stream), ("HMGET", f"{{{stream}}}:meta", "log", "gap_end")]
+        commands += [("XINFO", "STREAM", stream), ("HMGET", f"{{{stream}}}:meta", "log", "gap_end", "open")]
     replies = connection.replies(commands)
     found = []
     for (topic, partition), reply, meta in zip(topic_partitions, replies[::2], replies[1::2], strict=True):
-        extent = Extent(address.stream(topic.name, partition), topic.origin(partition))
+        stream = address.stream(topic.name, partition)
+        extent = Extent(stream, topic.origin(partition), has_batches=topic.has_batches)
         if isinstance(reply, ResponseError):
             if "no such key" not in str(reply):
                 raise reply
@@ -117,7 +126,7 @@ def _extent(empty: Extent, info: Mapping[bytes, Any], meta: Any) -> Extent:
     end = _end_offset(info[b"last-generated-id"], bias)
     first, last = info[b"first-entry"], info[b"last-entry"]
     first_offset = start_offset(first, bias) if first else end
-    log, gap_end = meta if isinstance(meta, list) else (None, None)
+    log, gap_end, opened = meta if isinstance(meta, list) else (None, None, None)
     start = 0
     if log is not None and len(log) == _LOG_NUMBERS.size:
         start = min(end, int(_LOG_NUMBERS.unpack(log)[_LOG_START]))
@@ -133,7 +142,15 @@ def _extent(empty: Extent, info: Mapping[bytes, Any], meta: Any) -> Extent:
         entries=entries,
         added=added,
         batch=batch,
+        has_batches=empty.has_batches or batch != 1,
+        opened=_opened(opened or b""),
     )
+
+
+def _opened(packed: bytes) -> tuple[tuple[int, int], ...]:
+    if len(packed) % _OPEN_TRANSACTION.size:
+        return ()
+    return tuple((int(producer), int(first)) for producer, first in _OPEN_TRANSACTION.iter_unpack(packed))
 
 
 def start_offset(entry: Entry, bias: int) -> int:

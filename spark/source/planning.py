@@ -15,7 +15,7 @@ from korvet.spark.source.extents import Extent, StreamRange, extents, start_offs
 from korvet.spark.source.index import Index, Point
 from korvet.spark.source.pages import pages
 from korvet.spark.source.settings import EARLIEST, LATEST
-from korvet.spark.source.tasks import plan, plan_evenly
+from korvet.spark.source.tasks import EVEN_TASKS, plan, plan_evenly
 from korvet.spark.source.topics import load_topics, select_topics
 from korvet.spark.source.transactions import OpenTransactions, is_transactional
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # Ranges of fewer records share a task, because starting a task takes longer than reading them.
 TASK_RECORDS = 100_000
-# Longest transaction in ms: the coordinator aborts it then (transaction.max.timeout.ms).
+# Longest transaction in ms, unless brokers have a larger transaction.max.timeout.ms, or none of them runs.
 MAX_TRANSACTION_MS = 15 * 60_000
 # The topic of the transaction coordinator. Without it, only hand-written entries can have transactions.
 TRANSACTION_TOPIC = "__transaction_state"
@@ -146,6 +146,18 @@ def _estimate(connection: Connection, extent: Extent, first: int, last: int) -> 
     return high.before - low.before + int(behind * share)
 
 
+def indexed(connection: Connection, part: StreamRange) -> StreamRange:
+    """Return the range with the number of records that the index counts in it, which no later record changes.
+
+    Without an index, it is returned as it is.
+    """
+    index = Index(connection, f"{{{part.stream}}}:index")
+    counted = _counted(index, part)
+    if counted is not None:
+        return replace(part, records=max(1, counted[1].before - counted[0].before))
+    return replace(part, records=1) if index.points else part
+
+
 def usable_index(connection: Connection, extent: Extent) -> Index | None:
     """Return the partition's index; None without one, or if it belongs to an earlier stream."""
     index = Index(connection, extent.index)
@@ -215,21 +227,20 @@ def stable_end(
 ) -> int:
     """Return the end of a range of a read_committed query, before the first record of an open transaction.
 
-    With openTransactions=pass, it is the range's own end. If the keyspace or the newest entries have
-    transactions, reads all records that the longest possible transaction can contain.
+    With openTransactions=pass, it is the range's own end. Finds transactions as open_transactions does.
     """
     if not options.read_committed or options.pass_open or part.end_offset <= part.start_offset:
         return part.end_offset
-    first = min(_open_at_end(connection, selection, part).values(), default=part.end_offset)
+    first = min(open_transactions(connection, selection, part).values(), default=part.end_offset)
     return max(part.start_offset, first)
 
 
 def only_open(connection: Connection, selection: Selection, part: StreamRange) -> StreamRange:
     """Return the part of a range that contains the records of open transactions; empty without any.
 
-    Finds transactions as stable_end does.
+    Finds transactions as open_transactions does.
     """
-    first_offsets = _open_at_end(connection, selection, part)
+    first_offsets = open_transactions(connection, selection, part)
     if not first_offsets:
         return replace(part, start_offset=part.end_offset)
     extent = selection.extents[part.origin.topic, part.origin.partition]
@@ -237,14 +248,28 @@ def only_open(connection: Connection, selection: Selection, part: StreamRange) -
     return replace(found, transactions=tuple(sorted(first_offsets.items())))
 
 
-def _open_at_end(connection: Connection, selection: Selection, part: StreamRange) -> dict[int, int]:
-    """The transactions that are open at the end of a range: their first offsets by producer."""
-    if not selection.transactional and not tail_is_transactional(connection, part):
+def open_transactions(connection: Connection, selection: Selection, part: StreamRange) -> dict[int, int]:
+    """Return the transactions that began in a range and have no marker yet: their first offsets by producer.
+
+    If the keyspace or the newest entries have transactions, reads the records of the last MAX_TRANSACTION_MS,
+    up to the log end: a marker may be after the end of the range. Brokers know transactions that are open for
+    longer.
+    """
+    log = replace(part, end_offset=max(part.end_offset, part.log_end))
+    parts = {part, log}
+    if not selection.transactional and not any(tail_is_transactional(connection, each) for each in parts):
         return {}
     extent = selection.extents[part.origin.topic, part.origin.partition]
-    opened = OpenTransactions(replace(part, start_offset=_longest_transaction(connection, extent, part)))
-    opened.follow(connection, replace(part, start_offset=opened.reached))
-    return opened.first_offsets
+    start = _longest_transaction(connection, extent, log)
+    longer = {producer: first for producer, first in extent.opened if first < start}
+    if min(longer.values(), default=start) < part.start_offset:
+        # The next record of one that began before the range may be anywhere in it.
+        start, longer = part.start_offset, {}
+    if start >= part.end_offset and not longer:
+        return {}
+    opened = OpenTransactions(replace(log, start_offset=start), longer)
+    opened.follow(connection, replace(log, start_offset=opened.reached))
+    return {producer: first for producer, first in opened.first_offsets.items() if first < part.end_offset}
 
 
 def tail_is_transactional(connection: Connection, part: StreamRange) -> bool:
@@ -256,7 +281,7 @@ def tail_is_transactional(connection: Connection, part: StreamRange) -> bool:
 
 
 def _longest_transaction(connection: Connection, extent: Extent, part: StreamRange) -> int:
-    """An offset of the range; a transaction that is open at the end of the range started at or after it."""
+    """An offset of the range: that of MAX_TRANSACTION_MS before its end, or an earlier one."""
     if not extent.origin.bias:
         cutoff = part.end_offset - (MAX_TRANSACTION_MS << SEQUENCE_BITS)
         return max(part.start_offset, cutoff)
@@ -269,10 +294,17 @@ def _longest_transaction(connection: Connection, extent: Extent, part: StreamRan
     return max(part.start_offset, found[1].offset) if found else part.start_offset
 
 
-def records_per_task(options: SourceOptions, ranges: Sequence[StreamRange]) -> int:
-    """Return the approximate number of records per task that gives at least minPartitions tasks."""
+def records_per_task(options: SourceOptions, ranges: Sequence[StreamRange], *, spread: bool) -> int:
+    """Return the approximate number of records per task that gives at least minPartitions tasks.
+
+    spread: give many records to EVEN_TASKS tasks at least, so that one long partition is not the work of one
+    task while the others are done.
+    """
     total = sum(part.records for part in ranges)
-    return max(1, min(options.partition_records, -(-total // options.min_partitions)))
+    most = min(options.partition_records, -(-total // options.min_partitions))
+    if spread:
+        most = min(most, max(TASK_RECORDS, -(-total // EVEN_TASKS)))
+    return max(1, most)
 
 
 def divide(connection: Connection, ranges: Sequence[StreamRange], records: int) -> list[StreamRange]:
@@ -363,7 +395,8 @@ def tighten(
     """Return the ranges that contain records.
 
     guard: record the first entry of each range, except on compacted topics, where compaction may delete any
-    entry.
+    entry. If offsets are dense, a topic that is created again has entries of the same IDs, so also record the
+    topic's ID.
     """
     commands = [
         ("XRANGE", part.stream, entry_id(part.start_offset, part.origin.bias), "+", "COUNT", 1)
@@ -375,8 +408,10 @@ def tighten(
         if reply and start_offset(reply[0], part.origin.bias) < part.end_offset:
             first = reply[0][0]
             inside = offset_after(first, part.origin.bias) <= part.end_offset
-            guarded = guard and inside and not selection.topics[part.origin.topic].compacted
-            kept.append(replace(part, first_id=first if guarded else None))
+            topic = selection.topics[part.origin.topic]
+            guarded = guard and inside and not topic.compacted
+            topic_id = topic.topic_id if guard and topic.dense else ""
+            kept.append(replace(part, first_id=first if guarded else None, topic_id=topic_id))
     return kept
 
 
@@ -387,13 +422,16 @@ def tasks(
     ranges: Sequence[StreamRange],
     *,
     counted: bool = True,
+    spread: bool = True,
 ) -> Sequence[InputPartition]:
     """Return the tasks that read the ranges.
 
+    spread: False for a batch of a stream: the tasks of one that is planned again by a later release must be
+    the same.
     counted: False if the numbers of records are estimates that may be others when the ranges are planned
     again; then they don't decide which ranges share a task.
     """
-    records = records_per_task(options, ranges)
+    records = records_per_task(options, ranges, spread=spread)
     pieces = divide(connection, ranges, records)
     pieces = tighten(connection, pieces, selection, guard=options.fail_on_data_loss)
     return plan(pieces, min(TASK_RECORDS, records)) if counted else plan_evenly(pieces)

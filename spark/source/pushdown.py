@@ -83,7 +83,11 @@ class KorvetPushdownReader(KorvetReader):
             if end_ms is not None and part.origin.append_times:
                 end = min(end, end_ms << SEQUENCE_BITS)
             return replace(part, start_offset=start, end_offset=end)
-        values = tuple(pushed.value) if isinstance(pushed, In) else (pushed.value,)  # type: ignore[attr-defined]
+        listed = pushed.value if isinstance(pushed, In) else (pushed.value,)  # type: ignore[attr-defined]
+        # Nothing equals null.
+        values = tuple(value for value in listed if value is not None)
+        if not values:
+            return replace(part, end_offset=part.start_offset)
         if name != "offset":
             value = part.origin.topic if name == "topic" else part.origin.partition
             return part if value in values else replace(part, end_offset=part.start_offset)

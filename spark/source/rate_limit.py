@@ -1,10 +1,7 @@
-"""Rate limits in records: shares of partitions, the offset that is a number of records further,
-and a pace.
-"""
+"""Rate limits in records: shares of partitions, and the offset that is a number of records further."""
 
 from __future__ import annotations
 
-import time
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -89,17 +86,3 @@ def _extent(entry: Entry, bias: int) -> tuple[int, int]:
         return first, offset_of(entry[0], bias)
     except AddressError:
         return first, first - 1
-
-
-class Pace:
-    """Spreads records over time: at most `rate` per second, from the creation on."""
-
-    def __init__(self, rate: int) -> None:
-        self._rate = rate
-        self._free_s = time.monotonic()
-
-    def wait_after(self, records: int) -> None:
-        """Sleep until more records may follow these. Unused time before them isn't made up for."""
-        now_s = time.monotonic()
-        self._free_s = max(self._free_s, now_s) + records / self._rate
-        time.sleep(max(0.0, self._free_s - now_s))

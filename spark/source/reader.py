@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 from korvet.spark.source.connection import connected
 from korvet.spark.source.planning import (
@@ -22,19 +23,24 @@ from korvet.spark.source.planning import (
     tasks,
     whole,
 )
-from korvet.spark.source.tasks import read_task
+from korvet.spark.source.tasks import Task, read_task
 from korvet.spark.versions import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa  # type: ignore[import-untyped]
-    from pyspark.sql.types import StructType
 
     from korvet.spark.source.connection import Connection
     from korvet.spark.source.extents import StreamRange
     from korvet.spark.source.planning import Selection
     from korvet.spark.source.settings import SourceOptions
+
+
+def has_records(options: SourceOptions) -> bool:
+    """Return whether a read would find records. Raises SourceError for a missing topic, DataLoss."""
+    planned = KorvetReader(options, StructType()).partitions()
+    return any(isinstance(task, Task) and task.ranges for task in planned)
 
 
 class KorvetReader(DataSourceReader):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import redis
 from redis.exceptions import RedisError
 
-from korvet.spark.source.errors import SourceError
+from korvet.spark.source.errors import RedisAway
 
 if TYPE_CHECKING:
     from korvet.spark.source.address import Sentinels
@@ -19,7 +19,7 @@ TIMEOUT_S = 1.0
 def find_primary(sentinels: Sentinels) -> tuple[str, int]:
     """Return host and port of the primary. Sentinels that don't answer are skipped.
 
-    The sentinel with the newest configuration (config-epoch) is right. Raises SourceError if none knows the
+    The sentinel with the newest configuration (config-epoch) is right. Raises RedisAway if none knows the
     primary.
     """
     answers: list[tuple[int, str, int]] = []
@@ -35,7 +35,7 @@ def find_primary(sentinels: Sentinels) -> tuple[str, int]:
         else:
             answers.append(answer)
     if not answers:
-        raise SourceError("; ".join(reasons))
+        raise RedisAway("; ".join(reasons))
     _, host, port = max(answers)
     return host, port
 

@@ -56,6 +56,8 @@ SINK_OPTIONS = (
     "jobId",
     "sortRows",
     "maxRecordsPerSecond",
+    "concurrentTasks",
+    "progressTopic",
     "minReplicas",
     "deliveryTimeout",
     "progressRetention",
@@ -71,6 +73,7 @@ OPTIONS = (
     "includeHeaders",
     "minPartitions",
     "maxRecordsPerPartition",
+    "maxRedisCpu",
     *STREAM_OPTIONS,
     "pushdown",
 )
@@ -112,6 +115,10 @@ class Positions:
         """Return the offset for a partition whose position is not a time."""
         topic, partition = topic_partition
         return self.offsets.get(topic, {}).get(partition, self.default)
+
+    def is_latest(self, topic_partition: TopicPartition) -> bool:
+        """Return whether the position of a partition is the end of the log."""
+        return self.time_of(topic_partition) is None and self.offset_of(topic_partition) == LATEST
 
     @property
     def named(self) -> list[TopicPartition]:
@@ -242,6 +249,16 @@ class Reading:
             raise SourceError(f"{name} must be a number above 0, not {text!r}")
         return number
 
+    def fraction(self, name: str) -> float | None:
+        """Return an option that is a decimal number; None if it isn't given. Raises SourceError."""
+        text = self.given.get(name.lower())
+        if text is None:
+            return None
+        try:
+            return float(text)
+        except ValueError:
+            raise SourceError(f"{name} must be a number like 0.5, not {text!r}") from None
+
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
         """Return an option that is one of the choices, the first one by default. Raises SourceError."""
         text = self.given.get(name.lower(), choices[0]).strip().lower()
@@ -282,6 +299,7 @@ def parse_address(given: Mapping[str, str]) -> Address:
         password=_secret(given, "redis.password"),
         tls=tls,
         sentinel_password=_secret(given, "redis.sentinel.password"),
+        max_cpu=Reading(given).fraction("maxRedisCpu"),
     )
 
 
@@ -295,6 +313,8 @@ def options_of(address: Address, more: Mapping[str, str] | None = None) -> dict[
     given |= _secret_options(address.password) | _secret_options(address.sentinel_password)
     if address.user is not None:
         given["redis.user"] = address.user
+    if address.max_cpu is not None:
+        given["maxRedisCpu"] = str(address.max_cpu)
     tls = address.tls
     if tls is not None:
         files = {

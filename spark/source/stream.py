@@ -14,6 +14,8 @@ from korvet.spark.source.planning import (
     begin,
     check_loss,
     check_named,
+    indexed,
+    open_transactions,
     select,
     tail_is_transactional,
     tasks,
@@ -107,18 +109,30 @@ class KorvetStreamReader(DataSourceStreamReader):
         self._followed: dict[TopicPartition, OpenTransactions] = {}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
-        """Return the start of a query without a checkpoint. Raises SourceError, DataLoss."""
+        """Return the start of a query without a checkpoint. Raises SourceError, DataLoss.
+
+        The latest position of a read_committed query is before the first open transaction, as in Kafka, so
+        that no transaction is returned in part. With openTransactions=pass, it has the open transactions.
+        """
         options = self._options
         with connected(options.address) as connection:
             selection = select(connection, options)
             check_named(options.starting, selection)
-            positions = {}
+            positions, opened = {}, {}
             for topic_partition, extent in selection.extents.items():
                 start = begin(connection, options.starting, extent)
                 if options.fail_on_data_loss:
                     check_loss(extent, start)
+                may_be_within = options.read_committed and start > extent.log_start
+                if may_be_within and options.starting.is_latest(topic_partition):
+                    log = whole(connection, extent, extent.log_start, start)
+                    found = open_transactions(connection, selection, log)
+                    if options.pass_open:
+                        opened[topic_partition] = found
+                    else:
+                        start = min(found.values(), default=start)
                 positions[topic_partition] = _position(extent, start)
-            return Progress(_ids(selection), positions).dump()
+            return Progress(_ids(selection), positions, opened).dump()
 
     def _ends(self) -> Progress:
         """The current ends of all partitions."""
@@ -154,9 +168,10 @@ class KorvetStreamReader(DataSourceStreamReader):
             if most is not None:
                 allowed = shares(available, most)
                 for topic_partition, part in unread.items():
-                    ends[topic_partition] = _limited(
-                        connection, begun, part, ends[topic_partition], allowed[topic_partition]
-                    )
+                    extent, end = selection.extents[topic_partition], ends[topic_partition]
+                    before = begun.positions.get(topic_partition, Position(part.start_offset))
+                    records = allowed[topic_partition]
+                    ends[topic_partition] = _limited(connection, extent, part, before, end, records)
             opened = self._opened(connection, begun, selection, fresh, ends)
             return Progress({**begun.ids, **_ids(selection)}, ends, opened)
 
@@ -275,11 +290,13 @@ class KorvetStreamReader(DataSourceStreamReader):
                     for part in parts
                     if part is not None and part.start_offset < part.end_offset
                 ]
-                ranges += found
                 known = at is not None and parts[0] is None and _counted(extent, at, last) is not None
+                if not known:
+                    found = [indexed(connection, part) for part in found]
+                ranges += found
                 counted = counted and (known or not found)
             # A batch that is planned again gets the same tasks, so that a sink can tell what it has of each.
-            return tasks(connection, self._options, selection, ranges, counted=counted)
+            return tasks(connection, self._options, selection, ranges, counted=counted, spread=False)
 
     def _between(
         self, connection: Connection, extent: Extent, first: Position | None, last: Position
@@ -392,7 +409,7 @@ def _ended(
 
 def _counted(extent: Extent, first: Position, last: Position) -> int | None:
     """The entries added between two positions, if these are known and each entry is one record; else None."""
-    if first.added is None or last.added is None or extent.batch != 1:
+    if first.added is None or last.added is None or extent.has_batches:
         return None
     return max(0, last.added - first.added)
 
@@ -408,15 +425,13 @@ def _range(connection: Connection, extent: Extent, first: Position, last: Positi
 
 
 def _limited(
-    connection: Connection, begun: Progress, part: StreamRange, end: Position, records: int
+    connection: Connection, extent: Extent, part: StreamRange, before: Position, end: Position, records: int
 ) -> Position:
-    """The end of a partition's share in a limited batch."""
-    topic_partition = (part.origin.topic, part.origin.partition)
-    before = begun.positions.get(topic_partition, Position(part.start_offset))
+    """The end of a partition's share in a limited batch. before, end: without the limit."""
     if not records:
         return before
     offset, counted = advance(connection, part, records)
     if offset >= end.offset:
         return end
-    known = before.added is not None and end.added is not None and part.records == end.added - before.added
+    known = before.added is not None and part.records == _counted(extent, before, end)
     return Position(offset, before.added + counted if known and before.added is not None else None)

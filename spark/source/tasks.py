@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,10 +18,11 @@ from korvet.spark.records.entries import columns_of
 from korvet.spark.source.connection import connected
 from korvet.spark.source.errors import DataLoss
 from korvet.spark.source.pages import pages
+from korvet.spark.source.topics import has_id
 from korvet.spark.source.transactions import Outcomes, markers_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     from korvet.spark.records.columns import Columns, Marker
     from korvet.spark.source.connection import Connection
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
     from korvet.spark.source.settings import SourceOptions
 
 
-# Tasks of ranges whose numbers of records aren't known: more than the cores of most sessions.
-MOST_EVEN_TASKS = 32
+# Tasks of ranges whose numbers of records aren't known, and of many records: more than the cores of most
+# sessions.
+EVEN_TASKS = 32
 log = logging.getLogger(__name__)
 
 
@@ -62,7 +64,7 @@ def plan(ranges: Sequence[StreamRange], task_records: int) -> list[InputPartitio
 
 def plan_evenly(ranges: Sequence[StreamRange]) -> list[InputPartition]:
     """Return the ranges as tasks, in order, about as many ranges in each. At least one task, as in `plan`."""
-    size = -(-len(ranges) // MOST_EVEN_TASKS)
+    size = -(-len(ranges) // EVEN_TASKS)
     found: list[InputPartition] = [
         Task(tuple(ranges[at : at + size])) for at in range(0, len(ranges), size or 1)
     ]
@@ -106,11 +108,16 @@ def _read_range(
             judged = options.read_committed and columns.producers is not None
             if judged and outcomes is None:
                 # The first connection has a requested page.
-                outcomes = _outcomes(stack.enter_context(connected(options.address)), part)
+                second = stack.enter_context(connected(options.address))
+                outcomes = stack.enter_context(closing(_outcomes(second, part)))
             if judged or part.transactions:
                 batch = batch.filter(pa.array(_visible(columns, part, outcomes)))
             if batch.num_rows:
                 yield batch
+        if part.topic_id and not has_id(connection, options.address, part.origin.topic, part.topic_id):
+            raise DataLoss(
+                f"topic {part.origin.topic} was deleted, or deleted and created again, during the read"
+            )
 
 
 def _report_damage(options: SourceOptions, part: StreamRange, offset: int) -> None:
@@ -123,7 +130,7 @@ def _report_damage(options: SourceOptions, part: StreamRange, offset: int) -> No
 
 
 def _outcomes(connection: Connection, part: StreamRange) -> Outcomes:
-    def ahead(offset: int) -> Iterator[list[Marker]]:
+    def ahead(offset: int) -> Generator[list[Marker]]:
         rest = replace(part, start_offset=offset, end_offset=part.log_end, first_id=None)
         return markers_in(connection, rest)
 

@@ -23,6 +23,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 _MAX_PARTITIONS = 1_000_000
 # Defaults of brokers for what a record may be.
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
+DEFAULT_TIMESTAMP_BEFORE_MAX_MS = (1 << 63) - 1
 DEFAULT_TIMESTAMP_AFTER_MAX_MS = 3_600_000
 # What an unreadable catalogue entry can raise.
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
@@ -44,7 +45,10 @@ class TopicInfo:
     """Differs from an earlier topic of the same name; empty if the catalogue has no ID."""
     append_times: bool = False
     """Whether the time in an entry ID is the record's timestamp."""
+    has_batches: bool = False
+    """Whether an entry may be several records (storage.layout=batch)."""
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+    timestamp_before_max_ms: int = DEFAULT_TIMESTAMP_BEFORE_MAX_MS
     timestamp_after_max_ms: int = DEFAULT_TIMESTAMP_AFTER_MAX_MS
 
     @property
@@ -120,6 +124,7 @@ def _topic_info(name: str, text: bytes) -> TopicInfo | None:
         raise ValueError(f"{assignment!r} is not an offset assignment")
     timestamp_type = configs.get("message.timestamp.type", "CreateTime")
     dense, appended = assignment == "dense" or name == OFFSETS_TOPIC, timestamp_type == "LogAppendTime"
+    has_batches = document.get("storage_layout", "record") != "record"
     return TopicInfo(
         name=name,
         partitions=partitions,
@@ -129,8 +134,12 @@ def _topic_info(name: str, text: bytes) -> TopicInfo | None:
         native_field=native_field(configs.get("native.format", "json")),
         compacted="compact" in policy or name == OFFSETS_TOPIC,
         topic_id=str(document.get("topic_id", "")),
-        append_times=appended and not dense and document.get("storage_layout", "record") == "record",
+        append_times=appended and not dense and not has_batches,
+        has_batches=has_batches,
         max_message_bytes=int(configs.get("max.message.bytes", DEFAULT_MAX_MESSAGE_BYTES)),
+        timestamp_before_max_ms=int(
+            configs.get("message.timestamp.before.max.ms", DEFAULT_TIMESTAMP_BEFORE_MAX_MS)
+        ),
         timestamp_after_max_ms=int(
             configs.get("message.timestamp.after.max.ms", DEFAULT_TIMESTAMP_AFTER_MAX_MS)
         ),
@@ -154,6 +163,16 @@ def topic_of(call: Callable[..., Any], address: Address, name: str) -> TopicInfo
     if topic.internal:
         raise SourceError(f"topic {name} is internal: only brokers write to it")
     return topic
+
+
+def has_id(connection: Connection, address: Address, name: str, topic_id: str) -> bool:
+    """Return whether a topic still has an ID. An unreadable catalogue entry is no other topic."""
+    text = connection.call("HGET", address.topics_key, name)
+    try:
+        topic = None if text is None else _topic_info(name, text)
+    except _UNREADABLE:
+        return True
+    return topic is not None and topic.topic_id == topic_id
 
 
 def select_topics(topics: Mapping[str, TopicInfo], names: Sequence[str], address: Address) -> list[TopicInfo]:

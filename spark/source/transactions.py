@@ -9,6 +9,7 @@ marker yet, and a stream returns it with the records after which the marker was 
 from __future__ import annotations
 
 from bisect import bisect_left
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from korvet.offsets.entry_fields import BATCH
@@ -17,7 +18,7 @@ from korvet.spark.records.entries import columns_of, markers_of
 from korvet.spark.source.pages import pages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from korvet.spark.records.columns import Columns, Marker
     from korvet.spark.records.page import Entry
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
 class Outcomes:
     """Whether the transactions of records were committed. Ask in ascending order of offsets."""
 
-    def __init__(self, ahead: Callable[[int], Iterator[list[Marker]]]) -> None:
+    def __init__(self, ahead: Callable[[int], Generator[list[Marker]]]) -> None:
         """`ahead` returns the markers after an offset, in order and page by page, up to the log end."""
         self._ahead = ahead
-        self._markers: Iterator[list[Marker]] | None = None
+        self._markers: Generator[list[Marker]] | None = None
         self._known: dict[int, list[Marker]] = {}
         self._reached = -1
         self._at_end = False
@@ -52,6 +53,11 @@ class Outcomes:
             for found in page:
                 self._known.setdefault(found.producer, []).append(found)
                 self._reached = max(self._reached, found.offset)
+
+    def close(self) -> None:
+        """End the search, which may have requested a page. Call it before its connection is closed."""
+        if self._markers is not None:
+            self._markers.close()
 
     def _next(self, producer: int, offset: int) -> Marker | None:
         known = self._known.get(producer, [])
@@ -103,12 +109,13 @@ def _begun(columns: Columns) -> list[tuple[int, int | Marker]]:
     return [(offset, producer) for offset, producer in rows if producer >= 0]
 
 
-def markers_in(connection: Connection, part: StreamRange) -> Iterator[list[Marker]]:
+def markers_in(connection: Connection, part: StreamRange) -> Generator[list[Marker]]:
     """Yield the markers in a range, page by page."""
-    for page in pages(connection, part):
-        found = markers_of(page, part.origin)
-        if found:
-            yield found
+    with closing(pages(connection, part)) as found:
+        for page in found:
+            markers = markers_of(page, part.origin)
+            if markers:
+                yield markers
 
 
 def is_transactional(entries: Sequence[Entry], part: StreamRange) -> bool:

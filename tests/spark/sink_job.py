@@ -1,12 +1,14 @@
 """A Spark job that copies the topic `in` to the topic `t`, in a process that tests can kill.
 
-    python -m tests.spark.sink_job URL CHECKPOINT [available-now]
+    python -m tests.spark.sink_job URL CHECKPOINT SINK [available-now]
 
-The first attempt of every task fails after some rows. Tasks have four attempts.
+SINK is a JSON object of the sink's options. It sets a rate, so that tasks have several chunks. The first
+attempt of every task fails after some rows. Tasks have four attempts.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import TYPE_CHECKING
 
@@ -25,11 +27,11 @@ CONF = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50",
     "spark.ui.enabled": "false",
 }
-BATCHES_OF_FIRST_ATTEMPT = 2
+BATCHES_OF_FIRST_ATTEMPT = 12
 
 
 def failing_first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches; the first attempt of a task fails after two of them."""
+    """Yield the batches; the first attempt of a task fails after some of them."""
     context = TaskContext.get()
     for number, batch in enumerate(batches):
         if number == BATCHES_OF_FIRST_ATTEMPT and context is not None and context.attemptNumber() == 0:
@@ -37,14 +39,13 @@ def failing_first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
         yield batch
 
 
-def main(url: str, checkpoint: str, once: str = "") -> None:
+def main(url: str, checkpoint: str, sink: str, once: str = "") -> None:
     """Copy records until the process is killed, or what is there."""
     spark = build_session("sink job", "local[2,4]", conf=CONF)
     rows = spark.readStream.format("korvet").options(redis=url, topic="in").load()
     schema = "key binary, value binary, partition int, timestamp timestamp"
     rows = rows.selectExpr("key", "value", "partition", "timestamp").mapInArrow(failing_first, schema)
-    # Chunks of 200 records, so that there are many points at which a kill leaves a part of a task.
-    stream = rows.writeStream.format("korvet").options(redis=url, topic="t", maxRecordsPerSecond="2000")
+    stream = rows.writeStream.format("korvet").options(topic="t", **json.loads(sink))
     stream = stream.option("checkpointLocation", checkpoint)
     trigger = {"availableNow": True} if once else {"processingTime": "200 milliseconds"}
     query = stream.trigger(**trigger).start()  # type: ignore[arg-type]

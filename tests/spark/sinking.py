@@ -6,7 +6,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from korvet.spark.source.sink.columns import SinkRow
-from korvet.spark.source.sink.options import SinkOptions
+from korvet.spark.source.sink.options import RedisOptions, parse_sink_options
 from korvet.spark.source.sink.progress import Job
 from korvet.spark.source.sink.task import Written, write_task
 from korvet.storage.link.functions import public_source
@@ -22,10 +22,12 @@ def load_functions(client: Any) -> None:
     client.function_load(public_source(), replace=True)
 
 
-def sink_options(url: str, topic: str | None = "t", **options: str) -> SinkOptions:
+def sink_options(url: str, topic: str | None = "t", **options: str) -> RedisOptions:
     """Return the options of a write. With the topic None, rows name their topic."""
     named = {} if topic is None else {"topic": topic}
-    return SinkOptions.parse({"redis": url, **named, **options})
+    found = parse_sink_options({"redis": url, **named, **options})
+    assert isinstance(found, RedisOptions)
+    return found
 
 
 def row(value: bytes | None, key: bytes | None = None, **more: Any) -> SinkRow:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
+from korvet.spark.source.sink.kafka_client import KafkaTopics
+from korvet.spark.source.sink.kafka_cluster import KafkaCluster
+from tests.spark.direct import batch
+from tests.spark.keyspace import Keyspace
 from tests.spark.killing import Writer, killed_runs, planned, run_to_the_end
-from tests.spark.sinking import load_functions
+from tests.support.admin import create_topic
+from tests.support.confluent import read_all
+from tests.support.servers import KorvetServer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
-
-    from tests.spark.keyspace import Keyspace
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(3000)]
 
@@ -21,31 +28,89 @@ PARTITIONS = 3
 LONGEST_RUN_S = 4.0
 
 
-def test_every_record_is_there_once(keyspace: Keyspace, tmp_path: Path) -> None:
-    """Drivers with and without their JVM are killed, and the first attempt of each large task fails."""
-    load_functions(keyspace.client)
-    keyspace.topic("in", PARTITIONS)
-    keyspace.topic("t", PARTITIONS)
+@pytest.fixture
+def server() -> Iterator[KorvetServer]:
+    server = KorvetServer()
+    try:
+        yield server.start()
+    finally:
+        server.discard()
+
+
+@pytest.mark.parametrize("way", ["redis", "kafka"])
+def test_every_record_is_there_once(server: KorvetServer, tmp_path: Path, way: str) -> None:
+    """Drivers with and without their JVM are killed, and the first attempt of each large task fails.
+
+    Readers of Kafka's protocol, of Redis and of Spark's source find the same records.
+    """
+    keyspace = Keyspace(server.redis, f"unix://{server.socket_path()}")
+    for name in ("in", "t"):
+        # The writer's times are old.
+        create_topic(server.bootstrap, name, PARTITIONS, {"retention.ms": "-1"})
     writer = Writer(keyspace, "in")
-    command = [sys.executable, "-m", "tests.spark.sink_job", keyspace.url, str(tmp_path / "checkpoint")]
+    # Chunks of 200, and of 500 records.
+    sink = {
+        "redis": {"redis": keyspace.url, "maxRecordsPerSecond": "2000"},
+        "kafka": {
+            "kafka.bootstrap.servers": server.bootstrap,
+            "maxRecordsPerSecond": "1000",
+            "concurrentTasks": "2",
+        },
+    }[way]
+    checkpoint = tmp_path / "checkpoint"
+    command = [sys.executable, "-m", "tests.spark.sink_job", keyspace.url, str(checkpoint), json.dumps(sink)]
     partial = 0
     for _ in killed_runs(command, tmp_path, writer, LONGEST_RUN_S):
-        newest = planned(tmp_path / "checkpoint")
-        finished = (tmp_path / "checkpoint" / "commits" / str(newest)).exists()
-        partial += not finished and newest in progress(keyspace)
+        newest = planned(checkpoint)
+        finished = (checkpoint / "commits" / str(newest)).exists()
+        noted = noted_in_redis(keyspace) if way == "redis" else noted_in_kafka(server, checkpoint)
+        partial += not finished and newest in noted
     run_to_the_end([*command, "available-now"], tmp_path)
-    found = [stream(keyspace, "t", partition) for partition in range(PARTITIONS)]
-    assert sorted(int(value) for values in found for value in values) == list(range(writer.count))
+    found = [kafka_values(server, "t", partition) for partition in range(PARTITIONS)]
+    assert sorted(int(value or b"") for values in found for value in values) == list(range(writer.count))
     # In the order of the source.
-    assert found == [stream(keyspace, "in", partition) for partition in range(PARTITIONS)]
+    assert found == [kafka_values(server, "in", partition) for partition in range(PARTITIONS)]
+    assert found == source_values(keyspace)
+    entries = [redis_values(keyspace, partition) for partition in range(PARTITIONS)]
+    if way == "redis":
+        assert entries == found
+    else:
+        # Redis also has the records of aborted transactions.
+        assert list(map(set, entries)) == list(map(set, found))
     assert partial, "no kill came after a part of a batch was written"
 
 
-def stream(keyspace: Keyspace, topic: str, partition: int) -> list[bytes]:
-    return [fields[b"value"] for _, fields in keyspace.client.xrange(f"korvet:{topic}:{partition}")]
+def kafka_values(server: KorvetServer, topic: str, partition: int) -> list[bytes | None]:
+    return [one.record.value for one in read_all(server.bootstrap, topic, partition)]
 
 
-def progress(keyspace: Keyspace) -> set[int]:
+def source_values(keyspace: Keyspace) -> list[list[bytes | None]]:
+    found: list[list[bytes | None]] = [[] for _ in range(PARTITIONS)]
+    rows = batch(keyspace, topic="t")
+    for row in sorted(rows, key=lambda row: (row["partition"], row["offset"])):
+        found[row["partition"]].append(row["value"])
+    return found
+
+
+def redis_values(keyspace: Keyspace, partition: int) -> list[bytes]:
+    entries = keyspace.client.xrange(f"korvet:t:{partition}")
+    return [fields[b"value"] for _, fields in entries if b"value" in fields]
+
+
+def noted_in_redis(keyspace: Keyspace) -> set[int]:
     """The newest batch of each task on each partition of which records were written."""
     keys = keyspace.client.keys("{korvet:t:*}:written:*")
     return {int(noted.partition(b" ")[0]) for key in keys for noted in keyspace.client.hvals(key)}
+
+
+def noted_in_kafka(server: KorvetServer, checkpoint: Path) -> set[int]:
+    """The newest batch of each task of which records were committed."""
+    query = json.loads((checkpoint / "metadata").read_text())["id"]
+    found = set()
+    for task in range(PARTITIONS):
+        group = f"korvet-sink-{query}-{task}"
+        with closing(KafkaTopics(KafkaCluster(server.bootstrap), group, 20)) as topics:
+            noted = topics.noted("korvet-sink-progress")
+        if noted:
+            found.add(int(noted.partition(" ")[0]))
+    return found

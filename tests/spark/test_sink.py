@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from kafka.partitioner.default import murmur2 as kafka_murmur2  # type: ignore[import-untyped]
+from redis.exceptions import MovedError
 
+from korvet.spark.source import connection
 from korvet.spark.source.connection import Connection
 from korvet.spark.source.errors import RedisAway, SourceError
 from korvet.spark.source.sink import sorting
-from korvet.spark.source.sink.options import SinkOptions
+from korvet.spark.source.sink.link import Link
+from korvet.spark.source.sink.options import RedisOptions
+from korvet.spark.source.sink.pace import SharedPace
 from korvet.spark.source.sink.partitioner import murmur2
 from korvet.spark.source.sink.task import Written
-from tests.spark.sinking import load_functions, random_rows, row, values, write
+from tests.spark.sinking import load_functions, random_rows, row, sink_options, values, write
 from tests.support.polling import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from korvet.spark.source.sink.columns import SinkRow
     from tests.spark.keyspace import Keyspace
@@ -72,7 +79,7 @@ def test_attempts_continue_after_each_other(keyspace: Keyspace) -> None:
 def test_two_attempts_at_once(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     """Speculative execution: one attempt overtakes the other one, at a point within its chunk."""
     sizes = {120_000: 110, 60_000: 70}
-    monkeypatch.setattr(SinkOptions, "chunk_records", property(lambda options: sizes[options.delivery_ms]))
+    monkeypatch.setattr(RedisOptions, "chunk_records", property(lambda options: sizes[options.delivery_ms]))
     rows = random_rows(SEED, ROWS, PARTITIONS)
 
     def overtaken() -> Iterator[SinkRow]:
@@ -142,11 +149,16 @@ def test_connections_that_are_cut(keyspace: Keyspace) -> None:
     in_order(rows, values(keyspace, PARTITIONS))
 
 
-def test_a_server_that_stays_away(keyspace: Keyspace) -> None:
-    keyspace.url = "redis://127.0.0.1:1"
-    with pytest.raises(
-        RedisAway, match=r"row 1 of task 0 .*: no usable Redis at redis://127.0.0.1:1: .*tried"
-    ):
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("redis://127.0.0.1:1", "no usable Redis at redis://127.0.0.1:1: "),
+        ("redis+sentinel://127.0.0.1:1/main", "the sentinel at redis://127.0.0.1:1: "),
+    ],
+)
+def test_a_server_that_stays_away(keyspace: Keyspace, url: str, message: str) -> None:
+    keyspace.url = url
+    with pytest.raises(RedisAway, match=rf"row 1 of task 0 .*: {re.escape(message)}.*tried"):
         write(keyspace, [row(b"v")], deliveryTimeout="100ms")
 
 
@@ -158,8 +170,9 @@ def test_rows_that_differ(keyspace: Keyspace) -> None:
         write(keyspace, [rows[1], rows[0], *rows[2:]])
     with pytest.raises(SourceError, match=r"t-0 has 500 records .* this attempt has 499"):
         write(keyspace, rows[:499])
-    with pytest.raises(SourceError, match=r"t-0 has 500 records .* this attempt has none"):
-        write(keyspace, [row(b"v", partition=1)])
+    for others in ([row(b"v", partition=1)], []):
+        with pytest.raises(SourceError, match=r"t-0 has 500 records .* this attempt has none"):
+            write(keyspace, others)
     write(keyspace, rows)
     assert values(keyspace, 2) == [[one.value for one in rows], []]
 
@@ -175,6 +188,16 @@ def test_sorted_rows_may_come_in_any_order(keyspace: Keyspace, monkeypatch: pyte
     assert write(keyspace, rows, sortRows="true") == Written(ROWS - written, written)
     found = values(keyspace, PARTITIONS)
     assert sorted(value for stream in found for value in stream) == sorted(one.value or b"" for one in rows)
+
+
+def test_sorting_counts_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of large headers go to temporary files, too."""
+    monkeypatch.setattr(sorting, "RUN_BYTES", 100_000)
+    files: list[Any] = []
+    monkeypatch.setattr(sorting, "TemporaryFile", lambda: files.append(BytesIO()) or files[-1])
+    rows = [row(b"%d" % number, headers=(("h", b"x" * 10_000),)) for number in range(50)]
+    assert len(list(sorting.sorted_rows(reversed(rows)))) == 50
+    assert len(files) == 5
 
 
 def test_a_batch_that_was_replaced(keyspace: Keyspace) -> None:
@@ -211,15 +234,64 @@ def test_a_topic_that_was_created_again(keyspace: Keyspace) -> None:
         write(keyspace, rows, batch=1)
 
 
+def test_a_topic_that_is_deleted(keyspace: Keyspace) -> None:
+    def create(topic_id: str) -> None:
+        keyspace.client.hset("{korvet}:topics", "t", f'{{"partitions": 1, "topic_id": "{topic_id}"}}')
+
+    def delete() -> None:
+        keyspace.client.hdel("{korvet}:topics", "t")
+        # As brokers do it: the notes about what was written expire by themselves.
+        keyspace.client.delete("korvet:t:0", "{korvet:t:0}:index", "{korvet:t:0}:meta")
+
+    def during(rows: list[SinkRow], change: Callable[[], None]) -> Iterator[SinkRow]:
+        yield from rows[:600]
+        change()
+        yield from rows[600:]
+
+    rows = [row(b"%d" % number) for number in range(1100)]
+    create("a")
+    with pytest.raises(SourceError, match=r"row 1000 .*TOPICGONE the topic was deleted"):
+        write(keyspace, during(rows, delete))
+    assert not keyspace.client.exists("korvet:t:0")
+    create("b")
+    with pytest.raises(SourceError, match=r"task 0 of .*topic t was deleted and created again"):
+        write(keyspace, during(rows[:700], lambda: create("c")))
+    # After the last chunk.
+    with pytest.raises(SourceError, match=r"task 0 of .*no topic t in keyspace"):
+        write(keyspace, during(rows[:500], delete))
+
+
 def test_progress_expires(keyspace: Keyspace) -> None:
     write(keyspace, [row(b"v", partition=0)], progressRetention="1h")
     assert 3_000_000 < keyspace.client.pttl("{korvet:t:0}:written:j:") <= 3_600_000
 
 
+def test_tasks_share_a_limit_on_the_rate(keyspace: Keyspace) -> None:
+    """Tasks that don't sleep get places one after another; the clock is that of Redis."""
+    address = sink_options(keyspace.url).address
+    with closing(Link(address, 1000)) as link:
+        waits: list[float] = []
+        tasks = [SharedPace(link, address.pace_key("j"), 1000, waits.append) for _ in range(3)]
+        began = time.monotonic()
+        for task in [*tasks, *tasks]:
+            task.wait_for(500)
+        passed_s = time.monotonic() - began
+        for place, wait_s in enumerate(waits):
+            assert place * 0.5 - passed_s - 0.001 <= wait_s <= place * 0.5 + 0.001
+        # The key lasts as long as the last place.
+        assert 0 < keyspace.client.pttl("{korvet}:pace:j") <= 3000
+        SharedPace(link, address.pace_key("other"), 1000, waits.append).wait_for(1)
+        assert waits[-1] == 0
+        with pytest.raises(SourceError, match="korvet_pace: 1 key"):
+            tasks[0].wait_for(0)
+
+
 def test_a_limit_on_the_rate(keyspace: Keyspace) -> None:
     began = time.monotonic()
-    write(keyspace, [row(b"v") for _ in range(200)], maxRecordsPerSecond="400")
-    assert time.monotonic() - began >= 0.5 * 0.99
+    for task in range(2):
+        write(keyspace, [row(b"v") for _ in range(100)], task=task, maxRecordsPerSecond="400")
+    # All but the last 40 records have used their time.
+    assert time.monotonic() - began >= 0.4
 
 
 def test_fields_are_those_of_brokers(keyspace: Keyspace) -> None:
@@ -263,12 +335,17 @@ def raw(keyspace: Keyspace, key: str) -> list[Any]:
         ({"headers": ((None, b"v"),)}, "a header has no key"),
         ({"headers": (("h", b""),) * 2000}, "2000 headers are too many for one entry"),
         ({"timestamp_ms": 2**45}, "further in the future than the topic's message.timestamp.after.max.ms"),
+        (
+            {"topic": "recent", "timestamp_ms": 1_700_000_000_000},
+            "further in the past than the topic's message.timestamp.before.max.ms 60000",
+        ),
         ({"topic": "compacted"}, "a compacted topic takes no records without a key"),
     ],
 )
 def test_rows_that_are_refused(keyspace: Keyspace, bad: dict[str, Any], message: str) -> None:
     keyspace.offsets_topic()
     keyspace.topic("compacted", 1, {"cleanup.policy": "compact"})
+    keyspace.topic("recent", 1, {"message.timestamp.before.max.ms": "60000"})
     good = row(b"v", partition=0, topic="t")
     with pytest.raises(
         SourceError, match=rf"row 3 of task 0 of job j, batch 0: .*{message}.* It had written"
@@ -284,19 +361,41 @@ def test_a_failed_task_says_what_it_has_written(keyspace: Keyspace) -> None:
         write(keyspace, rows[-1:], task=1)
 
 
-def test_redis_out_of_memory(keyspace: Keyspace) -> None:
-    keyspace.client.config_set("maxmemory", "1mb")
+@pytest.mark.parametrize(
+    ("command", "undo", "message"),
+    [
+        ("CONFIG SET maxmemory 1mb", "CONFIG SET maxmemory 0", "is out of memory"),
+        ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", "READONLY|read only replica"),
+        (
+            "CONFIG SET min-replicas-to-write 1",
+            "CONFIG SET min-replicas-to-write 0",
+            "NOREPLICAS .*tried for 0.1 s",
+        ),
+    ],
+)
+def test_redis_refuses_writes(keyspace: Keyspace, command: str, undo: str, message: str) -> None:
+    """In the middle of a task: the message says what is written, and the next attempt continues."""
+    rows = [row(b"%d" % number, partition=0) for number in range(1100)]
+
+    def refused_meanwhile() -> Iterator[SinkRow]:
+        yield from rows[:600]
+        keyspace.client.execute_command(*command.split(" "))
+        yield from rows[600:]
+
     try:
-        with pytest.raises(SourceError, match="is out of memory"):
-            write(keyspace, [row(b"v")])
+        with pytest.raises(
+            SourceError, match=rf"row 1000 of task 0 .*{message}.* had written 500 records \(t-0: 500\)"
+        ):
+            write(keyspace, refused_meanwhile(), deliveryTimeout="100ms")
     finally:
-        keyspace.client.config_set("maxmemory", "0")
-    assert count(keyspace) == 0
+        keyspace.client.execute_command(*undo.split(" "))
+    assert write(keyspace, rows) == Written(600, 500)
+    assert values(keyspace, 1)[0] == [one.value for one in rows]
 
 
 def test_without_the_function(keyspace: Keyspace) -> None:
     keyspace.client.function_flush()
-    with pytest.raises(SourceError, match="no function korvet_xadd_once: brokers load it"):
+    with pytest.raises(SourceError, match=r"lacks a function of the sink .*: brokers load them"):
         write(keyspace, [row(b"v")])
 
 
@@ -305,7 +404,7 @@ def test_the_documented_permissions(keyspace: Keyspace) -> None:
     keyspace.client.execute_command("ACL", "SETUSER", "sink", "reset", *rules.split())
     try:
         options = {"redis.user": "sink", "redis.password": "secret"}
-        assert write(keyspace, [row(b"v", b"k")], **options) == Written(1, 0)
+        assert write(keyspace, [row(b"v", b"k")], maxRecordsPerSecond="9", **options) == Written(1, 0)
         with pytest.raises(SourceError, match="0 replicas"):
             write(keyspace, [row(b"v", b"k")], minReplicas="1", deliveryTimeout="50ms", **options)
         keyspace.client.execute_command("ACL", "SETUSER", "sink", "-xadd")
@@ -315,9 +414,31 @@ def test_the_documented_permissions(keyspace: Keyspace) -> None:
         keyspace.client.execute_command("ACL", "DELUSER", "sink")
 
 
-def test_missing_replicas(keyspace: Keyspace) -> None:
+def test_missing_replicas(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SourceError, match=r"0 replicas have the records of t-\d after 50 ms, not 1"):
         write(keyspace, [row(b"v")], minReplicas="1", deliveryTimeout="50ms")
+    # Longer than replies may take.
+    monkeypatch.setattr(connection, "REPLY_TIMEOUT_S", 0.2)
+    with pytest.raises(SourceError, match=r"0 replicas have the records of t-\d after 700 ms, not 1"):
+        write(keyspace, [row(b"v")], minReplicas="1", deliveryTimeout="700ms")
+
+
+def test_replicas_of_a_node_that_has_lost_its_slot(
+    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write before WAIT must not be sent to another node than WAIT."""
+
+    class Moved:
+        def send_command(self, *command: Any) -> None:
+            assert command[0] == "PEXPIRE"
+
+        def read_response(self, **_: Any) -> None:
+            raise MovedError("1 127.0.0.1:1")
+
+    monkeypatch.setattr(Connection, "_raw_for", lambda self, key: Moved())
+    address = sink_options(keyspace.url).address
+    with closing(Connection(address)) as opened, pytest.raises(RedisAway, match="has moved"):
+        opened.wait_for_replicas("key", 1000, 1, 1)
 
 
 def test_hashes_are_those_of_kafka() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +11,14 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 
 from korvet.offsets.packing import offset_of
+from korvet.spark.versions import running
 from tests.support.admin import create_topic
 from tests.support.confluent import Read, producer, read_all, send
 from tests.support.records import NOW_MS, Record, RecordMaker
 from tests.support.servers import KAFKA_VARIABLE, KorvetServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 PARTITIONS = 3
+# Whether Spark fills the columns that an INSERT omits.
+FILLS_COLUMNS = running() >= (4, 1)
 COLUMNS = (
     "key binary, value binary, topic string, partition int, timestamp timestamp, "
     "headers array<struct<key string, value binary>>"
@@ -43,6 +47,8 @@ def server() -> Iterator[KorvetServer]:
             "dense": {"offset.assignment": "dense"},
             "batches": {"storage.layout": "batch"},
             "sql": {},
+            "some": {},
+            "kafka": {},
             "streamed": {},
         }.items():
             create_topic(server.bootstrap, name, PARTITIONS, configs)
@@ -127,23 +133,94 @@ def test_keys_and_no_keys(spark: SparkSession, server: KorvetServer) -> None:
     rows = read(spark, server, "copy")
     homes: dict[bytes, set[int]] = {}
     for row in rows:
-        homes.setdefault(row["key"], set()).add(row["partition"])
+        homes.setdefault(bytes(row["key"]), set()).add(row["partition"])
         assert row["timestamp"].timestamp() * 1000 >= before_ms
     assert len(rows) == 320
     assert all(len(partitions) == 1 for partitions in homes.values())
     assert len(set().union(*homes.values())) == PARTITIONS
 
 
-def test_sql(spark: SparkSession, server: KorvetServer) -> None:
-    spark.sql(f"CREATE TEMPORARY VIEW sunk USING korvet OPTIONS (redis '{url(server)}', topic 'sql')")
+@contextmanager
+def view(spark: SparkSession, server: KorvetServer, topic: str, columns: str = "") -> Iterator[str]:
+    """A view of a topic, with all columns or those given, until the end of the block. Returns its name."""
+    name, options = f"{topic}_{len(columns)}", f"redis '{url(server)}', topic '{topic}'"
+    spark.sql(f"CREATE TEMPORARY VIEW {name} {columns} USING korvet OPTIONS ({options})")
     try:
-        spark.sql("INSERT INTO sunk (key, value) VALUES (X'31', X'32'), (NULL, X'33')")
-        spark.sql("INSERT INTO sunk (key, value) VALUES (X'31', X'32')")
-        spark.sql("INSERT INTO sunk SELECT * FROM sunk")
+        yield name
     finally:
-        spark.catalog.dropTempView("sunk")
+        spark.catalog.dropTempView(name)
+
+
+def test_sql(spark: SparkSession, server: KorvetServer) -> None:
+    with (
+        view(spark, server, "sql", "(key BINARY, value BINARY)") as narrow,
+        view(spark, server, "sql", "(topic STRING, value BINARY)") as named,
+        view(spark, server, "sql") as wide,
+    ):
+        spark.sql(f"INSERT INTO {narrow} VALUES (X'31', X'32'), (NULL, X'33')")
+        spark.sql(f"INSERT INTO {narrow} (value, key) SELECT X'32', X'31'")
+        spark.sql(f"INSERT INTO {wide} SELECT * FROM {wide}")
+        # The option topic comes before the column.
+        spark.sql(f"INSERT INTO {named} VALUES ('nowhere', X'34')")
+        with pytest.raises(AnalysisException, match="a topic can't be overwritten"):
+            spark.sql(f"INSERT OVERWRITE {narrow} VALUES (X'35', X'35')")
     rows = [(row["key"], row["value"]) for row in read(spark, server, "sql")]
-    assert sorted(rows, key=str) == [*[(None, b"3")] * 2, *[(b"1", b"2")] * 4]
+    assert sorted(rows, key=str) == [*[(None, b"3")] * 2, (None, b"4"), *[(b"1", b"2")] * 4]
+
+
+def test_sql_with_the_columns_of_sparks_kafka_sink(spark: SparkSession, server: KorvetServer) -> None:
+    """A view without a topic can only be written."""
+    columns = COLUMNS.replace(", timestamp timestamp", "")
+    spark.sql(f"CREATE TEMPORARY VIEW anywhere ({columns}) USING korvet OPTIONS (redis '{url(server)}')")
+    try:
+        spark.sql(
+            "INSERT INTO anywhere SELECT cast('sql' AS binary), X'31', 'copy', 2, "
+            "array(named_struct('key', 'h', 'value', X'32'), named_struct('key', 'h', 'value', NULL))"
+        )
+        with pytest.raises(AnalysisException, match="give the option topic"):
+            spark.sql("SELECT * FROM anywhere").collect()
+    finally:
+        spark.catalog.dropTempView("anywhere")
+    (found,) = (row for row in read(spark, server, "copy") if row["key"] == b"sql")
+    assert (found["partition"], found["value"]) == (2, b"1")
+    assert [tuple(header) for header in found["headers"]] == [("h", b"2"), ("h", None)]
+
+
+def test_through_kafka(spark: SparkSession, server: KorvetServer) -> None:
+    """Readers agree after a write through brokers, and after its repetition."""
+    frame = spark.range(600).selectExpr("cast(id as string) value", "cast(id % 3 as int) partition")
+    options = {"kafka.bootstrap.servers": server.bootstrap, "topic": "kafka", "jobId": "nightly"}
+    for _ in range(2):
+        frame.coalesce(2).write.format("korvet").mode("append").options(**options).save()
+    found = read(spark, server, "kafka")
+    for partition in range(PARTITIONS):
+        kafka = read_all(server.bootstrap, "kafka", partition)
+        assert kafka == as_read(found, partition)
+        assert sorted(int(one.record.value or b"") for one in kafka) == list(range(partition, 600, 3))
+        entries = server.redis.xrange(f"korvet:kafka:{partition}")
+        values = [fields[b"value"] for _, fields in entries if b"value" in fields]
+        assert values == [one.record.value for one in kafka]
+    with pytest.raises(AnalysisException, match="no topic nowhere in Kafka at 127"):
+        frame.write.format("korvet").mode("append").options(**{**options, "topic": "nowhere"}).save()
+
+
+@pytest.mark.skipif(not FILLS_COLUMNS, reason="this Spark wants all columns of a view")
+def test_sql_with_some_columns(spark: SparkSession, server: KorvetServer) -> None:
+    with view(spark, server, "some") as wide:
+        spark.sql(f"INSERT INTO {wide} (key, value) VALUES (X'31', X'32')")
+    assert [(row["key"], row["value"]) for row in read(spark, server, "some")] == [(b"1", b"2")]
+
+
+@pytest.mark.skipif(FILLS_COLUMNS, reason="this Spark fills the columns that an INSERT omits")
+def test_some_columns_are_refused(
+    spark: SparkSession, server: KorvetServer, record_property: Callable[[str, object], None]
+) -> None:
+    with (
+        view(spark, server, "some") as wide,
+        pytest.raises(AnalysisException, match="Cannot find data for the output column") as caught,
+    ):
+        spark.sql(f"INSERT INTO {wide} (key, value) VALUES (X'31', X'32')")
+    record_property("refused", str(caught.value).splitlines()[0])
 
 
 def test_a_batch_that_is_replayed(spark: SparkSession, server: KorvetServer, tmp_path: Path) -> None:

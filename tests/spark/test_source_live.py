@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from korvet.spark.source import planning
 from korvet.spark.source.address import Address
 from korvet.spark.source.connection import connected
 from korvet.spark.source.index import Index
 from korvet.spark.versions import features
-from tests.spark.direct import Stream, batch, tasks
+from tests.spark.direct import Stream, batch, tasks, values
 from tests.spark.keyspace import Keyspace
 from tests.support.admin import create_topic
 from tests.support.confluent import producer
+from tests.support.polling import until
 from tests.support.servers import KorvetServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from confluent_kafka import Producer
 
 RECORDS = 3000
 MS = 1_700_000_000_000
@@ -90,3 +95,33 @@ def test_limits_are_exact(written: Keyspace, topic: str) -> None:
         batches.append(rows)
     assert [len(rows) for rows in batches] == [700, 700, 700, 700, 200]
     assert [row["value"] for rows in batches for row in rows] == [b"%d" % number for number in range(RECORDS)]
+
+
+@pytest.mark.parametrize(("layout", "configs"), LAYOUTS.items())
+def test_brokers_note_where_open_transactions_begin(
+    server: KorvetServer, monkeypatch: pytest.MonkeyPatch, layout: str, configs: dict[str, str]
+) -> None:
+    """A batch searches for those of the last 15 minutes itself; here for none."""
+    topic = f"open-{layout}"
+    create_topic(server.bootstrap, topic, 1, configs)
+    monkeypatch.setattr(planning, "MAX_TRANSACTION_MS", 0)
+    keyspace = Keyspace(server.redis, f"unix://{server.socket_path()}")
+    plain, writer = producer(server.bootstrap), producer(server.bootstrap, transactional_id=topic)
+
+    def send(client: Producer, value: bytes) -> None:
+        client.produce(topic, value, partition=0)
+        assert client.flush(20) == 0
+
+    send(plain, b"before")
+    writer.init_transactions(20)
+    writer.begin_transaction()
+    send(writer, b"open")
+    # Later than the transaction, by the clock of entry IDs.
+    time.sleep(0.005)
+    send(plain, b"behind")
+    assert values(batch(keyspace, topic=topic)) == [b"before"]
+    assert values(batch(keyspace, topic=topic, openTransactions="only")) == [b"open"]
+    writer.commit_transaction(20)
+    # The marker is written after the answer.
+    everything = [b"before", b"open", b"behind"]
+    until(lambda: values(batch(keyspace, topic=topic)) == everything, 10, "the transaction is committed")

@@ -98,6 +98,10 @@ def test_times_come_before_offsets() -> None:
         ({**TOPIC, "includeHeaders": "1"}, "includeHeaders must be true or false"),
         ({**TOPIC, "minPartitions": "0"}, "minPartitions must be a number above 0"),
         ({**TOPIC, "maxRecordsPerPartition": "many"}, "maxRecordsPerPartition must be a number above 0"),
+        ({**TOPIC, "maxRedisCpu": "half"}, "maxRedisCpu must be a number like 0.5, not 'half'"),
+        ({**TOPIC, "maxRedisCpu": "0"}, "maxRedisCpu must be above 0 and at most 1, not 0"),
+        ({**TOPIC, "maxRedisCpu": "50"}, "maxRedisCpu must be above 0 and at most 1, not 50"),
+        ({**TOPIC, "maxRedisCpu": "nan"}, "maxRedisCpu must be above 0 and at most 1, not nan"),
         ({**TOPIC, "maxRecordsPerTrigger": "5"}, "maxRecordsPerTrigger: not an option of a batch"),
         ({**TOPIC, "keyspace": "{x}"}, "not a keyspace name"),
         ({**TOPIC, "redis": "http://h"}, "must start with redis://"),
@@ -191,6 +195,7 @@ def test_options_lead_to_the_address_that_they_are_made_of() -> None:
         Address("redis://one,two", "k", "me", Secret(value="hush")),
         Address("rediss://h", "k", None, Secret(file="f"), tls),
         Address("redis+sentinel://h/n", sentinel_password=Secret("redis.sentinel.password", variable="V")),
+        Address(max_cpu=0.25),
     ):
         assert SourceOptions.parse(options_of(address, TOPIC)).address == address
 

@@ -12,8 +12,12 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StringType, StructField, StructType
 
 from korvet.offsets.packing import entry_id, pack
+from korvet.spark.records.columns import Origin
 from korvet.spark.records.entries import addressable
 from korvet.spark.source.errors import DataLoss, SourceError
+from korvet.spark.source.extents import StreamRange
+from korvet.spark.source.planning import records_per_task
+from korvet.spark.source.settings import SourceOptions
 from tests.api.batches import batch as record_batch
 from tests.spark.direct import batch, rows_of, schema_of, source, tasks, values
 from tests.spark.test_batches import stored
@@ -78,6 +82,26 @@ def test_one_partition_becomes_many_tasks(keyspace: Keyspace, indexed: bool) -> 
     planned = tasks(keyspace, topic="hot", maxRecordsPerPartition="250", **some)
     assert len(planned) > 2
     assert [row["offset"] for row in rows_of(reader, planned)] == offsets[1000:2000]
+
+
+@pytest.mark.parametrize(
+    ("total", "given", "size"),
+    [
+        (90_000, {}, 90_000),
+        (2_000_000, {}, 100_000),
+        (32_000_000, {}, 1_000_000),
+        (100_000_000, {}, 1_000_000),
+        (2_000_000, {"maxRecordsPerPartition": "50000"}, 50_000),
+        (200_000, {"minPartitions": "10"}, 20_000),
+    ],
+)
+def test_a_long_partition_of_a_batch_is_spread(total: int, given: dict[str, str], size: int) -> None:
+    options = SourceOptions.parse({"topic": "t", **given})
+    ranges = [StreamRange("t:0", Origin("t", 0, 0, 0), 0, total, total, total)]
+    assert records_per_task(options, ranges, spread=True) == size
+    if not given:
+        # The tasks of a stream's batch stay the same from release to release.
+        assert records_per_task(options, ranges, spread=False) == min(total, 1_000_000)
 
 
 def test_an_index_that_ends_early_divides_the_rest_too(keyspace: Keyspace) -> None:
@@ -304,6 +328,32 @@ def test_what_compaction_took_is_no_loss(keyspace: Keyspace) -> None:
     keyspace.client.xtrim("korvet:c:0", minid=entry_id(BASE + 6), approximate=False)
     with pytest.raises(DataLoss):
         batch(keyspace, topic="c", **some)
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_a_dense_topic_that_is_created_again_during_the_read(keyspace: Keyspace, policy: str) -> None:
+    """Its entries have the IDs of the former ones."""
+
+    def create(topic_id: str) -> None:
+        configs = {"offset.assignment": "dense", "cleanup.policy": policy}
+        document = {"partitions": 1, "topic_id": topic_id, "configs": configs}
+        keyspace.client.hset("{korvet}:topics", "d", json.dumps(document))
+        for number in range(1, 4):
+            keyspace.add("d", 0, f"0-{number}", b"value", topic_id.encode())
+
+    create("a")
+    reader = source(keyspace, topic="d").reader(schema_of())
+    planned = reader.partitions()
+    assert [row["value"] for row in rows_of(reader, planned)] == [b"a"] * 3
+    keyspace.client.delete("korvet:d:0")
+    create("b")
+    with pytest.raises(DataLoss, match="topic d was deleted, or deleted and created again, during the read"):
+        rows_of(reader, planned)
+    keyspace.client.hset("{korvet}:topics", "d", "unreadable")
+    assert len(rows_of(reader, planned)) == 3
+    keyspace.client.hdel("{korvet}:topics", "d")
+    with pytest.raises(DataLoss, match="topic d was deleted"):
+        rows_of(reader, planned)
 
 
 def test_an_index_that_somebody_wrote_to(keyspace: Keyspace) -> None:

@@ -12,10 +12,14 @@ from korvet.offsets.packing import entry_id, pack
 from korvet.spark.source.errors import DataLoss, SourceError
 from korvet.spark.source.tasks import Task
 from korvet.spark.versions import features, features_of
+from tests.api.batches import batch
 from tests.spark.direct import Stream, values
-from tests.spark.test_source_range import fill, json_of
+from tests.spark.test_batches import stored
+from tests.spark.test_source_range import fill, index, json_of
 
 if TYPE_CHECKING:
+    from pyspark.sql.datasource import InputPartition
+
     from tests.spark.direct import Rows
     from tests.spark.keyspace import Keyspace
 
@@ -36,6 +40,11 @@ def reader_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 def offsets(rows: Rows | None, partition: int = 0) -> list[int]:
     return [row["offset"] for row in rows or [] if row["partition"] == partition]
+
+
+def ranges_of(task: InputPartition) -> list[tuple[int, int, int]]:
+    assert isinstance(task, Task)
+    return [(part.origin.partition, part.start_offset, part.end_offset) for part in task.ranges]
 
 
 def test_each_record_once_and_no_batch_without_one(keyspace: Keyspace) -> None:
@@ -78,11 +87,7 @@ def test_a_batch_that_is_planned_again_has_the_same_tasks(keyspace: Keyspace) ->
 
     def planned() -> list[list[tuple[int, int, int]]]:
         stream.restart()
-        return [
-            [(part.origin.partition, part.start_offset, part.end_offset) for part in task.ranges]
-            for task in stream.reader.partitions(begin, end)
-            if isinstance(task, Task)
-        ]
+        return list(map(ranges_of, stream.reader.partitions(begin, end)))
 
     before = planned()
     for partition in range(0, 100, 3):
@@ -91,6 +96,68 @@ def test_a_batch_that_is_planned_again_has_the_same_tasks(keyspace: Keyspace) ->
     assert 4 <= len(before) <= 32
     read = [one for task in before for one in task]
     assert read == sorted(set(read))
+
+
+def test_batches_do_not_decide_on_tasks(keyspace: Keyspace) -> None:
+    """The last entry of a partition may be one record now, and many when the batch is planned again."""
+
+    def add(partition: int, first: int, records: int) -> None:
+        data = stored(batch([(b"k", b"v")] * records, timestamp_ms=MS), BASE + first)
+        keyspace.add("t", partition, entry_id(BASE + first + records - 1), b"batch", data)
+
+    document = {"partitions": 40, "storage_layout": "batch"}
+    keyspace.client.hset("{korvet}:topics", "t", json.dumps(document))
+    for partition in range(40):
+        add(partition, 0, 1)
+    stream = Stream(keyspace, topic="t")
+    begin, end = stream.at, stream.latest()
+    before = stream.reader.partitions(begin, end)
+    for partition in range(40):
+        add(partition, 10, 5)
+    stream.restart()
+    assert [ranges_of(task) for task in stream.reader.partitions(begin, end)] == list(map(ranges_of, before))
+
+
+def test_a_partition_of_batches_is_divided_alike(keyspace: Keyspace) -> None:
+    document = {"partitions": 1, "storage_layout": "batch"}
+    keyspace.client.hset("{korvet}:topics", "t", json.dumps(document))
+
+    def add(first: int, records: int) -> None:
+        data = stored(batch([(b"k", b"v")] * records, timestamp_ms=MS), BASE + first)
+        keyspace.add("t", 0, entry_id(BASE + first + records - 1), b"batch", data)
+        times.update((BASE + first + at, MS) for at in range(records))
+        index(keyspace, "t", 0, times, 10)
+
+    times: dict[int, int] = {}
+    for number in range(10):
+        add(10 * number, 10)
+    stream = Stream(keyspace, topic="t", minPartitions="4")
+    begin, end = stream.at, stream.latest()
+    before = list(map(ranges_of, stream.reader.partitions(begin, end)))
+    assert len(before) >= 4
+    for number in range(10, 50):
+        add(10 * number, 1 + number % 3)
+        stream.restart()
+        assert list(map(ranges_of, stream.reader.partitions(begin, end))) == before
+
+
+def test_a_limited_batch_of_batches_counts_no_entries(keyspace: Keyspace, reader_kind: str) -> None:
+    """A position in a checkpoint has the number of entries before it, not that of records."""
+    if reader_kind == "unlimited":
+        return
+    document = {"partitions": 1, "storage_layout": "batch"}
+    keyspace.client.hset("{korvet}:topics", "t", json.dumps(document))
+    stream = Stream(keyspace, topic="t", maxRecordsPerTrigger="3")
+    for number in range(5):
+        records = 5 if number < 4 else 1
+        last = BASE + 10 * number + records - 1
+        data = stored(batch([(b"k", b"v")] * records, timestamp_ms=MS), BASE + 10 * number)
+        keyspace.add("t", 0, entry_id(last), b"batch", data)
+    assert len(stream.trigger() or []) == 3
+    # The first batch is gone, and with it two records that were not read.
+    keyspace.client.xtrim("korvet:t:0", maxlen=4, approximate=False)
+    with pytest.raises(DataLoss):
+        stream.trigger()
 
 
 def test_new_partitions_and_topics(keyspace: Keyspace) -> None:

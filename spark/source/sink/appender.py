@@ -7,12 +7,13 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from korvet.spark.source.errors import SourceError
-from korvet.spark.source.sink.progress import Progress
+from korvet.spark.source.sink.progress import NOT_REPEATABLE, Progress, noted_progress
 
 if TYPE_CHECKING:
     from korvet.spark.source.sink.entries import Entry
     from korvet.spark.source.sink.link import Link
-    from korvet.spark.source.sink.options import SinkOptions
+    from korvet.spark.source.sink.options import RedisOptions
+    from korvet.spark.source.sink.pace import Pace
     from korvet.spark.source.sink.progress import Job
     from korvet.spark.source.topics import TopicInfo
 
@@ -29,11 +30,19 @@ class PartitionAppender:
     """
 
     def __init__(
-        self, link: Link, options: SinkOptions, job: Job, topic: TopicInfo, partition: int, noted: str
+        self,
+        link: Link,
+        options: RedisOptions,
+        pace: Pace,
+        job: Job,
+        topic: TopicInfo,
+        partition: int,
+        noted: str,
     ) -> None:
         """`noted`: the task's field in the hash of the progress; empty if there is none."""
         self._link = link
         self._options = options
+        self._pace = pace
         self._job = job
         self._topic = topic
         self._stream = options.address.stream(topic.name, partition)
@@ -61,19 +70,17 @@ class PartitionAppender:
         """The task's records that the partition has for certain."""
         return max(self._sent[0], 0 if self._known is None else self._known.records)
 
-    def add(self, entry: Entry) -> int:
-        """Add the next record. Returns the number of records that were sent. Raises SourceError."""
+    def add(self, entry: Entry) -> None:
+        """Add the next record. Raises SourceError."""
         self._take(entry)
         if len(self._buffer) >= self._options.chunk_records or self.buffered_bytes >= CHUNK_BYTES:
-            return self.flush()
-        return 0
+            self.flush()
 
-    def flush(self) -> int:
-        """Send the buffered records. Returns their number. Raises SourceError."""
-        before = self.written
+    def flush(self) -> None:
+        """Send the buffered records. Raises SourceError."""
         while self._buffer:
+            self._pace.wait_for(len(self._buffer))
             self._send()
-        return self.written - before
 
     def check_complete(self) -> None:
         """Raises SourceError if an earlier attempt wrote more records than this one has."""
@@ -145,25 +152,3 @@ class PartitionAppender:
         self._records, self._hasher = records, hasher.copy()
         for entry in waiting:
             self._take(entry)
-
-
-NOT_REPEATABLE = (
-    "A task that is repeated must have the same rows in the same order, and a jobId stands for one frame. "
-    "After a shuffle, write with sortRows=true, or store the frame first"
-)
-
-
-def noted_progress(job: Job, noted: str) -> Progress | None:
-    """Return the progress of the job's batch; None if nothing of it was written.
-
-    Raises SourceError if a later batch was written: this attempt belongs to a driver that was replaced.
-    """
-    if not noted:
-        return None
-    try:
-        found = Progress.parse(noted)
-    except ValueError:
-        raise SourceError(f"the progress of {job} in Redis is damaged: {noted!r}") from None
-    if found.batch > job.batch:
-        raise SourceError(f"{job} was replaced: batch {found.batch} has begun since")
-    return found if found.batch == job.batch else None

@@ -38,6 +38,13 @@ class SinkRow(NamedTuple):
     headers: Headers
     timestamp_ms: int | None
 
+    def topic_name(self, option: str | None) -> str:
+        """The row's topic; the option takes precedence. Raises SourceError without one."""
+        name = self.topic if option is None else option
+        if name is None:
+            raise SourceError("the column topic is null, and there is no option topic")
+        return name
+
 
 def check_columns(schema: StructType, topic: str | None) -> None:
     """Raises SourceError for a column that can't be written, and for a missing one. `topic`: the option."""

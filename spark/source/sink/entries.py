@@ -95,8 +95,13 @@ def _timestamp(row: SinkRow, topic: TopicInfo) -> bytes | None:
             return b"%d" % (time.time_ns() // 1_000_000)
     elif row.timestamp_ms is None or topic.log_append_time:
         return None
-    latest_ms = time.time_ns() // 1_000_000 + topic.timestamp_after_max_ms
-    if row.timestamp_ms > latest_ms:
+    now_ms = time.time_ns() // 1_000_000
+    if row.timestamp_ms < now_ms - topic.timestamp_before_max_ms:
+        raise SourceError(
+            f"the timestamp {row.timestamp_ms} ms is further in the past than the topic's "
+            f"message.timestamp.before.max.ms {topic.timestamp_before_max_ms} allows"
+        )
+    if row.timestamp_ms > now_ms + topic.timestamp_after_max_ms:
         raise SourceError(
             f"the timestamp {row.timestamp_ms} ms is further in the future than the topic's "
             f"message.timestamp.after.max.ms {topic.timestamp_after_max_ms} allows"

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 _THROTTLED = "THROTTLED "
-# Failures of the connection, and replies of a server that can't serve yet or is no longer the primary.
-_PASSING = (RedisAway, LinkError, LinkTimeout, ClusterDownError, ReadOnlyError, TryAgainError)
+# Refusals of a server that can't serve yet or is no longer the primary.
+_PASSING = (ClusterDownError, ReadOnlyError, TryAgainError)
+# Likewise: too few replicas, no place on its disk, a long script.
+_PASSING_CODES = ("NOREPLICAS ", "MISCONF ", "BUSY ")
 
 
 class Link:
@@ -56,17 +58,20 @@ class Link:
         return self._repeated(lambda connection: connection.pipeline(commands))  # type: ignore[no-any-return]
 
     def wait_for_replicas(self, key: str, kept_ms: int, replicas: int) -> int:
-        """Return how many replicas have all earlier writes to the node of the key.
+        """Return how many replicas have all earlier writes to the node of the key. Sets the key's expiry.
 
-        Sets the key's expiry first: WAIT is about the writes of its own connection, and this write comes
-        after those of earlier connections. Raises as `call` does.
+        Waits for `replicas` of them until the deadline. Raises as `call` does.
         """
+        deadline_s = time.monotonic() + self._delivery_s
 
         def waited(connection: Connection) -> int:
-            connection.call("PEXPIRE", key, kept_ms)
-            return connection.wait_for_replicas(key, replicas, int(self._delivery_s * 1000))
+            left_ms = max(1, int((deadline_s - time.monotonic()) * 1000))
+            return connection.wait_for_replicas(key, kept_ms, replicas, left_ms)
 
-        return self._repeated(waited)  # type: ignore[no-any-return]
+        while True:
+            found: int = self._repeated(waited)
+            if found >= replicas or time.monotonic() >= deadline_s:
+                return found
 
     def _repeated(self, command: Callable[[Connection], Any]) -> Any:
         deadline_s, pause_s = time.monotonic() + self._delivery_s, _FIRST_PAUSE_S
@@ -75,7 +80,10 @@ class Link:
                 if self._connection is None:
                     self._connection = Connection(self._address)
                 return command(self._connection)
-            except _PASSING as error:
+            except (RedisAway, LinkError, LinkTimeout, ResponseError) as error:
+                if isinstance(error, ResponseError) and not _passes(error):
+                    self._wait_or_refuse(error, deadline_s)
+                    continue
                 self.close()
                 if time.monotonic() + pause_s > deadline_s:
                     where = "" if isinstance(error, RedisAway) else f"Redis at {self._address.url}: "
@@ -83,11 +91,18 @@ class Link:
                     raise RedisAway(f"{where}{error} ({tried})") from error
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-            except ResponseError as error:
-                lead_ms = _throttled_ms(error)
-                if lead_ms is None or time.monotonic() + lead_ms / 1000 > deadline_s:
-                    raise SourceError(_explained(error, self._address)) from error
-                time.sleep(lead_ms / 1000)
+
+    def _wait_or_refuse(self, error: ResponseError, deadline_s: float) -> None:
+        """Sleep if Redis is throttled. Raises SourceError for any other refusal, and after the deadline."""
+        lead_ms = _throttled_ms(error)
+        if lead_ms is None or time.monotonic() + lead_ms / 1000 > deadline_s:
+            raise SourceError(_explained(error, self._address)) from error
+        time.sleep(lead_ms / 1000)
+
+
+def _passes(error: ResponseError) -> bool:
+    """Whether a refusal may end by itself."""
+    return isinstance(error, _PASSING) or str(error).startswith(_PASSING_CODES)
 
 
 def _throttled_ms(error: ResponseError) -> int | None:
@@ -101,7 +116,7 @@ def _explained(error: ResponseError, address: Address) -> str:
         return f"Redis at {address.url} is out of memory (maxmemory): {text}"
     if "Function not found" in text:
         return (
-            f"Redis at {address.url} has no function korvet_xadd_once: brokers load it when they start, "
-            "and when all brokers of the keyspace have been upgraded to this release"
+            f"Redis at {address.url} lacks a function of the sink (korvet_xadd_once, korvet_pace): brokers "
+            "load them when they start, and when all brokers of the keyspace have this release"
         )
     return f"Redis at {address.url} refuses the records: {text}"

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 RUN_BYTES = 64 << 20
 # A row of Python objects, besides its contents.
 _ROW_BYTES = 400
+# The same of a header.
+_HEADER_BYTES = 150
 
 
 def sorted_rows(rows: Iterable[SinkRow]) -> Iterator[SinkRow]:
@@ -27,12 +29,17 @@ def sorted_rows(rows: Iterable[SinkRow]) -> Iterator[SinkRow]:
         size = 0
         for row in rows:
             run.append(row)
-            size += _ROW_BYTES + len(row.key or b"") + len(row.value or b"")
+            size += _size(row)
             if size >= RUN_BYTES:
                 runs.append(_stored(sorted(run, key=_order), stack.enter_context(TemporaryFile())))
                 run, size = [], 0
         run.sort(key=_order)
         yield from heapq.merge(*map(_loaded, runs), run, key=_order)
+
+
+def _size(row: SinkRow) -> int:
+    headers = sum(_HEADER_BYTES + len(name or "") + len(value or b"") for name, value in row.headers)
+    return _ROW_BYTES + len(row.key or b"") + len(row.value or b"") + headers
 
 
 def _stored(run: list[SinkRow], file: IO[bytes]) -> IO[bytes]:

@@ -1,0 +1,384 @@
+"""The sink's tasks through Kafka's protocol, on korvet or a real Kafka: each row once, and refusals."""
+
+from __future__ import annotations
+
+import os
+import random
+import uuid
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from korvet.spark.source.errors import SourceError
+from korvet.spark.source.sink.kafka_client import KafkaTopics, Transactions
+from korvet.spark.source.sink.kafka_cluster import KafkaCluster
+from korvet.spark.source.sink.options import KafkaOptions, parse_sink_options
+from korvet.spark.source.sink.pace import OwnPace
+from korvet.spark.source.sink.partitioner import partition_of
+from korvet.spark.source.sink.progress import Job
+from korvet.spark.source.sink.task import Written, write_task
+from korvet.spark.source.sink.writer import KorvetWriter, batch_writer
+from tests.api.secured import Secured
+from tests.spark.direct import schema_of
+from tests.spark.sinking import random_rows, row
+from tests.support.admin import create_topic
+from tests.support.confluent import Read, as_read, consumer
+from tests.support.polling import until
+from tests.support.servers import KAFKA_VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from korvet.spark.source.sink.columns import SinkRow
+    from tests.support.servers import Broker
+
+SEED = int(os.environ.get("KORVET_TEST_SEED", "20261125"))
+ROWS, PARTITIONS, CHUNK = 2000, 3, 300
+
+
+class Killed(Exception):
+    """The attempt ends here."""
+
+
+class Target:
+    """A new topic, and a job that writes to it."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self.topic = f"sink-{uuid.uuid4()}"
+        self.job_id = str(uuid.uuid4())
+        create_topic(bootstrap, self.topic, PARTITIONS)
+        with closing(KafkaTopics(KafkaCluster(bootstrap), "any", 20)) as topics:
+            topics.create_if_missing("korvet-sink-progress")
+
+    def write(
+        self, rows: Iterable[SinkRow], *, batch: int = 0, topic: str | None = "", **options: str
+    ) -> Written:
+        """Write the rows as one attempt of a task. With the topic None, rows name their topic."""
+        name = self.topic if topic == "" else topic
+        given = {"kafka.bootstrap.servers": self.bootstrap, **({} if name is None else {"topic": name})}
+        return write_task(parse_sink_options({**given, **options}), Job(self.job_id, batch, 0), rows)
+
+    def read(self, topic: str = "") -> list[list[Read]]:
+        """Return the committed records of each partition."""
+        return read_topic(self.bootstrap, topic or self.topic)
+
+    def numbers(self) -> list[list[int]]:
+        """Return the values of each partition, which are numbers of rows."""
+        return [[int(one.record.value or b"") for one in partition] for partition in self.read()]
+
+
+@pytest.fixture
+def target(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Target:
+    monkeypatch.setattr(KafkaOptions, "chunk_records", CHUNK)
+    return Target(broker.bootstrap)
+
+
+def read_topic(bootstrap: str, topic: str) -> list[list[Read]]:
+    """Return the committed records of each partition, up to its current end."""
+    client = consumer(bootstrap, "reading", enable_partition_eof=True, fetch_wait_max_ms=10)
+    client.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
+    found: list[list[Read]] = [[] for _ in range(PARTITIONS)]
+    ended: set[int | None] = set()
+
+    def at_the_end() -> bool:
+        for message in client.consume(1000, 0.05):
+            error = message.error()
+            if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                ended.add(message.partition())
+            else:
+                found[message.partition() or 0].append(as_read(message))
+        return len(ended) == PARTITIONS
+
+    try:
+        until(at_the_end, 60, "all partitions are read")
+    finally:
+        client.close()
+    return found
+
+
+def cut(rows: list[SinkRow], at: int) -> Iterator[SinkRow]:
+    yield from rows[:at]
+    raise Killed
+
+
+def in_order(count: int, found: list[list[int]]) -> None:
+    """Each row is there once, and the rows of a partition are in their order."""
+    assert sorted(number for partition in found for number in partition) == list(range(count))
+    assert found == [sorted(partition) for partition in found]
+
+
+def test_attempts_continue_after_each_other(target: Target) -> None:
+    rows = random_rows(SEED, ROWS, PARTITIONS)
+    for at in (700, 1600):
+        with pytest.raises(Killed):
+            target.write(cut(rows, at))
+    assert target.write(rows) == Written(ROWS - 1500, 1500)
+    found = target.read()
+    in_order(ROWS, [[int(one.record.value or b"") for one in partition] for partition in found])
+    for partition, reads in enumerate(found):
+        for one in reads:
+            given = rows[int(one.record.value or b"")]
+            assert (one.record.key, one.record.headers) == (given.key, given.headers)
+            by_key = None if given.key is None else partition_of(given.key, PARTITIONS)
+            assert (by_key if given.partition is None else given.partition) in {None, partition}
+            assert given.timestamp_ms in {None, one.record.timestamp_ms}
+    # The whole job again; another batch of it; the batch before.
+    assert target.write(rows) == Written(0, ROWS)
+    assert target.write(rows[:10], batch=1) == Written(10, 0)
+    with pytest.raises(SourceError, match=r"batch 0 was replaced: batch 1 has begun"):
+        target.write(rows)
+
+
+def test_an_attempt_that_is_overtaken(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first attempt has sent its records when the second one begins: its transaction is aborted."""
+    rows = random_rows(SEED, 500, PARTITIONS)
+    check = Transactions._check_delivered
+    overtaking: list[Written] = []
+
+    def overtaken(self: Transactions) -> None:
+        check(self)
+        monkeypatch.setattr(Transactions, "_check_delivered", check)
+        overtaking.append(target.write(rows))
+
+    monkeypatch.setattr(Transactions, "_check_delivered", overtaken)
+    with pytest.raises(SourceError, match=r"row 300 of task 0 .*another attempt of this task has begun"):
+        target.write(rows)
+    assert overtaking == [Written(500, 0)]
+    in_order(500, target.numbers())
+
+
+def test_a_lost_answer_to_the_commit(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = random_rows(SEED, 500, PARTITIONS)
+    write = Transactions.write
+
+    def lossy(self: Transactions, *arguments: Any) -> None:
+        write(self, *arguments)
+        raise SourceError("cut")
+
+    monkeypatch.setattr(Transactions, "write", lossy)
+    with pytest.raises(SourceError, match=r"row 300 .*: cut"):
+        target.write(rows)
+    monkeypatch.setattr(Transactions, "write", write)
+    assert target.write(rows) == Written(200, 300)
+    in_order(500, target.numbers())
+
+
+def test_rows_that_differ(target: Target) -> None:
+    rows = [row(b"%d" % number, topic=target.topic) for number in range(500)]
+    with pytest.raises(Killed):
+        target.write(cut(rows, 400), topic=None)
+    for wrong, message in [
+        ([rows[1], rows[0], *rows[2:]], "row 300 of .*first 300 records are not those"),
+        (rows[:299], "an earlier attempt wrote 300 records, but this attempt has 299"),
+        ([], "an earlier attempt wrote 300 records, but this attempt has 0"),
+    ]:
+        with pytest.raises(SourceError, match=message):
+            target.write(wrong, topic=None)
+    target.write(rows, topic=None)
+    in_order(500, target.numbers())
+
+
+@pytest.mark.parametrize("count", [500, 2 * CHUNK])
+def test_a_finished_task_gets_no_more_rows(target: Target, count: int) -> None:
+    """Also if its last record was the last one of a chunk."""
+    rows = random_rows(SEED, ROWS, PARTITIONS)
+    assert target.write(rows[:count]) == Written(count, 0)
+    with pytest.raises(SourceError, match=rf"row {count + 1} of .*attempt had {count} rows, .* has more"):
+        target.write(rows)
+    assert target.write(rows[:count]) == Written(0, count)
+    in_order(count, target.numbers())
+
+
+def test_a_job_with_another_number_of_tasks(target: Target) -> None:
+    given = {"kafka.bootstrap.servers": target.bootstrap, "topic": target.topic, "jobId": target.job_id}
+
+    def writer() -> KorvetWriter:
+        return batch_writer(given, schema_of("value"), overwrite=False)
+
+    writer().abort([None, None])
+    with pytest.raises(SourceError, match=r"tasks of job .* is 1, and was 2 before: some rows may be"):
+        writer().commit([None])
+    writer().commit([None, None])
+    assert writer()._tasks_before == 2
+
+
+def test_rows_that_are_refused(target: Target) -> None:
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"topic": "nowhere"}, "row 301 .*no topic nowhere in Kafka at 127"),
+        ({"topic": None}, "row 301 .*the column topic is null"),
+        ({"partition": 3}, "row 301 .*has no partition 3; it has 0 to 2"),
+        ({"headers": ((None, b"v"),)}, "row 301 .*a header has no key"),
+        ({"timestamp_ms": 0}, "row 301 .*timestamp 0 ms can't be written through Kafka"),
+        ({"value": b"x" * 1_000_001}, r"-0 refuses the record of row 301: MSG_SIZE_TOO_LARGE"),
+        ({"timestamp_ms": 2**45}, r"-0 refuses the record of row 301: INVALID_TIMESTAMP"),
+    ]
+    good = row(b"0", partition=0, topic=target.topic)
+    for bad, message in refused:
+        # The second transaction has a good row, too.
+        rows = [*[good] * CHUNK, good._replace(**bad), good]
+        target.job_id = str(uuid.uuid4())
+        with pytest.raises(SourceError, match=rf"{message}.* It had written 300 records"):
+            target.write(rows, topic=None)
+    assert [len(partition) for partition in target.read()] == [CHUNK * len(refused), 0, 0]
+
+
+def test_a_topic_that_is_deleted(target: Target) -> None:
+    rows = [row(b"%d" % number) for number in range(700)]
+
+    def deleted_meanwhile() -> Iterator[SinkRow]:
+        yield from rows[:400]
+        admin = AdminClient({"bootstrap.servers": target.bootstrap})
+        admin.delete_topics([target.topic])[target.topic].result()
+        yield from rows[400:]
+
+    with pytest.raises(SourceError, match=rf"{target.topic}.* It had written 300 records"):
+        target.write(deleted_meanwhile(), deliveryTimeout="4s")
+
+
+def test_a_server_that_stays_away() -> None:
+    options = parse_sink_options(
+        {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", "deliveryTimeout": "1s"}
+    )
+    with pytest.raises(SourceError, match=r"row 1 of .*no usable Kafka at 127.0.0.1:1: .*tried for 1 s"):
+        write_task(options, Job("j", 0, 0), [row(b"v")])
+
+
+@pytest.mark.long
+def test_users_and_rights(tmp_path: Path) -> None:
+    """The password comes from a file. Each message names what is missing, until nothing is."""
+    if os.environ.get(KAFKA_VARIABLE):
+        pytest.skip("needs a server with users")
+    secured = Secured()
+    (tmp_path / "password").write_text("secret\n")
+    try:
+        secured.start()
+        safe = {
+            "bootstrap.servers": f"127.0.0.1:{secured.sasl_port}",
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+        }
+        admin = AdminClient({**safe, "sasl.username": "admin", "sasl.password": "secret"})
+        admin.create_topics([NewTopic("t", 1, 1)])["t"].result(20)
+        given = {f"kafka.{name}": value for name, value in safe.items()}
+        given |= {"topic": "t", "kafka.sasl.username": "writer", "deliveryTimeout": "3s"}
+        file = {"kafka.sasl.passwordFile": str(tmp_path / "password")}
+
+        def allow(kind: ResourceType, name: str, operation: AclOperation) -> None:
+            right = AclBinding(
+                kind,
+                name,
+                ResourcePatternType.PREFIXED,
+                "User:writer",
+                "*",
+                operation,
+                AclPermissionType.ALLOW,
+            )
+            admin.create_acls([right])[right].result(20)
+
+        def refused(message: str, **more: str) -> None:
+            with pytest.raises(SourceError, match=message):
+                batch_writer({**given, **(more or file)}, schema_of("value"), overwrite=False)
+
+        def attempt() -> Written:
+            return write_task(parse_sink_options({**given, **file}), Job("j", 0, 0), [row(b"v")])
+
+        refused(
+            "no usable Kafka .*(?i:authentication)",
+            **{"kafka.sasl.password": "wrong", "deliveryTimeout": "1s"},
+        )
+        refused("topic t: Broker: Topic authorization failed")
+        allow(ResourceType.TOPIC, "t", AclOperation.WRITE)
+        refused("topic korvet-sink-progress: Broker: Topic authorization failed")
+        allow(ResourceType.TOPIC, "korvet-sink-", AclOperation.READ)
+        refused("no topic korvet-sink-progress, and it can't be created: .*Create it with one partition")
+        admin.create_topics([NewTopic("korvet-sink-progress", 1, 1)])["korvet-sink-progress"].result(20)
+        batch_writer({**given, **file}, schema_of("value"), overwrite=False)
+        with pytest.raises(SourceError, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
+            attempt()
+        allow(ResourceType.TRANSACTIONAL_ID, "korvet-sink-", AclOperation.WRITE)
+        with pytest.raises(SourceError, match="Group authorization failed"):
+            attempt()
+        allow(ResourceType.GROUP, "korvet-sink-", AclOperation.READ)
+        assert attempt() == Written(1, 0)
+    finally:
+        secured.close()
+        secured.server.discard()
+
+
+def test_options() -> None:
+    base = {"kafka.bootstrap.servers": "a:1", "topic": "t"}
+    found = parse_sink_options(
+        {**base, "maxRecordsPerSecond": "300", "concurrentTasks": "3", "kafka.linger.ms": "20"}
+    )
+    assert isinstance(found, KafkaOptions)
+    assert (found.task_rate, found.chunk_records) == (100, 100)
+    assert found.cluster.config() == {"bootstrap.servers": "a:1", "linger.ms": "20"}
+    secret = parse_sink_options({**base, "kafka.sasl.password": "hidden", "kafka.ssl.ca.pem": "hidden"})
+    assert isinstance(secret, KafkaOptions)
+    assert "hidden" not in repr(secret)
+    assert secret.cluster.config()["sasl.password"] == "hidden"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"redis": "redis://h", "minReplicas": "1"}, "redis, minReplicas: not an option of a write through"),
+        ({"maxRecordsPerSecond": "9"}, "maxRecordsPerSecond through Kafka needs concurrentTasks"),
+        ({"deliveryTimeout": "999ms"}, "deliveryTimeout through Kafka must be 1s or longer"),
+        ({"kafka.acks": "1"}, "kafka.acks: the sink sets this property itself"),
+        ({"kafka.transaction.timeout.ms": "1"}, "sets this property itself; use deliveryTimeout"),
+        (
+            {"kafka.sasl.jaas.config": "x"},
+            "a property of Java clients; use kafka.sasl.username and kafka.sasl",
+        ),
+        (
+            {"kafka.ssl.key.pem": "hidden"},
+            "^kafka.ssl.key.pem: Spark's plans and logs would show it; use kafka.ssl.key.location, a file "
+            "with the key in PEM$",
+        ),
+        ({"kafka.sasl.password": "x", "kafka.sasl.passwordFile": "f"}, "only one of kafka.sasl.password, "),
+        ({"colour": "red"}, "unknown option colour; the korvet sink through Kafka has topic, jobId"),
+        ({"kafka.colour": "red"}, 'Kafka at a:1: _INVALID_ARG .*No such configuration property: "colour"'),
+    ],
+)
+def test_options_that_are_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        write_task(
+            parse_sink_options({"kafka.bootstrap.servers": "a:1", "topic": "t", **options}),
+            Job("j", 0, 0),
+            [row(b"v")],
+        )
+
+
+def test_the_pace_of_a_task() -> None:
+    now_s = 100.0
+
+    def sleep(duration_s: float) -> None:
+        nonlocal now_s
+        now_s += duration_s
+
+    chance = random.Random(SEED)
+    pace, sent = OwnPace(50, lambda: now_s, sleep), 0
+    for _ in range(100):
+        records = chance.randrange(1, 20)
+        pace.wait_for(records)
+        sent += records
+        assert now_s - 100 == pytest.approx(sent / 50)
+    # Unused time isn't made up for.
+    now_s += 60
+    before_s = now_s
+    pace.wait_for(50)
+    assert now_s - before_s == pytest.approx(1)
