@@ -28,20 +28,29 @@ def moves(commits: DataFrame) -> DataFrame:
     A tombstone ends the history of a group and partition: the commits before it are `is_removed`, and the
     next commit has no previous one.
     """
+    # A tombstone has neither an offset nor a time, so the commit after it has no previous commit. All windows
+    # have one order, so the commits are sorted once.
     in_order = Window.partitionBy(*GROUP_PARTITION).orderBy("src_offset")
-    lives = sf.sum(sf.col("tombstone").cast("int")).over(in_order)
-    life = Window.partitionBy(*GROUP_PARTITION, "life").orderBy("src_offset")
-    usual = sf.sort_array(sf.collect_list("interval_ms").over(life.rowsBetween(-USUAL_INTERVALS, -1)))
+    before = in_order.rowsBetween(-USUAL_INTERVALS, -1)
+    interval = sf.when(sf.col("interval_ms").isNotNull(), sf.struct("life", "interval_ms"))
+    of_this_life = sf.filter("intervals", lambda each: each["life"] == sf.col("life"))
+    ordered = sf.sort_array(sf.transform(of_this_life, lambda each: each["interval_ms"]))
     return (
-        commits.withColumn("life", lives)
+        commits.withColumns(
+            {
+                "life": sf.sum(sf.col("tombstone").cast("int")).over(in_order),
+                "previous_offset": sf.lag("committed_offset").over(in_order),
+                "previous_ms": sf.lag("commit_ms").over(in_order),
+                "is_newest": sf.coalesce(sf.lead("tombstone").over(in_order), sf.lit(True)),
+            }
+        )
+        .withColumn("interval_ms", sf.try_subtract("commit_ms", "previous_ms"))
+        .withColumn("intervals", sf.collect_list(interval).over(before))
         .withColumn("is_removed", sf.col("life") < sf.max("life").over(Window.partitionBy(*GROUP_PARTITION)))
         .where(~sf.col("tombstone"))
-        .withColumn("previous_offset", sf.lag("committed_offset").over(life))
-        .withColumn("is_newest", sf.lead("src_offset").over(life).isNull())
-        .withColumn("interval_ms", sf.try_subtract("commit_ms", sf.lag("commit_ms").over(life)))
-        .withColumn("intervals", usual)
+        .withColumn("intervals", ordered)
         .withColumn("usual_interval_ms", _median(sf.col("intervals")))
-        .drop("intervals", "life")
+        .drop("intervals", "life", "previous_ms")
     )
 
 

@@ -19,13 +19,13 @@ from korvet.spark.tables.health import Rules
 from korvet.spark.tables.readers import SIZES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 
 class Views(ABC):
-    """Tables that are computed from commits, group states and members, which a subclass supplies.
+    """Tables that are computed from commits and group states, which a subclass supplies.
 
     Lag and status also need the topics' records and the ends of partitions.
     """
@@ -42,10 +42,6 @@ class Views(ABC):
     @property
     @abstractmethod
     def _states(self) -> DataFrame: ...
-
-    @property
-    @abstractmethod
-    def _members(self) -> DataFrame: ...
 
     def __init__(
         self,
@@ -64,9 +60,15 @@ class Views(ABC):
         self._sizes = sizes
 
     @property
-    def has_records(self) -> bool:
-        """Whether the tables of NEED_RECORDS can be computed."""
-        return self._records is not None
+    def names(self) -> list[str]:
+        """The tables of TABLES that can be computed."""
+        return [name for name in TABLES if self._records is not None or name not in NEED_RECORDS]
+
+    @property
+    def empty(self) -> Collection[str]:
+        """Tables that have no rows, known without computing them."""
+        looked_up = {"pending_offsets": self._pending, "topic_sizes": self._sizes}
+        return [name for name, frame in looked_up.items() if frame is None]
 
     def view(self, name: str) -> DataFrame:
         """Return one table of TABLES. Raises KeyError for another name, or if the table needs `records`."""
@@ -77,8 +79,7 @@ class Views(ABC):
     @contextmanager
     def shared(self) -> Iterator[None]:
         """Compute the frames that several tables share once, and cache them until the end of the block."""
-        kept = [self._offset_commits, self._states, self._current_offsets]
-        kept += [self._lag] if self.has_records else []
+        kept = self._shared
         for frame in kept:
             frame.persist()
         try:
@@ -87,11 +88,15 @@ class Views(ABC):
             for frame in kept:
                 frame.unpersist()
 
+    @property
+    def _shared(self) -> list[DataFrame]:
+        lag = [self._lag] if "record_lag" in self.names else []
+        return [self._offset_commits, self._states, self._current_offsets, *lag]
+
     def create_views(self, prefix: str = "") -> None:
         """Create a temporary view for SQL of each available table, named prefix + table name."""
-        for name in TABLES:
-            if self.has_records or name not in NEED_RECORDS:
-                self.view(name).createOrReplaceTempView(prefix + name)
+        for name in self.names:
+            self.view(name).createOrReplaceTempView(prefix + name)
 
     @cached_property
     def _current_states(self) -> DataFrame:
@@ -102,11 +107,15 @@ class Views(ABC):
         return views.current_offsets(self._offset_commits)
 
     @cached_property
+    def _members(self) -> DataFrame:
+        return membership.with_topic_names(membership.members(self._states), self._current_offsets)
+
+    @cached_property
     def _pending_offsets(self) -> DataFrame:
         if self._pending is None:
             pending = self._offset_commits.where(sf.lit(False))
         else:
-            pending = decode.offset_commits(self._pending.where(not_after(self._as_of_ms)))
+            pending = decode.offset_commits(self._pending.where(decode.not_after(self._as_of_ms)))
         return views.pending_offsets(pending, self._offset_commits, self._as_of_ms)
 
     @cached_property
@@ -193,7 +202,7 @@ class Tables(Views):
         sizes: DataFrame | None = None,
     ) -> None:
         super().__init__(records, as_of_ms, ends, rules, pending, sizes)
-        self._source = source.where(not_after(as_of_ms))
+        self._source = source.where(decode.not_after(as_of_ms))
 
     @cached_property
     def _offset_commits(self) -> DataFrame:
@@ -216,12 +225,53 @@ class Tables(Views):
         return dated(decode.group_records(self._source))
 
     @cached_property
-    def _members(self) -> DataFrame:
-        return membership.with_topic_names(membership.members(self._states), self._current_offsets)
+    def _quarantine(self) -> DataFrame:
+        return dated(decode.quarantine(self._source))
+
+
+class DecodedTables(Views):
+    """All tables of one `__consumer_offsets` from rows of decode.decoded, which should be cached.
+
+    The other arguments are as for Tables.
+    """
+
+    def __init__(
+        self,
+        rows: DataFrame,
+        records: DataFrame | None,
+        as_of_ms: int,
+        *,
+        ends: DataFrame | None = None,
+        rules: Rules | None = None,
+        pending: DataFrame | None = None,
+        sizes: DataFrame | None = None,
+    ) -> None:
+        super().__init__(records, as_of_ms, ends, rules, pending, sizes)
+        self._rows = rows
+
+    @property
+    def _shared(self) -> list[DataFrame]:
+        return [frame for frame in super()._shared if frame is not self._offset_commits]
+
+    @cached_property
+    def _offset_commits(self) -> DataFrame:
+        return dated(decode.decoded_commits(self._rows))
+
+    @property
+    def _last_commits(self) -> DataFrame:
+        return self._offset_commits
+
+    @cached_property
+    def _states(self) -> DataFrame:
+        return membership.group_states(self._group_records)
+
+    @cached_property
+    def _group_records(self) -> DataFrame:
+        return dated(decode.decoded_groups(self._rows))
 
     @cached_property
     def _quarantine(self) -> DataFrame:
-        return dated(decode.quarantine(self._source))
+        return dated(decode.decoded_quarantine(self._rows))
 
 
 def log_ends(records: DataFrame) -> DataFrame:
@@ -237,10 +287,5 @@ def shaped(frame: DataFrame, table: Table) -> DataFrame:
 
 
 def dated(frame: DataFrame) -> DataFrame:
-    """Return the frame with `src_date`, the day that partitions a stored history."""
-    return frame.withColumn("src_date", sf.to_date("src_ts"))
-
-
-def not_after(as_of_ms: int) -> Column:
-    """Return whether a record of `__consumer_offsets` counts at this moment: one without a time does."""
-    return sf.coalesce(sf.unix_millis("timestamp") <= as_of_ms, sf.lit(True))
+    """Return the frame with `src_date`, the day (UTC) that partitions a stored history."""
+    return frame.withColumn("src_date", views.utc_day(sf.col("src_ts")))

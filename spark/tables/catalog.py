@@ -64,14 +64,19 @@ class Table:
         return ", ".join(f"`{column.name}` {column.type}" for column in self.columns)
 
 
-def _table(name: str, kind: str, about: str, columns: str) -> Table:
+def parse_columns(text: str) -> tuple[Column, ...]:
+    """Return columns from lines of `name type: meaning`."""
     parsed = []
-    for line in columns.split("\n"):
+    for line in text.split("\n"):
         if line.strip():
-            head, _, text = line.strip().partition(": ")
-            column, _, form = head.partition(" ")
-            parsed.append(Column(column, form, text))
-    return Table(name, kind, about, tuple(parsed))
+            head, _, about = line.strip().partition(": ")
+            name, _, form = head.partition(" ")
+            parsed.append(Column(name, form, about))
+    return tuple(parsed)
+
+
+def _table(name: str, kind: str, about: str, columns: str) -> Table:
+    return Table(name, kind, about, parse_columns(columns))
 
 
 _AS_OF: Final = "as_of_ts timestamp: the time that the row holds for\n"
@@ -135,7 +140,7 @@ _ALL: Final = (
         committed_offset bigint: the next offset to read
         first_unread_offset bigint: null if everything is read
         first_unread_ts timestamp: its timestamp
-        lag_ms bigint: as_of_ts minus that timestamp, never negative; 0 if everything is read
+        lag_ms bigint: as_of_ts minus that (or the append) time, never negative; 0 if everything is read
         """
         + _AS_OF,
     ),
@@ -362,3 +367,16 @@ _ALL: Final = (
 TABLES: Final[Mapping[str, Table]] = {table.name: table for table in _ALL}
 NEED_RECORDS: Final = frozenset({"record_lag", "time_lag", "partition_status", "group_status"})
 """The tables that count the topics' records."""
+NEED_NEWEST: Final = frozenset(
+    {
+        "current_offsets",
+        "group_records",
+        "group_generations",
+        "rebalances",
+        "members",
+        "stale_groups",
+        "expiring_offsets",
+        "topic_consumers",
+    }
+)
+"""The tables that need only records on groups, and the newest commit of each partition."""

@@ -19,13 +19,15 @@ from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
 from korvet.spark.records.columns import MAX_SPARK_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     Made = Callable[[], pa.Array]
     Numbers = NDArray[Any]
     Flags = NDArray[np.bool_]
+    # Rows that the codec decoded: the columns of each commit, or the reason why it is unreadable.
+    Found = Sequence[tuple[int, dict[str, Any] | str]]
 
 # Versions of OffsetCommitValue: with an expiry time, the first with a leader epoch, the flexible one.
 _WITH_EXPIRY, _WITH_EPOCH, _FLEXIBLE = 1, 3, 4
@@ -52,17 +54,36 @@ def read_commits(records: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     outside the schema are not computed.
     """
     rows, made, odd = _sort(records)
+    return _readable_columns(records, rows, made, _decoded(records, odd), schema)
+
+
+def split_commits(
+    records: pa.RecordBatch, readable: pa.Schema, refused: pa.Schema
+) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """Return what read_commits and refused_commits return, with these schemas, in one pass."""
+    rows, made, odd = _sort(records)
+    found = _decoded(records, odd)
+    return (
+        _readable_columns(records, rows, made, found, readable),
+        _refused_columns(records, found, refused),
+    )
+
+
+def _readable_columns(
+    records: pa.RecordBatch, rows: Numbers, made: Mapping[str, Made], found: Found, schema: pa.Schema
+) -> pa.RecordBatch:
+    """The plain commits in `rows`, then the readable ones in `found`."""
     columns = _sources(records, rows)
     columns |= {name: made[name]() for name in schema.names if name not in columns}
-    found = [pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)]
-    read = [(row, commit) for row in odd if isinstance(commit := _decode(records, row), dict)]
+    batches = [pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)]
+    read = [(row, commit) for row, commit in found if isinstance(commit, dict)]
     if read:
         columns = _sources(records, np.array([row for row, _ in read]))
         for field in schema:
             if field.name not in columns:
                 columns[field.name] = pa.array([commit.get(field.name) for _, commit in read], field.type)
-        found.append(pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema))
-    return pa.concat_batches(found)
+        batches.append(pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema))
+    return pa.concat_batches(batches)
 
 
 class Newest:
@@ -144,7 +165,11 @@ def _readable(records: pa.RecordBatch) -> tuple[Numbers, bool]:
 def refused_commits(records: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return the unreadable commits and the records without a type, each with a `reason`."""
     *_, odd = _sort(records)
-    refused = [(row, reason) for row in odd if isinstance(reason := _decode(records, row), str)]
+    return _refused_columns(records, _decoded(records, odd), schema)
+
+
+def _refused_columns(records: pa.RecordBatch, found: Found, schema: pa.Schema) -> pa.RecordBatch:
+    refused = [(row, reason) for row, reason in found if isinstance(reason, str)]
     rows = np.array([row for row, _ in refused], dtype=np.int64)
     columns = _sources(records, rows) | {
         "key": records.column("key").take(pa.array(rows)),
@@ -352,6 +377,10 @@ def _is_text(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+def _decoded(records: pa.RecordBatch, rows: Sequence[int]) -> Found:
+    return [(row, _decode(records, row)) for row in rows]
 
 
 def _decode(records: pa.RecordBatch, row: int) -> dict[str, Any] | str:

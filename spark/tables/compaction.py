@@ -3,7 +3,8 @@
 Each update writes its rows of a day into a folder of its own, a part. Compaction copies the rows of a day's
 parts 0 .. M into part -(M + 1), then writes the marker `_state/compacted/<table>/<day>/<M>`. Only the copy of
 the newest marker counts, and parts after M, so an interrupted compaction changes nothing. The next compaction
-deletes what copies have replaced, so that running queries keep their files.
+deletes what copies have replaced, so that running queries keep their files. A table that isn't partitioned by
+day is one day, named `all`.
 """
 
 from __future__ import annotations
@@ -24,18 +25,20 @@ if TYPE_CHECKING:
     from korvet.spark.session.folders import Folder
 
 COMPACTED: Final = "compacted"
+ALL: Final = "all"
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of a stored table. day, part: the columns by which its files are partitioned.
+    """The parts of a stored table.
 
+    day, part: the columns by which its files are partitioned; a table without days has no `day`.
     markers: the folder of the table's markers, which need not exist.
     """
 
     table: Folder
     markers: Folder
-    day: str
+    day: str | None
     part: str
 
     def counted(self, frame: DataFrame) -> DataFrame:
@@ -43,50 +46,61 @@ class Parts:
         through = self._through()
         if not through:
             return frame.where(sf.col(self.part) >= 0)
-        pairs = [sf.lit(each) for day, part in sorted(through.items()) for each in (day, part)]
-        last = sf.coalesce(sf.element_at(sf.create_map(*pairs), sf.col(self.day)), sf.lit(-1))
+        if self.day is None:
+            last = sf.lit(through[None])
+        else:
+            pairs = [sf.lit(each) for day, part in sorted(through.items()) for each in (day, part)]
+            last = sf.coalesce(sf.element_at(sf.create_map(*pairs), sf.col(self.day)), sf.lit(-1))
         return frame.where((sf.col(self.part) > last) | (sf.col(self.part) == -(last + 1)))
 
-    def compact(self, frame: DataFrame, before: date, newest: int) -> list[date]:
+    def days(self) -> Collection[date]:
+        """Return the days that have files."""
+        return [day for day in self._existing() if day is not None]
+
+    def compact(self, frame: DataFrame, before: date, newest: int) -> list[date | None]:
         """Merge the parts 0 .. newest of each day before `before`; return the days that had several.
 
-        frame: of all files, with both columns. All these parts must be complete.
+        A table without days is merged as a whole. frame: of all files, with the columns of the partitions.
+        All these parts must be complete.
         """
         self._delete_replaced()
         through = self._through()
-        days = sorted(
+        days = [
             day
             for day, parts in self._existing().items()
-            if day < before and sum(_counts(part, through.get(day, -1), newest) for part in parts) > 1
-        )
+            if (day is None or day < before)
+            and sum(_counts(part, through.get(day, -1), newest) for part in parts) > 1
+        ]
         if not days:
             return []
-        chosen = self.counted(frame).where(sf.col(self.day).isin(days) & (sf.col(self.part) <= newest))
-        merged = chosen.withColumn(self.part, sf.lit(-(newest + 1)).cast("bigint")).hint(
-            "rebalance", self.day
-        )
+        by = [] if self.day is None else [self.day]
+        chosen = self.counted(frame).where(sf.col(self.part) <= newest)
+        for column in by:
+            chosen = chosen.where(sf.col(column).isin(days))
+        merged = chosen.withColumn(self.part, sf.lit(-(newest + 1)).cast("bigint")).hint("rebalance", *by)
         writer = merged.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
-        writer.partitionBy(self.day, self.part).parquet(self.table.location)
+        writer.partitionBy(*by, self.part).parquet(self.table.location)
         for day in days:
-            self.markers.child(str(day)).child(str(newest)).write_text("")
-        return days
+            self.markers.child(_name(day)).child(str(newest)).write_text("")
+        return sorted(days, key=_name)
 
-    def _through(self) -> Mapping[date, int]:
+    def _through(self) -> Mapping[date | None, int]:
         """The last part that the copy of each day replaces."""
-        newest: dict[date, int] = {}
+        newest: dict[date | None, int] = {}
         for uri in self.markers.files():
-            _, day, part = uri.rsplit("/", 2)
-            newest[date.fromisoformat(day)] = max(newest.get(date.fromisoformat(day), -1), int(part))
+            _, name, part = uri.rsplit("/", 2)
+            newest[_day(name)] = max(newest.get(_day(name), -1), int(part))
         return newest
 
-    def _existing(self) -> Mapping[date, Collection[int]]:
+    def _existing(self) -> Mapping[date | None, Collection[int]]:
         """The parts of each day that have files."""
-        pattern = re.compile(rf"/{self.day}=(\d{{4}}-\d\d-\d\d)/{self.part}=(-?\d+)/[^/]+$")
-        found: dict[date, set[int]] = defaultdict(set)
+        folder = "" if self.day is None else rf"/{self.day}=(?P<day>\d{{4}}-\d\d-\d\d)"
+        pattern = re.compile(rf"{folder}/{self.part}=(?P<part>-?\d+)/[^/]+$")
+        found: dict[date | None, set[int]] = defaultdict(set)
         for uri in self.table.files():
             match = pattern.search(uri)
             if match is not None:
-                found[date.fromisoformat(match[1])].add(int(match[2]))
+                found[_day(match.groupdict().get("day", ALL))].add(int(match["part"]))
         return found
 
     def _delete_replaced(self) -> None:
@@ -96,11 +110,20 @@ class Parts:
             last = through.get(day, -1)
             for part in parts:
                 if part <= last and part != -(last + 1):
-                    self.table.child(f"{self.day}={day}").child(f"{self.part}={part}").delete()
+                    folder = self.table if day is None else self.table.child(f"{self.day}={day}")
+                    folder.child(f"{self.part}={part}").delete()
         for uri in list(self.markers.files()):
             _, name, number = uri.rsplit("/", 2)
-            if int(number) < through[date.fromisoformat(name)]:
+            if int(number) < through[_day(name)]:
                 self.markers.child(name).child(number).delete()
+
+
+def _name(day: date | None) -> str:
+    return ALL if day is None else str(day)
+
+
+def _day(name: str) -> date | None:
+    return None if name == ALL else date.fromisoformat(name)
 
 
 def _counts(part: int, last: int, newest: int) -> bool:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyspark.sql import functions as sf
 from pyspark.sql.types import (
     ArrayType,
@@ -47,7 +48,14 @@ from korvet.offsets.schema import (
 from korvet.offsets.streams_records import StreamsEpoch, StreamsMember
 from korvet.offsets.wire import uuid_text
 from korvet.spark.records.columns import MAX_SPARK_MS
-from korvet.spark.tables.commits import SOURCES, Newest, read_commits, records_on_groups, refused_commits
+from korvet.spark.tables.commits import (
+    SOURCES,
+    Newest,
+    read_commits,
+    records_on_groups,
+    refused_commits,
+    split_commits,
+)
 from korvet.spark.versions import arrow_schema
 
 if TYPE_CHECKING:
@@ -141,9 +149,40 @@ GROUP_COLUMNS = (
     "src_ts",
 )
 
+# The columns of commits, groups and quarantine together; those that a row doesn't have are null.
+DECODED_TYPE = StructType(
+    [*COMMIT_TYPE, *(field for field in GROUP_TYPE if field.name not in COMMIT_TYPE.names)]
+)
 
-# Columns of a record that decoding needs.
-_DECODED = ("key", "value", "partition", "offset", "timestamp")
+# What a row of DECODED_TYPE is, in SQL.
+IS_REFUSED = "reason IS NOT NULL"
+IS_COMMIT = "reason IS NULL AND key_version <= 1"
+IS_OF_GROUP = "reason IS NULL AND key_version > 1"
+
+NEEDED = ("key", "value", "partition", "offset", "timestamp")
+"""Columns of a record that decoding needs."""
+
+
+def decoded(records: DataFrame) -> DataFrame:
+    """Return each record as one row with all columns of its table, in one pass: for decoded_commits,
+    decoded_groups and decoded_quarantine.
+    """
+    return records.select(*NEEDED).mapInArrow(_decode_batches, DECODED_TYPE)
+
+
+def decoded_commits(rows: DataFrame) -> DataFrame:
+    """Return what offset_commits returns, from rows of `decoded`."""
+    return rows.where(IS_COMMIT).select(*COMMIT_TYPE.names)
+
+
+def decoded_groups(rows: DataFrame) -> DataFrame:
+    """Return what group_records returns, from rows of `decoded`."""
+    return rows.where(IS_OF_GROUP).select(*GROUP_TYPE.names)
+
+
+def decoded_quarantine(rows: DataFrame) -> DataFrame:
+    """Return what quarantine returns, from rows of `decoded`."""
+    return rows.where(IS_REFUSED).select(*QUARANTINE_TYPE.names)
 
 
 def offset_commits(records: DataFrame, columns: Sequence[str] = ()) -> DataFrame:
@@ -166,7 +205,7 @@ def newest_commits(records: DataFrame, count: int = 1) -> DataFrame:
     Each task returns the `count` newest records that it has read of each group, topic and partition, and
     decodes no other record.
     """
-    return records.select(*_DECODED).mapInArrow(partial(_decode_newest, count), COMMIT_TYPE)
+    return records.select(*NEEDED).mapInArrow(partial(_decode_newest, count), COMMIT_TYPE)
 
 
 def newest_records(records: DataFrame, count: int) -> DataFrame:
@@ -175,7 +214,7 @@ def newest_records(records: DataFrame, count: int) -> DataFrame:
     These are the records on groups, and the `count` newest commits and tombstones that each task has read of
     each group, topic and partition. The columns are those that decoding needs.
     """
-    kept = records.select(*_DECODED)
+    kept = records.select(*NEEDED)
     return kept.mapInArrow(partial(_keep_newest, count), kept.schema)
 
 
@@ -197,13 +236,18 @@ def quarantine(records: DataFrame) -> DataFrame:
 
     Records of key types that Kafka 4.4 doesn't have are left out.
     """
-    commits = records.select(*_DECODED).mapInArrow(_refuse_commit_batches, QUARANTINE_TYPE)
+    commits = records.select(*NEEDED).mapInArrow(_refuse_commit_batches, QUARANTINE_TYPE)
     groups = (
         _parse_groups(records, GROUP_METADATA_KEY, MAX_GROUP_KEY)
         .where(sf.col("reason").isNotNull())
         .select(*QUARANTINE_TYPE.fieldNames())
     )
     return commits.unionByName(groups)
+
+
+def not_after(as_of_ms: int) -> Column:
+    """Return whether a record of `__consumer_offsets` counts at this moment: one without a time does."""
+    return sf.coalesce(sf.unix_millis("timestamp") <= as_of_ms, sf.lit(True))
 
 
 def spark_time(ms: Column) -> Column:
@@ -216,7 +260,28 @@ def _parse_groups(records: DataFrame, first: int, last: int) -> DataFrame:
     limits = (number.to_bytes(2, "big") for number in (first, last))
     version = sf.substr(sf.col("key"), sf.lit(1), sf.lit(2))
     chosen = records.where((sf.length("key") >= 2) & version.between(*map(sf.lit, limits)))
-    return chosen.select(*_DECODED).mapInArrow(_decode_group_batches, GROUP_TYPE)
+    return chosen.select(*NEEDED).mapInArrow(_decode_group_batches, GROUP_TYPE)
+
+
+def _decode_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    schema = arrow_schema(DECODED_TYPE)
+    readable, refused, of_groups = map(arrow_schema, (COMMIT_TYPE, QUARANTINE_TYPE, GROUP_TYPE))
+    for batch in batches:
+        groups = _decode_groups(records_on_groups(batch), of_groups)
+        known = pc.or_(groups["reason"].is_valid(), groups["group"].is_valid())
+        for part in (*split_commits(batch, readable, refused), groups.filter(known)):
+            if part.num_rows:
+                yield _widened(part, schema)
+
+
+def _widened(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch with all columns of a schema; those that it doesn't have are null."""
+    present = set(batch.schema.names)
+    columns = [
+        batch.column(field.name) if field.name in present else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _decode_commit_batches(
@@ -253,18 +318,23 @@ def _refuse_commit_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
 def _decode_group_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     schema = arrow_schema(GROUP_TYPE)
     for batch in batches:
-        keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
-        rows = [_group_row(key, value) for key, value in zip(keys, values, strict=True)]
-        source = {"key": "key", "value": "value", "src_partition": "partition", "src_offset": "offset"}
-        arrays = []
-        for field in schema:
-            if field.name == "src_ts":
-                arrays.append(batch.column("timestamp").cast(field.type))
-            elif field.name in source:
-                arrays.append(batch.column(source[field.name]).cast(field.type))
-            else:
-                arrays.append(pa.array([row.get(field.name) for row in rows], type=field.type))
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        yield _decode_groups(batch, schema)
+
+
+def _decode_groups(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The records on groups, one row per record; unknown ones have neither a group nor a reason."""
+    keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
+    rows = [_group_row(key, value) for key, value in zip(keys, values, strict=True)]
+    source = {"key": "key", "value": "value", "src_partition": "partition", "src_offset": "offset"}
+    arrays = []
+    for field in schema:
+        if field.name == "src_ts":
+            arrays.append(batch.column("timestamp").cast(field.type))
+        elif field.name in source:
+            arrays.append(batch.column(source[field.name]).cast(field.type))
+        else:
+            arrays.append(pa.array([row.get(field.name) for row in rows], type=field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _group_row(key_bytes: bytes, value_bytes: bytes | None) -> dict[str, Any]:

@@ -84,8 +84,9 @@ def partition_lag(
     """
     known = commits.select(*GROUP_PARTITION, "committed_offset", "commit_ms", "tombstone", "src_offset")
     window = recent_commits(record_lag(known, records, as_of_ms, ends), rules.window_commits)
-    in_order = Window.partitionBy(*GROUP_PARTITION).orderBy("src_offset")
-    fell = sf.col("lag_then") < sf.lag("lag_then").over(in_order)
+    # The order of recent_commits, so that the commits are sorted once.
+    newest_first = Window.partitionBy(*GROUP_PARTITION).orderBy(sf.col("src_offset").desc())
+    fell = sf.col("lag_then") < sf.lead("lag_then").over(newest_first)
     newest = sf.struct(
         "committed_offset", "record_lag", "lag_ms", "first_unread_offset", "first_unread_ts", *EXTENT
     )

@@ -67,7 +67,7 @@ clients AS (
 )
 SELECT moves.`group`, topic, `partition`, from_offset, committed_offset AS to_offset, after_ts,
        commit_ts AS until_ts, known.generation, known.member_count,
-       array_compact(transform(known.member_ids, member -> by_member[member])) AS clients
+       array_compact(transform(known.member_ids, member -> by_member[member])) AS clients, src_offset
 FROM moves LEFT JOIN clients ON moves.`group` = clients.`group`
 WHERE NOT tombstone AND (from_offset IS NULL OR from_offset <> committed_offset)
 """
@@ -76,7 +76,9 @@ WITH worst AS (
   SELECT `group`, as_of_ts, max(lag_ms) AS lag_ms FROM ${prefix}time_lag GROUP BY `group`, as_of_ts
 ),
 spans AS (
-  SELECT `group`, as_of_ts, lag_ms, least(${sample_ms}, next_ms - unix_millis(as_of_ts)) AS span_ms
+  -- The day in UTC, whatever the time zone of the session is.
+  SELECT `group`, date_from_unix_date(CAST(floor(unix_millis(as_of_ts) / 86400000) AS INT)) AS day,
+         lag_ms, least(${sample_ms}, next_ms - unix_millis(as_of_ts)) AS span_ms
   FROM (
     SELECT *, unix_millis(lead(as_of_ts) OVER (PARTITION BY `group` ORDER BY as_of_ts)) AS next_ms
     FROM worst
@@ -85,11 +87,11 @@ spans AS (
   WHERE next_ms IS NOT NULL
 ),
 days AS (
-  SELECT `group`, to_date(as_of_ts) AS day, count(*) AS samples, max(lag_ms) AS worst_lag_ms,
+  SELECT `group`, day, count(*) AS samples, max(lag_ms) AS worst_lag_ms,
          sum(span_ms) AS measured_ms,
          sum(CASE WHEN lag_ms > ${max_lag_ms} THEN span_ms ELSE 0 END) AS over_ms
   FROM spans
-  GROUP BY `group`, to_date(as_of_ts)
+  GROUP BY `group`, day
 )
 SELECT *, 1 - try_divide(over_ms, measured_ms) AS attained, CAST(${target} AS DOUBLE) AS target,
        CAST(round(measured_ms * (1 - ${target})) AS BIGINT) AS budget_ms,
@@ -98,16 +100,17 @@ FROM days
 """
 _TOPIC_GROWTH: Final = """
 WITH samples AS (
-  SELECT topic, as_of_ts, sum(entries) AS entries, sum(appended_entries) AS appended_in_all,
-         sum(memory_bytes) AS memory_bytes
+  -- The day in UTC, whatever the time zone of the session is.
+  SELECT topic, as_of_ts, date_from_unix_date(CAST(floor(unix_millis(as_of_ts) / 86400000) AS INT)) AS day,
+         sum(entries) AS entries, sum(appended_entries) AS appended_in_all, sum(memory_bytes) AS memory_bytes
   FROM ${prefix}topic_sizes
   GROUP BY topic, as_of_ts
 ),
 days AS (
-  SELECT topic, to_date(as_of_ts) AS day, max_by(entries, as_of_ts) AS entries,
+  SELECT topic, day, max_by(entries, as_of_ts) AS entries,
          max_by(appended_in_all, as_of_ts) AS appended_in_all, max_by(memory_bytes, as_of_ts) AS memory_bytes
   FROM samples
-  GROUP BY topic, to_date(as_of_ts)
+  GROUP BY topic, day
 )
 SELECT topic, day, datediff(day, lag(day) OVER before) AS days, entries, memory_bytes,
        CASE WHEN appended_in_all >= lag(appended_in_all) OVER before

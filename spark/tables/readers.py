@@ -14,9 +14,12 @@ from korvet.offsets.packing import SEQUENCE_BITS
 from korvet.spark.session.kafka_cluster import cluster_of
 from korvet.spark.source.connection import connected
 from korvet.spark.source.extents import extents
-from korvet.spark.source.settings import options_of
+from korvet.spark.source.reader import has_records
+from korvet.spark.source.settings import SourceOptions, options_of
 from korvet.spark.source.source import FORMAT, SCHEMA
 from korvet.spark.source.topics import OFFSETS_TOPIC, load_topics
+from korvet.spark.tables.decode import newest_records, not_after
+from korvet.spark.tables.newest_source import load_newest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,6 +31,8 @@ EARLIEST, LATEST = -2, -1
 # Columns of the ends of partitions. start_offset is the log start. Every offset from known_from to the log
 # start was a record; before known_from, on a topic with clock offsets, there may have been gaps.
 ENDS = "topic string, partition int, end_offset bigint, start_offset bigint, known_from bigint"
+# Columns of the records that count as lag.
+RECORDS = "topic string, partition int, offset bigint, timestamp timestamp"
 # Columns of the sizes of partitions.
 SIZES = (
     "topic string, partition int, start_offset bigint, end_offset bigint, entries bigint, "
@@ -51,8 +56,16 @@ class TopicReader(Protocol):
     def offsets_topic(self, spark: SparkSession) -> DataFrame | None:
         """Return all records of `__consumer_offsets` that count; None if the topic does not exist."""
 
+    def newest_records(self, spark: SparkSession, count: int, as_of_ms: int) -> DataFrame | None:
+        """Return the records that the current state of groups depends on, as decode.newest_records does.
+
+        Records after as_of_ms don't count. None if the offsets topic does not exist.
+        """
+
     def open_transactions(self, spark: SparkSession) -> DataFrame | None:
-        """Return the records of open transactions in `__consumer_offsets`; None if they can't be told."""
+        """Return the records of open transactions in `__consumer_offsets`; None without any, or if they
+        aren't known.
+        """
 
     def records(self, spark: SparkSession, starts: Starts) -> DataFrame:
         """Return topic, partition, offset and timestamp of the records from the offsets in `starts` on.
@@ -85,13 +98,27 @@ class RedisReader:
         """
         if OFFSETS_TOPIC not in self._partitions():
             return None
-        return self._load(spark, {OFFSETS_TOPIC: {}}, OFFSETS_OPTIONS)
+        given = self._options({OFFSETS_TOPIC: {}}, OFFSETS_OPTIONS)
+        return spark.read.format(FORMAT).options(**given).load()
 
-    def open_transactions(self, spark: SparkSession) -> DataFrame | None:
-        """Return the records of open transactions in `__consumer_offsets`; None if there is no such topic."""
+    def newest_records(self, spark: SparkSession, count: int, as_of_ms: int) -> DataFrame | None:
+        """Return the records that the current state of groups depends on; None without an offsets topic.
+
+        Each task reduces what it reads before Spark has it.
+        """
         if OFFSETS_TOPIC not in self._partitions():
             return None
-        return self._load(spark, {OFFSETS_TOPIC: {}}, {"openTransactions": "only"})
+        return load_newest(spark, self._options({OFFSETS_TOPIC: {}}, OFFSETS_OPTIONS), count, as_of_ms)
+
+    def open_transactions(self, spark: SparkSession) -> DataFrame | None:
+        """Return the records of open transactions in `__consumer_offsets`; None if there are none."""
+        if OFFSETS_TOPIC not in self._partitions():
+            return None
+        given = self._options({OFFSETS_TOPIC: {}}, {"openTransactions": "only"})
+        # Mostly there are none. Reading nothing would take Spark several jobs and processes.
+        if not has_records(SourceOptions.parse(given)):
+            return None
+        return spark.read.format(FORMAT).options(**given).load()
 
     def records(self, spark: SparkSession, starts: Starts) -> DataFrame:
         """Return the records from the given offsets on. Other partitions of the topics are left out."""
@@ -101,10 +128,9 @@ class RedisReader:
             for topic, parts in starts.items()
             if topic in existing
         }
-        columns = ("topic", "partition", "offset", "timestamp")
         if not starting:
-            return spark.createDataFrame([], SCHEMA).select(*columns)
-        return self._load(spark, starting).select(*columns)
+            return spark.createDataFrame([], RECORDS)
+        return spark.read.format(FORMAT).options(**self._options(starting)).schema(RECORDS).load()
 
     def ends(self, spark: SparkSession, topics: Collection[str]) -> DataFrame:
         """Return the current starts and ends of the topics' partitions (ENDS), without missing topics."""
@@ -148,9 +174,7 @@ class RedisReader:
             topics = load_topics(connection, self.address, (OFFSETS_TOPIC,))
             return {name: topic.partitions for name, topic in topics.items()}
 
-    def _load(
-        self, spark: SparkSession, starting: Starts, options: Mapping[str, str] | None = None
-    ) -> DataFrame:
+    def _options(self, starting: Starts, options: Mapping[str, str] | None = None) -> dict[str, str]:
         more = {
             **(options or {}),
             "topics": ",".join(starting),
@@ -158,7 +182,7 @@ class RedisReader:
             # Commits have lag even if retention has deleted their records.
             "failOnDataLoss": "false",
         }
-        return spark.read.format(FORMAT).options(**options_of(self.address, more)).load()
+        return options_of(self.address, more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +213,14 @@ class KafkaReader:
         if not existing:
             return None
         return self._load(spark, {OFFSETS_TOPIC: dict.fromkeys(existing[OFFSETS_TOPIC], EARLIEST)})
+
+    def newest_records(self, spark: SparkSession, count: int, as_of_ms: int) -> DataFrame | None:
+        """Return the records that the current state of groups depends on; None without an offsets topic.
+
+        Raises as offsets_topic does.
+        """
+        source = self.offsets_topic(spark)
+        return None if source is None else newest_records(source.where(not_after(as_of_ms)), count)
 
     def open_transactions(self, spark: SparkSession) -> DataFrame | None:
         """Return None: the connector does not tell whose a record is."""
@@ -252,6 +284,9 @@ class KafkaReader:
             .option("startingOffsets", json.dumps(starting))
             .option("kafka.isolation.level", "read_committed")
             .option("kafka.max.poll.records", "10000")
+            .option("kafka.max.partition.fetch.bytes", str(8 << 20))
+            # All records exist already. A fetch at the end of a partition would delay the requests after it.
+            .option("kafka.fetch.max.wait.ms", "1")
             .option("kafka.allow.auto.create.topics", "false")
             .option("includeHeaders", "true")
             .option("failOnDataLoss", "false")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
-from korvet.spark.tables.views import GROUP_PARTITION, appended_ms
+from korvet.spark.tables.views import GROUP_PARTITION, appended_ms, waits_from
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -49,8 +49,13 @@ class Span:
         return sf.least(sf.lit(self.from_ms) + (step + 1) * self.step_ms, sf.lit(self.as_of_ms))
 
     def step_of(self, at_ms: Column) -> Column:
-        """Return the step of a time, 0 for earlier times. The end of a step belongs to the step."""
-        step = sf.ceil((at_ms - self.from_ms) / sf.lit(self.step_ms)) - 1
+        """Return the step of a time: 0 for earlier times, the last one for later times.
+
+        The end of a step belongs to the step.
+        """
+        # Limited first: a record may contain any time, and a difference may exceed 64 bits.
+        within = sf.least(sf.greatest(at_ms, sf.lit(self.from_ms)), sf.lit(self.as_of_ms))
+        step = sf.ceil((within - self.from_ms) / sf.lit(self.step_ms)) - 1
         return sf.least(sf.greatest(step, sf.lit(0)), sf.lit(self.steps - 1)).cast("int")
 
 
@@ -93,7 +98,7 @@ def lag_over_time(positions: DataFrame, records: DataFrame) -> DataFrame:
         "partition",
         sf.col("offset").alias("at_offset"),
         appended_ms(sf.col("offset"), sf.col("timestamp")).alias("at_ms"),
-        sf.unix_millis("timestamp").alias("record_ms"),
+        waits_from(sf.col("offset"), sf.col("timestamp")).alias("record_ms"),
         sf.lit(1).alias("is_record"),
     )
     partition = Window.partitionBy("topic", "partition")
@@ -108,7 +113,9 @@ def lag_over_time(positions: DataFrame, records: DataFrame) -> DataFrame:
         sf.last("record_ms", ignorenulls=True).over(from_the_end.rowsBetween(*until_here)).alias("first_ms"),
     )
     lag = sf.greatest(sf.col("appended") - sf.col("below"), sf.lit(0))
-    waiting = sf.greatest(sf.col("at_ms") - sf.col("first_ms"), sf.lit(0))
+    waited = sf.col("at_ms") - sf.col("first_ms")
+    # The greatest of null and 0 would be 0.
+    waiting = sf.when(waited.isNotNull(), sf.greatest(waited, sf.lit(0)))
     return (
         counted.where(sf.col("is_record") == 0)
         .withColumn("record_lag", lag)

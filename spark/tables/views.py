@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # Lowest time in an offset, the year 2001. No dense topic has 2^50 records, and no clock is set earlier.
 FIRST_CLOCK_MS = 1_000_000_000_000
+DAY_MS = 86_400_000
 LAG_COLUMNS = ("record_lag", "lag_ms", "lag_then", "first_unread_offset", "first_unread_ts")
 # The extent of a partition, see korvet.spark.tables.readers.ENDS.
 EXTENT = ("end_offset", "start_offset", "known_from")
@@ -65,6 +66,11 @@ def pending_offsets(pending: DataFrame, commits: DataFrame, as_of_ms: int) -> Da
     return newest.withColumn("as_of_ts", sf.timestamp_millis(sf.lit(as_of_ms)))
 
 
+def utc_day(time: Column) -> Column:
+    """Return the day of a timestamp in UTC, whatever the time zone of the session is."""
+    return sf.date_from_unix_date(sf.floor(sf.unix_millis(time) / sf.lit(DAY_MS)).cast("int"))
+
+
 def appended_until(records: DataFrame, as_of_ms: int) -> DataFrame:
     """Return the records appended until `as_of_ms`, by the time in their offsets (ms << 10 | sequence).
 
@@ -79,6 +85,11 @@ def appended_ms(offset: Column, timestamp: Column) -> Column:
     return sf.when(by_offset >= FIRST_CLOCK_MS, by_offset).otherwise(sf.unix_millis(timestamp))
 
 
+def waits_from(offset: Column, timestamp: Column) -> Column:
+    """Return the time from which a record waits, in ms: its timestamp, else its append time if known."""
+    return sf.coalesce(sf.unix_millis(timestamp), appended_ms(offset, timestamp))
+
+
 def record_lag(
     commits: DataFrame, records: DataFrame, as_of_ms: int, ends: DataFrame | None = None
 ) -> DataFrame:
@@ -91,7 +102,8 @@ def record_lag(
     The unread records are those at or after the committed offset, `record_lag`, without those appended after
     the commit, `lag_then`. Both are running counts over the commits, records and ends of a partition, from
     the last one down, so one exchange is enough. lag_ms is `as_of_ms` minus the timestamp of the first unread
-    record; 0 without one, and never negative, because a producer's clock may be ahead.
+    record; 0 without one, and never negative, because a producer's clock may be ahead. It is null if that
+    record has neither a timestamp nor an append time.
     """
     from_the_end = (Window.unboundedPreceding, Window.currentRow)
     partition = Window.partitionBy("topic", "partition")
@@ -109,7 +121,10 @@ def record_lag(
         .withColumn("appended_later", sf.sum("is_record").over(by_time))
         .where(sf.col("mark").isNotNull())
     )
-    waiting = sf.greatest(sf.lit(as_of_ms) - sf.unix_millis("first_unread.first_unread_ts"), sf.lit(0))
+    first = sf.col("first_unread")
+    waited = sf.lit(as_of_ms) - waits_from(first["first_unread_offset"], first["first_unread_ts"])
+    # The greatest of null and 0 would be 0.
+    waiting = sf.when(waited.isNotNull(), sf.greatest(waited, sf.lit(0)))
     lag_ms = sf.when(sf.col("record_lag") == 0, sf.lit(0)).otherwise(waiting)
     lag_then = sf.greatest(sf.col("record_lag") - sf.col("appended_later"), sf.lit(0))
     columns = counted.withColumns({"lag_ms": lag_ms, "lag_then": lag_then}).select(

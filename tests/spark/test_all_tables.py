@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import pytest
 from korvet.spark.export.all_tables import seconds_of, stored_table, update_tables
 from korvet.spark.export.tables import batch_table
 from korvet.spark.export.target import ExportError
+from korvet.spark.report.comparison import ComparisonError
 from korvet.spark.report.kept import write_kept_report
 from korvet.spark.source.address import Address
 from korvet.spark.source.errors import SourceError
@@ -20,7 +22,7 @@ from korvet.spark.tables.stored_tables import StoredTables
 from tests.spark.test_report import checked_page
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Row, SparkSession
 
     from tests.spark.keyspace import Keyspace
 
@@ -105,20 +107,37 @@ def test_all_tables_kept_in_a_folder(spark: SparkSession, keyspace: Keyspace, tm
     (current,) = stored_table(spark, folder, "current_offsets").where("group = 'g'").collect()
     assert current["committed_offset"] == (MS << 10) + 3
     assert stored_table(spark, folder, "offset_commits").count() == 4
-    stored = StoredTables(spark, folder)
-    done = write_kept_report(stored, "the tables", tmp_path / "report")
-    page = checked_page(done.page)
-    assert page["as_of"] == stored.newest_snapshot()
-    groups = {group["name"]: (group["status"], group["record_lag"]) for group in page["groups"]}
-    assert groups == {"g": ("STOPPED", 1), "ahead": ("AHEAD", 0), "lost": ("STALE", 0)}
-    with pytest.raises(SourceError, match="nothing contains no status of groups: `korvet tables refresh`"):
-        write_kept_report(StoredTables(spark, str(tmp_path / "none")), "nothing", tmp_path / "report")
+    check_kept_reports(StoredTables(spark, folder), lags, tmp_path)
     with pytest.raises(ExportError, match="unknown table nowhere"):
         stored_table(spark, folder, "nowhere")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").write_text("")
     with pytest.raises(ExportError, match="contains other files"):
         update_tables(spark, address, str(tmp_path / "other"))
+
+
+def check_kept_reports(stored: StoredTables, lags: list[Row], tmp_path: Path) -> None:
+    """The report on the newest snapshot, also compared with the first one. lags: of group g, in both."""
+    done = write_kept_report(stored, "the tables", tmp_path / "report")
+    page = checked_page(done.page)
+    assert page["as_of"] == stored.newest_snapshot()
+    groups = {group["name"]: (group["status"], group["record_lag"]) for group in page["groups"]}
+    assert groups == {"g": ("STOPPED", 1), "ahead": ("AHEAD", 0), "lost": ("STALE", 0)}
+    first, last = (row["as_of_ts"].astimezone(UTC) for row in lags)
+    done = write_kept_report(stored, "the tables", tmp_path / "report", compare_to=first.isoformat())
+    page = checked_page(done.page)
+    assert page["compared_to"] == round(first.timestamp() * 1000)
+    before = {group["name"]: group["before"] for group in page["groups"]}
+    assert [before["g"][name] for name in ("record_lag", "read", "new", "gone")] == [3, None, 0, 0]
+    assert (before["ahead"], page["gone_total"]) == (None, 0)
+    for when, message in [
+        ("2001-01-01", "the tables has no snapshot until 2001-01-01T00:00:00Z"),
+        (last.isoformat(), "is not in the past"),
+    ]:
+        with pytest.raises(ComparisonError, match=message):
+            write_kept_report(stored, "the tables", tmp_path / "report", compare_to=when)
+    with pytest.raises(SourceError, match="nothing contains no status of groups: `korvet tables refresh`"):
+        write_kept_report(StoredTables(stored.spark, str(tmp_path / "none")), "nothing", tmp_path / "report")
 
 
 def test_intervals() -> None:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from korvet.spark.session.folders import Folder
+from korvet.spark.tables.catalog import TABLES
 from korvet.spark.tables.compaction import Parts
 from korvet.spark.tables.stored_tables import StoredTables
+from korvet.spark.tables.stores import ParquetStore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +50,7 @@ class Table:
     def frame(self) -> DataFrame:
         return self._spark.read.schema(SCHEMA).parquet(str(self._folder / "t"))
 
-    def compact(self, newest: int) -> list[date]:
+    def compact(self, newest: int) -> list[date | None]:
         return self.parts.compact(self.frame(), TODAY, newest)
 
     def check(self) -> None:
@@ -87,6 +89,37 @@ def test_days_of_many_parts_become_one(
     assert table.compact(4) == []
     table.check()
     assert table.days() == {"2023-11-14": 2, "2023-11-15": 1, "2023-11-16": 4}
+
+
+def test_a_table_without_days(spark: SparkSession, tmp_path: Path) -> None:
+    """Sums are merged as a whole, when a day of another table is."""
+    store = ParquetStore(Folder(spark, str(tmp_path)))
+    sums, history = TABLES["commit_rate"], TABLES["quarantine"]
+
+    def add(batch: int, day: date) -> None:
+        minute = spark.sql(f"SELECT 'g' AS `group`, TIMESTAMP '{day} 10:00:00' AS minute, 1L AS commits")
+        store.add(sums, batch, minute)
+        row = f"(X'00', X'00', 0, {batch}L, TIMESTAMP '{day} 10:00:00', 'damaged', DATE '{day}')"
+        store.add(history, batch, spark.sql(f"SELECT * FROM VALUES {row}").toDF(*history_columns))
+
+    def check(folders: set[str], batches: int) -> None:
+        assert {path.name for path in (tmp_path / "commit_rate").glob("batch=*")} == folders
+        rows = store.rows(sums).select("commits").collect()
+        assert [row["commits"] for row in rows] == [1] * batches
+
+    history_columns = [column.name for column in history.columns]
+    at_ms = 1_700_000_000_000 + 2 * DAY_MS
+    add(0, TODAY)
+    add(1, TODAY)
+    assert store.compact(at_ms, 1) == 0
+    check({"batch=0", "batch=1"}, 2)
+    assert store.compact(at_ms + DAY_MS, 1) == 1
+    check({"batch=0", "batch=1", "batch=-2"}, 2)
+    add(2, TODAY)
+    # One that is not complete.
+    add(3, SECOND)
+    assert store.compact(at_ms + DAY_MS, 2) == 1
+    check({"batch=-2", "batch=-3", "batch=2", "batch=3"}, 4)
 
 
 def test_files_of_earlier_versions_lack_columns(spark: SparkSession, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from korvet.spark.export.tables import batch_table
 from korvet.spark.source.address import Address
 from korvet.spark.tables.readers import RedisReader
+from tests.spark.conftest import configured
 from tests.spark.test_views import NOW, scenario
 
 if TYPE_CHECKING:
@@ -46,10 +47,8 @@ def shape_of(frame: DataFrame) -> Shape:
 @pytest.fixture
 def several_partitions(spark: SparkSession) -> Iterator[None]:
     """With a single partition, Spark exchanges nothing."""
-    before = str(spark.conf.get(PARTITIONS))
-    spark.conf.set(PARTITIONS, "4")
-    yield
-    spark.conf.set(PARTITIONS, before)
+    with configured(spark, PARTITIONS, "4"):
+        yield
 
 
 @pytest.mark.usefixtures("own_driver", "several_partitions")

@@ -93,7 +93,7 @@ def test_who_read_what_when(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.usefixtures("few_rows")
+@pytest.mark.usefixtures("few_rows", "new_york")
 def test_service_levels_and_silences(spark: SparkSession) -> None:
     long, short = 6 * MINUTE, 5 * MINUTE
     samples = [
@@ -139,7 +139,7 @@ def test_service_levels_and_silences(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.usefixtures("few_rows")
+@pytest.mark.usefixtures("few_rows", "new_york")
 def test_growth_of_topics(spark: SparkSession) -> None:
     def size(minute: int, partition: int, entries: int, appended: int, megabytes: int) -> dict[str, Any]:
         return {

@@ -29,6 +29,7 @@ from korvet.spark.source.source import SCHEMA
 from korvet.spark.tables.batch_tables import Tables
 from korvet.spark.tables.catalog import TABLES
 from korvet.spark.tables.readers import ENDS, SIZES
+from korvet.spark.tables.states import States
 from korvet.spark.tables.stored_tables import StoredTables
 from tests.spark.test_stored_tables import RECORDS, Cut, comparable
 from tests.spark.test_views import member, stable
@@ -188,7 +189,7 @@ def cut_after(patched: pytest.MonkeyPatch, writes: int) -> None:
     left = writes
 
     def counted(inner: Any) -> Any:
-        def write(self: StoredTables, *arguments: Any) -> DataFrame | None:
+        def write(self: StoredTables | States, *arguments: Any) -> DataFrame | None:
             nonlocal left
             if left == 0:
                 raise Cut
@@ -198,10 +199,10 @@ def cut_after(patched: pytest.MonkeyPatch, writes: int) -> None:
 
         return write
 
-    for name in ("_add", "_keep"):
-        patched.setattr(StoredTables, name, counted(getattr(StoredTables, name)))
+    for owner, name in ((StoredTables, "_add"), (States, "keep")):
+        patched.setattr(owner, name, counted(getattr(owner, name)))
 
     def cut(*_: object) -> None:
         raise Cut
 
-    patched.setattr(StoredTables, "_mark_done", cut)
+    patched.setattr(States, "finish", cut)

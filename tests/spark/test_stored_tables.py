@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from korvet.spark.export.all_tables import update_tables
+from korvet.spark.source.address import Address
 from korvet.spark.source.source import SCHEMA
-from korvet.spark.tables.batch_tables import Tables
+from korvet.spark.tables.batch_tables import Tables, shaped
 from korvet.spark.tables.catalog import TABLES
 from korvet.spark.tables.readers import ENDS
+from korvet.spark.tables.states import States
 from korvet.spark.tables.stored_tables import StoredTables
+from korvet.spark.tables.stores import ParquetStore
 from tests.spark.test_week import DAY, MONDAY, NOW, after, moment, the_week, topic_ends, topic_records
 
 if TYPE_CHECKING:
@@ -19,6 +23,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from korvet.spark.tables.catalog import Table
+    from tests.spark.conftest import Connector
+    from tests.spark.keyspace import Keyspace
 
 pytestmark = pytest.mark.spark
 
@@ -37,8 +45,39 @@ def test_nothing_stored_yet(spark: SparkSession, tmp_path: Path) -> None:
         stored.read("no-such-table")
 
 
+@pytest.mark.usefixtures("few_rows")
+def test_an_interrupted_snapshot_is_not_the_newest(
+    spark: SparkSession, keyspace: Keyspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report shows no status of groups without those of their partitions."""
+    keyspace.offsets_topic()
+    keyspace.topic("orders")
+    keyspace.commit("g", "orders", 0, 0, at_ms=NOW)
+    address, folder = Address(keyspace.url), str(tmp_path / "tables")
+    monkeypatch.setattr("time.time_ns", lambda: NOW * 1_000_000)
+    update_tables(spark, address, folder)
+    add = ParquetStore.add_snapshot
+
+    def cut(store: ParquetStore, table: Table, as_of_ms: int, frame: DataFrame) -> None:
+        if table.name == "partition_status":
+            raise Cut
+        add(store, table, as_of_ms, frame)
+
+    monkeypatch.setattr(ParquetStore, "add_snapshot", cut)
+    monkeypatch.setattr("time.time_ns", lambda: (NOW + 1) * 1_000_000)
+    with pytest.raises(Cut):
+        update_tables(spark, address, folder)
+    assert StoredTables(spark, folder).newest_snapshot() == NOW
+    # A copy of the folder, made during an update.
+    (done,) = (tmp_path / "tables" / "_state" / "done").glob("0")
+    done.unlink()
+    keyspace.commit("g", "orders", 0, 1, at_ms=NOW)
+    with pytest.raises(StreamingQueryException, match="lack the state after batch 0, which their checkpoint"):
+        update_tables(spark, address, folder)
+
+
 def week_in_steps(
-    spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, folder: Path, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[StoredTables, Tables]:
     """The week in two steps. The first one is interrupted and runs again."""
     rows = the_week().rows()
@@ -55,7 +94,7 @@ def week_in_steps(
         return places.where(places["topic"].isin(list(topics)))
 
     source = str(folder / "source")
-    stored = StoredTables(spark, str(folder / "tables"))
+    stored = StoredTables(spark, str(folder / "tables"), form=form)
 
     def update(as_of_ms: int) -> None:
         stream = spark.readStream.schema(SCHEMA).parquet(source)
@@ -67,7 +106,7 @@ def week_in_steps(
     early = [row for row in rows if row[5] < moment(THURSDAY)]
     spark.createDataFrame(early, SCHEMA).coalesce(1).write.parquet(source)
     with monkeypatch.context() as patched:
-        patched.setattr(StoredTables, "_mark_done", cut)
+        patched.setattr(States, "finish", cut)
         with pytest.raises(StreamingQueryException, match="Cut"):
             update(THURSDAY)
     assert stored.read("offset_commits").count() == 0
@@ -88,12 +127,20 @@ def comparable(frame: DataFrame) -> list[str]:
 @pytest.mark.long
 @pytest.mark.usefixtures("own_driver")
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize("form", ["parquet", "delta"])
 def test_steps_come_to_the_same_as_the_whole(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch, delta_jars: Connector
 ) -> None:
-    stored, whole = week_in_steps(spark, tmp_path, monkeypatch)
-    for name in TABLES:
-        assert comparable(stored.read(name)) == comparable(whole.view(name)), name
-    days = {path.name for path in (tmp_path / "tables" / "offset_commits").iterdir() if path.is_dir()}
+    if form == "delta" and delta_jars.missing:
+        pytest.skip(f"no Delta for Spark: {delta_jars.missing}")
+    stored, whole = week_in_steps(spark, tmp_path, form, monkeypatch)
+    for name, table in TABLES.items():
+        expected = comparable(whole.view(name))
+        assert comparable(stored.read(name)) == expected, name
+        if form == "delta" and table.kind in ("history", "current"):
+            # What other engines read.
+            rows = spark.read.format("delta").load(str(tmp_path / "tables" / name))
+            assert comparable(shaped(rows, table)) == expected, name
+    days = {path.name for path in (tmp_path / "tables" / "offset_commits").glob("src_date=*")}
     assert len(days) == 7
     assert all(name.startswith("src_date=2023-11-") for name in days)

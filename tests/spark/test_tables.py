@@ -1,21 +1,28 @@
-"""The tables: columns as in the catalogue, and numbers of a small scenario, computed by hand."""
+"""The tables: columns as in the catalogue, missing records, and groups in unusual places."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from datetime import date, timedelta
+from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import functions as sf
 
 from korvet.offsets.packing import entry_id, pack
 from korvet.spark.export.tables import batch_table
+from korvet.spark.session.folders import Folder
 from korvet.spark.source.address import Address
 from korvet.spark.source.source import SCHEMA
 from korvet.spark.tables.batch_tables import Tables
 from korvet.spark.tables.catalog import NEED_RECORDS, TABLES
 from korvet.spark.tables.readers import RedisReader
-from tests.spark.test_views import MS, NOW, scenario
+from korvet.spark.tables.stored_tables import StoredTables
+from korvet.spark.tables.stores import ParquetStore
+from tests.spark.test_views import DAY, MS, NOW
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
     from tests.spark.keyspace import Keyspace
@@ -48,62 +55,25 @@ def test_without_the_topics_records(spark: SparkSession) -> None:
     }
 
 
-def test_a_scenario_through_the_data_source(spark: SparkSession, keyspace: Keyspace) -> None:
-    scenario(keyspace)
-    reader = RedisReader(Address(keyspace.url))
-    source = reader.offsets_topic(spark)
+@pytest.mark.usefixtures("new_york")
+def test_days_are_in_utc(spark: SparkSession, keyspace: Keyspace, tmp_path: Path) -> None:
+    day, late = date(2023, 11, 14), MS // DAY * DAY + DAY - 1
+    keyspace.offsets_topic()
+    for at_ms in (late - DAY + 1, late):
+        keyspace.commit("g", "orders", 0, 5, at_ms=at_ms)
+    source = RedisReader(Address(keyspace.url)).offsets_topic(spark)
     assert source is not None
-    records = reader.records(spark, {"orders": dict.fromkeys(range(3), 0)})
-    tables = Tables(source.cache(), records.cache(), NOW)
-
-    def rows(name: str, *columns: str) -> set[tuple[Any, ...]]:
-        return {tuple(row[column] for column in columns) for row in tables.view(name).collect()}
-
-    assert rows("record_lag", "group", "partition", "record_lag") == {
-        ("billing", 0, 49),
-        ("billing", 1, 2),
-        ("billing", 2, 0),
-        ("audit", 0, 0),
-        ("lost", 0, 39),
-        ("beyond", 0, 0),
-    }
-    assert rows("group_status", "group", "status", "record_lag", "member_count") == {
-        # The last commit of each partition was half a minute ago; only partition 0 has two commits.
-        ("billing", "STOPPED", 51, 1),
-        ("audit", "OK", 0, 0),
-        ("lost", "STOPPED", 39, 0),
-        ("beyond", "OK", 0, 0),
-    }
-    assert rows("stale_groups", "group", "partitions") == {("lost", 1)}
-    assert rows("anomalies", "group", "partition", "kind", "committed_offset") == {
-        ("beyond", 0, "past_end", pack(NOW, 0)),
-        # Committed two days before the record at that offset was appended.
-        ("lost", 0, "past_end", pack(MS + 20 * 60_000, 5)),
-    }
-    assert rows("rebalances", "group", "generation", "kind", "joined", "left") == {
-        ("billing", 1, "formed", 1, 0),
-        ("billing", 2, "rebalanced", 1, 0),
-        ("billing", 3, "rebalanced", 0, 1),
-        ("audit", 1, "formed", 1, 0),
-        ("audit", 2, "emptied", 0, 1),
-        ("gone", 1, "formed", 1, 0),
-    }
-    assert rows("members", "group", "member_id", "active", "assigned_partitions") == {
-        ("billing", "a", False, 2),
-        ("billing", "b", True, 3),
-        ("audit", "c", False, 1),
-        ("gone", "d", False, 1),
-    }
-    assert rows("topic_consumers", "topic", "group", "committed_partitions", "assigned_partitions") == {
-        ("orders", "billing", 3, 3),
-        ("orders", "audit", 1, 0),
-        ("orders", "lost", 1, 0),
-        ("orders", "beyond", 1, 0),
-    }
-    first = MS + 9 * 60_000
-    assert (("billing", 0, pack(first, 5), NOW - first)) in rows(
-        "time_lag", "group", "partition", "first_unread_offset", "lag_ms"
-    )
+    rows = Tables(source, None, late).view("offset_commits").collect()
+    assert [row["src_date"] for row in rows] == [day, day]
+    stored = StoredTables(spark, str(tmp_path))
+    store = ParquetStore(Folder(spark, str(tmp_path)))
+    table = TABLES["topic_sizes"]
+    for at_ms in (late, late + 1):
+        as_of_ts = sf.timestamp_millis(sf.lit(at_ms)).alias("as_of_ts")
+        nulls = [sf.lit(None).cast(each.type).alias(each.name) for each in table.columns[:-1]]
+        store.add_snapshot(table, at_ms, spark.range(1).select(*nulls, as_of_ts))
+        assert stored.read("topic_sizes", at_ms).count() == 1
+    assert sorted(store.days(table)) == [day, day + timedelta(days=1)]
 
 
 @pytest.mark.parametrize("filler", ["x", "\N{SNOWMAN}"])

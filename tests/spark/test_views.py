@@ -125,6 +125,24 @@ def test_lag_in_records_and_time(spark: SparkSession, filled: Keyspace) -> None:
         assert len(filled.client.xrange(f"korvet:{topic}:{partition}", start)) == count
 
 
+def test_records_without_a_timestamp_wait(spark: SparkSession) -> None:
+    """The source returns null for a time after the year 9999, for example one in microseconds."""
+    first = {"clock": pack(MS, 0), "dense": 7}
+    records = spark.createDataFrame(
+        [(topic, 0, offset, None) for topic, offset in first.items()],
+        "topic string, partition int, offset bigint, timestamp timestamp",
+    )
+    commits = spark.createDataFrame(
+        [("g", topic, 0, offset, MS) for topic, offset in first.items()],
+        "group string, topic string, partition int, committed_offset bigint, commit_ms bigint",
+    )
+    lag = views.record_lag(commits, records, NOW)
+    assert by_place(lag, "record_lag", "lag_ms") == {
+        ("g", "clock", 0): (1, NOW - MS),
+        ("g", "dense", 0): (1, None),
+    }
+
+
 def test_records_appended_later_are_left_out(spark: SparkSession) -> None:
     offsets = [pack(MS - 1, 0), pack(MS, 0), pack(MS, 1023), pack(MS + 1, 0), 7]
     records = spark.createDataFrame([(offset,) for offset in offsets], "offset long")

@@ -1,0 +1,85 @@
+"""The state between batches of stored tables: what the rows of later batches depend on, stored separately.
+
+`<name>/<batch>` has the rows of a state. `done/<batch>` is written last: it marks a complete batch, and names
+the batch that wrote each state.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from korvet.spark.session.folders import Folder
+
+COMMITS, GROUPS, MEMBERS = NAMES = ("commits", "groups", "members")
+DONE: Final = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The state after a batch. writers: the batch that wrote each part; one that is missing has no rows."""
+
+    folder: Folder
+    writers: Mapping[str, int]
+
+    def read(self, spark: SparkSession, name: str, schema: str | StructType) -> DataFrame:
+        """Return the rows of one of NAMES."""
+        writer = self.writers.get(name)
+        if writer is None:
+            return spark.createDataFrame([], schema)
+        return spark.read.schema(schema).parquet(self.folder.child(name).child(str(writer)).location)
+
+    def count(self, spark: SparkSession, *names: str) -> int:
+        """Return the number of rows of some of NAMES, from the footers of their files."""
+        files = [
+            self.folder.child(name).child(str(writer)).location
+            for name, writer in self.writers.items()
+            if name in names
+        ]
+        return spark.read.schema("`group` string").parquet(*files).count() if files else 0
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """The states after the newest batches, in a folder."""
+
+    folder: Folder
+
+    def complete(self) -> set[int]:
+        """Return the numbers of the complete batches whose states are kept."""
+        return {int(uri.rpartition("/")[2]) for uri in self.folder.child(DONE).files()}
+
+    def newest(self) -> int | None:
+        """Return the number of the newest complete batch; None before the first."""
+        return max(self.complete(), default=None)
+
+    def after(self, number: int | None) -> State:
+        """Return the state after a complete batch that is kept; without rows for None."""
+        if number is None:
+            return State(self.folder, {})
+        text = self.folder.child(DONE).child(str(number)).read_text()
+        # Earlier releases wrote an empty file here, and all states in every batch.
+        return State(self.folder, json.loads(text) if text else dict.fromkeys(NAMES, number))
+
+    def keep(self, frame: DataFrame, name: str, number: int) -> None:
+        """Write a state of a batch. Replaces what an interrupted attempt left."""
+        frame.write.mode("overwrite").parquet(self.folder.child(name).child(str(number)).location)
+
+    def finish(self, number: int, before: State, written: Collection[str]) -> None:
+        """Mark a batch as complete. before: the state before it; written: the states that it changed."""
+        writers = {**before.writers, **dict.fromkeys(written, number)}
+        self.folder.child(DONE).child(str(number)).write_text(json.dumps(writers))
+
+    def forget(self, number: int, needed: State) -> None:
+        """Delete the states of a complete batch that a later one, `needed`, doesn't use."""
+        for name, writer in self.after(number).writers.items():
+            if needed.writers.get(name) != writer:
+                self.folder.child(name).child(str(writer)).delete()
+        self.folder.child(DONE).child(str(number)).delete()

@@ -1,0 +1,144 @@
+"""Stored tables in Delta: each batch once, columns that are added, readers during a change, compaction."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as sf
+
+from korvet.spark.session.folders import Folder
+from korvet.spark.tables.catalog import TABLES
+from korvet.spark.tables.delta_store import DeltaStore
+from korvet.spark.tables.stores import StoreFormat
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from korvet.spark.tables.catalog import Table
+    from tests.spark.conftest import Connector
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_rows")]
+
+DAY_MS = 86_400_000
+FIRST_MS = 1_700_006_400_000  # 2023-11-15T00:00:00Z
+HISTORY, SNAPSHOT, CURRENT = TABLES["rebalances"], TABLES["stale_groups"], TABLES["topic_consumers"]
+
+
+@pytest.fixture
+def folder(spark: SparkSession, tmp_path: Path, delta_jars: Connector) -> Folder:
+    if delta_jars.missing:
+        pytest.skip(f"no Delta for Spark: {delta_jars.missing}")
+    return Folder(spark, str(tmp_path / "a folder"))
+
+
+@pytest.fixture
+def store(folder: Folder) -> DeltaStore:
+    return DeltaStore(folder, StoreFormat.fixed(folder, "delta").store_id)
+
+
+def frame(spark: SparkSession, table: Table, *rows: dict[str, Any]) -> DataFrame:
+    """Rows of a table. Columns that they leave out are null."""
+    names = [column.name for column in table.columns]
+    return spark.createDataFrame([tuple(row.get(name) for name in names) for row in rows], table.schema)
+
+
+def rebalance(group: str, at_ms: int) -> dict[str, Any]:
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return {"group": group, "src_ts": at, "src_date": at.date()}
+
+
+def column(found: DataFrame, name: str) -> list[Any]:
+    return sorted(row[name] for row in found.collect())
+
+
+def test_each_batch_once(spark: SparkSession, store: DeltaStore) -> None:
+    for batch, group in ((0, "a"), (0, "a"), (1, "b"), (0, "late")):
+        store.add(HISTORY, batch, frame(spark, HISTORY, rebalance(group, FIRST_MS)))
+    rows = store.rows(HISTORY).select("group", "batch").collect()
+    assert sorted(map(tuple, rows)) == [("a", 0), ("b", 1)]
+    # The same number in a folder that was begun again is another batch.
+    again = DeltaStore(store.folder, "another")
+    again.add(HISTORY, 0, frame(spark, HISTORY, rebalance("c", FIRST_MS)))
+    assert column(store.rows(HISTORY), "group") == ["a", "b", "c"]
+
+
+@pytest.mark.usefixtures("new_york")
+def test_snapshots_and_current_rows(spark: SparkSession, store: DeltaStore) -> None:
+    def snapshot(at_ms: int, *groups: str) -> None:
+        as_of = {"as_of_ts": datetime.fromtimestamp(at_ms / 1000, UTC)}
+        rows = [{"group": group, **as_of} for group in groups]
+        store.add_snapshot(SNAPSHOT, at_ms, frame(spark, SNAPSHOT, *rows))
+
+    snapshot(FIRST_MS, "a", "b")
+    snapshot(FIRST_MS + 1, "c")
+    # An interrupted update is repeated.
+    snapshot(FIRST_MS + 1, "c", "d")
+    rows = store.rows(SNAPSHOT).select("group", sf.col("as_of_ms") - FIRST_MS).collect()
+    assert sorted(map(tuple, rows)) == [("a", 0), ("b", 0), ("c", 1), ("d", 1)]
+
+    assert store.rows(CURRENT).count() == 0
+    store.replace(CURRENT, 3, frame(spark, CURRENT, {"topic": "t", "group": "a"}))
+    store.replace(CURRENT, 3, frame(spark, CURRENT))
+    store.replace(CURRENT, 4, frame(spark, CURRENT, {"topic": "t", "group": "b"}))
+    assert column(store.rows(CURRENT), "group") == ["b"]
+    # Queries that have begun still find the former rows.
+    location = store.folder.child(CURRENT.name).location
+    former = spark.read.format("delta").option("versionAsOf", 0).load(location)
+    assert column(former, "group") == ["a"]
+
+
+def test_columns_that_a_release_adds(spark: SparkSession, store: DeltaStore) -> None:
+    older = frame(spark, HISTORY, rebalance("a", FIRST_MS)).drop("kind", "protocol")
+    location = store.folder.child(HISTORY.name).location
+    older.withColumn("batch", sf.lit(0).cast("bigint")).write.partitionBy("src_date").format("delta").save(
+        location
+    )
+    (row,) = store.rows(HISTORY).collect()
+    assert (row["group"], row["kind"], row["protocol"]) == ("a", None, None)
+    new = {**rebalance("b", FIRST_MS), "kind": "formed"}
+    store.add(HISTORY, 1, frame(spark, HISTORY, new))
+    # Also for other readers of the table.
+    rows = spark.read.format("delta").load(location).select("group", "kind").collect()
+    assert sorted(map(tuple, rows)) == [("a", None), ("b", "formed")]
+
+
+@pytest.mark.long
+def test_compaction_merges_the_files_of_earlier_days(
+    spark: SparkSession, store: DeltaStore, tmp_path: Path
+) -> None:
+    def files(day: str) -> set[str]:
+        read = spark.read.format("delta").load(store.folder.child(HISTORY.name).location)
+        names = read.where(f"src_date = '{day}'").select(sf.col("_metadata.file_name").alias("file"))
+        return set(column(names.distinct(), "file"))
+
+    for batch in range(2):
+        rows = [rebalance(f"{batch}", FIRST_MS), rebalance(f"{batch}", FIRST_MS + DAY_MS)]
+        store.add(HISTORY, batch, frame(spark, HISTORY, *rows))
+    written = files("2023-11-15")
+    assert len(written) == 2
+    assert store.compact(FIRST_MS + DAY_MS, 1) == 1
+    assert (len(files("2023-11-15")), len(files("2023-11-16"))) == (1, 2)
+    assert column(store.rows(HISTORY), "group") == ["0", "0", "1", "1"]
+    # Readers that have begun keep the files for 7 days.
+    day = tmp_path / "a folder" / HISTORY.name / "src_date=2023-11-15"
+    assert written <= {path.name for path in day.iterdir()}
+    assert store.compact(FIRST_MS + DAY_MS, 1) == 0
+
+
+def test_a_folder_keeps_its_format(folder: Folder) -> None:
+    assert StoreFormat.of(folder) is None
+    found = StoreFormat.fixed(folder, "delta")
+    assert StoreFormat.fixed(folder, None) == found
+    with pytest.raises(ValueError, match="are delta, not parquet"):
+        StoreFormat.fixed(folder, "parquet")
+
+
+def test_folders_of_earlier_releases_are_parquet(spark: SparkSession, tmp_path: Path) -> None:
+    folder = Folder(spark, str(tmp_path))
+    folder.child("_state").child("done").child("0").write_text("")
+    with pytest.raises(ValueError, match="are parquet, not delta"):
+        StoreFormat.fixed(folder, "delta")
