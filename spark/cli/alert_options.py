@@ -24,6 +24,8 @@ from korvet.spark.report.thresholds import (
 NEVER = "never"
 # The exit status by the worst severity. click itself uses 1 for errors and 2 for wrong options.
 WARNING_STATUS, CRITICAL_STATUS = 3, 4
+# The report is written, but not its pictures. An alert counts more.
+PICTURES_STATUS = 5
 
 
 @dataclass(frozen=True, slots=True)

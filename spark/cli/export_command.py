@@ -23,6 +23,7 @@ from korvet.spark.cli.options import (
     user_errors,
     with_redis,
 )
+from korvet.spark.cli.stored_format import tables_need
 from korvet.spark.cli.tables_command import refresh_tables
 from korvet.spark.export.all_tables import seconds_of, stored_table
 from korvet.spark.export.export import export_batch, export_stream
@@ -46,7 +47,7 @@ from korvet.spark.tables.questions import QUESTIONS
 from korvet.spark.tables.readers import RedisReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -186,15 +187,18 @@ def _absolute(location: str, form: str) -> str:
     return location if form in {ICEBERG, JDBC} else absolute(location)
 
 
-def _session_needs(options: ExportOptions, master: str) -> tuple[list[Path], dict[str, str]]:
+def _session_needs(options: ExportOptions, master: str) -> tuple[list[Path], Mapping[str, str]]:
     """The jars and settings of the session. spark-submit has its own: --packages, --jars and --conf.
 
     A Spark Connect server loads Delta only when it starts.
     """
     jars = [*options.files, *map(fetch_package, options.packages)]
-    if options.form != DELTA or master.startswith(SCHEME):
+    if options.form == DELTA and not master.startswith(SCHEME):
+        return [*jars, *find_jars(name=jar_sets.DELTA)], jar_sets.SETTINGS[jar_sets.DELTA]
+    if options.stored_in is None:
         return jars, {}
-    return [*jars, *find_jars(name=jar_sets.DELTA)], jar_sets.SETTINGS[jar_sets.DELTA]
+    needed, conf = tables_need(absolute(str(options.stored_in)), master)
+    return [*jars, *needed], conf
 
 
 def _follow(frame: DataFrame, target: Target, options: ExportOptions) -> None:

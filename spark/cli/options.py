@@ -82,6 +82,14 @@ _REDIS_OPTIONS = [
         help="PEM file of the client's certificate.",
     ),
     click.option("--redis-key", metavar="FILE", envvar="KORVET_REDIS_KEY", help="PEM file of its key."),
+    click.option(
+        "--max-redis-cpu",
+        "max_cpu",
+        metavar="PART",
+        type=click.FloatRange(0, 1, min_open=True),
+        help="Read only as fast as keeps Redis's main thread, with all its clients, below this part of its "
+        "time, for example 0.5.",
+    ),
 ]
 master_option = click.option(
     "--master",
@@ -108,6 +116,7 @@ class RedisOptions:
     redis_ca: str | None = None
     redis_cert: str | None = None
     redis_key: str | None = None
+    max_cpu: float | None = None
 
     def address(self) -> Address:
         """Return the address. Passwords are moved out of the URL, because plans and logs show the URL.
@@ -138,6 +147,7 @@ class RedisOptions:
             password=Secret(value=secret, file=_absolute(self.redis_password_file)),
             tls=Tls(ca, cert, key) if ca or cert or key else None,
             sentinel_password=Secret("redis.sentinel.password", sentinel_secret),
+            max_cpu=self.max_cpu,
         )
 
 

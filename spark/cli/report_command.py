@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from korvet.spark.cli.alert_options import AlertOptions, exit_status, with_alert_options
+from korvet.spark.cli.alert_options import PICTURES_STATUS, AlertOptions, exit_status, with_alert_options
 from korvet.spark.cli.options import (
     RedisOptions,
     absolute,
@@ -21,12 +21,14 @@ from korvet.spark.cli.options import (
     user_errors,
     with_redis,
 )
+from korvet.spark.cli.stored_format import tables_need
 from korvet.spark.report.browser import BrowserError, find_browser, save_pictures
 from korvet.spark.report.comparison import parse_reference
 from korvet.spark.report.kept import write_kept_report
 from korvet.spark.report.report import write_report
 from korvet.spark.session.jars import find_jars
 from korvet.spark.session.redaction import redacted
+from korvet.spark.session.short_jvm import short_session
 from korvet.spark.source.connection import connected
 from korvet.spark.source.topics import check_keyspace
 from korvet.spark.tables.readers import KafkaReader, RedisReader
@@ -73,7 +75,7 @@ HOUR_MS = 3_600_000
     "--compare-to",
     metavar="WHEN",
     help="Show what changed since then: the folder of an earlier report, a time (2026-01-31T08:00Z), or a "
-    "duration before now (24h).",
+    "duration before the report's time (24h). With --from, a time means the last snapshot until then.",
 )
 @with_alert_options
 @master_option
@@ -98,6 +100,7 @@ def report(
     \b
     With --fail-on, the exit status tells a scheduler what was found:
     0 nothing that severe, 1 an error, 2 wrong options, 3 warnings, 4 critical alerts.
+    It is 5 if there is a report, but not the pictures of --png.
 
     \b
     korvet report
@@ -111,21 +114,30 @@ def report(
             raise BrowserError("--png needs a browser: install Chromium or Chrome, or set KORVET_BROWSER")
         history_ms = since_hours * HOUR_MS
         if stored_in is not None:
-            if bootstrap is not None or source is not None or compare_to is not None:
-                raise click.UsageError(
-                    "--from reads stored tables: no --source, no --bootstrap and no --compare-to"
-                )
-            done = _report_stored(stored_in, out, history_ms, alerting, master, notify)
+            if bootstrap is not None or source is not None:
+                raise click.UsageError("--from reads stored tables: no --source and no --bootstrap")
+            done = _report_stored(stored_in, out, history_ms, compare_to, alerting, master, notify)
         else:
             find_reader = partial(_reader, redis, bootstrap, source or ("kafka" if bootstrap else "korvet"))
             done = _report_now(find_reader, out, history_ms, compare_to, alerting, master, notify)
-        if png:
-            notify("Drawing pictures")
-            save_pictures(done.page)
+        has_pictures = not png or _draw(done, notify)
     click.echo(json.dumps(done.alerts, ensure_ascii=False) if alerting.as_json else _summary(done))
     status = exit_status(done.alerts["severity"], alerting.fail_on)
+    if not has_pictures:
+        status = status or PICTURES_STATUS
     if status:
         click.get_current_context().exit(status)
+
+
+def _draw(done: Report, notify: Callable[[str], None]) -> bool:
+    """Save the pictures; False if that fails: the report itself is complete."""
+    notify("Drawing pictures")
+    try:
+        save_pictures(done.page)
+    except (BrowserError, OSError) as error:
+        click.echo(f"The report is written, but not its pictures (--png): {error}", err=True)
+        return False
+    return True
 
 
 def _report_now(
@@ -161,22 +173,29 @@ def _report_stored(
     stored_in: str,
     out: Path,
     history_ms: int,
+    compare_to: str | None,
     alerting: AlertOptions,
     master: str,
     notify: Callable[[str], None],
 ) -> Report:
     """Report on the newest snapshot of stored tables."""
     thresholds = alerting.parsed_thresholds()
+    if compare_to is not None:
+        # Only the tables contain the time of the snapshot; a mistake is found before Spark starts.
+        parse_reference(compare_to, time.time_ns() // 1_000_000)
     check_folder(out, make=True)
+    folder = absolute(stored_in)
+    jars, conf = tables_need(folder, master)
     notify("Starting Spark")
-    with spark_session("korvet report", master) as spark:
+    with spark_session("korvet report", master, jars=jars, conf={**short_session(master), **conf}) as spark:
         notify("Writing the page")
         return write_kept_report(
-            StoredTables(spark, absolute(stored_in)),
+            StoredTables(spark, folder),
             redacted(stored_in),
             out,
             history_ms=history_ms,
             thresholds=thresholds,
+            compare_to=compare_to,
             console=alerting.console_url,
         )
 

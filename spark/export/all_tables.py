@@ -14,9 +14,11 @@ from korvet.spark.export.topics import stream_topics
 from korvet.spark.session.folders import Folder
 from korvet.spark.source.errors import SourceError
 from korvet.spark.source.topics import OFFSETS_TOPIC
+from korvet.spark.tables import decode
 from korvet.spark.tables.questions import QUESTIONS
 from korvet.spark.tables.readers import OFFSETS_OPTIONS, RedisReader
 from korvet.spark.tables.stored_tables import CHECKPOINT, StoredTables
+from korvet.spark.tables.stores import StoreFormat
 from korvet.spark.versions import features
 
 if TYPE_CHECKING:
@@ -42,13 +44,16 @@ def update_tables(
     *,
     every_s: float | None = None,
     compact: bool = False,
+    form: str | None = None,
     options: Mapping[str, str] | None = None,
 ) -> None:
     """Update the tables in a folder with the new records, and add a snapshot as of now.
 
     every_s: repeat at this interval until interrupted; None updates once. compact: also merge the files of
-    earlier days. options: of the source. Raises ExportError if the folder contains anything else, SourceError
-    as the source does, and a failed query's error; a later call continues from there.
+    earlier days. form: parquet or delta; None is the folder's, Parquet for a new one. options: of the source.
+    Raises ExportError if the folder contains anything else or has another format, JarsMissing if the session
+    lacks Delta, SourceError as the source does, and a failed query's error; a later call continues from
+    there.
     """
     foreign = TOPIC_OPTIONS & {name.lower() for name in options or {}}
     if foreign:
@@ -58,14 +63,19 @@ def update_tables(
     def check(fresh: bool) -> None:
         if fresh and any(folder.files()):
             raise ExportError(f"{location} contains other files than stored tables; choose another folder")
+        found = StoreFormat.of(folder)
+        if found is not None and form not in (None, found.form):
+            raise ExportError(
+                f"the tables in {location} are {found.form}, not {form}: choose another folder for {form}"
+            )
 
     limit = {"maxRecordsPerTrigger": str(BATCH_RECORDS)} if features().read_limits else {}
     given = {**OFFSETS_OPTIONS, "failOnDataLoss": "false", **limit, **(options or {})}
     with claimed(folder.child(CHECKPOINT), f"tables of {reader.name}", check):
-        stored = StoredTables(spark, location)
+        stored = StoredTables(spark, location, form=form)
         while True:
             began = time.monotonic()
-            stream = stream_topics(spark, address, [OFFSETS_TOPIC], given)
+            stream = stream_topics(spark, address, [OFFSETS_TOPIC], given, decode.NEEDED)
             now_ms = time.time_ns() // 1_000_000
             stored.update(
                 stream,

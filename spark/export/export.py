@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import PySparkException
-
 from korvet.spark.export.checkpoint import Identity, claimed, has_progress
 from korvet.spark.export.iceberg import IcebergSink
 from korvet.spark.export.jdbc import JdbcSink
@@ -27,12 +25,13 @@ from korvet.spark.export.target import (
     ExportError,
     Target,
 )
+from korvet.spark.session.delta import check_delta
 from korvet.spark.session.folders import Folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -125,7 +124,7 @@ class _FolderSink:
         target, folder, is_delta = self.target, self._folder(checkpoint), self.target.form == DELTA
         log = self._log(checkpoint)
         if is_delta:
-            _check_delta(checkpoint.spark)
+            check_delta(checkpoint.spark)
         if fresh and log.exists() and not is_delta:
             raise ExportError(
                 f"{target.location} was exported with another checkpoint: continue with that one "
@@ -177,7 +176,7 @@ class _BatchSink:
         """Start the query."""
 
         def append(batch: DataFrame, batch_id: int) -> None:
-            self.table.append(batch, identity.export_id, batch_id)
+            self.table.append(batch, identity, batch_id)
 
         return writer.foreachBatch(append).start()
 
@@ -240,24 +239,11 @@ def _options(target: Target) -> dict[str, str]:
 
 
 def _write_delta(frame: DataFrame, target: Target) -> None:
-    _check_delta(frame.sparkSession)
+    check_delta(frame.sparkSession)
     folder = Folder(frame.sparkSession, target.location)
     if target.mode == ERROR and (folder.child(DELTA_LOG).exists() or any(folder.files())):
         raise _exists(target, HOW_TO_REPLACE)
     _save(frame, target, target.location, target.mode)
-
-
-def _check_delta(spark: SparkSession) -> None:
-    """Raises ExportError if the session has no Delta."""
-    try:
-        # Without a path, Delta itself refuses.
-        spark.read.format(DELTA).load().schema  # noqa: B018 (a property that asks Spark)
-    except PySparkException as error:
-        if error.getCondition() == "DATA_SOURCE_NOT_FOUND":
-            raise ExportError(
-                "this Spark session has no Delta: start it with the jars of `korvet jars delta`; "
-                "a Spark Connect server needs them when it starts"
-            ) from error
 
 
 def _exists(target: Target, advice: str) -> ExportError:

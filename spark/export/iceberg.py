@@ -6,6 +6,7 @@ become a class. PyIceberg supports the usual catalogs, by its configuration file
 
 from __future__ import annotations
 
+import uuid
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from korvet.spark.export.checkpoint import Identity
 
 # Prefix of a table property per continuous export: the number of its newest batch.
 PROGRESS = "korvet.export."
@@ -42,25 +45,30 @@ class IcebergSink:
         """Write all rows in one commit. Raises ExportError if the table exists with the mode `error`."""
         with _iceberg_errors(self.target):
             table = self._table(frame, may_exist=self.target.mode != ERROR)
-            files = self._files(table, frame, "once-" + str(table.metadata.last_sequence_number))
+            files = self._files(table, frame, "once")
             with table.transaction() as transaction:
                 if self.target.mode == OVERWRITE:
                     _delete_all(transaction)
                 if files:
                     transaction.add_files(files, check_duplicate_files=False)
 
-    def append(self, frame: DataFrame, export_id: str, batch_id: int) -> None:
-        """Write the rows of one batch, unless the table has it. A repeated batch has the same rows."""
+    def append(self, frame: DataFrame, identity: Identity, batch_id: int) -> None:
+        """Write the rows of one batch, unless the table has it. A repeated batch has the same rows.
+
+        Raises ExportError if another run writes the batch at the same time.
+        """
         with _iceberg_errors(self.target):
             table = self._table(frame, may_exist=True)
-            name = PROGRESS + export_id
+            name = PROGRESS + identity.export_id
             if batch_id <= int(table.properties.get(name, "-1")):
                 return
-            files = self._files(table, frame, f"{export_id}-{batch_id}")
+            files = self._files(table, frame, f"{identity.export_id}-{batch_id}")
+            if not files:
+                return
+            _refuse_overtaken(table, name, batch_id)
             with table.transaction() as transaction:
                 transaction.set_properties({name: str(batch_id)})
-                if files:
-                    transaction.add_files(files, check_duplicate_files=False)
+                transaction.add_files(files, check_duplicate_files=False)
 
     def exists(self, spark: SparkSession) -> bool:
         """Return whether the table exists."""
@@ -88,17 +96,19 @@ class IcebergSink:
         return catalog.load_table(self._name)
 
     def _files(self, table: Any, frame: DataFrame, name: str) -> list[str]:
-        """Write the rows as Parquet files of the table; their URIs. Replaces files of an interrupted attempt.
+        """Write the rows as Parquet files of the table; their URIs. Files of an interrupted attempt stay.
 
-        Iceberg requires that a file has rows of one partition, and contains the partition columns.
+        The folder is a new one: files of another attempt may be part of the table. Iceberg requires that a
+        file has rows of one partition, and contains the partition columns.
         """
-        folder = Folder(frame.sparkSession, f"{table.location()}/data/korvet/{name}")
+        attempt = uuid.uuid4().hex
+        folder = Folder(frame.sparkSession, f"{table.location()}/data/korvet/{name}-{attempt}")
         # PyIceberg refuses 96-bit timestamps, Spark's default.
         frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         columns = [table.schema().find_column_name(part.source_id) for part in table.spec().fields]
         copies = {f"{_SPLIT}{number}": sf.col(f"`{column}`") for number, column in enumerate(columns)}
         split = frame.withColumns(copies) if copies else frame
-        split.write.mode("overwrite").partitionBy(*copies).parquet(folder.location)
+        split.write.partitionBy(*copies).parquet(folder.location)
         # Hadoop returns file:/path; other libraries expect file:///path.
         return [uri.replace("file:/", "file:///", 1) for uri in folder.files()]
 
@@ -107,6 +117,23 @@ def _catalog(target: Target) -> Any:
     from pyiceberg.catalog import load_catalog  # noqa: PLC0415 (an extra, only for this format)
 
     return load_catalog(target.location, **target.options)
+
+
+def _refuse_overtaken(table: Any, name: str, batch_id: int) -> None:
+    """Let a commit fail if the property `name` reaches the batch meanwhile.
+
+    PyIceberg repeats a commit that another one has overtaken, and refreshes the table before. Before 0.12, it
+    refuses the commit.
+    """
+    refresh = table.refresh
+
+    def refreshed() -> Any:
+        found = refresh()
+        if batch_id <= int(found.properties.get(name, "-1")):
+            raise ExportError(f"another run of the export has written batch {batch_id}")
+        return found
+
+    table.refresh = refreshed
 
 
 def _delete_all(transaction: Any) -> None:

@@ -6,6 +6,8 @@ twice. Here the rows of a batch and its number are committed together.
 
 from __future__ import annotations
 
+import re
+import uuid
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,11 +21,15 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from korvet.spark.export.checkpoint import Identity
+
 # This table has one row per continuous export into the database: the number of its newest batch.
 PROGRESS_TABLE = "korvet_exports"
 # A step of a transaction (DatabaseCalls.java): its name and arguments.
 Step = tuple[Any, ...]
 _NO_CONNECTION = "korvet.spark.DatabaseCalls$NoConnection"
+# What precedes the name of a table: catalog and schema, which may be quoted.
+_SCHEMA = re.compile(r"""(?:(?:"[^"]*"|`[^`]*`|\[[^]]*\]|[^".`\[\]]+)\.)*""")
 # Spark finds a driver outside its class path only by the name of its class.
 DRIVERS = {
     "derby": "org.apache.derby.jdbc.EmbeddedDriver",
@@ -53,20 +59,25 @@ class JdbcSink:
         database = _Database(frame.sparkSession, self.target)
         if self.target.mode == ERROR and database.exists(database.table):
             raise ExportError(f"table {database.table} exists; {HOW_TO_REPLACE}")
-        with _staged(database, frame, "once") as staging:
+        with _staged(database, frame, f"once_{uuid.uuid4().hex[:12]}") as staging:
             database.make(database.table, frame)
             emptying = [update(f"DELETE FROM {database.table}")] if self.target.mode == OVERWRITE else []
             database.transaction(*emptying, database.copying(staging, frame))
 
-    def append(self, frame: DataFrame, export_id: str, batch_id: int) -> None:
-        """Write the rows of one batch, unless the table has it. A repeated batch has the same rows."""
+    def append(self, frame: DataFrame, identity: Identity, batch_id: int) -> None:
+        """Write the rows of one batch, unless the table has it. A repeated batch has the same rows.
+
+        The staging table is that of the export, and replaces one that a killed run left, if no other run can
+        use it now.
+        """
         database = _Database(frame.sparkSession, self.target)
-        if batch_id <= database.progress(export_id):
+        if batch_id <= database.progress(identity.export_id):
             return
-        with _staged(database, frame, export_id[:12]) as staging:
+        suffix = identity.export_id[:12] + ("" if identity.is_locked else f"_{uuid.uuid4().hex[:8]}")
+        with _staged(database, frame, suffix) as staging:
             database.make(database.table, frame)
             database.transaction(
-                update(f"UPDATE {PROGRESS_TABLE} SET batch_id = {batch_id} WHERE export_id = '{export_id}'"),
+                database.advancing(identity.export_id, batch_id),
                 database.copying(staging, frame),
             )
 
@@ -79,7 +90,7 @@ class JdbcSink:
 @contextmanager
 def _staged(database: _Database, frame: DataFrame, suffix: str) -> Iterator[str]:
     """The rows in a staging table, which is dropped at the end of the block."""
-    staging = f"{database.table}_korvet_{suffix}"
+    staging = database.beside(f"korvet_{suffix}")
     try:
         database.fill(staging, frame)
         yield staging
@@ -104,15 +115,27 @@ class _Database:
         if not self._options["driver"]:
             del self._options["driver"]
 
+    def beside(self, name: str) -> str:
+        """Return a table of that name in the schema of the target.
+
+        The name doesn't contain the target's, which may be quoted, or so long that databases would cut the
+        name down to it.
+        """
+        found = _SCHEMA.match(self.table)
+        return (found[0] if found else "") + name
+
     def fill(self, table: str, frame: DataFrame) -> None:
         """Replace a table with the frame's rows."""
-        writer = frame.write.format("jdbc").mode("overwrite").option("url", self._url)
-        writer.options(**self._options).option("dbtable", table).save()
+        self._save(table, frame, "overwrite")
 
     def make(self, table: str, frame: DataFrame) -> None:
-        """Create the empty table unless it exists."""
+        """Create the empty table unless it exists. One that another export creates meanwhile stays."""
         if not self.exists(table):
-            self.fill(table, frame.limit(0))
+            self._save(table, frame.limit(0), "append")
+
+    def _save(self, table: str, frame: DataFrame, mode: str) -> None:
+        writer = frame.write.format("jdbc").mode(mode).option("url", self._url)
+        writer.options(**self._options).option("dbtable", table).save()
 
     def exists(self, table: str) -> bool:
         """Return whether the database has the table."""
@@ -133,6 +156,12 @@ class _Database:
             return int(found)
         self.transaction(update(f"INSERT INTO {PROGRESS_TABLE} VALUES ('{export_id}', -1)"))
         return -1
+
+    def advancing(self, export_id: str, batch_id: int) -> Step:
+        """Return the step that notes a batch. It fails if another run of the export has noted the batch."""
+        noted = f"UPDATE {PROGRESS_TABLE} SET batch_id = {batch_id}"
+        where = f"WHERE export_id = '{export_id}' AND batch_id < {batch_id}"
+        return ("change", f"{noted} {where}", f"another run of the export has written batch {batch_id}")
 
     def copying(self, staging: str, frame: DataFrame) -> Step:
         """Return the step that copies all rows of the staging table into the target."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import functions as sf
-
 from korvet.spark.export.target import ExportError
 from korvet.spark.export.topics import stream_topics
 from korvet.spark.source.source import SCHEMA
 from korvet.spark.source.topics import OFFSETS_TOPIC
 from korvet.spark.tables import decode, health
-from korvet.spark.tables.batch_tables import Tables, not_after, shaped
-from korvet.spark.tables.catalog import NEED_RECORDS, TABLES, Table
+from korvet.spark.tables.batch_tables import Tables, dated, shaped
+from korvet.spark.tables.catalog import NEED_NEWEST, NEED_RECORDS, TABLES, Table
 from korvet.spark.tables.readers import OFFSETS_OPTIONS, smallest_offsets
 
 if TYPE_CHECKING:
@@ -38,23 +36,31 @@ def batch_table(spark: SparkSession, reader: TopicReader, name: str, as_of_ms: i
     groups stay cached until the session ends.
     """
     table_named(name)
-    rules = health.Rules()
-    source = reader.offsets_topic(spark)
+    if name in NEED_RECORDS:
+        return _counting_table(spark, reader, name, as_of_ms)
+    is_current = name in NEED_NEWEST
+    source = reader.newest_records(spark, 1, as_of_ms) if is_current else reader.offsets_topic(spark)
     if source is None:
         source = spark.createDataFrame([], SCHEMA)
-    if name not in NEED_RECORDS:
-        ends = None
-        if name == "anomalies":
-            topics = decode.offset_commits(source, ("topic",)).distinct().collect()
-            ends = reader.ends(spark, [row["topic"] for row in topics])
-        pending = reader.open_transactions(spark) if name == "pending_offsets" else None
-        sizes = reader.sizes(spark) if name == "topic_sizes" else None
-        tables = Tables(source, None, as_of_ms, ends=ends, rules=rules, pending=pending, sizes=sizes)
-        return tables.view(name)
-    newest = decode.newest_records(source.where(not_after(as_of_ms)), rules.window_commits).persist()
-    starts = smallest_offsets(health.recent_commits(decode.offset_commits(newest), rules.window_commits))
+    ends = None
+    if name == "anomalies":
+        topics = decode.offset_commits(source, ("topic",)).distinct().collect()
+        ends = reader.ends(spark, [row["topic"] for row in topics])
+    pending = reader.open_transactions(spark) if name == "pending_offsets" else None
+    sizes = reader.sizes(spark) if name == "topic_sizes" else None
+    return Tables(source, None, as_of_ms, ends=ends, pending=pending, sizes=sizes).view(name)
+
+
+def _counting_table(spark: SparkSession, reader: TopicReader, name: str, as_of_ms: int) -> DataFrame:
+    """A table that counts the topics' records."""
+    window = health.Rules().window_commits
+    newest = reader.newest_records(spark, window, as_of_ms)
+    if newest is None:
+        newest = spark.createDataFrame([], SCHEMA)
+    newest = newest.persist()
+    starts = smallest_offsets(health.recent_commits(decode.offset_commits(newest), window))
     records, ends = reader.records(spark, starts), reader.ends(spark, starts)
-    return Tables(newest, records, as_of_ms, ends=ends, rules=rules).view(name)
+    return Tables(newest, records, as_of_ms, ends=ends).view(name)
 
 
 def stream_table(
@@ -64,7 +70,7 @@ def stream_table(
     table = growing_table(name)
     source = stream_topics(spark, address, [OFFSETS_TOPIC], {**OFFSETS_OPTIONS, **(options or {})})
     rows = GROWING[name](source)
-    return shaped(rows.withColumn("src_date", sf.to_date("src_ts")), table)
+    return shaped(dated(rows), table)
 
 
 def growing_table(name: str) -> Table:

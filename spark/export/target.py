@@ -92,19 +92,18 @@ class Target:
         """
         if self.form in {PARQUET, DELTA, ICEBERG}:
             return frame
-        columns = {}
+        columns = []
         for column in frame.schema:
             value = sf.col(f"`{column.name}`")
             kind = column.dataType
-            if self.form == JDBC and isinstance(kind, BinaryType):
-                continue
-            held = _without_bytes(value, kind, self.bytes_as)
+            if self.form != JDBC or not isinstance(kind, BinaryType):
+                value = _without_bytes(value, kind, self.bytes_as)
             if self.form != JSON and isinstance(kind, ArrayType | MapType | StructType):
-                held = sf.to_json(held)
+                value = sf.to_json(value)
             if self.form == JDBC and isinstance(kind, StringType | ArrayType | MapType | StructType):
-                held = sf.translate(held, "\0", "")
-            columns[column.name] = held
-        return frame.withColumns(columns)
+                value = sf.translate(value, "\0", "")
+            columns.append(value.alias(column.name))
+        return frame.select(*columns)
 
 
 def _without_bytes(value: Column, kind: DataType, bytes_as: str) -> Column:

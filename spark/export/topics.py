@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from korvet.spark.source.connection import connected
 from korvet.spark.source.settings import SourceOptions, options_of
-from korvet.spark.source.source import FORMAT
+from korvet.spark.source.source import COLUMNS, FORMAT
 from korvet.spark.source.topics import load_topics, select_topics
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -25,14 +25,21 @@ def read_topics(
 
 
 def stream_topics(
-    spark: SparkSession, address: Address, topics: Sequence[str], options: Mapping[str, str] | None = None
+    spark: SparkSession,
+    address: Address,
+    topics: Sequence[str],
+    options: Mapping[str, str] | None = None,
+    columns: Collection[str] | None = None,
 ) -> DataFrame:
     """Return the records of topics as a stream, from the beginning unless `options` contain another start.
 
-    Raises SourceError as check_topics does.
+    columns: those of the source to build, if not all. Raises SourceError as check_topics does.
     """
     given = check_topics(address, topics, options, streaming=True)
-    return spark.readStream.format(FORMAT).options(**given).load()
+    reader = spark.readStream.format(FORMAT).options(**given)
+    if columns is not None:
+        reader = reader.schema(", ".join(f"{name} {COLUMNS[name]}" for name in columns))
+    return reader.load()
 
 
 def check_topics(

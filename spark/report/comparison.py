@@ -85,8 +85,12 @@ def kept_state(spark: SparkSession, folder: str, as_of_ms: int) -> Earlier:
         raise ComparisonError(f"the report in {folder} has no partitions to compare with")
     if newest >= as_of_ms:
         raise ComparisonError(f"the report in {folder} is of {iso(newest)}, not earlier than this one")
-    rows = table.where(sf.unix_millis("as_of_ts") == newest).select(*GROUP_PARTITION, *_EARLIER)
-    return Earlier(newest, rows)
+    return state_of(table.where(sf.unix_millis("as_of_ts") == newest), newest)
+
+
+def state_of(status: DataFrame, at_ms: int) -> Earlier:
+    """Return the state in the rows of partition_status at a time."""
+    return Earlier(at_ms, status.select(*GROUP_PARTITION, *_EARLIER))
 
 
 def state_at(commits: DataFrame, at_ms: int) -> Earlier:
@@ -105,9 +109,9 @@ def state_at(commits: DataFrame, at_ms: int) -> Earlier:
 def changes(earlier: Earlier, current: DataFrame, records: DataFrame | None, as_of_ms: int) -> DataFrame:
     """Return one row per partition of then or now, with the columns of CHANGES_SCHEMA.
 
-    current: partition_status at as_of_ms. records: the topics' records from the smallest position on; None if
-    no topic is read any more. The records read since are those after the earlier position that are not
-    unread; a rewind makes them negative.
+    current: partition_status at as_of_ms. records: the topics' records from the smallest position on; without
+    them the number of records read since is null. The records read since are those after the earlier position
+    that are not unread; a rewind makes them negative.
     """
     keys = list(GROUP_PARTITION)
     counted = _counted(earlier, records, as_of_ms)

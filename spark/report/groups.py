@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Window
@@ -12,6 +13,7 @@ from pyspark.sql import functions as sf
 from korvet.spark.report import comparison
 from korvet.spark.report.alerts import KINDS, OK, PastEnd, TopicState, severity_rank
 from korvet.spark.report.page import series
+from korvet.spark.session.together import together
 from korvet.spark.tables.anomalies import PAST_END
 from korvet.spark.tables.catalog import TABLES
 
@@ -43,12 +45,13 @@ class ReportTables:
     """The tables of a report, read from its files so that each is computed once."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
-        self._spark = spark
+        self.spark = spark
+        """The session that reads the tables."""
         self._folder = folder
 
     def table(self, name: str) -> DataFrame:
         """Return a table of the catalogue, or the changes."""
-        return self._spark.read.schema(_SCHEMAS[name]).parquet(str(self._folder / name))
+        return self.spark.read.schema(_SCHEMAS[name]).parquet(str(self._folder / name))
 
     def newest(self, name: str, most: int, *order: Column) -> Rows:
         """Return at most `most` rows of every group, each with the group's number of rows, `total`."""
@@ -116,16 +119,19 @@ def page_groups(
     compared: bool,
 ) -> list[dict[str, Any]]:
     """Return the groups as the page shows them, worst first. compared: there is a table of changes."""
-    worst_first = sf.col("lag_ms").desc_nulls_last()
-    offsets = tables.newest(
-        "partition_status", MAX_PARTITIONS, worst_first, sf.col("topic"), sf.col("partition")
-    )
-    listed = sf.col("last_seen_ts").desc()
-    members = tables.newest("members", MAX_MEMBERS, sf.col("active").desc(), listed, sf.col("member_id"))
+    worst_first = (sf.col("lag_ms").desc_nulls_last(), sf.col("topic"), sf.col("partition"))
+    listed = (sf.col("active").desc(), sf.col("last_seen_ts").desc(), sf.col("member_id"))
     newest = sf.col("src_offset").desc()
-    rebalances = tables.newest("rebalances", MAX_REBALANCES, newest)
-    anomalies = tables.newest("anomalies", MAX_ANOMALIES, newest)
-    expiring = tables.newest("expiring_offsets", 1, sf.col("expires_in_ms"))
+    offsets, members, rebalances, anomalies, expiring = together(
+        tables.spark,
+        [
+            partial(tables.newest, "partition_status", MAX_PARTITIONS, *worst_first),
+            partial(tables.newest, "members", MAX_MEMBERS, *listed),
+            partial(tables.newest, "rebalances", MAX_REBALANCES, newest),
+            partial(tables.newest, "anomalies", MAX_ANOMALIES, newest),
+            partial(tables.newest, "expiring_offsets", 1, sf.col("expires_in_ms")),
+        ],
+    )
     charts = {row["group"]: _history(row, span) for row in history or ()}
     alerts_of = _by_group(alerts)
     before = _Changes(tables) if compared else None

@@ -1,4 +1,4 @@
-"""The report from stored tables: the newest snapshot, and charts of the snapshots before it."""
+"""The report from stored tables: the newest snapshot, charts of the snapshots before it, and what changed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
 
-from korvet.spark.report.comparison import CHANGES
+from korvet.spark.report import comparison
+from korvet.spark.report.comparison import CHANGES, STATUS_TABLE, ComparisonError, Earlier, parse_reference
 from korvet.spark.report.groups import ReportTables
-from korvet.spark.report.report import DAY_MS, Report, Run, remove, write_page
+from korvet.spark.report.report import DAY_MS, Report, Run, write_changes, write_page
 from korvet.spark.report.thresholds import Thresholds
+from korvet.spark.report.times import iso
 from korvet.spark.session.tuning import tuned_for
 from korvet.spark.source.errors import SourceError
 from korvet.spark.tables.catalog import TABLES
@@ -24,14 +26,17 @@ if TYPE_CHECKING:
 
 
 class _KeptTables(ReportTables):
-    """The tables of a report as of the newest snapshot."""
+    """The tables of a report as of the newest snapshot. Only the changes are in the report's folder."""
 
-    def __init__(self, stored: StoredTables, as_of_ms: int) -> None:
+    def __init__(self, stored: StoredTables, folder: Path, as_of_ms: int) -> None:
+        super().__init__(stored.spark, folder)
         self._stored = stored
         self._as_of_ms = as_of_ms
 
     def table(self, name: str) -> DataFrame:
-        """Return a table of the catalogue."""
+        """Return a table of the catalogue, or the changes."""
+        if name == CHANGES:
+            return super().table(name)
         of_snapshot = TABLES[name].kind == "snapshot"
         return self._stored.read(name, self._as_of_ms if of_snapshot else None)
 
@@ -43,23 +48,39 @@ def write_kept_report(
     *,
     history_ms: int = DAY_MS,
     thresholds: Thresholds | None = None,
+    compare_to: str | None = None,
     console: str | None = None,
 ) -> Report:
-    """Write a report as of the newest snapshot of stored tables, without changes. Nothing else is read.
+    """Write a report as of the newest snapshot of stored tables. Nothing else is read.
 
-    source: its name in the report. The other arguments are as for write_report. Raises SourceError if there
-    is no snapshot with the status of groups.
+    source: its name in the report. compare_to: what the changes are relative to, as for parse_reference; for
+    a time, the last snapshot until then. The other arguments are as for write_report. Raises SourceError if
+    there is no snapshot with the status of groups, ComparisonError if there is nothing to compare with.
     """
-    as_of_ms = stored.newest_snapshot()
-    if as_of_ms is None:
-        raise SourceError(f"{source} contains no status of groups: `korvet tables refresh` adds it")
-    folder.mkdir(parents=True, exist_ok=True)
-    remove(folder / CHANGES)
+    # Spark's driver may have another working folder.
+    folder = folder.absolute()
     with tuned_for(stored.spark, 0):
+        as_of_ms = stored.newest_snapshot()
+        if as_of_ms is None:
+            raise SourceError(f"{source} contains no status of groups: `korvet tables refresh` adds it")
+        earlier = None if compare_to is None else _earlier(stored, source, compare_to, as_of_ms)
+        folder.mkdir(parents=True, exist_ok=True)
+        run = Run(source, folder, as_of_ms, history_ms, earlier=earlier)
+        tables = _KeptTables(stored, folder, as_of_ms)
+        write_changes(run, tables, earlier, None)
         span, history = _history(stored, as_of_ms, history_ms)
-        run = Run(source, folder, as_of_ms, history_ms)
-        tables = _KeptTables(stored, as_of_ms)
         return write_page(tables, run, span, history, thresholds or Thresholds(), console)
+
+
+def _earlier(stored: StoredTables, source: str, compare_to: str, as_of_ms: int) -> Earlier:
+    """The state that an earlier report kept, or that of the last snapshot until a time."""
+    reference = parse_reference(compare_to, as_of_ms)
+    if reference.at_ms is None:
+        return comparison.kept_state(stored.spark, str(reference.folder), as_of_ms)
+    at_ms = stored.newest_snapshot(reference.at_ms)
+    if at_ms is None:
+        raise ComparisonError(f"{source} has no snapshot until {iso(reference.at_ms)}")
+    return comparison.state_of(stored.read(STATUS_TABLE, at_ms), at_ms)
 
 
 def _history(stored: StoredTables, as_of_ms: int, history_ms: int) -> tuple[Span, list[Row]]:

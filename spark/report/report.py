@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
@@ -17,10 +18,11 @@ from korvet.spark.report.groups import MAX_GONE, ReportTables, gone_groups, page
 from korvet.spark.report.page import render
 from korvet.spark.report.thresholds import Thresholds
 from korvet.spark.report.times import clock
-from korvet.spark.session.tuning import tuned_for
+from korvet.spark.session.together import together
+from korvet.spark.session.tuning import gathered, tuned_for
 from korvet.spark.source.source import SCHEMA
 from korvet.spark.tables import decode, health, trends
-from korvet.spark.tables.batch_tables import Tables, not_after
+from korvet.spark.tables.batch_tables import DecodedTables
 from korvet.spark.tables.catalog import TABLES
 from korvet.spark.tables.readers import smallest_offsets
 
@@ -110,7 +112,7 @@ def write_report(
         _write_empty(spark, run)
         span, history = trends.Span.over(None, as_of_ms, history_ms), None
     else:
-        _keep(folder, "offsets_topic", source.where(not_after(as_of_ms)))
+        _keep(folder, "offsets_topic", source.where(decode.not_after(as_of_ms)))
         kept = spark.read.schema(source.schema).parquet(str(folder / "offsets_topic"))
         with tuned_for(spark, kept.count()):
             span, history = _write_tables(kept, run, reader, rules or health.Rules())
@@ -128,13 +130,15 @@ def write_page(
     console: str | None,
 ) -> Report:
     """Write the page and the alerts. history: rows of trends.group_trends; None without any."""
-    alerts = find_alerts(
-        tables.topic_states(),
-        tables.past_ends(run.as_of_ms - run.history_ms),
-        tables.stale_groups(),
-        thresholds,
-        run.as_of_ms,
-    )
+    questions: list[Callable[[], Any]] = [
+        tables.topic_states,
+        partial(tables.past_ends, run.as_of_ms - run.history_ms),
+        tables.stale_groups,
+        tables.table("offset_commits").where(~sf.col("tombstone")).count,
+        tables.table("quarantine").count,
+    ]
+    states, past_ends, stale, commits, unreadable = together(tables.spark, questions)
+    alerts = find_alerts(states, past_ends, stale, thresholds, run.as_of_ms)
     compared = (run.folder / CHANGES).exists()
     groups = page_groups(tables, history, span, alerts, thresholds, compared=compared)
     gone = gone_groups(tables, groups) if compared else []
@@ -145,8 +149,8 @@ def write_page(
         "from": span.from_ms,
         "step": span.step_ms,
         "buckets": span.steps,
-        "commits": tables.table("offset_commits").where(~sf.col("tombstone")).count(),
-        "unreadable": tables.table("quarantine").count(),
+        "commits": commits,
+        "unreadable": unreadable,
         "compared_to": run.compared_to_ms,
         "gone_total": len(gone),
         "gone": gone[:MAX_GONE],
@@ -184,8 +188,9 @@ def _write_tables(
     source: DataFrame, run: Run, reader: TopicReader, rules: health.Rules
 ) -> tuple[trends.Span, list[Row]]:
     """Write all tables of the catalogue, and the changes. Returns the groups' history and its period."""
-    as_of_ms = run.as_of_ms
-    commits = decode.offset_commits(source).persist()
+    as_of_ms, spark = run.as_of_ms, source.sparkSession
+    rows = gathered(decode.decoded(source)).persist()
+    commits = decode.decoded_commits(rows)
     first_ms = commits.agg(sf.min("commit_ms").alias("first")).collect()[0]["first"]
     span = trends.Span.over(first_ms, as_of_ms, run.history_ms)
     run.notify("Reading the topics' records")
@@ -197,19 +202,17 @@ def _write_tables(
     if earlier is not None:
         needed = needed.union(earlier.positions.select(*columns))
     starts = smallest_offsets(needed)
-    records = reader.records(source.sparkSession, starts).persist()
-    ends = reader.ends(source.sparkSession, starts).persist()
-    pending = reader.open_transactions(source.sparkSession)
-    sizes = reader.sizes(source.sparkSession)
-    tables = Tables(source, records, as_of_ms, ends=ends, rules=rules, pending=pending, sizes=sizes)
+    records = reader.records(spark, starts).persist()
+    ends = reader.ends(spark, starts).persist()
+    pending, sizes = reader.open_transactions(spark), reader.sizes(spark)
+    tables = DecodedTables(rows, records, as_of_ms, ends=ends, rules=rules, pending=pending, sizes=sizes)
+    run.notify("Computing the tables")
     with tables.shared():
-        for name in TABLES:
-            run.notify(f"Computing {name}")
-            _keep(run.folder, name, tables.view(name))
-    _write_changes(source.sparkSession, run, earlier, records)
+        together(spark, [partial(_keep, run.folder, name, tables.view(name)) for name in TABLES])
+    write_changes(run, ReportTables(spark, run.folder), earlier, records)
     run.notify("Computing lag over time")
     history = trends.group_trends(trends.lag_over_time(positions, records), commits, span).collect()
-    for frame in (commits, positions, records, ends):
+    for frame in (rows, positions, records, ends):
         frame.unpersist()
     return span, history
 
@@ -220,21 +223,24 @@ def _state_then(commits: DataFrame, compare_to: Reference | None) -> Earlier | N
     return comparison.state_at(commits, compare_to.at_ms)
 
 
-def _write_changes(spark: SparkSession, run: Run, earlier: Earlier | None, records: DataFrame | None) -> None:
-    """Write the changes since the earlier state; without one, remove those of an earlier report."""
+def write_changes(run: Run, tables: ReportTables, earlier: Earlier | None, records: DataFrame | None) -> None:
+    """Write the changes since the earlier state; without one, remove those of an earlier report.
+
+    records: as for comparison.changes.
+    """
     if earlier is None:
         remove(run.folder / CHANGES)
         return
     run.notify("Comparing")
-    current = ReportTables(spark, run.folder).table(STATUS_TABLE)
-    _keep(run.folder, CHANGES, comparison.changes(earlier, current, records, run.as_of_ms))
+    found = comparison.changes(earlier, tables.table(STATUS_TABLE), records, run.as_of_ms)
+    _keep(run.folder, CHANGES, found)
 
 
 def _write_empty(spark: SparkSession, run: Run) -> None:
     _keep(run.folder, "offsets_topic", spark.createDataFrame([], SCHEMA))
-    for name, table in TABLES.items():
-        _keep(run.folder, name, spark.createDataFrame([], table.schema))
-    _write_changes(spark, run, run.earlier, None)
+    empty = {name: spark.createDataFrame([], table.schema) for name, table in TABLES.items()}
+    together(spark, [partial(_keep, run.folder, name, frame) for name, frame in empty.items()])
+    write_changes(run, ReportTables(spark, run.folder), run.earlier, None)
 
 
 def remove(folder: Path) -> None:

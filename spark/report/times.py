@@ -6,8 +6,11 @@ from datetime import UTC, datetime
 
 
 def clock(at_ms: int) -> str:
-    """Return a time in UTC, to the minute."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
+    """Return a time in UTC, to the minute; the number of a time that no calendar has."""
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
+    except (ValueError, OverflowError):
+        return f"{at_ms} ms"
 
 
 def iso(at_ms: int) -> str:

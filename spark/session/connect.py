@@ -13,7 +13,8 @@ from pyspark.errors import PySparkException
 
 from korvet.spark.bundle import is_bundled, write_bundle
 from korvet.spark.session.failures import in_one_line
-from korvet.spark.source.source import FORMAT, KorvetDataSource
+from korvet.spark.session.registration import register_format
+from korvet.spark.source.source import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -114,7 +115,7 @@ def _send_korvet(session: SparkSession, where: str) -> None:
     if not is_bundled():
         with tempfile.TemporaryDirectory(prefix="korvet-spark-") as folder:
             session.addArtifacts(str(write_bundle(Path(folder) / "korvet.zip")), pyfile=True)
-    session.dataSource.register(KorvetDataSource)
+    register_format(session)
     try:
         session.read.format(FORMAT).load().schema  # noqa: B018 (a property that asks the server)
     except PySparkException as error:

@@ -59,9 +59,10 @@ class Folder:
 
     def write_text(self, text: str) -> None:
         """Create a small file atomically. Raises FileExistsError if it exists, OSError on failure."""
-        scratch = self.scratch()
-        scratch._call("write", text=text)
-        scratch.rename(self)
+        if not self._call("create", scratch=self.scratch().location, text=text):
+            if self.exists():
+                raise FileExistsError(f"{self.location} exists")
+            raise OSError(f"{self.location} could not be created")
 
     def files(self) -> Iterator[str]:
         """Yield the URIs of the files in the folder that are not hidden, at any depth."""
@@ -69,9 +70,13 @@ class Folder:
             if not any(map(_is_hidden, inner.strip("/").split("/"))):
                 yield uri
 
+    def qualified(self) -> str:
+        """Return the absolute path with its scheme."""
+        return str(self._call("qualify"))
+
     def local_path(self) -> str | None:
         """Return the path on a local disk of the driver; None on another file system."""
-        scheme, _, path = str(self._call("qualify")).partition(":")
+        scheme, _, path = self.qualified().partition(":")
         return path if scheme == "file" else None
 
     def _call(self, action: str, **more: Any) -> Any:

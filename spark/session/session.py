@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import korvet
 from korvet.spark.session.connect import SCHEME, connect_session
-from korvet.spark.source.source import KorvetDataSource
+from korvet.spark.session.registration import register_format
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -189,19 +189,8 @@ def _prepared(session: SparkSession) -> SparkSession:
             folder = tempfile.mkdtemp(prefix="korvet-spark-")
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
             context.addPyFile(str(write_bundle(Path(folder) / "korvet.zip")))
-    _register(session)
+    register_format(session)
     return session
-
-
-def _register(session: SparkSession) -> None:
-    """Register the format. Spark 4.0 refuses a format that it has found by itself."""
-    from pyspark.errors import AnalysisException  # noqa: PLC0415 (imports Py4J: not needed on executors)
-
-    try:
-        session.dataSource.register(KorvetDataSource)
-    except AnalysisException as error:
-        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-            raise
 
 
 @contextmanager

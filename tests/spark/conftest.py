@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -30,6 +31,15 @@ FETCH_TIMEOUT_S = 60
 # Runs the tests through Spark Connect.
 CONNECT = os.environ.get("KORVET_TEST_CONNECT") == "1"
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "jars"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Through Connect, run only tests with a session: the others are the same without it."""
+    if not CONNECT:
+        return
+    others = [item for item in items if "spark" not in getattr(item, "fixturenames", ())]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if item not in others]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +127,30 @@ def spark(
     session.stop()
 
 
-@pytest.fixture
-def few_rows(spark: SparkSession) -> Iterator[None]:
-    """For a test with few rows: compiling its queries would take most of the time."""
-    setting = "spark.sql.codegen.wholeStage"
+@contextlib.contextmanager
+def configured(spark: SparkSession, setting: str, value: str) -> Iterator[None]:
+    """Run a block with a value of a setting of the session."""
     before = str(spark.conf.get(setting))
-    spark.conf.set(setting, "false")
+    spark.conf.set(setting, value)
     yield
     spark.conf.set(setting, before)
 
 
 @pytest.fixture
+def few_rows(spark: SparkSession) -> Iterator[None]:
+    """For a test with few rows: compiling its queries would take most of the time."""
+    with configured(spark, "spark.sql.codegen.wholeStage", "false"):
+        yield
+
+
+@pytest.fixture
+def new_york(spark: SparkSession) -> Iterator[None]:
+    """For a test of what must not depend on the time zone of the session."""
+    with configured(spark, "spark.sql.session.timeZone", "America/New_York"):
+        yield
+
+
+@pytest.fixture(scope="session")
 def own_driver() -> None:
     """Skips tests of what only a session with a driver of its own has, or that change this process."""
     if CONNECT:

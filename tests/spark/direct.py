@@ -135,6 +135,12 @@ class Stream:
         return self.trigger(ReadAllAvailable()) or []
 
 
+def source_error(error: Exception) -> str:
+    """Returns the source's message in an error of Spark, which has the traceback of a worker."""
+    (line,) = {line for line in str(error).splitlines() if "SourceError: " in line}
+    return line.rpartition("SourceError: ")[2].strip()
+
+
 def limit(records: int) -> dict[str, str]:
     """The option that limits a batch of a stream, if this Spark has limits."""
     return {"maxRecordsPerTrigger": str(records)} if features().read_limits else {}

@@ -2,84 +2,38 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyspark
 import pytest
 
 import korvet
 import korvet.spark.submit
 from korvet.spark.bundle import write_bundle
-from tests.support.polling import until
-from tests.support.ports import free_port
-from tests.support.processes import Child, run
+from tests.support.processes import run
+from tests.support.spark_cluster import HOME, QUICK_JAVA, environ, standalone_cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import SparkSession
 
     from tests.spark.keyspace import Keyspace
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1800)]
 
-HOME = Path(pyspark.__file__).parent
 SUBMIT = Path(korvet.spark.submit.__file__)
 MS = 1_700_000_000_000
-START_DEADLINE_S = 120
 JOB_TIMEOUT_S = 300
-# For a few records the JVM's second compiler takes longer than the work.
-JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-
-
-def environ() -> dict[str, str]:
-    """The environment of all processes but drivers: executors get korvet from the driver only."""
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return {
-        **kept,
-        "SPARK_HOME": str(HOME),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_MASTER_HOST": "127.0.0.1",
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": JAVA,
-    }
-
-
-@contextmanager
-def cluster(folder: Path) -> Iterator[str]:
-    """Returns the master's URL."""
-    port, children = free_port(), []
-    url = f"spark://127.0.0.1:{port}"
-    program = [str(HOME / "bin" / "spark-class"), "org.apache.spark.deploy.{}", "--host", "127.0.0.1"]
-    words = ["--port", str(port), "--webui-port", str(free_port())]
-
-    def start(what: str, name: str, more: list[str]) -> Child:
-        command = [part.format(what) for part in program] + more
-        children.append(Child(command, folder / f"{name}.log", environ()))
-        return children[-1]
-
-    try:
-        master = start("master.Master", "master", words)
-        until(lambda: "I have been elected leader" in master.output(), START_DEADLINE_S, "a master")
-        for number in range(2):
-            place = ["--webui-port", str(free_port()), "--work-dir", str(folder / f"work{number}")]
-            start("worker.Worker", f"worker{number}", ["--cores", "1", "--memory", "700m", *place, url])
-        until(lambda: master.output().count("Registering worker") == 2, START_DEADLINE_S, "two workers")
-        yield url
-    finally:
-        for child in reversed(children):
-            child.terminate()
 
 
 def submit(url: str, program: Path, words: list[str], more: tuple[str, ...] = ()) -> str:
     command = [str(HOME / "bin" / "spark-submit"), "--master", url, "--conf", "spark.ui.enabled=false"]
-    command += ["--conf", f"spark.executor.extraJavaOptions={JAVA}", "--driver-java-options", JAVA]
+    command += [
+        "--conf",
+        f"spark.executor.extraJavaOptions={QUICK_JAVA}",
+        "--driver-java-options",
+        QUICK_JAVA,
+    ]
     command += ["--executor-memory", "512m", "--conf", "spark.sql.shuffle.partitions=2", *more]
     driver = {**environ(), "PYTHONPATH": str(Path(korvet.__file__).parents[1])}
     done = run([*command, str(program), *words], JOB_TIMEOUT_S, env=driver)
@@ -90,6 +44,7 @@ def submit(url: str, program: Path, words: list[str], more: tuple[str, ...] = ()
     return said
 
 
+@pytest.mark.usefixtures("own_driver")
 def test_export_and_report_on_two_workers(spark: SparkSession, keyspace: Keyspace, tmp_path: Path) -> None:
     keyspace.topic("t", 4)
     keyspace.offsets_topic()
@@ -97,7 +52,7 @@ def test_export_and_report_on_two_workers(spark: SparkSession, keyspace: Keyspac
         keyspace.add("t", number % 4, f"{MS}-{number}", b"value", b"%d" % number)
     keyspace.commit("g", "t", 0, MS << 10, at_ms=MS + 5)
     out, folder = tmp_path / "out", tmp_path / "report"
-    with cluster(tmp_path) as url:
+    with standalone_cluster(tmp_path) as url:
         words = ["t", "--redis", keyspace.url, "--to", str(out), "--available-now"]
         assert "in parquet" in submit(url, SUBMIT, ["export", *words])
         keyspace.add("t", 0, f"{int(time.time()) * 1000}-0", b"value", b"400")

@@ -32,6 +32,8 @@ pytestmark = pytest.mark.spark
 COMMIT = b"\0\0\0\1"
 PARTITIONS = 50
 COPY = "golden-copy"
+# A time after all records.
+LAST_MS = 2**42
 
 
 class Written(NamedTuple):
@@ -62,12 +64,12 @@ def committed_records() -> list[Written]:
     return sorted(found)
 
 
-def check(source: DataFrame, records: list[Written]) -> None:
-    """`records` equal those of `source`, in the same order within each partition."""
-    tables = Tables(source.cache(), None, 2**42)
+def check(source: DataFrame, newest: DataFrame, records: list[Written]) -> None:
+    """`records` equal those of `source`, in the same order within each partition; `newest` has the end."""
+    source.cache()
     try:
-        check_rows(tables, records)
-        check_end(tables)
+        check_rows(Tables(source, None, LAST_MS), records)
+        check_end(Tables(newest, None, LAST_MS))
     finally:
         source.unpersist()
 
@@ -141,9 +143,11 @@ def test_from_redis(spark: SparkSession, keyspace: Keyspace) -> None:
     for record in records:
         keyspace.next_offset[record.partition] = record.offset
         keyspace.raw_offset_record(record.partition, record.key, record.value, record.timestamp_ms)
-    source = RedisReader(Address(keyspace.url)).offsets_topic(spark)
+    reader = RedisReader(Address(keyspace.url))
+    source, newest = reader.offsets_topic(spark), reader.newest_records(spark, 1, LAST_MS)
     assert source is not None
-    check(source, records)
+    assert newest is not None
+    check(source, newest, records)
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +161,7 @@ def served() -> Iterator[KorvetServer]:
         server.discard()
 
 
+@pytest.mark.usefixtures("own_driver")
 def test_by_the_official_connector(
     spark: SparkSession, served: KorvetServer, connector: Connector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,4 +177,4 @@ def test_by_the_official_connector(
     monkeypatch.setattr(readers, "OFFSETS_TOPIC", COPY)
     source = KafkaReader(served.bootstrap).offsets_topic(spark)
     assert source is not None
-    check(source, records)
+    check(source, source, records)

@@ -23,6 +23,7 @@ from korvet.spark.source.errors import SourceError
 from korvet.spark.tables import readers, views
 from korvet.spark.tables.decode import group_metadata, offset_commits, quarantine
 from korvet.spark.tables.readers import KafkaReader, RedisReader, smallest_offsets
+from tests.spark.conftest import CONNECT
 from tests.spark.scenario import METADATA, Expected, Place, Scenario, play
 from tests.support.confluent import read_all
 from tests.support.ports import free_port
@@ -30,7 +31,7 @@ from tests.support.processes import run
 from tests.support.servers import KAFKA_VARIABLE, KorvetServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -112,7 +113,7 @@ def from_redis(spark: SparkSession, live: Scenario) -> Readout:
 
 
 @pytest.fixture(scope="module")
-def from_kafka(spark: SparkSession, live: Scenario, connector: Connector) -> Readout:
+def from_kafka(own_driver: None, spark: SparkSession, live: Scenario, connector: Connector) -> Readout:
     before = written(live.server)
     readout = read_out(spark, KafkaReader(live.server.bootstrap), live.as_of_ms)
     assert written(live.server) == before, "reading wrote into the topic that was read"
@@ -215,6 +216,7 @@ def test_kafka_clients_are_told_the_same(live: Scenario) -> None:
     assert ends["orders", 0] - live.lag["lagging", "orders", 0].committed > 10_000
 
 
+@pytest.mark.usefixtures("own_driver")
 def test_the_report_through_kafka(
     spark: SparkSession, live: Scenario, connector: Connector, tmp_path: Path
 ) -> None:
@@ -246,6 +248,7 @@ def test_the_report_through_kafka(
     assert all(group in page for group in live.groups)
 
 
+@pytest.mark.usefixtures("own_driver")
 def test_what_is_gone_is_left_out(
     spark: SparkSession, live: Scenario, connector: Connector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,6 +266,7 @@ def test_what_is_gone_is_left_out(
     assert set(topics) == {"__consumer_offsets", "orders", "ledger"}
 
 
+@pytest.mark.usefixtures("own_driver")
 def test_no_kafka_is_a_clear_error(
     spark: SparkSession, connector: Connector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,6 +277,15 @@ def test_no_kafka_is_a_clear_error(
         KafkaReader(address).offsets_topic(spark)
     with pytest.raises(SourceError, match=r"no usable Kafka at nowhere: Invalid url"):
         KafkaReader("nowhere").records(spark, {"orders": {0: 0}})
+
+
+@pytest.mark.skipif(not CONNECT, reason="needs a session of Spark Connect")
+def test_connect_has_no_admin_client(
+    spark: SparkSession, record_property: Callable[[str, object], None]
+) -> None:
+    with pytest.raises(SourceError, match="can't be asked through Spark Connect") as caught:
+        KafkaReader("HOST:PORT").offsets_topic(spark)
+    record_property("refused", str(caught.value))
 
 
 def test_a_session_without_the_connector_is_a_clear_error() -> None:

@@ -12,7 +12,7 @@ from korvet.spark.source.address import Address
 from korvet.spark.source.connection import Connection, connected
 from korvet.spark.source.extents import StreamRange, extents
 from korvet.spark.source.pages import pages
-from korvet.spark.source.sink.options import SinkOptions
+from korvet.spark.source.sink.options import RedisOptions
 from korvet.spark.source.topics import load_topics
 from tests.spark.keyspace import Keyspace
 from tests.spark.sinking import load_functions, row, write
@@ -90,7 +90,7 @@ def test_the_sink_follows_slots(
     redis_cluster: RedisCluster, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Some chunks are sent before the move.
-    monkeypatch.setattr(SinkOptions, "chunk_records", 20)
+    monkeypatch.setattr(RedisOptions, "chunk_records", 20)
     for node in redis_cluster.running:
         load_functions(node.client)
     keyspace.topic("u", PARTITIONS)

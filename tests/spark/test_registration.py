@@ -11,9 +11,10 @@ import pytest
 
 import pyspark_korvet
 from korvet.spark.source import KorvetDataSource, SourceError
-from tests.spark.direct import schema_of, source
+from tests.spark.direct import schema_of, source, source_error
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -54,13 +55,18 @@ def test_a_view_in_sql(spark: SparkSession, keyspace: Keyspace) -> None:
     assert spark.table("some_of_t").count() == 5
 
 
-def test_a_table_in_sql_is_refused(spark: SparkSession, keyspace: Keyspace) -> None:
+def test_a_table_in_sql_is_refused(
+    spark: SparkSession, keyspace: Keyspace, record_property: Callable[[str, object], None]
+) -> None:
     """Spark keeps a table's options from data sources in Python, so nobody could read it."""
     keyspace.topic("t")
     options = f"USING korvet OPTIONS (redis '{keyspace.url}', topic 't')"
-    with pytest.raises(Exception, match=r"could not be read: .* Use CREATE TEMPORARY VIEW name USING korvet"):
+    with pytest.raises(
+        Exception, match=r"could not be read: .* Use CREATE TEMPORARY VIEW name USING korvet"
+    ) as caught:
         spark.sql(f"CREATE TABLE table_t {options}")
     assert not spark.catalog.tableExists("table_t")
+    record_property("refused", source_error(caught.value))
 
 
 def test_a_table_with_columns_is_refused_when_it_is_read() -> None:

@@ -17,11 +17,13 @@ from pyspark.sql import functions as sf
 
 from korvet.offsets.packing import pack
 from korvet.spark import cli
+from korvet.spark.cli import report_command
 from korvet.spark.cli.options import RedisOptions
+from korvet.spark.report.browser import BrowserError
 from korvet.spark.report.comparison import CHANGES, Reference
 from korvet.spark.report.page import series
-from korvet.spark.report.report import ALERTS_NAME, PAGE_NAME, write_report
-from korvet.spark.report.times import duration
+from korvet.spark.report.report import ALERTS_NAME, PAGE_NAME, Report, write_report
+from korvet.spark.report.times import clock, duration
 from korvet.spark.session import jars
 from korvet.spark.session.session import JavaMissing, java_command, parse_java_version
 from korvet.spark.source.address import Address, Tls
@@ -250,6 +252,24 @@ def test_wrong_thresholds_and_times_are_told_before_spark_starts(tmp_path: Path)
         assert message in result.output
 
 
+@pytest.mark.parametrize("failure", [BrowserError("the browser has ended"), OSError("no space")])
+def test_pictures_that_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
+    """The report is there: its alerts are printed, and have their exit status."""
+
+    def drawn(page: Path) -> list[Path]:
+        raise failure
+
+    monkeypatch.setattr(report_command, "find_browser", lambda: "browser")
+    monkeypatch.setattr(report_command, "save_pictures", drawn)
+    for severity, status in [("ok", 5), ("warning", 5), ("critical", 4)]:
+        done = Report(tmp_path / "report.html", 2, 1, {"severity": severity})
+        monkeypatch.setattr(report_command, "_report_now", lambda *_, done=done: done)
+        result = CliRunner().invoke(cli.report, ["--png", "--fail-on", "critical"])
+        assert result.exit_code == status
+        assert f"The report is written, but not its pictures (--png): {failure}" in result.stderr
+        assert "2 groups, 1 needs attention" in result.stdout
+
+
 def test_what_redis_or_a_folder_refuses(
     redis_url: str, tmp_path: Path, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,7 +311,7 @@ def test_embedded_server_with_a_path_too_long_for_a_socket(redis_url: str, tmp_p
 
 
 def test_who_we_are_for_redis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def address(url: str, **more: str) -> Address:
+    def address(url: str, **more: Any) -> Address:
         return RedisOptions(url, tmp_path, **more).address()
 
     def login(url: str, **more: str) -> tuple[str, object, object]:
@@ -301,6 +321,7 @@ def test_who_we_are_for_redis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert login("redis://user:p%40ss@host:1/2") == ("redis://user@host:1/2", None, "p@ss")
     assert "p@ss" not in repr(address("redis://user:p%40ss@host:1/2"))
     assert login("redis://:pw@one,two") == ("redis://one,two", None, "pw")
+    assert address("redis://h", max_cpu=0.5).max_cpu == 0.5
     several = address("redis://u:pw@one:7,[::1]:8/2")
     assert several.url == "redis://u@one:7,[::1]:8/2"
     assert several.server_urls() == ["redis://u@one:7/2", "redis://u@[::1]:8/2"]
@@ -400,6 +421,23 @@ def test_spans_have_steps_that_people_think_in() -> None:
         assert span.steps <= MAX_STEPS
         assert span.from_ms <= 500 * day - history_ms
         assert span.from_ms % span.step_ms == 0
+
+
+@spark_test
+def test_commits_at_any_time_have_a_place_in_charts(spark: SparkSession) -> None:
+    """A record of `__consumer_offsets` may contain any number as its time."""
+    times = {"past": -(2**63), "early": -1, "future": 2**63 - 1}
+    commits = spark.createDataFrame(
+        [(group, "t", 0, 5, at_ms, 0, False, None) for group, at_ms in times.items()],
+        "group string, topic string, partition int, committed_offset bigint, commit_ms bigint, "
+        "src_offset bigint, tombstone boolean, src_ts timestamp",
+    )
+    span = Span(1000, 4000, 1000)
+    steps: dict[str, list[int]] = {}
+    for row in positions_over_time(commits, span).orderBy("step").collect():
+        steps.setdefault(row["group"], []).append(row["step"])
+    assert steps == {"past": [0, 1, 2], "early": [0, 1, 2], "future": [2]}
+    assert clock(2**63 - 1) == "9223372036854775807 ms"
 
 
 @spark_test

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +103,21 @@ def test_outcomes_are_found_pages_ahead(keyspace: Keyspace) -> None:
     assert got == [b"b%d" % number for number in range(300)] + [b"%d" % number for number in range(700)]
 
 
+def test_the_search_for_markers_ends_with_the_read(
+    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search has asked for a page that nobody needs, on a connection that is then closed."""
+    log, failed = Log(keyspace), []
+    log.record(b"one", 1)
+    log.marker(1, "commit")
+    for number in range(300):
+        log.record(b"%d" % number)
+    monkeypatch.setattr("sys.unraisablehook", lambda raised: failed.append(repr(raised.exc_value)))
+    assert len(batch(keyspace, topic="t")) == 301
+    gc.collect()
+    assert failed == []
+
+
 @pytest.fixture(params=["limited", "unlimited"])
 def limited(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Run a test with the streaming reader of Spark 4.2 and with that of Spark 4.0 and 4.1."""
@@ -184,6 +201,105 @@ def test_batch_and_stream_show_what_is_committed(
         seen += values(rows)
     assert seen == expected
     assert values(batch(keyspace, topic="t")) == [value for value, owner in kept[:stable] if not owner]
+
+
+def test_a_marker_after_the_end_of_a_read_counts(keyspace: Keyspace) -> None:
+    """Two reads with a common limit return each committed record once."""
+    keyspace.topic("__transaction_state")
+    log = Log(keyspace)
+    log.record(b"before")
+    log.record(b"one", 1)
+    log.record(b"two", 2)
+    log.record(b"between")
+    limit = json.dumps({"t": {"0": log.next + 1}})
+    log.record(b"one more", 1)
+    log.marker(1, "commit")
+    log.marker(2, "abort")
+    assert values(batch(keyspace, topic="t", endingOffsets=limit)) == [b"before", b"one", b"between"]
+    assert values(batch(keyspace, topic="t", startingOffsets=limit)) == [b"one more"]
+    assert not batch(keyspace, topic="t", endingOffsets=limit, openTransactions="only")
+    log.record(b"open", 3)
+    limit = json.dumps({"t": {"0": log.next + 1}})
+    log.record(b"later", 3)
+    assert values(batch(keyspace, topic="t", endingOffsets=limit))[-1] == b"one more"
+    opened = batch(keyspace, topic="t", endingOffsets=limit, openTransactions="only")
+    assert values(opened) == [b"open"]
+
+
+@pytest.mark.parametrize("outcome", ["commit", "abort"])
+def test_a_read_that_starts_within_a_transaction(keyspace: Keyspace, limited: bool, outcome: str) -> None:
+    """It returns what others committed, and of the transaction what is in the range when it has ended."""
+    keyspace.topic("__transaction_state")
+    log = Log(keyspace)
+    log.record(b"one", 1)
+    start = {"startingOffsets": json.dumps({"t": {"0": log.next + 1}})}
+    log.record(b"plain")
+    log.record(b"one more", 1)
+    log.record(b"behind")
+    stream = Stream(keyspace, topic="t", **start)
+    assert values(stream.trigger()) == [b"plain"]
+    assert values(batch(keyspace, topic="t", **start)) == [b"plain"]
+    assert values(batch(keyspace, topic="t", openTransactions="pass", **start)) == [b"plain", b"behind"]
+    log.marker(1, outcome)
+    rest = [b"one more", b"behind"] if outcome == "commit" else [b"behind"]
+    assert values(stream.trigger()) == rest
+    assert values(batch(keyspace, topic="t", **start)) == [b"plain", *rest]
+
+
+@pytest.mark.parametrize("opened", ["wait", "pass"])
+def test_the_latest_position_is_before_open_transactions(
+    keyspace: Keyspace, limited: bool, opened: str
+) -> None:
+    keyspace.topic("__transaction_state")
+    log = Log(keyspace)
+    log.record(b"old")
+    log.record(b"one", 1)
+    log.record(b"two", 2)
+    log.marker(2, "commit")
+    latest = {"startingOffsets": "latest", "openTransactions": opened}
+    stream = Stream(keyspace, topic="t", **latest)
+    log.record(b"one more", 1)
+    log.record(b"new")
+    seen = values(stream.trigger())
+    log.marker(1, "commit")
+    seen += values(stream.trigger())
+    assert (
+        seen
+        == {
+            "wait": [b"one", b"two", b"one more", b"new"],
+            "pass": [b"new", b"one", b"one more"],
+        }[opened]
+    )
+    stream = Stream(keyspace, topic="t", **latest)
+    log.record(b"newest")
+    assert values(stream.trigger()) == [b"newest"]
+
+
+@pytest.mark.parametrize("batches", [False, True])
+def test_transactions_that_are_open_for_longer_than_usual(keyspace: Keyspace, batches: bool) -> None:
+    """Brokers note where they began. The entries say whether they have ended since, and what is theirs."""
+    keyspace.topic("__transaction_state")
+    log = Log(keyspace, batches=batches)
+    log.record(b"before")
+    log.record(b"old", 1)
+    within = {"startingOffsets": json.dumps({"t": {"0": log.next + 1}})}
+    begun = log.next
+    log.record(b"between")
+    log.record(b"old too", 1)
+    log.next += 16 * 60_000 << 10
+    log.record(b"new", 2)
+    log.marker(2, "commit")
+    keyspace.client.hset("{korvet:t:0}:meta", "open", struct.pack(">2d", 1, begun))
+    assert values(batch(keyspace, topic="t")) == [b"before"]
+    assert values(batch(keyspace, topic="t", **within)) == [b"between"]
+    assert values(batch(keyspace, topic="t", openTransactions="pass")) == [b"before", b"between", b"new"]
+    assert values(batch(keyspace, topic="t", openTransactions="only")) == [b"old", b"old too"]
+    early = json.dumps({"t": {"0": begun + 7}})
+    assert values(batch(keyspace, topic="t", endingOffsets=early)) == [b"before"]
+    # What brokers noted may be of a moment ago.
+    log.marker(1, "commit")
+    assert len(batch(keyspace, topic="t")) == 5
+    assert not batch(keyspace, topic="t", openTransactions="only")
 
 
 PASS = {"openTransactions": "pass"}

@@ -81,7 +81,10 @@ def test_jars_follow_the_version(version: tuple[int, int]) -> None:
 
 def test_each_other_version_is_tested() -> None:
     versions = [named(version) for version in (EXPRESSIONS_ONLY, *SUPPORTED)]
-    assert [*spark_versions.RELEASES] == [*OTHER_SPARKS] == versions[:-1]
+    assert [*spark_versions.RUNS] == [*versions, "connect"]
+    assert [*OTHER_SPARKS] == [name for name in spark_versions.RUNS if name != versions[-1]]
+    for run in spark_versions.RUNS.values():
+        assert run.release is None or run.release.startswith(f"{run.name}.")
 
 
 def test_the_extra_allows_what_works() -> None:

@@ -70,7 +70,10 @@ function duration(ms) {
   return `${seconds} s`;
 }
 const ago = (ms) => (ms === null || ms === undefined ? DASH : ms < 1000 ? "now" : `${duration(ms)} ago`);
+// The largest time that Date has.
+const LAST_MS = 8.64e15;
 const clock = (ms, seconds) => {
+  if (ms === null || Math.abs(ms) > LAST_MS) return DASH;
   const text = new Date(ms).toISOString();
   return `${text.slice(0, 10)} ${text.slice(11, seconds ? 19 : 16)}`;
 };

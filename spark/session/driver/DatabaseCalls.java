@@ -77,6 +77,7 @@ final class DatabaseCalls {
         String text = step.get(1).asText();
         return switch (action) {
             case "update" -> update(connection, text);
+            case "change" -> change(connection, text, step.get(2).asText());
             case "number" -> number(connection, text);
             case "exists" -> exists(connection, dialect.getTableExistsQuery(text));
             case "copy" -> update(connection, copy(dialect, text, step.get(2).asText(), step.get(3)));
@@ -88,6 +89,15 @@ final class DatabaseCalls {
         try (Statement statement = connection.createStatement()) {
             return IntNode.valueOf(statement.executeUpdate(sql));
         }
+    }
+
+    /** An update that must change a row; `failure` says why there is none. */
+    private static JsonNode change(Connection connection, String sql, String failure) throws SQLException {
+        JsonNode changed = update(connection, sql);
+        if (changed.asInt() == 0) {
+            throw new SQLException(failure);
+        }
+        return changed;
     }
 
     /** The number in the first row; null without a row. */

@@ -4,7 +4,6 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.BooleanNode;
 import com.fasterxml.jackson.databind.node.JsonNodeFactory;
-import com.fasterxml.jackson.databind.node.NullNode;
 import com.fasterxml.jackson.databind.node.TextNode;
 import java.io.IOException;
 import java.net.URI;
@@ -32,7 +31,8 @@ final class FileCalls {
             case "delete" -> BooleanNode.valueOf(system.delete(path, true));
             case "rename" -> BooleanNode.valueOf(system.rename(path, new Path(request.get("target").asText())));
             case "read" -> TextNode.valueOf(read(system, path));
-            case "write" -> write(system, path, request.get("text").asText());
+            case "create" -> BooleanNode.valueOf(
+                    create(system, path, new Path(request.get("scratch").asText()), request.get("text").asText()));
             case "list" -> list(system, path);
             default -> throw new IllegalArgumentException("unknown action: " + action);
         };
@@ -48,11 +48,16 @@ final class FileCalls {
         }
     }
 
-    private static JsonNode write(FileSystem system, Path path, String text) throws IOException {
-        try (FSDataOutputStream stream = system.create(path)) {
+    /** Creates a file under another name and renames it. False if the path is used, or the file system refuses. */
+    private static boolean create(FileSystem system, Path path, Path scratch, String text) throws IOException {
+        try (FSDataOutputStream stream = system.create(scratch)) {
             stream.write(text.getBytes(StandardCharsets.UTF_8));
         }
-        return NullNode.getInstance();
+        if (!system.exists(path) && system.rename(scratch, path)) {
+            return true;
+        }
+        system.delete(scratch, false);
+        return false;
     }
 
     /** The files in a folder at any depth, hidden ones too, as pairs of URI and path inside the folder. */
