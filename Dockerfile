@@ -1,5 +1,5 @@
-# Three images: `broker` runs korvet on a Redis or Valkey, `report` adds Spark and Java for `korvet report`, and `redis`
-# is a Valkey with korvet's server module.
+# Four images: `broker` runs korvet on a Redis or Valkey, `report` adds Spark and Java for `korvet report`, `spark` is for
+# drivers and executors on Kubernetes, and `redis` is a Valkey with korvet's server module.
 
 FROM python:3.12.11-slim-bookworm AS build
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
@@ -53,3 +53,18 @@ USER 10001:10001
 WORKDIR /report
 HEALTHCHECK NONE
 CMD ["report", "--help"]
+
+FROM report AS spark
+USER 0:0
+# An executor is the parent of Python workers: tini reaps them.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends tini \
+    && rm -rf /var/lib/apt/lists/*
+COPY deploy/kubernetes/spark-entrypoint.sh /opt/spark-entrypoint.sh
+USER 10001:10001
+ENV SPARK_HOME=/opt/korvet/lib/python3.12/site-packages/pyspark \
+    PYSPARK_PYTHON=/opt/korvet/bin/python \
+    PYSPARK_DRIVER_PYTHON=/opt/korvet/bin/python
+ENTRYPOINT ["tini", "--", "/opt/spark-entrypoint.sh"]
+CMD ["spark-submit", "--version"]

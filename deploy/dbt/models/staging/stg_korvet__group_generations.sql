@@ -1,0 +1,17 @@
+SELECT `group`,
+       `group_type`,
+       `generation`,
+       `protocol_type`,
+       `protocol`,
+       `leader`,
+       `at_ts`,
+       `member_count`,
+       `member_ids`,
+       `joined`,
+       `left`,
+       `tombstone`,
+       `src_partition`,
+       `src_offset`,
+       `src_ts`,
+       `src_date`
+FROM {{ source('korvet', 'group_generations') }}

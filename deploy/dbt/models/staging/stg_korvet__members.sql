@@ -1,0 +1,16 @@
+SELECT `group`,
+       `member_id`,
+       `group_type`,
+       `instance_id`,
+       `client_id`,
+       `client_host`,
+       `session_timeout_ms`,
+       `rebalance_timeout_ms`,
+       `topics`,
+       `assigned`,
+       `assigned_partitions`,
+       `generation`,
+       `active`,
+       `first_seen_ts`,
+       `last_seen_ts`
+FROM {{ source('korvet', 'members') }}

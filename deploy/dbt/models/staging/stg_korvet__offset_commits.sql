@@ -1,0 +1,18 @@
+SELECT `group`,
+       `topic`,
+       `partition`,
+       `committed_offset`,
+       `leader_epoch`,
+       `metadata`,
+       `commit_ms`,
+       `commit_ts`,
+       `expire_ms`,
+       `topic_id`,
+       `tombstone`,
+       `key_version`,
+       `value_version`,
+       `src_partition`,
+       `src_offset`,
+       `src_ts`,
+       `src_date`
+FROM {{ source('korvet', 'offset_commits') }}
