@@ -44,7 +44,7 @@ WAYS = {
 
 def measure(rig: Rig) -> Iterator[Row]:
     """Measure the rows per second of each way to decode, and of reading, in the same rounds."""
-    topic = rig.korvet.new_topic(PARTITIONS, offset_assignment="dense")
+    topic = rig.korvet.with_topics({"offset.assignment": "dense"}).new_topic(PARTITIONS)
     count = rig.scaled(COMMITS)
     fill(rig.korvet.bootstrap, topic, count)
     spark = build_session("decoding", "local[1]")

@@ -7,7 +7,7 @@ import statistics
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.support.processes import cpu_seconds
 
@@ -102,6 +102,12 @@ def resident_bytes(pid: int) -> int:
     return 1024 * sum(
         int(line.split()[1]) for line in status.splitlines() if line.startswith(("RssAnon:", "RssShmem:"))
     )
+
+
+def main_thread_seconds(client: Any) -> float:
+    """Returns the CPU time of a Redis's main thread so far. client: of redis-py."""
+    info = client.info("cpu")
+    return float(info["used_cpu_user_main_thread"] + info["used_cpu_sys_main_thread"])
 
 
 def interleaved(

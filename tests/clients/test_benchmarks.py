@@ -13,7 +13,8 @@ from benchmarks.suite import goals_of
 from tests.support.processes import run
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = "produce,durable,clients,fetch,wide_fetch,tail,single,latency,commits,connections,metadata,scrape"
+SOME = "produce,fetch,latency,commits"
+OTHERS = "durable,clients,wide_fetch,tail,single,connections,metadata,scrape"
 
 pytestmark = pytest.mark.clients
 
@@ -33,14 +34,15 @@ def test_load_clients_compile_without_a_warning(source: Path, compiler: str, tmp
     assert done.returncode == 0, done.stderr
 
 
-def test_the_suite_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [SOME, pytest.param(OTHERS, marks=pytest.mark.long)])
+def test_the_suite_runs(tmp_path: Path, names: str) -> None:
     path = tmp_path / "results.json"
-    arguments = ["--quick", "--seconds", "0.2", "--no-kafka", "--only", NAMES, "--json", str(path)]
+    arguments = ["--quick", "--seconds", "0.2", "--no-kafka", "--only", names, "--json", str(path)]
     done = run([sys.executable, "-m", "benchmarks.suite", *arguments], 200, cwd=ROOT)
     assert done.returncode == 0, done.stderr.decode()
     rows = json.loads(path.read_text())["rows"]
     found = {row["benchmark"].partition(",")[0] for row in rows if "korvet" in row["samples"]}
-    assert len(found) == len(NAMES.split(",")), (found, done.stderr.decode())
+    assert len(found) == len(names.split(",")), (found, done.stderr.decode())
     rates = [row for row in rows if row["unit"] == "1/s"]
     assert all(value > 0 for row in rates for values in row["samples"].values() for value in values)
     assert {"redis", "korvet"} <= set(rows[0]["samples"])

@@ -124,6 +124,8 @@ def test_every_goal_is_of_its_benchmark() -> None:
         "replicas",
         "scrape",
         "single",
+        "skew",
+        "spark_tables",
         "tail",
         "wide_fetch",
     }
