@@ -113,7 +113,9 @@ def test_no_commit_is_no_offset(broker, topic, group):
     assert committed(broker, group, topic) == -1001
 
 
-@pytest.mark.parametrize("assignor", ["range", "roundrobin", "cooperative-sticky"])
+@pytest.mark.parametrize(
+    "assignor", ["range", pytest.param("roundrobin", marks=pytest.mark.long), "cooperative-sticky"]
+)
 def test_partitions_move_between_members(broker, new_topic, join, assignor):
     topic = new_topic(6)
     one = join(topic, partition_assignment_strategy=assignor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,9 @@ from korvet.cli.lag import Commit, Lag, RedisSource, measure
 from korvet.offsets.packing import entry_id, offset_of
 from korvet.storage.errors import WrongType
 from tests.support.confluent import consumer, producer, send, take
+from tests.support.pages import Pages
 from tests.support.polling import until
+from tests.support.ports import free_port
 from tests.support.records import NOW_MS, Record
 
 if TYPE_CHECKING:
@@ -161,6 +164,20 @@ def test_the_doctor_names_damaged_batches(own_korvet):
     damage = "damaged record batches (wrong CRC, length or place)"
     where = f"{next_id}: topic orders, partition 0, offset {offset_of(next_id)}"
     assert found["text"] == f"1 of {entries} entries are {damage}, the first is {where}"
+
+
+def test_damaged_notes_of_transactions_are_reported(own_korvet):
+    port = free_port()
+    server = own_korvet("--set", f"admin.listen=127.0.0.1:{port}")
+    send(producer(server.bootstrap), "orders", 0, [Record(None, b"v", (), NOW_MS)])
+    for damage in ({"open": b"x"}, {"open": struct.pack(">dd", 7, 1), "p:7": b"x"}):
+        server.redis.hset("{" + stream("orders") + "}:meta", mapping=damage)
+        found, none = check_transactions([server.redis], "korvet", NOW_MS)
+        assert (found.subject, found.state) == (stream("orders"), "fault")
+        assert f"the hash field {list(damage)[-1]!r} is damaged" in found.text
+        assert none.text.startswith("0 open")
+    reported = json.loads(Pages(port).read("/status").text)["findings"]
+    assert found._asdict() in reported
 
 
 def test_the_doctor_shows_who_holds_back_readers(own_korvet):

@@ -151,8 +151,8 @@ def test_images_are_pinned_and_nobody_is_root(services: dict[str, Any]) -> None:
         assert "build" in service or not service["user"].startswith(("0", "root")), name
     dockerfile = (ROOT / "Dockerfile").read_text()
     for base in re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE):
-        assert re.search(r":\d+\.\d+\.\d+", base) or base in ("build", "broker"), base
-    for stage in ("broker", "report"):
+        assert re.search(r":\d+\.\d+\.\d+", base) or base in ("build", "broker", "report"), base
+    for stage in ("broker", "report", "spark"):
         body = re.split(r"^FROM .*$", dockerfile.partition(f" AS {stage}\n")[2], flags=re.MULTILINE)[0]
         assert re.findall(r"^USER (\S+)", body, re.MULTILINE)[-1] == "10001:10001", stage
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
 
 TOPIC = "kept"
-REQUEST_TIMED_OUT, COORDINATOR_NOT_AVAILABLE = 7, 15
+LEADER_NOT_AVAILABLE, REQUEST_TIMED_OUT, COORDINATOR_NOT_AVAILABLE = 5, 7, 15
 NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND = 19, 20
 ALL, LEADER = -1, 1
 COMMIT_TIMEOUT_MS = 500
@@ -178,6 +178,17 @@ def test_requests_are_refused_at_once_without_the_replica(
     )
     assert created.topics[0].error_code == REQUEST_TIMED_OUT
     assert fetched(ask)[:2] == ([b"1"], end)
+
+
+def test_a_topic_is_auto_created_when_the_replica_has_it(
+    ask: Client, pair: tuple[ReplicatedServer, ReplicatedServer]
+) -> None:
+    pair[1].pause()
+    asked = {"topics": [{"name": "automatic"}], "allow_auto_topic_creation": True}
+    assert ask("Metadata", 8, **asked).topics[0].error_code == LEADER_NOT_AVAILABLE
+    pair[1].resume()
+    (topic,) = ask("Metadata", 8, **asked).topics
+    assert (topic.error_code, len(topic.partitions)) == (0, 1)
 
 
 def test_a_broker_that_starts_without_the_replica_serves_what_was_seen(

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
+import threading
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import redis
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from korvet.embedded import append_only
+from tests.api.asking import connect
+from tests.api.batches import batch
+from tests.api.test_produce import put
 from tests.support.admin import create_topic
 from tests.support.confluent import Read, consumer, producer, read_all, send
 from tests.support.load import LoadConsumer, LoadProducer
@@ -18,7 +25,7 @@ from tests.support.polling import until
 from tests.support.processes import alive
 from tests.support.records import NOW_MS, Record
 from tests.support.servers import KorvetServer
-from tests.support.wire import RawConnection, decode_response, header
+from tests.support.wire import ConnectionClosed, RawConnection, decode_response, header
 
 pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
 
@@ -26,6 +33,8 @@ TOPIC = "load"
 GROUP = "load-group"
 PARTITIONS = 2
 HEARTBEAT = 12
+# Clients that ask for the coordinator again get these while it is being loaded.
+_NOT_YET = (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR)
 
 Kill = Callable[[KorvetServer], None]
 
@@ -240,40 +249,37 @@ def test_members_stay_in_their_generation(own_korvet, what):
         member.close()
 
 
-def commit(client: Consumer, offset: int) -> None:
-    """Commit; retry while the coordinator still reads its log after a kill."""
+def retried(call: Callable[[], Any]) -> Any:
+    """What a call returns once the coordinator serves the group again, after a kill."""
 
-    def committed() -> bool:
+    def answer() -> list[Any]:
         try:
-            client.commit(offsets=[TopicPartition(TOPIC, 0, offset)], asynchronous=False)
+            return [call()]
         except KafkaException as failure:
-            if failure.args[0].code() != KafkaError.COORDINATOR_LOAD_IN_PROGRESS:
+            if failure.args[0].code() not in _NOT_YET:
                 raise
-            return False
-        return True
+            return []
 
-    until(committed, 30, "the coordinator is loaded")
+    return until(answer, 30, "the coordinator serves the group")[0]
 
 
 def test_commits_survive_every_kill(own_korvet):
     server = own_korvet()
     create_topic(server.bootstrap, TOPIC, 1)
+    asked = [TopicPartition(TOPIC, 0)]
     promised = 0
     for kill in KILLS.values():
         for _ in range(30):
             client = consumer(server.bootstrap, GROUP)
             for _ in range(5):
                 promised += 1
-                commit(client, promised)
+                offsets = [TopicPartition(TOPIC, 0, promised)]
+                retried(partial(client.commit, offsets=offsets, asynchronous=False))
             client.close()
         kill(server)
         client = consumer(server.bootstrap, GROUP)
-
-        def stored(client=client) -> int:
-            (answer,) = client.committed([TopicPartition(TOPIC, 0)], timeout=20)
-            return answer.offset
-
-        assert stored() == promised
+        (stored,) = retried(partial(client.committed, asked, timeout=20))
+        assert stored.offset == promised
         client.close()
 
 
@@ -290,6 +296,25 @@ def test_a_clean_stop_and_start_loses_nothing(own_korvet):
     assert [(read.offset, read.record) for read in found] == list(zip(offsets, records, strict=True))
     (later,) = send(producer(server.bootstrap), TOPIC, 0, records[:1])
     assert later > offsets[-1]
+
+
+def test_a_clean_stop_answers_what_is_in_progress(own_korvet):
+    """Else a producer without sequence numbers would send such a record twice."""
+    server = own_korvet()
+    create_topic(server.bootstrap, TOPIC, 1)
+    acknowledged = 0
+    for _ in range(4):
+        asking = connect(server)
+        with asking.raw:
+            stopping = threading.Timer(0.2, server.process.terminate)
+            stopping.start()
+            with contextlib.suppress(ConnectionClosed, OSError):
+                while True:
+                    assert put(asking, TOPIC, batch([(b"k", b"v")])).error_code == 0
+                    acknowledged += 1
+            stopping.join()
+        server.restart()
+    assert len(read_all(server.bootstrap, TOPIC)) == acknowledged
 
 
 def test_a_java_consumer_reads_on_when_its_fetch_session_is_gone(own_korvet, java, tmp_path):

@@ -13,6 +13,7 @@ from aiokafka import AIOKafkaProducer
 from confluent_kafka import TopicPartition
 
 from korvet.cli.client import Cluster
+from korvet.storage.keys import TRANSACTIONS_TOPIC, Keyspace
 from tests.api.asking import connect
 from tests.api.batches import batch
 from tests.storage.conftest import server_programs
@@ -90,14 +91,21 @@ def epoch_of(pair: Pair) -> int:
 
 
 def end_of(pair: Pair, epoch: int) -> tuple[int, int]:
-    """The answer to OffsetForLeaderEpoch: epoch and end."""
+    """The answer to OffsetForLeaderEpoch: epoch and end. Asks again as clients do if the broker does not lead
+    the partition for a moment.
+    """
     client = connect(pair.broker)
-    with client.raw:
-        asked = {"partition": 0, "current_leader_epoch": -1, "leader_epoch": epoch}
+    asked = {"partition": 0, "current_leader_epoch": -1, "leader_epoch": epoch}
+
+    def answered() -> Any:
         answer = client(
             "OffsetForLeaderEpoch", 4, replica_id=-1, topics=[{"topic": TOPIC, "partitions": [asked]}]
         )
-    found = answer.topics[0].partitions[0]
+        found = answer.topics[0].partitions[0]
+        return None if found.error_code == NOT_LEADER else found
+
+    with client.raw:
+        found = until(answered, WAIT_S, "the broker answers as the leader")
     assert found.error_code == NONE
     return int(found.leader_epoch), int(found.end_offset)
 
@@ -229,6 +237,27 @@ def in_order_with_one_gap(stored: list[int], acknowledged: set[int]) -> None:
     lost = sorted(acknowledged - set(stored))
     assert lost
     assert lost == list(range(lost[0], lost[-1] + 1))
+
+
+def test_transactions_begin_although_their_topic_was_lost(pair: Pair) -> None:
+    """The first transactional producer of the cluster creates `__transaction_state`."""
+    create_topic(pair.broker.bootstrap, TOPIC, 1)
+    pair.fall_behind()
+    transactional = producer(pair.broker.bootstrap, transactional_id="payments")
+    begun = threading.Thread(target=transactional.init_transactions, args=(2 * WAIT_S,), daemon=True)
+    begun.start()
+    until(lambda: TRANSACTIONS_TOPIC in topics_of(pair.primary), WAIT_S, "the topic is created")
+    pair.fail_over()
+    begun.join()
+    transactional.begin_transaction()
+    transactional.produce(TOPIC, b"paid")
+    transactional.commit_transaction(WAIT_S)
+    assert TRANSACTIONS_TOPIC in topics_of(pair.replica)
+    assert [read.record.value for read in read_all(pair.broker.bootstrap, TOPIC)] == [b"paid"]
+
+
+def topics_of(server: ReplicatedServer) -> set[str]:
+    return set(server.client.hkeys(Keyspace().topics))
 
 
 def test_a_batch_after_a_gap_is_accepted_when_it_comes_again(pair: Pair) -> None:

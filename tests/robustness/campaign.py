@@ -29,14 +29,17 @@ SOURCES: Final = (
 
 
 class Passed:
-    """The seeds that passed with these sources and this duration: a file in each one's folder, with counts.
+    """The seeds that passed with these sources, this duration and focus: a file in each one's folder, with
+    counts.
 
     Several processes may run different seeds of one folder.
     """
 
-    def __init__(self, folder: Path, sources: str, duration_ms: int) -> None:
+    def __init__(
+        self, folder: Path, sources: str, duration_ms: int, focus: plan.Focus = plan.EVERYTHING
+    ) -> None:
         self._folder = folder
-        self._key = f"{sources} {duration_ms}"
+        self._key = f"{sources} {duration_ms} {focus}"
 
     def __contains__(self, seed: int) -> bool:
         return self.counts(seed) is not None
@@ -102,15 +105,15 @@ def check_file(path: Path, folder: Path) -> Checked:
     return Checked(report.as_text(facts, violations), violations, report.counts(facts))
 
 
-def run_seeds(
-    seeds: Iterable[int], duration_ms: int, run: Run, folder: Path, passed: Passed, say: Callable[[str], None]
+def run_plans(
+    plans: Iterable[plan.Plan], run: Run, folder: Path, passed: Passed, say: Callable[[str], None]
 ) -> list[int]:
-    """Run all seeds that have not passed. Returns the failed ones, whose histories stay in `folder`."""
+    """Run the plans of seeds that have not passed. Returns the failed seeds, whose histories stay."""
     failed = []
-    for seed in seeds:
+    for made in plans:
+        seed = made.seed
         if seed in passed:
             continue
-        made = plan.make(seed, duration_ms)
         say(plan.describe(made))
         mine = folder_of(folder, seed)
         mine.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tests.robustness import plan, report
-from tests.robustness.campaign import Passed, check_file, run_seeds, sources
+from tests.robustness.campaign import Passed, check_file, run_plans, sources
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,18 +22,24 @@ MS_PER_MINUTE: Final = 60_000
 
 def main(arguments: Sequence[str], run: Run | None = None, folder: Path = FOLDER) -> int:
     """Check histories, print plans, or run seeds with `run`. Returns 1 if there are violations."""
-    chosen = _parser(can_run=run is not None).parse_args(arguments)
+    parser = _parser(can_run=run is not None)
+    chosen = parser.parse_args(arguments)
     if chosen.check:
         return _check(chosen.check, folder)
     seeds = range(chosen.first, chosen.first + chosen.seeds)
     duration_ms = int(chosen.minutes * MS_PER_MINUTE)
+    try:
+        focus = plan.Focus(chosen.topology, tuple(chosen.faults), chosen.replica_lag)
+    except ValueError as error:
+        parser.error(str(error))
+    plans = (plan.make(seed, duration_ms, focus) for seed in seeds)
     if chosen.plan_only or run is None:
-        for seed in seeds:
-            say(plan.describe(plan.make(seed, duration_ms)))
+        for made in plans:
+            say(plan.describe(made))
         return 0
     folder.mkdir(parents=True, exist_ok=True)
-    passed = Passed(folder, sources(ROOT), duration_ms)
-    failed = run_seeds(seeds, duration_ms, run, folder, passed, say)
+    passed = Passed(folder, sources(ROOT), duration_ms, focus)
+    failed = run_plans(plans, run, folder, passed, say)
     say("\n".join(report.table((name, count, "") for name, count in passed.total(seeds).items())))
     if failed:
         say(f"failed seeds: {', '.join(map(str, failed))}; histories and reports are in {folder}")
@@ -50,6 +56,11 @@ def _parser(*, can_run: bool) -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="number of seeds (1)")
     parser.add_argument("--first", type=int, default=1, metavar="SEED", help="first seed (1)")
     parser.add_argument("--minutes", type=float, default=1.0, metavar="M", help="duration of each run (1)")
+    parser.add_argument("--topology", choices=plan.TOPOLOGIES, help="only this kind of servers")
+    kinds, names = sorted(plan.KINDS), "faults of these kinds only"
+    parser.add_argument("--faults", choices=kinds, nargs="+", default=(), metavar="KIND", help=names)
+    lag = "how late all replicas are, in ms"
+    parser.add_argument("--replica-lag", type=int, metavar="MS", help=lag)
     return parser
 
 

@@ -1,7 +1,7 @@
 """Plans of robustness runs: the servers, topics, clients and faults that a seed stands for.
 
-A plan is immutable and depends on the seed and the duration only; the plan of a shorter run has the first
-faults of the longer one. All times are milliseconds since the start of the workload.
+A plan is immutable and depends on the seed, the duration and the focus only; the plan of a shorter run has
+the first faults of the longer one. All times are milliseconds since the start of the workload.
 """
 
 from __future__ import annotations
@@ -67,6 +67,44 @@ FAULT_KINDS: Final = (
     FaultKind("replica_gone", REPLICATED, ("replica",), (500, 5_000)),
 )
 KINDS: Final = {kind.name: kind for kind in FAULT_KINDS}
+
+
+@dataclass(frozen=True, slots=True)
+class Focus:
+    """What the plans of a campaign have in common. The defaults leave everything to the seed.
+
+    Raises ValueError if none of the faults can happen on the topology.
+    """
+
+    topology: TopologyName | None = None
+    faults: tuple[str, ...] = ()
+    """The only kinds of faults; empty for all kinds."""
+    replica_lag_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.topologies:
+            faults = " or ".join(self.faults)
+            raise ValueError(f"there is no {faults} on {self.topology or 'a topology'}")
+
+    @property
+    def topologies(self) -> tuple[TopologyName, ...]:
+        """The topologies to choose from: those on which a fault can happen."""
+        allowed = TOPOLOGIES if self.topology is None else (self.topology,)
+        return tuple(one for one in allowed if self.kinds(one))
+
+    def kinds(self, topology: TopologyName) -> list[FaultKind]:
+        """Returns the kinds of faults that can happen on a topology."""
+        wanted = self.faults or KINDS
+        return [kind for kind in FAULT_KINDS if topology in kind.topologies and kind.name in wanted]
+
+    def lag_ms(self, topology: TopologyName, drawn_ms: int) -> int:
+        """Returns how late replicas are, if the seed says `drawn_ms`."""
+        if COPIES[topology] == 1:
+            return 0
+        return drawn_ms if self.replica_lag_ms is None else self.replica_lag_ms
+
+
+EVERYTHING: Final = Focus()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +230,10 @@ JAVA_GROUP: Final = GroupPlan(
 )
 
 
-def make(seed: int, duration_ms: int) -> Plan:
+def make(seed: int, duration_ms: int, focus: Focus = EVERYTHING) -> Plan:
     """Returns the plan of a seed."""
     dice = Dice(seed, "setting")
-    topology = dice.one_of(TOPOLOGIES)
+    topology = dice.one_of(focus.topologies)
     brokers = dice.between(1, 3)
     topics = _topics(dice, topology)
     producers, groups = _producers(dice, topics), _groups(dice, topics)
@@ -213,13 +251,13 @@ def make(seed: int, duration_ms: int) -> Plan:
         duration_ms=duration_ms,
         topology=topology,
         brokers=brokers,
-        replica_lag_ms=0 if topology == "alone" else dice.one_of((0, 0, 20, 100, 1_500)),
+        replica_lag_ms=focus.lag_ms(topology, dice.one_of((0, 0, 20, 100, 1_500))),
         topics=(*topics, *copies),
         producers=producers,
         groups=groups,
         natives=natives,
         admins=_admins(Dice(seed, "admin"), topics, duration_ms),
-        faults=_faults(Dice(seed, "faults"), topology, brokers, duration_ms),
+        faults=_faults(Dice(seed, "faults"), focus.kinds(topology), brokers, duration_ms),
     )
 
 
@@ -305,8 +343,10 @@ def _admins(dice: Dice, topics: tuple[TopicPlan, ...], duration_ms: int) -> tupl
     return tuple(admins)
 
 
-def _faults(dice: Dice, topology: TopologyName, brokers: int, duration_ms: int) -> tuple[FaultPlan, ...]:
-    kinds = [kind for kind in FAULT_KINDS if topology in kind.topologies for _ in range(kind.weight)]
+def _faults(
+    dice: Dice, possible: Sequence[FaultKind], brokers: int, duration_ms: int
+) -> tuple[FaultPlan, ...]:
+    kinds = [kind for kind in possible for _ in range(kind.weight)]
     faults: list[FaultPlan] = []
     at_ms = FIRST_FAULT_MS
     while True:

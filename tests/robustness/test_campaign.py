@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.robustness import history, plan, report
-from tests.robustness.campaign import Passed, run_seeds, sources
+from tests.robustness.campaign import Passed, run_plans, sources
 from tests.robustness.command import main
 from tests.robustness.dice import Dice
 from tests.robustness.model_log import Model
@@ -40,10 +40,14 @@ class Runner:
         return path
 
 
+def plans_of(seeds: Iterable[int]) -> list[Plan]:
+    return [plan.make(seed, DURATION_MS) for seed in seeds]
+
+
 def campaign(folder: Path, runner: Runner, seeds: Iterable[int]) -> list[int]:
     said: list[str] = []
     passed = Passed(folder, "sources", DURATION_MS)
-    failed = run_seeds(seeds, DURATION_MS, runner, folder, passed, said.append)
+    failed = run_plans(plans_of(seeds), runner, folder, passed, said.append)
     assert len(said) == 2 * len(runner.ran)
     return failed
 
@@ -84,7 +88,7 @@ def test_a_run_that_does_not_end_fails(tmp_path: Path) -> None:
 
     said: list[str] = []
     passed = Passed(tmp_path, "sources", DURATION_MS)
-    assert run_seeds([1, 2], DURATION_MS, run, tmp_path, passed, said.append) == [2]
+    assert run_plans(plans_of([1, 2]), run, tmp_path, passed, said.append) == [2]
     assert "broker-1 does not serve" in said[-1]
 
 

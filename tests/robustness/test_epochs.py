@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from korvet.offsets.packing import offset_of
 from tests.robustness.story import LOSSY, Story
 
 VALIDATES: dict[str, Any] = {"validates": True}
@@ -86,6 +87,28 @@ def test_an_epoch_ends_before_its_lost_records_once_a_later_one_has_begun() -> N
         story = Story(LOSSY).sent("old", 6).polled("c", (6, "old"), epoch=1)
         story.sent("new", 6, "q", epoch=3).epoch_end(1, 1, end)
         assert story.end((6, "new")).violations() == kinds
+
+
+def test_a_later_epoch_may_have_the_offsets_of_lost_records() -> None:
+    story = Story(LOSSY).sent("old", 6).polled("c", (6, "old"), epoch=1).sent("new", 6, "q", epoch=2)
+    story.sent("newer", 7, "q", epoch=3).epoch_end(1, 1, 6).epoch_end(2, 2, 7)
+    assert story.end((6, "new"), (7, "newer")).violations() == set()
+
+
+def test_an_entry_of_a_redis_client_after_lost_records_may_belong_to_their_epoch() -> None:
+    lost, kept, new = offset_of("6-0"), offset_of("7-0"), offset_of("9-0")
+    story = Story(LOSSY).sent("old", lost).polled("c", (lost, "old"), epoch=1, **VALIDATES)
+    story.native_sent("native", "7-0").polled("c", (kept, "native"), epoch=1, **VALIDATES)
+    story.sent("new", new, "q", epoch=3).epoch_end(1, 1, kept + 1).end((kept, "native"), (new, "new"))
+    assert story.violations() == set()
+    assert story.notes() >= {"untold truncation", "wrong epoch end"}
+
+
+def test_an_epoch_whose_records_are_all_lost_ends_where_the_one_before_it_does() -> None:
+    for end, kinds in ((6, set()), (7, {"wrong epoch end"})):
+        story = Story(LOSSY).sent("kept", 5, epoch=1).sent("old", 6).polled("c", (6, "old"), epoch=2)
+        story.sent("new", 6, "q", epoch=3).epoch_end(2, 1, end)
+        assert story.end((5, "kept"), (6, "new")).violations() == kinds
 
 
 def test_epochs_of_records_that_were_read_count() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.robustness import plan
 from tests.robustness.dice import Dice
-from tests.robustness.plan import COPIES, FAULT_KINDS, KINDS, LAST_FAULT_BEFORE_END_MS, TOPOLOGIES
+from tests.robustness.plan import COPIES, FAULT_KINDS, KINDS, LAST_FAULT_BEFORE_END_MS, TOPOLOGIES, Focus
 
 SEEDS = range(300)
 DURATION_MS = 60_000
@@ -55,3 +55,22 @@ def test_runs_that_lose_nothing_keep_acks_of_the_primary_alone() -> None:
             assert not one.may_lose
         if not one.may_lose:
             assert {one.kept_acks(topic) for topic in one.topics} == {(1, -1)}
+
+
+def test_a_focus_limits_topology_faults_and_lag() -> None:
+    focus = Focus("sentinel", ("failover_lossy", "pause_primary"), 1_500)
+    plans = [plan.make(seed, DURATION_MS, focus) for seed in SEEDS]
+    assert {(one.topology, one.replica_lag_ms) for one in plans} == {("sentinel", 1_500)}
+    assert {fault.kind for one in plans for fault in one.faults} == set(focus.faults)
+
+
+def test_a_focus_on_faults_takes_the_topologies_that_have_them() -> None:
+    plans = [plan.make(seed, DURATION_MS, Focus(faults=("split_brain", "disk_full"))) for seed in SEEDS]
+    assert {one.topology for one in plans} == {"alone", "pair", "sentinel"}
+    assert all(one.faults for one in plans)
+    assert all(one.replica_lag_ms == 0 for one in plans if one.topology == "alone")
+
+
+def test_faults_that_a_topology_does_not_have_are_refused() -> None:
+    with pytest.raises(ValueError, match="no split_brain on cluster"):
+        Focus("cluster", ("split_brain",))

@@ -52,6 +52,7 @@ def end() -> None:
 def install() -> None:
     """Replace the functions of `time` and `os`."""
     time.monotonic = _monotonic(time.monotonic)
+    time.monotonic_ns = _monotonic_ns(time.monotonic_ns)
     time.perf_counter = _monotonic(time.perf_counter)
     time.clock_gettime = _of_clock(time.clock_gettime)  # type: ignore[assignment]
     time.time = _wall(time.time)
@@ -64,6 +65,14 @@ def _monotonic(real: Callable[[], float]) -> Callable[[], float]:
     def read() -> float:
         clock = _current.clock
         return real() if clock is None else _MONOTONIC_S + clock.time()
+
+    return read
+
+
+def _monotonic_ns(real: Callable[[], int]) -> Callable[[], int]:
+    def read() -> int:
+        clock = _current.clock
+        return real() if clock is None else int((_MONOTONIC_S + clock.time()) * 1e9)
 
     return read
 

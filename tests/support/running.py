@@ -1,4 +1,4 @@
-"""Runs a coroutine in an event loop of its own, within a deadline."""
+"""Runs a coroutine in an event loop of its own, within a deadline; and lets an event loop run."""
 
 from __future__ import annotations
 
@@ -21,3 +21,9 @@ def run(work: Coroutine[Any, Any, T]) -> T:
             return await work
 
     return asyncio.run(timed())
+
+
+async def turns() -> None:
+    """Let the event loop do all that is due, and what follows from that."""
+    for _ in range(10):
+        await asyncio.sleep(0)

@@ -1,4 +1,8 @@
-"""Truncations: consumers that validate leader epochs are told of records that were lost."""
+"""Truncations: consumers that validate leader epochs are told of records that were lost.
+
+Allowed is what docs/robustness.md lists under its limits: entries that Redis clients add to a promoted server
+before brokers use it belong to the former leader epoch, and hide the loss of what is before them.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,12 @@ def untold_truncations(facts: Facts) -> Iterator[Violation]:
                                 f"{short(record.value)}, and was not told"
                             )
                             yield Violation(
-                                "untold truncation", message, *partition, record.offset, (before, index)
+                                "untold truncation",
+                                message,
+                                *partition,
+                                record.offset,
+                                (before, index),
+                                is_note=_hides_a_loss(facts, partition, gone.offset, record.offset + 1),
                             )
                 case _:
                     pass
@@ -60,7 +69,8 @@ def epoch_ends(facts: Facts) -> Iterator[Violation]:
     """OffsetForLeaderEpoch answers an end that cuts off kept records, or none that cuts off lost ones.
 
     A leader may continue the log of an older epoch: then the epoch's end is above records of later ones. Only
-    records count that were acknowledged or read before, and lost ones only after a record of a later epoch.
+    records count that were acknowledged or read before. Lost ones count if their own epoch is asked for, as
+    by a consumer that has read them, and only after a record of a later epoch.
     """
     kept, lost = _known_epochs(facts)
     asked: dict[tuple[str, Partition, int], int] = {}
@@ -81,14 +91,28 @@ def epoch_ends(facts: Facts) -> Iterator[Violation]:
             wrong += [
                 one
                 for one in lost.get(partition, ())
-                if one.epoch <= event.answered < newest and one.index < began and one.offset < event.end
+                if one.epoch == event.epoch
+                and event.answered < newest
+                and one.index < began
+                and one.offset < event.end
             ]
             for one in wrong:
                 message = (
                     f"epoch {event.answered} ends at {event.end}; {short(one.value)} of epoch {one.epoch} is "
                     f"{'kept' if one in settled else 'lost'} at {one.offset}"
                 )
-                yield Violation("wrong epoch end", message, *partition, one.offset, (one.index, index))
+                is_note = one not in settled and _hides_a_loss(facts, partition, one.offset, event.end)
+                events = (one.index, index)
+                yield Violation("wrong epoch end", message, *partition, one.offset, events, is_note)
+
+
+def _hides_a_loss(facts: Facts, partition: Partition, lost: int, end: int) -> bool:
+    """Whether an entry of a Redis client is between a lost record and an offset."""
+    survivors = facts.survivors(partition) or {}
+    return any(
+        lost < offset < end and value in facts.sends and facts.sends[value].is_native
+        for value, offset in survivors.items()
+    )
 
 
 class Known(NamedTuple):

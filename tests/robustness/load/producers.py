@@ -27,7 +27,7 @@ PAUSE_S: Final = 0.02
 TRANSACTION_TIMEOUT_MS: Final = 20_000
 # After a record has timed out, an idempotent producer of librdkafka takes another epoch, and may write again
 # what it has in flight to other partitions. So no record should time out.
-MESSAGE_TIMEOUT_MS: Final = 120_000
+MESSAGE_TIMEOUT_MS: Final = 600_000
 FLUSH_TIMEOUT_S: Final = 60.0
 # Limits the repetitions of a step of a transaction.
 STEP_TIMEOUT_S: Final = 30.0

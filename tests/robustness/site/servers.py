@@ -27,9 +27,16 @@ if TYPE_CHECKING:
 
 START_TIMEOUT_S: Final = 20.0
 COMMAND_TIMEOUT_S: Final = 5.0
+# A second of silence is common on a busy machine, and sentinels would replace a primary that no fault hit.
+DOWN_AFTER_MS: Final = 2_000
 # Sentinels find each other by greetings, and demote a former primary after four of them. A sentinel that did
 # not run for its trigger does nothing for 30 s, and the machine is busy.
-SENTINEL_TIMES_MS: Final = {"publish-period": 300, "info-period": 1_000, "tilt-trigger": 60_000}
+SENTINEL_TIMES_MS: Final = {
+    "ping-period": 300,
+    "publish-period": 300,
+    "info-period": 1_000,
+    "tilt-trigger": 60_000,
+}
 
 
 class Process:
@@ -168,7 +175,7 @@ class Sentinel(Process):
             "sentinel announce-ip 127.0.0.1",
             f"sentinel announce-port {self.gate.port}",
             f"sentinel monitor {service} 127.0.0.1 {primary.gate.port} {quorum}",
-            f"sentinel down-after-milliseconds {service} 1000",
+            f"sentinel down-after-milliseconds {service} {DOWN_AFTER_MS}",
             f"sentinel failover-timeout {service} 2000",
         )
         config = self.folder / "sentinel.conf"

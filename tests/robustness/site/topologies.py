@@ -77,12 +77,12 @@ class Topology(ABC):
 
     def replica(self, number: int = 0) -> DataServer:
         """A replica of a primary. Waits until there is one with a complete copy."""
-        primary = self.primary(number)
 
         def found() -> DataServer | None:
+            primary = self.primary(number)
             return next((server for server in self.servers if server.follows(primary)), None)
 
-        return until(found, CHANGE_TIMEOUT_S, f"a replica follows {primary.name}")
+        return until(found, CHANGE_TIMEOUT_S, f"a replica follows primary {number}")
 
     @abstractmethod
     def fail_over(self, number: int) -> None:
