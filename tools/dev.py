@@ -37,8 +37,8 @@ TEST_MODULE = "KORVET_TEST_MODULE"
 # Suites that --all runs twice, with and without the server module.
 WITHOUT_MODULE = ("storage", "faults")
 HEARTBEAT_S = 20.0
-# Versions of Spark that --all tests besides .venv's.
-OTHER_SPARKS = ("3.5", "4.0", "4.1")
+# Runs of tools.spark_versions that --all adds to the tests with .venv's Spark.
+OTHER_SPARKS = ("3.5", "4.0", "4.1", "connect")
 FORMAT_MODULE = "pyspark_korvet.py"
 # Files that the installed project depends on. Its Python modules are used in place.
 INPUTS = (
@@ -145,7 +145,7 @@ def test(arguments: list[str]) -> int:
     status = 0
     for module, selection in test_runs(arguments, environ.get(TEST_MODULE)):
         paths = [str(ROOT / "tests" / name) if is_suite(name) else name for name in selection]
-        command = [PYTHON, "-m", "pytest", *side_by_side, *paths]
+        command = [str(PYTHON), "-m", "pytest", *side_by_side, *paths]
         if module:
             say(f"tests with {TEST_MODULE}={module}: {' '.join(selection)}")
             environ = {**environ, TEST_MODULE: module}
@@ -153,9 +153,8 @@ def test(arguments: list[str]) -> int:
         if status == INTERRUPTED:
             break
     if status != INTERRUPTED and runs_other_sparks(arguments):
-        for tool in (["spark_connect"], ["spark_versions", *OTHER_SPARKS]):
-            command = [PYTHON, "-m", f"tools.{tool[0]}", *tool[1:]]
-            status = subprocess.run(command, cwd=ROOT, env=environ, check=False).returncode or status
+        command = [str(PYTHON), "-m", "tools.spark_versions", *OTHER_SPARKS]
+        status = subprocess.run(command, cwd=ROOT, env=environ, check=False).returncode or status
     if failed:
         say(f"failed before the tests: {', '.join(failed)} (see above)")
     return status or int(bool(failed))

@@ -1,91 +1,214 @@
-"""Runs the Spark tests with other versions of Spark than .venv's.
+"""Runs the Spark tests with each version of Spark, and once more through Spark Connect.
 
-    ./dev run python -m tools.spark_versions 3.5 4.0
+    ./dev run python -m tools.spark_versions                        all of RUNS
+    ./dev run python -m tools.spark_versions 4.0 connect            some of them
+    ./dev run python -m tools.spark_versions 4.0 test_source        some files of tests/spark
+    ./dev run python -m tools.spark_versions --named                only the tests that say what works
 
-Each version has an environment of its own in .cache/spark: its PySpark, before the packages of .venv. A file
-of tests that has passed with the same sources does not run again. Output and results are in
+A version other than .venv's has an environment of its own in .cache/spark: its PySpark, before the packages
+of .venv. A file of tests that has passed with the same sources does not run again. Output and results are in
 build/spark-versions.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+from xml.etree import ElementTree
 
 from tools import dev
+from tools.spark_capabilities import tests_named_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "build" / "spark-versions"
-EXPRESSIONS_ONLY = "3.5"
-EXPRESSIONS = "test_expressions"
-# Exit status of pytest without tests.
-NO_TESTS = 5
-RELEASES = {EXPRESSIONS_ONLY: "3.5.9", "4.0": "4.0.0", "4.1": "4.1.4"}
-# What the results depend on.
-SOURCES = ("spark/**/*.py", "offsets/**/*.py", "tests/spark/*.py", "pyspark_korvet.py", "pyproject.toml")
+ROOT: Final = Path(__file__).resolve().parents[1]
+TESTS: Final = ROOT / "tests" / "spark"
+RESULTS: Final = ROOT / "build" / "spark-versions"
+# The files for a Spark without data sources in Python; they need no conftest.py.
+WITHOUT_DATA_SOURCES: Final = ("test_expressions", "test_connector_expressions", "test_spark_3_5")
+NAMED: Final = "--named"
+PASSED, FAILED, SKIPPED, REFUSED = "passed", "failed", "skipped", "refused"
+# Exit statuses of a pytest that ran what was asked: all passed, some failed, there is no test.
+COMPLETE: Final = frozenset({0, 1, 5})
+# Korvet's part that runs in Spark. The results depend on it.
+PRODUCT: Final = ("spark/**/*.py", "spark/**/*.java", "offsets/**/*.py", "pyspark_korvet.py")
+_IMPORTED: Final = re.compile(r"^\s*from (tests\.[\w.]+) import ", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The tests with one PySpark: with `release`, or with .venv's if it is None."""
+
+    name: str
+    release: str | None = None
+    connect: bool = False
+    data_sources: bool = True
+
+    def suites(self) -> tuple[str, ...]:
+        """The names of the files of tests."""
+        if not self.data_sources:
+            return WITHOUT_DATA_SOURCES
+        return tuple(sorted(path.stem for path in TESTS.glob("test_*.py")))
+
+
+RUNS: Final = {
+    run.name: run
+    for run in (
+        Run("3.5", "3.5.9", data_sources=False),
+        Run("4.0", "4.0.0"),
+        Run("4.1", "4.1.4"),
+        Run("4.2"),
+        Run("connect", connect=True),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """The outcomes of the tests of a file with the present sources. whole: all its tests have run."""
+
+    outcomes: dict[str, str]
+    whole: bool
+
+    @property
+    def passed(self) -> bool:
+        """Whether no test failed."""
+        return FAILED not in self.outcomes.values()
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the Spark tests with the versions named. Returns the exit status."""
-    unknown = [version for version in arguments if version not in RELEASES]
+    """Run the files of tests named, or all, in the runs named, or all. Returns the exit status."""
+    known = {suite for run in RUNS.values() for suite in run.suites()}
+    unknown = [word for word in arguments if word not in {NAMED, *RUNS, *known}]
     if unknown:
-        sys.stderr.write(f"no version {', '.join(unknown)}; there are {', '.join(RELEASES)}\n")
+        sys.stderr.write(f"no run and no file of tests {', '.join(unknown)}; runs are {', '.join(RUNS)}\n")
         return 2
-    results = [run(version, name) for version in arguments or RELEASES for name in suites(version)]
-    return int(not all(results))
+    runs = [RUNS[word] for word in arguments if word in RUNS] or [*RUNS.values()]
+    chosen = {word for word in arguments if word in known} or known
+    whole = NAMED not in arguments
+    failed = [run for run in runs if not passes(run, chosen.intersection(run.suites()), whole=whole)]
+    return int(bool(failed))
 
 
-def suites(version: str) -> list[str]:
-    """The names of the files of tests for a version."""
-    if version == EXPRESSIONS_ONLY:
-        return [EXPRESSIONS]
-    return sorted(path.stem for path in (ROOT / "tests" / "spark").glob("test_*.py"))
+def passes(run: Run, suites: Iterable[str], *, whole: bool) -> bool:
+    """Run files of tests in one process, except those that have passed. Returns whether none failed.
 
-
-def run(version: str, suite: str) -> bool:
-    """Run a file of tests, unless it has passed with these sources before. Returns whether it passed."""
-    folder, digest = RESULTS / version, digest_of(sources())
-    folder.mkdir(parents=True, exist_ok=True)
-    passed_with, output = folder / f"{suite}.passed", folder / f"{suite}.txt"
-    if passed_with.exists() and passed_with.read_text() == digest:
+    whole: all their tests, not only those that say what works.
+    """
+    pending = [suite for suite in sorted(suites) if not has_passed(run, suite, whole=whole)]
+    if not pending:
         return True
-    python = environment(version)
+    folder = RESULTS / run.name
+    folder.mkdir(parents=True, exist_ok=True)
+    output, junit = folder / f"{pending[0]}.txt", folder / f"{pending[0]}.xml"
+    junit.unlink(missing_ok=True)
+    python = environment(run.release) if run.release else Path(sys.executable)
     environ = {**os.environ, "PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
-    command = [*pytest_of(version, python), f"tests/spark/{suite}.py"]
+    if run.connect:
+        environ["KORVET_TEST_CONNECT"] = "1"
+    command = [*pytest_command(run, pending, python, whole=whole), f"--junitxml={junit}"]
+    digests = {suite: digest_of(sources_of(suite)) for suite in pending}
     with output.open("w") as file:
         done = subprocess.run(command, cwd=ROOT, env=environ, stdout=file, stderr=file, check=False)
-    # A file that is skipped as a whole has no test.
-    passed = done.returncode in {0, NO_TESTS}
-    dev.say(f"Spark {version}, {suite}: {'passed' if passed else f'FAILED, see {output}'}")
-    if passed:
-        passed_with.write_text(digest)
-    return passed
+    if done.returncode not in COMPLETE or not junit.exists():
+        dev.say(f"Spark {run.name}: pytest ended with status {done.returncode}, see {output}")
+        return False
+    outcomes = read_outcomes(junit.read_text("utf-8"))
+    for suite, digest in digests.items():
+        found = {test: outcome for test, outcome in outcomes.items() if test.startswith(f"{suite}::")}
+        before = results_of(run, suite)
+        if before:
+            found = {**before.outcomes, **found}
+        note = {"sources": digest, "whole": whole or bool(before and before.whole), "outcomes": found}
+        _note(run, suite).write_text(json.dumps(note, indent=1))
+    failed = [test for test, outcome in outcomes.items() if outcome == FAILED]
+    dev.say(
+        f"Spark {run.name}, {len(pending)} files: {f'FAILED {failed}, see {output}' if failed else 'passed'}"
+    )
+    return not failed
 
 
-def pytest_of(version: str, python: Path) -> list[str]:
-    """The command of pytest for a version."""
-    command = [str(python), "-m", "pytest", "-p", "no:cacheprovider"]
-    if version == EXPRESSIONS_ONLY:
+def has_passed(run: Run, suite: str, *, whole: bool) -> bool:
+    """Whether a file of tests, or what it has of those that say what works, has passed with these sources."""
+    if not whole and not tests_named_in(suite):
+        return True
+    results = results_of(run, suite)
+    return results is not None and results.passed and (results.whole or not whole)
+
+
+def results_of(run: Run, suite: str) -> Results | None:
+    """The results of a file of tests, if it has run with these sources."""
+    path = _note(run, suite)
+    noted = json.loads(path.read_text()) if path.exists() else {}
+    if noted.get("sources") != digest_of(sources_of(suite)):
+        return None
+    return Results(noted["outcomes"], noted["whole"])
+
+
+def _note(run: Run, suite: str) -> Path:
+    return RESULTS / run.name / f"{suite}.json"
+
+
+def read_outcomes(text: str) -> dict[str, str]:
+    """The outcome of each test in JUnit's XML: PASSED, FAILED, or SKIPPED or REFUSED with `: ` and a text.
+
+    A refusal is a message that the test recorded as the property `refused`. A file that is skipped as a whole
+    has no outcome.
+    """
+    return {
+        f"{case.attrib['classname'].rpartition('.')[2]}::{case.attrib['name']}": _outcome(case)
+        for case in ElementTree.fromstring(text).iter("testcase")
+        if case.attrib["classname"]
+    }
+
+
+def _outcome(case: ElementTree.Element) -> str:
+    if case.find("failure") is not None or case.find("error") is not None:
+        return FAILED
+    skipped = case.find("skipped")
+    if skipped is not None:
+        return f"{SKIPPED}: {skipped.attrib.get('message', '')}"
+    for noted in case.iter("property"):
+        if noted.attrib["name"] == REFUSED:
+            return f"{REFUSED}: {noted.attrib['value']}"
+    return PASSED
+
+
+def pytest_command(run: Run, suites: Iterable[str], python: Path, *, whole: bool) -> list[str]:
+    """The command of pytest. Of the long tests, only those that say what works run."""
+    # JUnit's older format has the properties of tests.
+    command = [str(python), "-m", "pytest", "-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
+    for suite in suites:
+        path = f"tests/spark/{suite}.py"
+        command += [*([path] if whole else []), *(f"{path}::{test}" for test in tests_named_in(suite))]
+    if not run.data_sources:
         # The conftest.py files need data sources in Python. This Spark warns about itself with recent
         # versions of Python's libraries.
         return [*command, "--noconftest", "-p", "tests.spark.plain_session", "-W", "ignore"]
-    # PySpark 4.0 and 4.1 leave sockets to the garbage collector.
-    quiet = ["-W", "ignore::pytest.PytestUnraisableExceptionWarning", "-W", "ignore::ResourceWarning"]
-    return [*command, *quiet]
+    if run.release:
+        # PySpark 4.0 and 4.1 leave sockets to the garbage collector.
+        command += ["-W", "ignore::pytest.PytestUnraisableExceptionWarning", "-W", "ignore::ResourceWarning"]
+    return command
 
 
-def environment(version: str) -> Path:
-    """Return the Python of a version's environment, created if it is missing. Raises SetupError."""
-    release = RELEASES[version]
+def installed(run: Run) -> str:
+    """Return the version of a run's PySpark."""
+    return run.release or version("pyspark")
+
+
+def environment(release: str) -> Path:
+    """Return the Python of a PySpark's environment, created if it is missing. Raises SetupError."""
     folder = ROOT / ".cache" / "spark" / release
     python, made = folder / "bin" / "python", folder / "made"
     packages = sysconfig.get_path("purelib")
@@ -107,16 +230,31 @@ def environment(version: str) -> Path:
     return python
 
 
-def sources() -> list[Path]:
-    """The files that the results depend on."""
-    return sorted(path for pattern in SOURCES for path in ROOT.glob(pattern))
+def product() -> list[Path]:
+    """The files of PRODUCT."""
+    return sorted(path for pattern in PRODUCT for path in ROOT.glob(pattern))
+
+
+def sources_of(suite: str) -> list[Path]:
+    """The files that the results of a file of tests depend on: the product, and the modules of tests/ that it
+    imports, also indirectly.
+    """
+    found: set[Path] = set()
+    waiting = [TESTS / f"{suite}.py", TESTS / "conftest.py", TESTS / "plain_session.py"]
+    while waiting:
+        path = waiting.pop()
+        if path not in found and path.is_file():
+            found.add(path)
+            modules = _IMPORTED.findall(path.read_text("utf-8"))
+            waiting += [ROOT.joinpath(*module.split(".")).with_suffix(".py") for module in modules]
+    return [*product(), ROOT / "pyproject.toml", *sorted(found)]
 
 
 def digest_of(files: Iterable[Path]) -> str:
     """Return a hash of files with their names."""
     digest = hashlib.sha256()
     for path in files:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+        digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 
