@@ -39,7 +39,7 @@ class RedisLoad:
             until(
                 lambda producer=producer, goal=goal: len(producer.acknowledged) >= goal,
                 60,
-                f"{producer.name} gets on; korvet's log:\n{self.server.tail()}",
+                lambda producer=producer: f"{producer.name} gets on; korvet's log:\n{self.server.tail()}",
             )
         committed = dict(self.member.seen.committed)
         until(
@@ -51,7 +51,11 @@ class RedisLoad:
                 and len(self.member.seen.committed) == 2
             ),
             60,
-            f"commits get on: {self.member.seen.commit_errors}; korvet's log:\n{self.server.tail()}",
+            lambda: (
+                f"commits get on after {committed}: {self.member.seen.committed}, "
+                f"{self.member.seen.commit_errors}, {self.member.errors}, assigned {self.member.partitions}; "
+                f"korvet's log:\n{self.server.tail()}"
+            ),
         )
 
     def finish(self) -> None:

@@ -25,15 +25,18 @@ def patient(limit: float) -> float:
     return limit * _PATIENCE
 
 
-def until(check: Callable[[], T | None], timeout_s: float, what: str) -> T:
-    """Call `check` until it returns something true; the failure's message has its last result."""
+def until(check: Callable[[], T | None], timeout_s: float, what: str | Callable[[], str]) -> T:
+    """Call `check` until it returns something true; the failure's message has its last result, and what
+    `what` returns then if it is a function.
+    """
     deadline = time.monotonic() + timeout_s * _PATIENCE
     while True:
         answer = check()
         if answer:
             return answer
         if time.monotonic() > deadline:
-            raise DeadlineMissed(f"not within {timeout_s * _PATIENCE:g} s: {what} (last answer: {answer!r})")
+            said = what if isinstance(what, str) else what()
+            raise DeadlineMissed(f"not within {timeout_s * _PATIENCE:g} s: {said} (last answer: {answer!r})")
         time.sleep(POLL_INTERVAL_S)
 
 

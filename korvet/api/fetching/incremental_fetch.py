@@ -139,7 +139,8 @@ class IncrementalFetch:
         elif log is not None and not partition.size_bytes and partition.listened_log is log:
             state = log.state
             is_advertised = (
-                partition.offset == state.high_watermark == partition.advertised_high_watermark
+                state.refusal is None
+                and partition.offset == state.high_watermark == partition.advertised_high_watermark
                 and partition.advertised_log_start == state.log_start
             )
             if is_advertised and (not self._is_committed or state.last_stable_offset_is_current):

@@ -112,8 +112,10 @@ class FetchedPartition:
         self.size_bytes = sum(map(len, batches))
 
     def is_at_end(self, state: LogState, *, is_committed: bool) -> bool:
-        """Whether the log holds nothing more for this reader yet, as far as this broker knows."""
-        if not state.knows_watermark:
+        """Whether the log holds nothing more for this reader yet, as far as this broker knows. A closed log
+        has no end: it has to be located again.
+        """
+        if state.refusal is not None or not state.knows_watermark:
             return False
         if not is_committed:
             return state.high_watermark <= self.offset <= state.log_end

@@ -392,7 +392,7 @@ class PendingFetch(Deadline):
             partition
             for partition in self._strategy.partitions
             if (log := partition.log) is not None
-            and (not partition.is_at_end(log.state, is_committed=is_committed) or log.closed)
+            and not partition.is_at_end(log.state, is_committed=is_committed)
         ]
 
     def time_over(self) -> None:

@@ -19,11 +19,12 @@ _WOKEN_AT_ONCE: Final = 16
 class Listeners:
     """The callbacks of one log, woken in the order in which they were added."""
 
-    __slots__ = ("_added", "_name", "_waking")
+    __slots__ = ("_added", "_closed", "_name", "_waking")
 
     def __init__(self, name: str) -> None:
         """`name`: the log's name in error messages."""
         self._name = name
+        self._closed = False
         self._added: dict[Callable[[], None], None] = {}
         # Listeners that have yet to be called for the latest change.
         self._waking: dict[Callable[[], None], None] = {}
@@ -32,8 +33,11 @@ class Listeners:
         return bool(self._added)
 
     def add(self, callback: Callable[[], None]) -> None:
-        """Call `callback` after each change, until `remove`."""
-        self._added[callback] = None
+        """Call `callback` after each change, until `remove`; soon and only once after `close`."""
+        if self._closed:
+            asyncio.get_running_loop().call_soon(callback)
+        else:
+            self._added[callback] = None
 
     def remove(self, callback: Callable[[], None]) -> None:
         """Cease to call `callback`. It is no error if it was not added."""
@@ -66,6 +70,7 @@ class Listeners:
 
     def close(self) -> None:
         """Remove all listeners and call each of them a last time, at once."""
+        self._closed = True
         listeners = list(self._added)
         self._added.clear()
         self._waking.clear()

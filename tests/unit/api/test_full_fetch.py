@@ -175,6 +175,27 @@ def test_partitions_are_read_in_the_order_of_the_request(scene: Scene) -> None:
     assert scene.read == [2, 0, 1]
 
 
+def test_a_log_that_was_closed_during_a_read_is_located_again() -> None:
+    """Also if the read ends after the time of the request: nothing reports changes of a closed log."""
+    scene = Scene(partitions=1)
+    asked = request((0, END))
+    assert scene.ask(asked) == expected(scene, asked)
+    scene.logs[0].grow()
+    fetch, answers = scene.fetch, []
+    assert fetch is not None
+    fetch.start(FetchParams.of(VERSION, asked, 100), answers.append)
+    (done,) = scene.logs[0].reads
+    scene.logs[0].log_end = END
+    scene.logs[0].close()
+    scene.clock.advance(scene.clock.now_s + 2)
+    done(Fetched(b"", 0, -1, -1, END, 0, END))
+    assert len(answers) == 1
+    successor = scene.logs[0] = Log()
+    successor.grow()
+    scene.ask(asked)
+    assert scene.read == [0]
+
+
 @pytest.mark.parametrize(
     ("asked", "version", "is_committed"),
     [

@@ -15,6 +15,7 @@ from korvet.api.fetching.params import FetchParams
 from korvet.api.fetching.partition import FetchedPartition
 from korvet.api.fetching.response import encode_response
 from korvet.api.fetching.sessions import FetchSessions
+from korvet.storage.log.values import Fetched
 from tests.unit.api.test_deadlines import Clock
 from tests.unit.api.test_pending_fetch import RECORDS, VERSION, Log, request
 
@@ -99,6 +100,27 @@ def test_a_forgotten_partition_does_not_return_after_a_throttled_response(scene:
     # The response without partitions is throttled, which takes nothing back.
     assert scene.client.fetch_state.empty_throttled_response() == scene.nothing
     assert scene.idle_fetch() == scene.nothing
+
+
+def test_a_log_that_was_closed_during_a_read_is_located_again(scene: Scene) -> None:
+    """Also if the read ends after the time of the request: nothing reports changes of a closed log."""
+    log = scene.logs[0]
+    log.grow()
+    scene.fetch()
+    log.log_end -= 1
+    (done,) = log.reads
+    log.close()
+    scene.clock.advance(scene.clock.now_s + 2)
+    done(Fetched(b"", 0, -1, -1, log.log_end, 0, log.log_end))
+    scene.answers.clear()
+    successor = scene.logs[0] = Log()
+    successor.grow()
+    scene.fetch()
+    (done,) = successor.reads
+    done(Fetched(RECORDS, 1, -1, -1, successor.log_end, 0, successor.log_end))
+    (body,) = scene.answers
+    assert body is not None
+    assert RECORDS in body
 
 
 class CachedLog(Log):

@@ -18,6 +18,7 @@ from korvet.api.fetching.pending_fetch import PendingFetch
 from korvet.api.fetching.response import encode_response
 from korvet.protocol import registry
 from korvet.protocol.fetch_request import FetchRequest, FetchTopic
+from korvet.storage.errors import FencedEpoch, StorageError
 from korvet.storage.log.counts import TopicCounts
 from korvet.storage.log.values import Fetched
 from tests.unit.api.test_deadlines import Clock
@@ -43,8 +44,7 @@ class Log:
     """A log without a tail cache. The test completes its reads."""
 
     leader_epoch = 0
-    closed = False
-    refusal = None
+    refusal: StorageError | None = None
     log_start = 0
     last_stable_offset_is_current = True
     knows_watermark = True
@@ -53,11 +53,15 @@ class Log:
     def __init__(self) -> None:
         self.log_end = 10
         self.listeners: dict[Callable[[], None], None] = {}
-        self.reads: list[Callable[[Fetched], None]] = []
+        self.reads: list[Callable[[Fetched | StorageError], None]] = []
 
     @property
     def state(self) -> Log:
         return self
+
+    @property
+    def closed(self) -> bool:
+        return self.refusal is not None
 
     @property
     def high_watermark(self) -> int:
@@ -70,7 +74,7 @@ class Log:
     def cached(self, *_: Any, **__: Any) -> None:
         return None
 
-    def read(self, offset: int, max_bytes: int, done: Callable[[Fetched], None]) -> None:
+    def read(self, offset: int, max_bytes: int, done: Callable[[Fetched | StorageError], None]) -> None:
         self.reads.append(done)
 
     def listen(self, callback: Callable[[], None]) -> None:
@@ -86,6 +90,12 @@ class Log:
     def grow(self) -> None:
         self.log_end += 1
         self.change()
+
+    def close(self) -> None:
+        self.refusal = FencedEpoch("another broker leads it")
+        listeners, self.listeners = list(self.listeners), {}
+        for callback in listeners:
+            callback()
 
 
 class Seen(NamedTuple):
