@@ -49,6 +49,10 @@ class Member:
         # Partitions with records that the client has fetched and would not return, and where to go on.
         self._skipped: dict[tuple[str, int], int] = {}
         self._polled: list[Record] = []
+        self.is_torn = False
+        """Whether partitions were revoked after the last poll had returned records: others may read these
+        records, or the member itself reads them again, and the group takes no offsets for them.
+        """
         self._txn: str | None = None
         config: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
@@ -81,6 +85,7 @@ class Member:
         self._note_assignment("rebalance")
 
     def _on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        self.is_torn |= bool(self._polled)
         for each in partitions:
             self._positions.pop((each.topic, each.partition), None)
             self._skipped.pop((each.topic, each.partition), None)
@@ -99,7 +104,7 @@ class Member:
 
     def poll(self, txn: str | None = None) -> tuple[Record, ...]:
         """Read what arrives within a moment."""
-        self._txn = txn
+        self._txn, self.is_torn = txn, False
         records: list[Record] = []
         deadline = time.monotonic() + POLL_S
         while len(records) < POLL_RECORDS:
@@ -121,6 +126,12 @@ class Member:
         for (topic, partition), offset in self._skipped.items():
             self.client.seek(TopicPartition(topic, partition, offset))
         self._skipped.clear()
+
+    def read_again(self) -> None:
+        """Go back to the committed positions."""
+        self._positions.clear()
+        self._skipped = dict.fromkeys(self._assigned, OFFSET_STORED)
+        self._note_assignment("seek")
 
     def _note_polled(self) -> None:
         """Record what was read since the last time."""
@@ -231,7 +242,7 @@ class CopyWorker(Worker):
             member = Member(self._recorder, self._bootstrap, process, self._plan, "range")
             try:
                 session.initialize()
-                # After an abort, the successor begins at the committed offsets.
+                # After a record failed, the successor begins at the committed offsets.
                 while not self.closing.is_set() and not session.failed:
                     self._copy(session, member)
             except (Abandoned, KafkaException) as error:
@@ -246,10 +257,13 @@ class CopyWorker(Worker):
                 session.send(self._copies_to, 0, "copy", record.value)
                 self.progress += 1
 
-        def consumed() -> Consumed:
+        def consumed() -> Consumed | None:
+            if member.is_torn:
+                return None
             return Consumed(self._plan.name, member.places(), member.client.consumer_group_metadata())
 
-        session.transaction(fill, "commit", consumed)
+        if not session.transaction(fill, "commit", consumed):
+            member.read_again()
 
 
 class MemberWorker(Worker):

@@ -132,11 +132,13 @@ class Session:
             raise Abandoned
 
     def transaction(
-        self, fill: Callable[[str], None], end: str, consumed: Callable[[], Consumed] | None = None
-    ) -> None:
-        """Begin a transaction, fill it, and end it by `end`, or by an abort if a record failed.
+        self, fill: Callable[[str], None], end: str, consumed: Callable[[], Consumed | None] | None = None
+    ) -> bool:
+        """Begin a transaction, fill it, and end it by `end`, or by an abort if a record failed. Returns
+        whether it is committed.
 
-        A commit includes what was consumed. Raises Abandoned, or the client's KafkaException.
+        A commit includes what was consumed; if that is None, the transaction is aborted. Raises Abandoned, or
+        the client's KafkaException.
         """
         self._serial += 1
         self._txn, self.failed = f"{self._process}/{self._serial}", 0
@@ -147,16 +149,16 @@ class Session:
             fill(self._txn)
             self.flush()
             if self.failed:
-                self.end("abort")
-            elif consumed is None:
-                self.end(end)
-            else:
-                self._commit_with(consumed())
+                return self.end("abort")
+            if consumed is None:
+                return self.end(end)
+            found = consumed()
+            return self.end("abort") if found is None else self._commit_with(found)
         finally:
             self._txn = None
 
-    def _commit_with(self, consumed: Consumed) -> None:
-        """Commit the transaction with offsets."""
+    def _commit_with(self, consumed: Consumed) -> bool:
+        """Commit the transaction with offsets. Returns whether it is committed."""
         offsets = as_partitions(consumed.places)
         try:
             self._within_limit(
@@ -166,9 +168,8 @@ class Session:
             if not error.args[0].txn_requires_abort():
                 raise
             # For example, the member has been replaced.
-            self.end("abort")
-        else:
-            self.end("commit", group=consumed.group, offsets=consumed.places)
+            return self.end("abort")
+        return self.end("commit", group=consumed.group, offsets=consumed.places)
 
     def _within_limit(self, step: Callable[[float], Any]) -> None:
         """Repeat a step, and leave it behind on its thread if it hangs.
@@ -193,8 +194,10 @@ class Session:
             _LEFT_BEHIND.append(self.client)
             raise Abandoned("a step hangs") from error
 
-    def end(self, action: str, **fields: Any) -> None:
-        """Commit or abort the transaction. Raises KafkaException."""
+    def end(self, action: str, **fields: Any) -> bool:
+        """Commit or abort the transaction; abort it if it can only be aborted. Returns whether it is
+        committed. Raises KafkaException.
+        """
         self._step(action, "invoke", **fields)
         try:
             _repeated(self.client.commit_transaction if action == "commit" else self.client.abort_transaction)
@@ -202,9 +205,9 @@ class Session:
             self._step(action, "info", error=str(error), **fields)
             if action == "abort" or not error.args[0].txn_requires_abort():
                 raise
-            self.end("abort")
-        else:
-            self._step(action, "ok", **fields)
+            return self.end("abort")
+        self._step(action, "ok", **fields)
+        return action == "commit"
 
     def _step(self, action: str, type_: str, **fields: Any) -> None:
         where = {"txn": self._txn, "transactional_id": self._plan.name, "action": action}
