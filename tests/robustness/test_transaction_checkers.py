@@ -138,5 +138,8 @@ def test_a_value_is_copied_once() -> None:
     assert story.violations() == {"repeated copy"}
     story = copies("commit", "commit").end((5, "a"), (6, "a"), (10, "copy-0"), (11, "copy-1"))
     assert "repeated copy" not in story.violations()
+    # The first place was deleted or compacted.
+    story = copies("commit", "commit").polled("m", (5, "a"), (6, "a"))
+    assert "repeated copy" not in story.end((6, "a"), (10, "copy-0"), (11, "copy-1")).violations()
     story = copies("abort", "commit").end((5, "a"), (11, "copy-1"), hidden=[(10, "copy-0")])
     assert story.violations() == set()
