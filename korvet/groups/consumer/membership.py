@@ -348,8 +348,10 @@ class ConsumerMembership:
         """Whether it is time to search for the topics of an expression; not too often."""
         if known is None:
             return True
-        age_ms = self._context.now_ms - known.timestamp
-        return known.metadata_version != version and age_ms >= self._context.config.regex_refresh_interval_ms
+        interval_ms = self._context.config.regex_refresh_interval_ms
+        # A search in the future was before the clock was set back.
+        is_recent = 0 <= self._context.now_ms - known.timestamp < interval_ms
+        return known.metadata_version != version and not is_recent
 
     def _resolve(self, draft: Draft, regex: str, may_describe: Callable[[str], bool] | None) -> bool:
         """Whether a search has found other topics of the expression; a later heartbeat may find more."""
