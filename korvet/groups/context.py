@@ -73,13 +73,15 @@ class Context:
         group = self.groups.get(group_id)
         return group if isinstance(group, Group) else None
 
-    def release(self, group: Group, error: ErrorCode) -> None:
-        """Answer all requests that wait for this group and disarm its timeouts; the next outcome has the
-        replies.
-        """
+    def answer_all(self, group: Group, error: ErrorCode) -> None:
+        """Answer all requests that wait for this group; the next outcome has the replies."""
         for member in group.members.values():
             self.answer_join(group, member, JoinReply(error, member.member_id))
             self.answer_sync(member, SyncReply(error))
+
+    def release(self, group: Group, error: ErrorCode) -> None:
+        """`answer_all`, and disarm the group's timeouts."""
+        self.answer_all(group, error)
         sessions = [member.session for member in group.members.values()]
         for deadline in (*sessions, *group.pending_joins.values(), group.join_deadline, group.sync_deadline):
             if deadline is not None:

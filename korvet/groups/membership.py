@@ -494,6 +494,14 @@ class Membership:
         if len(group.members) > self._context.config.max_size:
             self._prepare_rebalance(group)
 
+    def keep_sessions(self, group: Group) -> None:
+        """Start a session for each member without one: the session of a member that waits for a reply may
+        have ended, and the reply may not be sent.
+        """
+        for member in group.members.values():
+            if member.session is None or not member.session.is_armed:
+                self._arm_session(group, member, member.session_timeout_ms)
+
     def _expire_pending(self, group: Group, member_id: str) -> None:
         """The owner of a member id has not returned with it in time."""
         is_present = self._context.groups.get(group.group_id) is group

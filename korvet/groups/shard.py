@@ -293,15 +293,14 @@ class GroupShard:
 
     def discard(self, outcome: Outcome, tokens: Iterable[Token] = ()) -> None:
         """Forget an outcome whose records are not replayed, and these requests if they wait."""
-        for key, value in outcome.records:
-            group = self._context.classic(key.group) if isinstance(key, GroupMetadataKey) else None
-            if group is not None and value in group.unconfirmed:
-                group.unconfirmed.remove(value)
-        keys = (key for key, _ in outcome.records)
-        for group_id in {key.group for key in keys if isinstance(key, GroupRecordKey | GroupMemberKey)}:
+        kinds = GroupRecordKey | GroupMemberKey | GroupMetadataKey
+        for group_id in {key.group for key, _ in outcome.records if isinstance(key, kinds)}:
             kept = self._context.groups.get(group_id)
             if isinstance(kept, ConsumerGroup):
                 self._consumers.keep_sessions(kept)
+            elif kept is not None:
+                kept.unconfirmed.clear()
+                self._membership.keep_sessions(kept)
         for token in tokens:
             self._context.forget(token)
 

@@ -195,7 +195,8 @@ class ConsumerMembership:
         self._context.records += draft.records
         former = self._context.classic(request.group_id)
         if former is not None:
-            self._context.release(former, ErrorCode.rebalance_in_progress)
+            # Its timeouts run on until the records are replayed: they may be discarded.
+            self._context.answer_all(former, ErrorCode.rebalance_in_progress)
             for other in draft.group.members.values():
                 self.arm_session(request.group_id, other)
         self.arm_session(request.group_id, member)
@@ -338,8 +339,9 @@ class ConsumerMembership:
             return
         value = metadata_hash(self._context.topics, draft.group.subscribed_topics)
         if bump or value != draft.group.metadata_hash:
+            # The next heartbeat compares again: these records may be discarded.
             draft.epoch(self._next_epoch(draft), value)
-        draft.group.checked_version = version
+            return
         group = self._context.groups.get(draft.group.group_id)
         if isinstance(group, ConsumerGroup):
             group.checked_version = version
