@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from kio.schema.errors import ErrorCode
+
 from korvet.groups.consumer.messages import (
     ConsumerDescribeReply,
     ConsumerDescribeRequest,
@@ -42,8 +44,6 @@ from korvet.groups.messages import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kio.schema.errors import ErrorCode
-
 GroupRequest: TypeAlias = (
     JoinRequest
     | SyncRequest
@@ -68,6 +68,12 @@ def refuse(request: GroupRequest, error: ErrorCode) -> Reply:
 
 def _join(request: JoinRequest, error: ErrorCode) -> JoinReply:
     return JoinReply(error, member_id=request.member_id)
+
+
+def _sync(_request: SyncRequest, error: ErrorCode) -> SyncReply:
+    # Java consumers raise other errors of SyncGroup to the application; with this one they join again.
+    loading = error is ErrorCode.coordinator_load_in_progress
+    return SyncReply(ErrorCode.rebalance_in_progress if loading else error)
 
 
 def _commit(request: CommitRequest, error: ErrorCode) -> CommitReply:
@@ -99,7 +105,7 @@ def _delete(request: DeleteRequest, error: ErrorCode) -> DeleteReply:
 
 _REFUSALS: dict[type, Callable[[Any, ErrorCode], Reply]] = {
     JoinRequest: _join,
-    SyncRequest: lambda _request, error: SyncReply(error),
+    SyncRequest: _sync,
     HeartbeatRequest: lambda _request, error: HeartbeatReply(error),
     LeaveRequest: lambda _request, error: LeaveReply(error),
     CommitRequest: _commit,
