@@ -154,6 +154,8 @@ class OffsetsLoader(Loader["GroupShard"]):
         self._keyspace = keyspace
         # Offsets of records in open transactions, with the producer of each.
         self._open: dict[int, int] = {}
+        # Groups with offsets in open transactions: the order of their commits counts when these end.
+        self._unsettled: set[str] = set()
         # By the bytes of a key before its partition.
         self._topics: dict[bytes, _Topic] = {}
         self.commits: NewestCommits = {}
@@ -175,6 +177,9 @@ class OffsetsLoader(Loader["GroupShard"]):
             if isinstance(key, OffsetCommitKey):
                 place = key.group, key.topic, key.partition
                 self.positions.setdefault(producer_id, {})[place] = offset
+                if key.group not in self._unsettled:
+                    self._unsettled.add(key.group)
+                    self._topics.clear()
             return
         topic = self._topics.get(raw_key[:-_PARTITION_BYTES])
         if topic is None:
@@ -191,8 +196,9 @@ class OffsetsLoader(Loader["GroupShard"]):
             value = decode_value(key, raw_value)
         shard.replay(key, value)
         if isinstance(key, OffsetCommitKey) and isinstance(value, OffsetCommitValue):
-            partitions = shard.partitions_to_load(key.group, key.topic)
-            self._topics[raw_key[:-_PARTITION_BYTES]] = _Topic(key, partitions)
+            if key.group not in self._unsettled:
+                partitions = shard.partitions_to_load(key.group, key.topic)
+                self._topics[raw_key[:-_PARTITION_BYTES]] = _Topic(key, partitions)
             self._note_commit(key, key.partition, offset, value.offset)
         elif value is None:
             self._topics.clear()  # the tombstone may have removed the last offset of the group and topic

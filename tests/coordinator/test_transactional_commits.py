@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from kio.schema.errors import ErrorCode
 
+from korvet.groups.messages import CommitPartition, CommitRequest, CommitTopic
+from korvet.groups.shard import GroupShard
 from korvet.offsets.packing import pack
 from korvet.offsets.partition import partition_for
 from korvet.records.control import ControlMarker
@@ -69,6 +71,20 @@ async def test_a_younger_commit_outlasts_the_transaction(server: Server, prefix:
         assert await stands(run, group) == expected
     async with running(server, prefix) as run:
         assert await stands(run, group) == expected
+
+
+async def test_a_younger_commit_outlasts_a_transaction_that_was_loaded(
+    server: Server, prefix: str, group: str
+) -> None:
+    """The loader recognises the keys of a group and topic by the first one."""
+    async with running(server, prefix) as run:
+        for partition, offset, producer in ((1, 1, None), (0, 30, PRODUCER), (0, 20, None)):
+            topics = (CommitTopic(TOPIC, (CommitPartition(partition, offset),)),)
+            request = CommitRequest(group, topics, producer=producer)
+            await run.service.call(group, GroupShard.commit, request)
+    async with running(server, prefix) as run:
+        assert await end(run, group) is ErrorCode.none
+        assert (await run.committed(group)).offset == 20
 
 
 async def test_a_marker_that_comes_too_late(server: Server, prefix: str, group: str) -> None:
