@@ -30,6 +30,8 @@ from korvet.groups.messages import (
     JoinRequest,
     LeaveReply,
     LeaveRequest,
+    ListReply,
+    ListRequest,
     OffsetDeleteReply,
     OffsetDeleteRequest,
     PartitionResult,
@@ -52,13 +54,14 @@ GroupRequest: TypeAlias = (
     | CommitRequest
     | FetchRequest
     | DescribeRequest
+    | ListRequest
     | DeleteRequest
     | OffsetDeleteRequest
     | ConsumerHeartbeatRequest
     | ConsumerDescribeRequest
     | PutRequest
 )
-"""A request that concerns the groups that it names; ListRequest concerns all groups."""
+"""A request that concerns the groups that it names, or all groups of a partition."""
 
 
 def refuse(request: GroupRequest, error: ErrorCode) -> Reply:
@@ -111,6 +114,7 @@ _REFUSALS: dict[type, Callable[[Any, ErrorCode], Reply]] = {
     CommitRequest: _commit,
     FetchRequest: _fetch,
     DescribeRequest: _describe,
+    ListRequest: lambda _request, error: ListReply((), error),
     DeleteRequest: _delete,
     OffsetDeleteRequest: lambda _request, error: OffsetDeleteReply(error),
     ConsumerHeartbeatRequest: lambda _request, error: ConsumerHeartbeatReply(error),

@@ -233,22 +233,23 @@ class CoordinatorService:
 
     async def list_groups(self, request: ListRequest) -> ListReply:
         """The groups that this broker coordinates. Raises CoordinatorError while some of them are being
-        loaded.
+        loaded, or depend on records that replicas do not have in time.
         """
         groups: list[ListedGroup] = []
-        safe = []
+        answers = []
         for partition in self._partitions:
             if partition.term is not None:
-                answered: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-                groups += partition.term.list_groups(request, partial(resolve, answered)).groups
-                safe.append(answered)
+                answer: asyncio.Future[ListReply] = asyncio.get_running_loop().create_future()
+                partition.term.submit(GroupShard.list_groups, request, partial(resolve, answer))
+                answers.append(answer)
             elif partition.error is not ErrorCode.not_coordinator:
                 raise CoordinatorError(partition.error)
             # There may be many groups: other clients are served between partitions.
             await asyncio.sleep(0)
-        for error in await asyncio.gather(*safe):
-            if error is not ErrorCode.none:
-                raise CoordinatorError(error)
+        for reply in await asyncio.gather(*answers):
+            if reply.error is not ErrorCode.none:
+                raise CoordinatorError(reply.error)
+            groups += reply.groups
         return ListReply(tuple(groups))
 
     async def forget_topic(self, name: str) -> None:

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from korvet.coordinator.projector import CommitChange
 from korvet.coordinator.refusals import GroupRequest, refuse
 from korvet.coordinator.served import Claim, OnSafe, Pending, ServedPartition, Step
-from korvet.groups.messages import ListReply, Outcome, PutReply
+from korvet.groups.messages import Outcome, PutReply
 from korvet.groups.shard import GroupShard
 from korvet.offsets.codec import encode_key, encode_value
 from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from korvet.coordinator.projector import Projector
     from korvet.coordinator.served import EncodedRecord
-    from korvet.groups.messages import ListedGroup, ListRequest, Record, Reply, Token
+    from korvet.groups.messages import Record, Reply, Token
     from korvet.groups.native import NativeGroup
     from korvet.groups.offset_table import GroupTopicPartition
     from korvet.storage.log.values import Marked
@@ -144,23 +144,6 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
         for step in self._steps:
             for change in step.changes:
                 yield change.place
-
-    def list_groups(self, request: ListRequest, on_safe: OnSafe) -> ListReply:
-        """The groups as they are now; on_safe(error) follows once everything that they depend on
-        is safe or has failed.
-        """
-        listed: list[ListedGroup] = []
-
-        def event(now_ms: int) -> Outcome:
-            token = next(self._tokens)
-            outcome = self._shard.list_groups(request, token, now_ms)
-            for answered, reply in outcome.replies:
-                if answered == token and isinstance(reply, ListReply):
-                    listed.extend(reply.groups)
-            return outcome
-
-        self._handle_event(event, on_safe=on_safe)
-        return ListReply(tuple(listed))
 
     def _step(self, outcome: Outcome) -> _GroupStep:
         return _GroupStep(outcome)

@@ -335,6 +335,7 @@ class ListReply(msgspec.Struct, frozen=True):
     """The answer to a ListRequest."""
 
     groups: tuple[ListedGroup, ...]
+    error: ErrorCode = ErrorCode.none
 
 
 class DeleteRequest(msgspec.Struct, frozen=True):
