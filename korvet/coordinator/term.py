@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.coordinator.projector import CommitChange
 from korvet.coordinator.refusals import GroupRequest, refuse
-from korvet.coordinator.served import Claim, OnSafe, Pending, ServedPartition, Step
+from korvet.coordinator.served import Claim, OnSafe, Pending, ServedPartition, Step, call
 from korvet.groups.messages import Outcome, PutReply
 from korvet.groups.shard import GroupShard
 from korvet.offsets.codec import encode_key, encode_value
@@ -117,8 +117,13 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
     def mark(self, marker: ControlMarker, on_safe: OnSafe) -> None:
         """End a producer's transaction, after everything earlier; on_safe(error) follows once
         Redis groups follow its commits. The error is INVALID_PRODUCER_EPOCH or
-        TRANSACTION_COORDINATOR_FENCED if a newer producer or coordinator has written.
+        TRANSACTION_COORDINATOR_FENCED if a newer producer or coordinator has written, and
+        COORDINATOR_LOAD_IN_PROGRESS if Redis is known to take no writes.
         """
+        if self._log.writes_refused is not None:
+            # See submit: this term still answers reads.
+            call(on_safe, ErrorCode.coordinator_load_in_progress)
+            return
         step = _GroupStep(Outcome(), marker)
         step.on_safe = on_safe
         step.unsafe = 1
