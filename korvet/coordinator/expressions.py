@@ -39,9 +39,10 @@ class TopicExpressions:
         """spawn(work) runs what work() returns."""
         self._catalogue = catalogue
         self._spawn = spawn
-        self._kept: dict[str, Matching] = {}
+        # With the catalogue's `local_change`: after a loss, a version may come again with other topics.
+        self._kept: dict[str, tuple[int, Matching]] = {}
         self._size = 0
-        # Expressions that took too long, with the version of the topics.
+        # Expressions that took too long, with the same.
         self._refused: dict[str, tuple[int, InvalidRegex]] = {}
         # Serialises searches: a client waits for one slice only, however many clients search.
         self._turn = asyncio.Lock()
@@ -49,29 +50,28 @@ class TopicExpressions:
 
     def matching(self, pattern: str) -> Matching | None:
         """The topics that the last search found. If the topics have changed since, a new search begins."""
-        known = self._kept.get(pattern)
-        if not self._is_current(known) and pattern not in self._awaited:
+        if not self._is_current(pattern) and pattern not in self._awaited:
             self._awaited.add(pattern)
             self._spawn(partial(self._find_later, pattern))
-        return known
+        return self._kept[pattern][1] if pattern in self._kept else None
 
     async def find(self, pattern: str) -> None:
         """Search now, so that `matching` knows the current topics. Raises InvalidRegex, also if the
         search takes too long.
         """
         async with self._turn:
-            if self._is_current(self._kept.get(pattern)):
+            if self._is_current(pattern):
                 return
-            version = self._catalogue.applied_version
+            change, version = self._catalogue.local_change, self._catalogue.applied_version
             refused_at, refusal = self._refused.get(pattern, (None, None))
-            if refusal is not None and refused_at == version:
+            if refusal is not None and refused_at == change:
                 raise refusal
             try:
                 found = await select(pattern, list(self._catalogue.topics))
             except InvalidRegex as error:
-                self._refuse(pattern, version, error)
+                self._refuse(pattern, change, error)
                 raise
-            self._keep(pattern, Matching(tuple(found), version))
+            self._keep(pattern, change, Matching(tuple(found), version))
 
     async def _find_later(self, pattern: str) -> None:
         try:
@@ -81,26 +81,26 @@ class TopicExpressions:
         finally:
             self._awaited.discard(pattern)
 
-    def _is_current(self, known: Matching | None) -> bool:
-        return known is not None and known.version == self._catalogue.applied_version
+    def _is_current(self, pattern: str) -> bool:
+        return pattern in self._kept and self._kept[pattern][0] == self._catalogue.local_change
 
-    def _refuse(self, pattern: str, version: int, error: InvalidRegex) -> None:
+    def _refuse(self, pattern: str, change: int, error: InvalidRegex) -> None:
         self._refused.pop(pattern, None)
         while len(self._refused) >= _MOST_REFUSED:
             del self._refused[next(iter(self._refused))]
-        self._refused[pattern] = version, error
+        self._refused[pattern] = change, error
 
-    def _keep(self, pattern: str, found: Matching) -> None:
+    def _keep(self, pattern: str, change: int, found: Matching) -> None:
         """Keep a result, and forget the oldest results if there are too many."""
         self._forget(pattern)
-        self._kept[pattern] = found
+        self._kept[pattern] = change, found
         self._size += _cost(pattern, found)
         while self._size > _MOST_KEPT and len(self._kept) > 1:
             self._forget(next(iter(self._kept)))
 
     def _forget(self, pattern: str) -> None:
         gone = self._kept.pop(pattern, None)
-        self._size -= 0 if gone is None else _cost(pattern, gone)
+        self._size -= 0 if gone is None else _cost(pattern, gone[1])
 
 
 def _cost(pattern: str, found: Matching) -> int:
