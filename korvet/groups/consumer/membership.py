@@ -435,12 +435,14 @@ class ConsumerMembership:
             self._watch_revocation(group.group_id, member)
 
     def keep_sessions(self, group: ConsumerGroup) -> None:
-        """Start a session for each member without one: the session ends when a member leaves, also if the
-        leaving is not recorded.
+        """Start the missing timeouts of all members: the session ends when a member leaves, and the rebalance
+        timeout when it gives partitions up, also if that is not recorded.
         """
         for member in group.members.values():
-            if (group.group_id, member.member_id) not in self._sessions:
+            place = group.group_id, member.member_id
+            if place not in self._sessions:
                 self.arm_session(group.group_id, member)
+            if place not in self._rebalances:
                 self._watch_revocation(group.group_id, member)
 
     def arm_session(self, group_id: str, member: Member) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from korvet.groups.consumer.messages import OwnedTopic
 from korvet.offsets.consumer_protocol import Assignment, encode_assignment
 from tests.unit.groups.consumers import Consumer, FakeTopics, described, heartbeat
 from tests.unit.groups.driver import REBALANCE_MS, SESSION_MS, Driver
@@ -91,3 +92,21 @@ def test_new_partitions_are_noticed_after_a_refused_heartbeat() -> None:
         driver.advance(5_000)
     assert member.partitions("orders") == [0, 1]
     assert described(driver).state == "Stable"
+
+
+def test_a_member_that_keeps_partitions_expires_after_a_refused_heartbeat() -> None:
+    """It reported once that it had given partitions up, which could not be recorded."""
+    driver = Driver(topics=FakeTopics({"orders": 2}))
+    one, two = Consumer(driver, "one", "orders"), Consumer(driver, "two", "orders")
+    one.join()
+    driver.advance(5_000)
+    two.join()
+    one.beat()
+    assert driver.shard.groups["g"].state_name == "Reconciling"
+    owned = tuple(OwnedTopic(topic, numbers) for topic, numbers in one.owned.items())
+    refused(driver, heartbeat("one", one.epoch, owned=owned))
+    for _ in range(13):
+        driver.advance(5_000)
+        one.send()
+        two.beat()
+    assert [member.member_id for member in described(driver).members] == ["two"]
