@@ -211,12 +211,28 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
         self._go_on(batch, 0 if isinstance(result, StorageError) else result.end)
 
     def _end_transaction(self, step: _GroupStep, marker: ControlMarker) -> None:
-        """The marker is in the log: the offsets that it commits count."""
+        """The marker is in the log: the offsets that it commits count.
+
+        Redis takes them for the newest ones of their keys, also those that were deleted meanwhile: these are
+        deleted again.
+        """
         positions = self._positions.pop(marker.producer_id, {})
         for place, value in self._shard.end_transaction(marker.producer_id, committed=marker.committed):
             step.changes.append(CommitChange(*place, positions[place], value.offset))
             if self._projector.touched is not None:
                 self._projector.touched.add(place)
+        if marker.committed:
+            self._bury([place for place in positions if self._shard.committed(*place) is None])
+
+    def _bury(self, places: Sequence[GroupTopicPartition]) -> None:
+        """Write tombstones, except where these would also delete offsets of other open transactions."""
+        tombstones: list[Record] = [
+            (OffsetCommitKey(*place), None)
+            for place in places
+            if not any(place in others for others in self._positions.values())
+        ]
+        if tombstones:
+            self._handle_event(lambda _now_ms: Outcome(tombstones), partial(_GroupStep, force_drops=False))
 
     def _release(self, step: _GroupStep) -> None:
         """Send the replies of what is safe; those of commits once Redis groups follow."""

@@ -87,6 +87,18 @@ async def test_a_younger_commit_outlasts_a_transaction_that_was_loaded(
         assert (await run.committed(group)).offset == 20
 
 
+async def test_an_offset_that_is_deleted_during_the_transaction_stays_deleted(
+    server: Server, prefix: str, group: str
+) -> None:
+    async with running(server, prefix) as run:
+        assert await run.commit(group, 5, producer=PRODUCER) is ErrorCode.none
+        await run.service.forget_topic(TOPIC)
+        assert await end(run, group) is ErrorCode.none
+        assert (await run.committed(group)).offset == NOTHING
+    async with running(server, prefix) as run:
+        assert (await run.committed(group)).offset == NOTHING
+
+
 async def test_a_marker_that_comes_too_late(server: Server, prefix: str, group: str) -> None:
     async with running(server, prefix) as run:
         assert await run.commit(group, 5, producer=PRODUCER) is ErrorCode.none
