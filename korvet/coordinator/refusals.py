@@ -93,7 +93,7 @@ def _commit(request: CommitRequest, error: ErrorCode) -> CommitReply:
 
 
 def _fetch(request: FetchRequest, error: ErrorCode) -> FetchReply:
-    # Apache Kafka does not answer OffsetFetch with COORDINATOR_NOT_AVAILABLE: librdkafka would ask no more, and
+    # Apache Kafka does not return COORDINATOR_NOT_AVAILABLE to OffsetFetch: librdkafka would ask no more, and
     # Java consumers would raise it to the application.
     unavailable = error is ErrorCode.coordinator_not_available
     return FetchReply(request.group_id, ErrorCode.coordinator_load_in_progress if unavailable else error)
