@@ -61,12 +61,12 @@ def cut_batches(pieces: list[bytes], end: int) -> tuple[list[bytes], int]:
 def cached_committed(
     log: PartitionLog, offset: int, max_bytes: int, remaining_bytes: int | None, *, zstd: bool
 ) -> Committed | None:
-    """Committed batches from `offset` on out of the tail cache, at once; None if Redis has to be asked. See
-    PartitionLog.cached.
+    """Committed batches from `offset` on out of the tail cache, at once; None if Redis has to be asked, or if
+    the log is closed. See PartitionLog.cached.
     """
     state = log.state
     stable = state.last_stable_offset
-    if offset < state.log_start or not state.knows_watermark:
+    if offset < state.log_start or not state.knows_watermark or state.refusal is not None:
         return None
     if offset >= stable:
         if not state.last_stable_offset_is_current:

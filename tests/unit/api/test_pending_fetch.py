@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from kio.schema.errors import ErrorCode
+from msgspec.structs import replace
 
 from korvet.api.common.request_counts import RequestCounts
 from korvet.api.fetching.deadlines import Deadlines
 from korvet.api.fetching.full_fetch import FullFetch
 from korvet.api.fetching.memory import FetchMemory
-from korvet.api.fetching.params import FetchParams
+from korvet.api.fetching.params import READ_COMMITTED, FetchParams
 from korvet.api.fetching.pending_fetch import PendingFetch
 from korvet.api.fetching.response import encode_response
 from korvet.protocol import registry
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 VERSION = 12
+READ_UNCOMMITTED = 0
 RECORDS = b"record batches"
 SESSION_ID = 7
 
@@ -98,6 +100,15 @@ class Log:
             callback()
 
 
+class OpenTransaction(Log):
+    """A log of which only the first records are of no open transaction."""
+
+    last_stable_offset = 5
+    transactions = SimpleNamespace(
+        last_stable_offset=5, proven_end=10, generation=0, aborted_from=lambda offset: []
+    )
+
+
 class Seen(NamedTuple):
     """What can be seen of a fetch from outside."""
 
@@ -112,9 +123,11 @@ class Seen(NamedTuple):
 class Scene:
     """A client's fetch of one partition, from the log end on."""
 
-    def __init__(self, *, min_bytes: int = 1) -> None:
+    def __init__(
+        self, *, min_bytes: int = 1, kind: type[Log] = Log, isolation_level: int = READ_UNCOMMITTED
+    ) -> None:
         self.clock = Clock()
-        self.log = Log()
+        self.log = kind()
         self.memory = FetchMemory(1 << 20, self.clock)  # type: ignore[arg-type]
         self.answers: list[list[bytes] | None] = []
         topics = SimpleNamespace(get=lambda name: name, log_of=lambda _, index: self.log)
@@ -126,7 +139,8 @@ class Scene:
             requests=RequestCounts(registry.registered()),
         )
         self.client: Any = SimpleNamespace(access=None, fetch_state=None, unsent_bytes=0)
-        self.request = request(self.log.log_end, min_bytes=min_bytes)
+        asked = request(self.log.last_stable_offset, min_bytes=min_bytes)
+        self.request = replace(asked, isolation_level=isolation_level)
         self.params = FetchParams.of(VERSION, self.request, 100)
         strategy = FullFetch(self.services, self.client, self.request, self.params)
         (self.partition,) = strategy.partitions
@@ -309,3 +323,14 @@ def test_a_request_that_cannot_start_leaves_nothing() -> None:
     with pytest.raises(TypeError):
         scene.fetch.start(scene.params, scene.answers.append)
     assert scene.seen() == ENDED
+
+
+def test_a_log_with_an_open_transaction_that_is_closed_is_no_longer_waited_for() -> None:
+    scene = Scene(kind=OpenTransaction, isolation_level=READ_COMMITTED)
+    assert scene.seen() == WAITING
+    scene.log.close()
+    assert scene.seen() == READING
+    assert scene.log.refusal is not None
+    scene.log.reads.pop()(scene.log.refusal)
+    ((body,),) = scene.answers  # type: ignore[misc]
+    assert struct.pack(">ih", 0, ErrorCode.not_leader_or_follower) in body
