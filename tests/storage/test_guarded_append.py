@@ -700,6 +700,36 @@ def test_without_redis_the_outcome_is_unknown_in_the_end(
     asyncio.run(work())
 
 
+def test_a_log_that_is_closed_during_the_reading_back_answers_all(
+    server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the appends of which it is known already that Redis never got them."""
+    asked = []
+
+    async def read_back(_state: object, _commands: object, form: object, _deadline_s: float) -> None:
+        asked.append(form)
+        if len(asked) > 1:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr("korvet.storage.log.appender.read_back", read_back)
+
+    async def work() -> None:
+        async with proxied_store(server.socket, prefix) as (proxy, store):
+            log = store.logs.get(await store.catalogue.create("t", 1), 0)
+            await produced(log, b"first")
+            proxy.hold_requests()
+            waiting = asyncio.ensure_future(all_outcomes(log, [(LARGE,), (b"a", b"b"), (b"c",)]))
+            await until(lambda: proxy.held_bytes > 0)
+            await proxy.cut()
+            await until(lambda: len(asked) > 1)
+            log.close(FencedEpoch("another broker leads it"))
+            absent, unknown, *_ = await asyncio.wait_for(waiting, 10)
+            assert isinstance(absent, FencedEpoch)
+            assert isinstance(unknown, LinkLost)
+
+    asyncio.run(work())
+
+
 def test_a_user_who_may_not_use_multi(server: Server, prefix: str) -> None:
     """Each command is executed alone then: the outcome is read back, and nothing is written twice."""
     server.client.acl_setuser(

@@ -422,9 +422,10 @@ class Appender:
     async def _read_back_unknown(self) -> None:
         """Ask Redis for the outcomes of appends whose reply was lost, and send again those without effect."""
         deadline_s = asyncio.get_running_loop().time() + READ_BACK_TIMEOUT_S
-        absent: list[_Undone] = []
-        while self._undone:
-            group, is_unknown = self._undone[0]
+        # Groups without effect stay: `close` answers them, too.
+        absent = 0
+        while absent < len(self._undone):
+            group, is_unknown = self._undone[absent]
             outcome = None
             try:
                 if is_unknown:
@@ -433,15 +434,15 @@ class Appender:
                         self._state, self._resources.commands, group.forms[0], deadline_s
                     )
             except Exception as error:  # noqa: BLE001 - ends the appends, and is logged
-                self._undone.pop(0)
+                self._undone.pop(absent)
                 self._fail_group(group, error)
                 continue
-            self._undone.pop(0)
             if outcome is None:
-                absent.append(_Undone(group, is_unknown=False))
+                self._undone[absent] = _Undone(group, is_unknown=False)
+                absent += 1
             else:
+                self._undone.pop(absent)
                 self._group_took_effect(group, Outcome(outcome, index_stale=False))
-        self._undone = absent
         self._reading_back = None
         self._resend()
 
