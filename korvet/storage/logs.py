@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 class Logs:
     """Opens the log of a partition on its first use, and closes it after its topic or its leadership is
     gone. A `ChangeListener`. Use from one event loop only.
+
+    A log that is closed or configured answers those who wait for it. Their clients' next requests may open
+    other logs, or close some, before the call returns.
     """
 
     def __init__(self, resources: LogResources) -> None:
@@ -90,7 +93,7 @@ class Logs:
 
     def update(self, topic: Topic) -> None:
         """Give a topic's logs its new configuration."""
-        for found in self._logs.get(topic.name, {}).values():
+        for found in list(self._logs.get(topic.name, {}).values()):
             found.topic = topic
 
     def set_level(self, level: Level) -> None:
@@ -98,9 +101,8 @@ class Logs:
         if level == self._resources.level:
             return
         self._resources.level = level
-        for logs in self._logs.values():
-            for found in logs.values():
-                found.topic = found.topic
+        for found in [each for logs in self._logs.values() for each in logs.values()]:
+            found.topic = found.topic
 
     def close_topic(self, name: str) -> None:
         """Refuse further use of a topic's logs, before the topic's keys are deleted."""
@@ -115,11 +117,12 @@ class Logs:
         """
         if self.membership is not None and not self.membership.rejoins:
             self._resources.stale = None
-        for name, logs in self._logs.items():
-            for partition, found in list(logs.items()):
-                if self.leader_epoch_of(name, partition) != found.epoch:
-                    del logs[partition]
-                    found.close(self._not_led(name, partition))
+        opened = [(name, logs, partition) for name, logs in self._logs.items() for partition in logs]
+        for name, logs, partition in opened:
+            found = logs.get(partition)
+            if found is not None and self.leader_epoch_of(name, partition) != found.epoch:
+                del logs[partition]
+                found.close(self._not_led(name, partition))
 
     async def complete_changes(self) -> None:
         """See ChangeListener: `follow_assignment` has completed them."""

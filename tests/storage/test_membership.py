@@ -376,6 +376,25 @@ async def _no_answer() -> None:
     raise LinkLost("no answer")
 
 
+@pytest.mark.parametrize("what", ["another log is opened", "the assignment changes"])
+def test_all_logs_are_closed_whatever_happens_when_one_is(server: Server, prefix: str, what: str) -> None:
+    """A connection takes its next request as soon as one that waited for a closed log is answered."""
+
+    async def work() -> None:
+        async with broker(server, prefix, 1) as store:
+            topic, other, later = [await store.catalogue.create(name, 2) for name in ("t", "u", "v")]
+            logs = [store.logs.get(topic, 0), store.logs.get(topic, 1), store.logs.get(other, 0)]
+            if what == "another log is opened":
+                logs[0].listen(lambda: logs.append(store.logs.get(later, 0)))
+            else:
+                logs[0].listen(store.logs.follow_assignment)
+            member_of(store)._serves_until_s = 0.0
+            member_of(store).check()
+            assert all(log.closed for log in logs)
+
+    asyncio.run(work())
+
+
 def test_a_broker_whose_node_id_is_taken_before_it_begins_ends(server: Server, prefix: str) -> None:
     async def work() -> None:
         url, endpoint = server.url, Address("localhost", 9001)

@@ -224,6 +224,29 @@ def test_topics_have_their_own_level(new_server: NewServer, prefix: str) -> None
     asyncio.run(work())
 
 
+def test_all_logs_of_a_topic_get_its_new_level(new_server: NewServer, prefix: str) -> None:
+    """Also if the answer to a producer that waits lets its next request open another one."""
+    alone = new_server()
+
+    async def work() -> None:
+        store = await Store.open(alone.url, Keyspace(prefix), level=ONE_REPLICA)
+        try:
+            await store.catalogue.create("t", 3)
+
+            def get(partition: int) -> PartitionLog:
+                return store.logs.get(store.catalogue.topics["t"], partition)
+
+            logs = [get(0), get(2)]
+            end = (await append_own(logs[0], batch(b"1"))).base_offset + 1
+            logs[0].await_released(end, LONG_MS, lambda _: logs.append(get(1)))
+            await store.catalogue.set_configs("t", {"min.insync.replicas": "1"})
+            assert [log.waits_for_replicas for log in logs] == [False] * 3
+        finally:
+            await store.close()
+
+    asyncio.run(work())
+
+
 def test_another_level_makes_no_high_watermark_known(new_server: NewServer, prefix: str) -> None:
     """Else readers would take the log start for the end."""
     alone = new_server()

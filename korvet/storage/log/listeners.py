@@ -57,14 +57,10 @@ class Listeners:
     def _wake_some(self) -> None:
         waking = self._waking
         for callback in list(itertools.islice(waking, _WOKEN_AT_ONCE)):
-            del waking[callback]
-            if callback not in self._added:
-                continue
-            try:
-                callback()
-            except Exception:
-                # One listener's defect must not cost the other listeners their call.
-                log.exception("%s: a listener failed", self._name)
+            # The call of another listener may have removed it, or all of them.
+            waking.pop(callback, None)
+            if callback in self._added:
+                self._call(callback)
         if waking:
             asyncio.get_running_loop().call_soon(self._wake_some)
 
@@ -75,4 +71,11 @@ class Listeners:
         self._added.clear()
         self._waking.clear()
         for callback in listeners:
+            self._call(callback)
+
+    def _call(self, callback: Callable[[], None]) -> None:
+        try:
             callback()
+        except Exception:
+            # One listener's defect must not cost the other listeners their call.
+            log.exception("%s: a listener failed", self._name)

@@ -285,9 +285,9 @@ class Release:
         self._timer = asyncio.get_running_loop().call_at(deadline_s, self._expire)
 
     def _answer_released(self) -> None:
-        waiters = self._waiters
-        while waiters and waiters[0].end <= self.end:
-            answer(waiters.popleft().done, None)
+        # Looked up each time: an answer may close the log, which answers the others.
+        while self._waiters and self._waiters[0].end <= self.end:
+            answer(self._waiters.popleft().done, None)
 
     def _fail(self, error: StorageError) -> None:
         waiters, self._waiters = self._waiters, deque()

@@ -22,3 +22,31 @@ def test_a_listener_of_a_closed_log_is_called_once_and_soon() -> None:
         assert not listeners
 
     asyncio.run(test())
+
+
+def test_a_listener_may_close_the_log() -> None:
+    """A connection looks whether the lease has expired before it takes the request after an answered one."""
+    listeners = Listeners("log")
+    calls: list[str] = []
+
+    def close() -> None:
+        calls.append("first")
+        listeners.close()
+
+    listeners.add(close)
+    listeners.add(lambda: calls.append("second"))
+    listeners.wake()
+    assert calls == ["first", "first", "second"]
+
+
+def test_a_listener_that_fails_costs_no_other_its_last_call() -> None:
+    listeners = Listeners("log")
+    calls: list[str] = []
+
+    def fail() -> None:
+        raise ValueError
+
+    listeners.add(fail)
+    listeners.add(lambda: calls.append("second"))
+    listeners.close()
+    assert calls == ["second"]

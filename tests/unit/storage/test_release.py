@@ -105,6 +105,28 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(test())
 
 
+def test_a_log_that_is_closed_while_waiters_are_answered_answers_each_once() -> None:
+    """A connection looks whether the lease has expired before it takes the request after an answered one."""
+
+    async def test() -> None:
+        log = Log(0)
+        log.grow(10)
+
+        def answered(error: StorageError | None) -> None:
+            log.outcomes.append(error)
+            log.refusal = FencedEpoch("the lease has expired")
+            log.release.close(log.refusal)
+
+        log.release.wait(5, LONG_MS, answered)
+        log.await_end(10)
+        log.answer()
+        first, second = log.outcomes
+        assert first is None
+        assert isinstance(second, NotEnoughReplicasAfterAppend)
+
+    run(test)
+
+
 def test_one_question_covers_all_growth_in_the_meantime() -> None:
     async def test() -> None:
         log = Log(0)
