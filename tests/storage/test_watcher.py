@@ -39,6 +39,30 @@ def test_native_entries_are_noticed_among_many_logs(bench: Bench) -> None:
     bench.run(work())
 
 
+def test_a_log_whose_ends_cannot_be_read_hides_no_other(bench: Bench) -> None:
+    """Not even logs that are looked at after it."""
+
+    async def work() -> None:
+        topic = await bench.store.catalogue.create("wide", 600)
+        logs = [bench.store.logs.get(topic, partition) for partition in range(600)]
+        woken = asyncio.Event()
+        for log in logs:
+            log.listen(woken.set)
+        watcher = bench.store.resources.watcher
+        await until(lambda: watcher.is_current)
+        woken.clear()
+        bench.client.set(logs[0].meta, "no hash")
+        bench.client.xadd(logs[0].stream, {"a": "b"})
+        await until(lambda: not watcher.is_current)
+        bench.client.xadd(logs[-1].stream, {"a": "b"})
+        await asyncio.wait_for(woken.wait(), 10)
+        assert not watcher.is_current
+        for log in logs:
+            log.unlisten(woken.set)
+
+    bench.run(work())
+
+
 def test_what_is_asked_again_is_packed_once(bench: Bench) -> None:
     topic = bench.topic("t")
     log = bench.store.logs.get(topic, 0)

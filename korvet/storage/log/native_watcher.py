@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from korvet.offsets.packing import entry_id, id_parts
 from korvet.records.kernel import pack_arguments
-from korvet.storage.errors import FencedEpoch, LinkLost, RedisFault, StorageError
+from korvet.storage.errors import LinkLost, RedisFault, StorageError
 from korvet.storage.link.calls import parse_replies
 from korvet.storage.link.futures import resolve
 from korvet.storage.link.slots import REDIRECTIONS
@@ -184,7 +184,8 @@ class NativeWatcher:
                 newer = await self._ask_singly(batch)
                 reached_all = False
             if newer:
-                await asyncio.gather(*(self._notice(stream) for stream, _ in newer))
+                noticed = await asyncio.gather(*(self._notice(stream) for stream, _ in newer))
+                reached_all = reached_all and all(noticed)
         if reached_all:
             self._looked_at_s = began_s
 
@@ -229,18 +230,22 @@ class NativeWatcher:
                 newer += answer or []
         return newer
 
-    async def _notice(self, stream: bytes) -> None:
+    async def _notice(self, stream: bytes) -> bool:
+        """Read the ends of a log that has newer entries. Returns False if they cannot be read: then the other
+        logs are looked at all the same.
+        """
         watched = self._watched.get(stream)
         if watched is None:
-            return
+            return True
         try:
             bounds = await watched.read_bounds()
-        except FencedEpoch as error:
+        except StorageError as error:
             log.debug("%s is not read: %s", watched.state.name, error)
-            return
+            return False
         # The last ID, not the one found: entries that no offset names stay newer than the log end for ever.
         watched.seen = bounds.last_id
         watched.log_end = _UNKNOWN
+        return True
 
 
 def _newer(replies: list[Any]) -> list[Any] | RedisFault:
