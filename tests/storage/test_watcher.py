@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from korvet.storage.errors import RedisFault
 from korvet.storage.log.native_watcher import WatchedBatch, WatchedLog
 from tests.storage.proxy import until
 
 if TYPE_CHECKING:
+    import pytest
+
     from tests.storage.conftest import Bench
 
 MANY = 1300
@@ -54,6 +57,38 @@ def test_a_log_whose_ends_cannot_be_read_hides_no_other(bench: Bench) -> None:
         bench.client.set(logs[0].meta, "no hash")
         bench.client.xadd(logs[0].stream, {"a": "b"})
         await until(lambda: not watcher.is_current)
+        bench.client.xadd(logs[-1].stream, {"a": "b"})
+        await asyncio.wait_for(woken.wait(), 10)
+        assert not watcher.is_current
+        for log in logs:
+            log.unlisten(woken.set)
+
+    bench.run(work())
+
+
+def test_a_server_that_refuses_the_question_hides_no_other(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a server does that is loading its data."""
+
+    async def work() -> None:
+        topic = await bench.store.catalogue.create("wide", 600)
+        logs = [bench.store.logs.get(topic, partition) for partition in range(600)]
+        watcher = bench.store.resources.watcher
+        ask, refused = watcher._ask, []
+
+        async def asked(batch: WatchedBatch) -> list[Any]:
+            if logs[0].stream in batch.commands():
+                refused.append(batch)
+                raise RedisFault("LOADING Redis is loading the dataset in memory", "LOADING")
+            return await ask(batch)
+
+        monkeypatch.setattr(watcher, "_ask", asked)
+        woken = asyncio.Event()
+        for log in logs:
+            log.listen(woken.set)
+        await until(lambda: len(refused) > 1)
+        woken.clear()
         bench.client.xadd(logs[-1].stream, {"a": "b"})
         await asyncio.wait_for(woken.wait(), 10)
         assert not watcher.is_current

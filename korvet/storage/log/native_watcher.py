@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from korvet.offsets.packing import entry_id, id_parts
 from korvet.records.kernel import pack_arguments
-from korvet.storage.errors import LinkLost, RedisFault, StorageError
+from korvet.storage.errors import RedisFault, StorageError
 from korvet.storage.link.calls import parse_replies
 from korvet.storage.link.futures import resolve
 from korvet.storage.link.slots import REDIRECTIONS
@@ -160,10 +160,7 @@ class NativeWatcher:
         while True:
             await self._wanted.wait()
             await asyncio.sleep(self.interval_s)
-            try:
-                await self._look()
-            except StorageError as error:
-                log.debug("native entries cannot be looked for: %s", error)
+            await self._look()
 
     async def _look(self) -> None:
         began_s = time.monotonic()
@@ -172,17 +169,14 @@ class NativeWatcher:
         for batch in self._batched():
             try:
                 newer = await self._ask(batch)
-            except LinkLost as error:
-                # The other servers may answer.
-                log.debug("native entries cannot be looked for: %s", error)
+            except StorageError as error:
                 reached_all = False
-                continue
-            except RedisFault as fault:
+                if not isinstance(error, RedisFault) or error.code not in _ONE_KEYS_FAULTS:
+                    # The other servers may answer.
+                    log.debug("native entries cannot be looked for: %s", error)
+                    continue
                 # One key of another type or server fails the whole command: ask one by one, which is rare.
-                if fault.code not in _ONE_KEYS_FAULTS:
-                    raise
                 newer = await self._ask_singly(batch)
-                reached_all = False
             if newer:
                 noticed = await asyncio.gather(*(self._notice(stream) for stream, _ in newer))
                 reached_all = reached_all and all(noticed)
