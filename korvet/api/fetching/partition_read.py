@@ -38,6 +38,8 @@ class PartitionRead:
         assert waiter is not None, "a read has ended twice"
         partition = self._partition
         if isinstance(outcome, StorageError):
+            # An earlier read of this request may have found records.
+            partition.found((), -1, -1, -1)
             partition.error = error_code_of(outcome, Asked.READ)
             if isinstance(outcome, OffsetOutOfRange):
                 partition.high_watermark, partition.log_start = outcome.log_end, outcome.log_start

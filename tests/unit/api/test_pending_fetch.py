@@ -10,6 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from msgspec.structs import replace
 
+import korvet.api
 from korvet.api.common.request_counts import RequestCounts
 from korvet.api.fetching.deadlines import Deadlines
 from korvet.api.fetching.full_fetch import FullFetch
@@ -27,6 +28,7 @@ from tests.unit.api.test_deadlines import Clock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+korvet.api.load_all()
 VERSION = 12
 READ_UNCOMMITTED = 0
 RECORDS = b"record batches"
@@ -334,3 +336,16 @@ def test_a_log_with_an_open_transaction_that_is_closed_is_no_longer_waited_for()
     scene.log.reads.pop()(scene.log.refusal)
     ((body,),) = scene.answers  # type: ignore[misc]
     assert struct.pack(">ih", 0, ErrorCode.not_leader_or_follower) in body
+
+
+def test_an_error_is_returned_without_the_records_that_were_read_before_it() -> None:
+    """Some clients would move on after these records, and yet drop them because of the error."""
+    scene = Scene(min_bytes=1000)
+    scene.log_changes()
+    scene.records_arrive()
+    scene.log.close()
+    assert scene.log.refusal is not None
+    scene.log.reads.pop()(scene.log.refusal)
+    ((body,),) = scene.answers  # type: ignore[misc]
+    assert struct.pack(">ihqqq", 0, ErrorCode.not_leader_or_follower, -1, -1, -1) in body
+    assert scene.memory.held_bytes == 0
