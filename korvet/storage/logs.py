@@ -57,8 +57,12 @@ class Logs:
         if logs is None:
             logs = self._logs[topic.name] = {}
         found = logs.get(partition)
-        if found is None or (found.topic is not topic and found.topic.topic_id != topic.topic_id):
+        if found is None:
             found = logs[partition] = self._open(topic, partition)
+        elif found.topic is not topic and found.topic.topic_id != topic.topic_id:
+            replaced, found = found, self._open(topic, partition)
+            logs[partition] = found
+            replaced.close(TopicGone(f"topic {topic.name} was deleted and created again"))
         return found
 
     def opened(self, topic: str, partition: int) -> PartitionLog | None:

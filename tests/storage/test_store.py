@@ -169,6 +169,28 @@ def test_an_unfinished_deletion_is_finished_later(server: Server, prefix: str) -
     asyncio.run(work())
 
 
+def test_all_logs_of_topics_that_were_created_again_are_closed(server: Server, prefix: str) -> None:
+    """Also a log whose successor is opened by a client's request before its turn has come."""
+
+    async def work() -> None:
+        one, other = [await Store.open(server.url, Keyspace(prefix)) for _ in range(2)]
+        names = "tu"
+        logs = [one.logs.get(await one.catalogue.create(name, 1), 0) for name in names]
+        await other.catalogue.load()
+        for name in names:
+            await other.catalogue.delete(name)
+            await other.catalogue.create(name, 1)
+        logs[0].listen(lambda: logs.append(one.logs.get(one.catalogue.topics["u"], 0)))
+        await one.catalogue.load()
+        assert len(logs) == 3
+        assert all(log.closed for log in logs[:2])
+        assert not one.logs.get(one.catalogue.topics["u"], 0).closed
+        await other.close()
+        await one.close()
+
+    asyncio.run(work())
+
+
 def test_producer_ids_are_never_given_twice(server: Server, prefix: str) -> None:
     async def work() -> list[int]:
         store = await Store.open(server.url, Keyspace(prefix))
