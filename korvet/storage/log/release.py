@@ -103,6 +103,7 @@ class Release:
         # The end that was asked for last; None if no answer is due. Its identity tells an answer that is
         # still wanted from one that was given up.
         self._asked: list[int] | None = None
+        # In the order of their ends.
         self._waiters: deque[Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._retry: asyncio.TimerHandle | None = None
@@ -272,8 +273,12 @@ class Release:
         self.add(Waiter(end, loop.time() + timeout_ms / 1000, done))
 
     def add(self, waiter: Waiter) -> None:
-        """Let a waiter wait whose end is not released."""
-        self._waiters.append(waiter)
+        """Let a waiter wait whose end is not released. Mostly its end is the last one."""
+        waiters = self._waiters
+        at = len(waiters)
+        while at and waiters[at - 1].end > waiter.end:
+            at -= 1
+        waiters.insert(at, waiter)
         self._expire_at(waiter.deadline_s)
 
     def _expire_at(self, deadline_s: float) -> None:

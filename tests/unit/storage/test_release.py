@@ -127,6 +127,22 @@ def test_a_log_that_is_closed_while_waiters_are_answered_answers_each_once() -> 
     run(test)
 
 
+def test_who_waits_for_less_is_answered_earlier() -> None:
+    """Readers of a new leader wait for any answer of the replicas, repeated batches for earlier records."""
+
+    async def test() -> None:
+        log = Log(0)
+        log.grow(5)
+        log.grow(10)
+        log.await_end(10)
+        log.await_end(3)
+        log.answer()
+        assert log.release.end == 5
+        assert log.outcomes == [None]
+
+    run(test)
+
+
 def test_one_question_covers_all_growth_in_the_meantime() -> None:
     async def test() -> None:
         log = Log(0)
