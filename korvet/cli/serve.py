@@ -24,7 +24,6 @@ from korvet.cli.processes import ProcessesError
 from korvet.cli.profile import profiled
 from korvet.config.address import Address, redacted
 from korvet.config.errors import ConfigError
-from korvet.config.keys import find
 from korvet.config.loading import load
 from korvet.config.settings import Config
 from korvet.embedded import EmbeddedServer, EmbeddedServerError
@@ -97,7 +96,7 @@ def serve(file: Path | None, pairs: tuple[str, ...], profile: Path | None, **fla
     korvet serve --redis redis://host:6379 --listen 0.0.0.0:9092 --advertise broker1:9092
     korvet serve --config korvet.toml --processes 4
     """
-    settings = load(file=file, environ=os.environ, flags=flags | _set_flags(pairs))
+    settings = load(file=file, environ=os.environ, flags=flags, pairs=_split(pairs))
     alone = settings.processes == 1
     logs.configure(settings.log_level, settings.log_format, settings.node_id if alone else None)
     try:
@@ -130,18 +129,14 @@ def _serve(settings: Config, profile: Path | None) -> None:
             server.stop()
 
 
-def _set_flags(pairs: tuple[str, ...]) -> dict[str, object]:
-    flags: dict[str, object] = {}
+def _split(pairs: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals:
             raise ConfigError(f"--set {pair}: expected KEY=VALUE")
-        found = find(key)
-        if found is None:
-            raise ConfigError(f"--set {pair}: unknown key {key!r}")
-        listener, setting = found
-        flags[setting.field if listener is None else key] = value
-    return flags
+        found[key] = value
+    return found
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:

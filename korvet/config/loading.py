@@ -18,12 +18,14 @@ import msgspec
 
 from korvet.config.checks import check
 from korvet.config.errors import ConfigError
-from korvet.config.keys import PREFIX, SECRETS, Found, Setting, find, find_of_listener, settings, variable_of
+from korvet.config.keys import PREFIX, SECRETS, Found, Setting, find, find_of_listener, settings
+from korvet.config.kinds import shape_of
 from korvet.config.settings import Config
 
 # Variables of the build and of tools, which are not settings.
 _OTHER_VARIABLES = re.compile(
-    r"KORVET_(CONFIG|COMMAND_CONFIG|REQUIRE_EXT|JARS_DIR|REDIS_PASSWORD|JDBC_PASSWORD|BROWSER|TEST_.*|DEV_.*)\Z"
+    r"KORVET_(CONFIG|COMMAND_CONFIG|REQUIRE_EXT|JARS_DIR|JDBC_PASSWORD|BROWSER"
+    r"|REDIS_(USER|PASSWORD|PASSWORD_FILE|SENTINEL_PASSWORD|CA|CERT|KEY)|TEST_.*|DEV_.*)\Z"
 )
 # A Kubernetes service named "korvet" puts these into every container of its namespace.
 _SERVICE_LINKS = re.compile(r"KORVET_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT|PORT_\d+_.*)\Z")
@@ -34,8 +36,10 @@ def load(
     file: Path | None = None,
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, object] | None = None,
+    pairs: Mapping[str, str] | None = None,
 ) -> Config:
-    """Build a `Config`; `flags` maps field names to values; None means that a flag was not given.
+    """Build a `Config`; `flags` maps field names to values; None means that a flag was not given. `pairs` are
+    the keys and values of --set.
 
     Raises ConfigError for an unreadable file, an unknown key or a value that does not fit.
     """
@@ -64,9 +68,12 @@ def load(
     by_field = {setting.field: setting for setting in by_key.values()}
     for field, flag in (flags or {}).items():
         if flag is not None:
-            found = (None, by_field[field]) if field in by_field else find_of_listener(variable_of(field))
-            assert found is not None
-            take(found, flag, f"--{field.replace('_', '-')}", text=True)
+            take((None, by_field[field]), flag, f"--{field.replace('_', '-')}", text=True)
+    for key, text in (pairs or {}).items():
+        found = find(key)
+        if found is None:
+            raise ConfigError(f"--set {key}={text}: unknown key {key!r}{_suggestion(key, by_key)}")
+        take(found, text, f"--set {key}", text=True)
 
     named = {by_field[field].key: value for field, value in values.items()}
     own = [(listener, field, value) for (listener, field), value in of_listeners.items()]
@@ -126,6 +133,8 @@ def _convert(setting: Setting, raw: object, origin: str, *, text: bool) -> objec
     try:
         return msgspec.convert(value, setting.type, strict=not text)
     except msgspec.ValidationError as error:
-        reason = str(error)
+        shape = shape_of(setting)
+        literal = isinstance(shape, msgspec.inspect.LiteralType)
+        reason = f"expected one of {', '.join(map(str, shape.values))}" if literal else str(error)
     shown = "***" if setting.key in SECRETS else repr(raw)
     raise ConfigError(f"{origin} = {shown}: {reason[:1].lower()}{reason[1:]}")

@@ -135,7 +135,7 @@ def test_a_listener_has_settings_of_its_own(tmp_path: Path) -> None:
     loaded = load(
         file=written(tmp_path, LISTENERS),
         environ={"KORVET_LISTENER_NAME_OUT_SIDE_CONNECTIONS_MAX_REAUTH_MS": "9"},
-        flags={"listener.name.internal.sasl.enabled.mechanisms": "SCRAM-SHA-256"},
+        pairs={"listener.name.internal.sasl.enabled.mechanisms": "SCRAM-SHA-256"},
     )
     outside, internal = loaded.of_listener("OUT.SIDE"), loaded.of_listener("INTERNAL")
     assert (loaded.connections_max_reauth_ms, outside.connections_max_reauth_ms) == (7, 9)
@@ -226,7 +226,20 @@ def test_a_variable_that_does_not_fit_is_named(variable: str, value: str, messag
 
 @pytest.mark.parametrize(
     "variable",
-    ["KORVET_REQUIRE_EXT", "KORVET_CONFIG", "KORVET_PORT", "KORVET_SERVICE_HOST", "KORVET_PORT_9092_TCP"],
+    [
+        "KORVET_REQUIRE_EXT",
+        "KORVET_CONFIG",
+        "KORVET_PORT",
+        "KORVET_SERVICE_HOST",
+        "KORVET_PORT_9092_TCP",
+        "KORVET_REDIS_USER",
+        "KORVET_REDIS_PASSWORD",
+        "KORVET_REDIS_PASSWORD_FILE",
+        "KORVET_REDIS_SENTINEL_PASSWORD",
+        "KORVET_REDIS_CA",
+        "KORVET_REDIS_CERT",
+        "KORVET_REDIS_KEY",
+    ],
 )
 def test_variables_of_others_are_left_alone(variable: str) -> None:
     assert load(environ={variable: "tcp://10.0.0.1:9092"}) == Config()
@@ -239,6 +252,21 @@ def test_an_empty_variable_is_not_set() -> None:
 def test_a_flag_that_does_not_fit_is_named() -> None:
     with pytest.raises(ConfigError, match="--listen: expected HOST:PORT"):
         load(flags={"listen": "nowhere"})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("num.partitions", "many", "--set num.partitions = 'many': expected `int`"),
+        ("admin.listen", "nowhere", "--set admin.listen: expected HOST:PORT"),
+        ("log_level", "loud", "--set log_level = 'loud': expected one of debug, error, info, warning"),
+        ("embedded.appendfsync", "x", "--set embedded.appendfsync = .x.: expected one of always"),
+        ("num.partition", "1", "--set num.partition=1: unknown key .*; did you mean num.partitions"),
+    ],
+)
+def test_a_pair_that_does_not_fit_is_named(key: str, value: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(pairs={key: value})
 
 
 @pytest.mark.parametrize(
