@@ -179,7 +179,8 @@ class GroupConfig(msgspec.Struct):
 def parse_number(name: str, value: str) -> int:
     """Parse a group config's value. Raises InvalidGroupConfig."""
     try:
-        number = int(value.strip())
+        # Python allows underscores between digits.
+        number = int(value.strip().replace("_", "-"))
     except ValueError:
         number = None
     if number is None or number > INT32_MAX:

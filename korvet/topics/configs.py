@@ -39,7 +39,8 @@ class TopicConfig(msgspec.Struct, frozen=True):
 def _integer(low: int, high: int) -> Callable[[str], None]:
     def check(value: str) -> None:
         try:
-            number = int(value)
+            # Python allows underscores between digits.
+            number = int(value.replace("_", "-"))
         except ValueError:
             raise ValueError("it must be a whole number") from None
         if not low <= number <= high:
@@ -68,7 +69,7 @@ def _list_of(*allowed: str) -> Callable[[str], None]:
 
 def _ratio(value: str) -> None:
     try:
-        inside = 0.0 <= float(value) <= 1.0
+        inside = 0.0 <= float(value.replace("_", "-")) <= 1.0
     except ValueError:
         inside = False
     if not inside:
@@ -214,7 +215,7 @@ TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {config.name: config for confi
 
 
 def check_topic_config(name: str, value: str | None) -> str:
-    """Returns the checked value without surrounding space.
+    """Returns the checked value without surrounding space, a boolean in lower case.
 
     Raises InvalidConfig with a text for the client's user.
     """
@@ -224,6 +225,8 @@ def check_topic_config(name: str, value: str | None) -> str:
     if value is None:
         raise InvalidConfig(f"Null value not supported for topic configs: {name}")
     value = value.strip()
+    if config.type is ConfigType.BOOLEAN:
+        value = value.lower()
     try:
         config.check(value)
     except ValueError as error:

@@ -122,6 +122,7 @@ def test_all_configs_are_replaced(client, fresh, version):
         ((SESSION, "4000"), f"{SESSION} must be greater than {HEARTBEAT}"),
         ((SESSION, "0"), f"Invalid value 0 for configuration {SESSION}: Value must be at least 1"),
         ((SESSION, "soon"), f"Invalid value soon for configuration {SESSION}: {NO_INT}"),
+        ((SESSION, "50_000"), f"Invalid value 50_000 for configuration {SESSION}: {NO_INT}"),
         ((SESSION, str(2**31)), f"Invalid value {2**31} for configuration {SESSION}: {NO_INT}"),
         (("share.session.timeout.ms", "50000"), "Unknown group config name: share.session.timeout.ms"),
         ((SESSION, "1", APPEND), f"Can't APPEND to key {SESSION} because its type is not LIST."),

@@ -64,12 +64,14 @@ def test_every_default_is_allowed(config) -> None:  # type: ignore[no-untyped-de
         ("retention.ms", None),
         ("retention.ms", "-2"),
         ("retention.ms", "1.5"),
+        ("retention.ms", "1_000"),
         ("retention.ms", str(2**63)),
         ("max.message.bytes", str(2**31)),
         ("cleanup.policy", "delete,delete"),
         ("cleanup.policy", "delete,"),
         ("min.cleanable.dirty.ratio", "1.1"),
         ("min.cleanable.dirty.ratio", "nan"),
+        ("min.cleanable.dirty.ratio", "0_1"),
         ("preallocate", "yes"),
         ("offset.assignment", "random"),
         ("native.format", "field:"),
@@ -79,6 +81,18 @@ def test_every_default_is_allowed(config) -> None:  # type: ignore[no-untyped-de
 def test_configs_that_cannot_be(name: str, value: str | None) -> None:
     with pytest.raises(InvalidConfig, match=name):
         check_topic_config(name, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "checked"),
+    [
+        ("retention.ms", " 5000 ", "5000"),
+        ("preallocate", "False", "false"),
+        ("acks.all.fsync", "TRUE", "true"),
+    ],
+)
+def test_configs_in_other_spellings(name: str, value: str, checked: str) -> None:
+    assert check_topic_config(name, value) == checked
 
 
 def test_which_value_is_in_force() -> None:
