@@ -40,14 +40,24 @@ def describe(cluster: Cluster, kind: Kind, name: str) -> tuple[DescribeConfigsRe
     return result.configs
 
 
-def alter(cluster: Cluster, kind: Kind, name: str, changes: Mapping[str, str | None]) -> None:
-    """Set configs of a resource, or reset them to the default if the value is None. Raises ClientError."""
+def alter(
+    cluster: Cluster,
+    kind: Kind,
+    name: str,
+    changes: Mapping[str, str | None],
+    *,
+    validate_only: bool = False,
+) -> None:
+    """Set configs of a resource, or reset them to the default if the value is None. Raises ClientError.
+
+    With `validate_only`, nothing changes.
+    """
     configs = tuple(
         AlterableConfig(name=key, config_operation=_DELETE if value is None else _SET, value=value)
         for key, value in changes.items()
     )
     resource = AlterConfigsResource(resource_type=i8(kind), resource_name=name, configs=configs)
-    request = IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
+    request = IncrementalAlterConfigsRequest(resources=(resource,), validate_only=validate_only)
     answer = cluster.ask(request, IncrementalAlterConfigsResponse, _broker_of(cluster, kind, name))
     (result,) = answer.responses
     check(result.error_code, _subject(kind, name), result.error_message)

@@ -115,6 +115,9 @@ def alter_topic(
         raise click.UsageError("nothing to change: give --partitions, --config or --unset")
     with Cluster(bootstrap) as cluster:
         if partitions is not None:
+            if changes:
+                # A value that doesn't fit must leave the partitions as they are, too.
+                config_requests.alter(cluster, Kind.TOPIC, name, changes, validate_only=True)
             topic_requests.add_partitions(cluster, name, partitions)
         if changes:
             config_requests.alter(cluster, Kind.TOPIC, name, changes)
