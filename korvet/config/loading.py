@@ -135,6 +135,6 @@ def _convert(setting: Setting, raw: object, origin: str, *, text: bool) -> objec
     except msgspec.ValidationError as error:
         shape = shape_of(setting)
         literal = isinstance(shape, msgspec.inspect.LiteralType)
-        reason = f"expected one of {', '.join(map(str, shape.values))}" if literal else str(error)
+        reason = f"expected one of {', '.join(map(repr, shape.values))}" if literal else str(error)
     shown = "***" if setting.key in SECRETS else repr(raw)
     raise ConfigError(f"{origin} = {shown}: {reason[:1].lower()}{reason[1:]}")

@@ -20,6 +20,9 @@ _VERIFY: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "requir
 # The time between two checks for changed files.
 _POLL_S: Final = 1.0
 
+# OpenSSL's reason if a part of a key store is missing, or can't be decrypted.
+_UNREADABLE: Final = "PEM lib"
+
 log = logging.getLogger(__name__)
 
 
@@ -103,7 +106,10 @@ def _naming(key: str, value: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigError(f"{key} = {value} cannot be used: {error.strerror or error}") from error
+        reason = error.strerror or str(error.args[-1])
+        if _UNREADABLE in reason:
+            reason = "expected a PEM file of a private key and its certificates; is ssl.key.password right?"
+        raise ConfigError(f"{key} = {value} cannot be used: {reason}") from error
 
 
 def _state_of(file: Path) -> tuple[int, int, int, int] | None:

@@ -259,8 +259,12 @@ def test_a_flag_that_does_not_fit_is_named() -> None:
     [
         ("num.partitions", "many", "--set num.partitions = 'many': expected `int`"),
         ("admin.listen", "nowhere", "--set admin.listen: expected HOST:PORT"),
-        ("log_level", "loud", "--set log_level = 'loud': expected one of debug, error, info, warning"),
-        ("embedded.appendfsync", "x", "--set embedded.appendfsync = .x.: expected one of always"),
+        (
+            "log_level",
+            "loud",
+            "--set log_level = 'loud': expected one of 'debug', 'error', 'info', 'warning'",
+        ),
+        ("embedded.appendfsync", "x", "--set embedded.appendfsync = .x.: expected one of 'always'"),
         ("num.partition", "1", "--set num.partition=1: unknown key .*; did you mean num.partitions"),
     ],
 )

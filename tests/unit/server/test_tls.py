@@ -120,25 +120,34 @@ def test_keys_may_have_a_password(tmp_path: Path) -> None:
     tls = ServerTls(config_of(keystore, authority.certificate, ssl_key_password="secret"), "none")
     assert common_name(tls, authority) == "server"
     for wrong in ({}, {"ssl_key_password": "hidden"}):
-        with pytest.raises(ConfigError, match=r"ssl\.keystore\.location") as caught:
+        with pytest.raises(
+            ConfigError, match=r"ssl\.keystore\.location.*is ssl\.key\.password right"
+        ) as caught:
             ServerTls(config_of(keystore, authority.certificate, **wrong), "none")
         assert "hidden" not in str(caught.value)
 
 
+def test_a_key_store_without_a_key_is_explained(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    only_certificate = authority.issue("server", "/CN=server").with_suffix(".crt")
+    with pytest.raises(ConfigError, match="expected a PEM file of a private key and its certificates"):
+        ServerTls(config_of(only_certificate, authority.certificate), "none")
+
+
 @pytest.mark.parametrize(
-    ("setting", "value"),
+    ("setting", "value", "reason"),
     [
-        ("ssl_keystore_location", "/none"),
-        ("ssl_truststore_location", "/none"),
-        ("ssl_cipher_suites", "rubbish"),
+        ("ssl_keystore_location", "/none", "No such file"),
+        ("ssl_truststore_location", "/none", "No such file"),
+        ("ssl_cipher_suites", "rubbish", "No cipher can be selected"),
     ],
 )
-def test_what_cannot_be_used_is_named(tmp_path: Path, setting: str, value: str) -> None:
+def test_what_cannot_be_used_is_named(tmp_path: Path, setting: str, value: str, reason: str) -> None:
     authority = Authority(tmp_path)
     settings = {
         "ssl_keystore_location": str(authority.issue("server", "/CN=server")),
         "ssl_truststore_location": str(authority.certificate),
         setting: value,
     }
-    with pytest.raises(ConfigError, match=f"{setting.replace('_', '.')} = {value} cannot be used"):
+    with pytest.raises(ConfigError, match=f"{setting.replace('_', '.')} = {value} cannot be used: {reason}"):
         ServerTls(Config(**settings), "none")  # type: ignore[arg-type]
