@@ -238,6 +238,22 @@ def test_several_nodes_share_the_options_of_the_url() -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "parameter"),
+    [
+        ("redis://h?ssl_cert_reqs=none", "ssl_cert_reqs"),
+        ("redis://h?sentinel_password=secret", "sentinel_password"),
+        ("redis+sentinel://h/name?sentinel_pasword=secret", "sentinel_pasword"),
+    ],
+)
+def test_unknown_parameters_of_urls_are_refused(url: str, parameter: str) -> None:
+    with pytest.raises(
+        StoreError, match=f"unknown parameter '{parameter}'; there are db, password"
+    ) as caught:
+        parse_target(url)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("url", "sentinels", "tls", "database"),
     [
         ("redis+sentinel://a:1,b,[::1]:2/main", [("a", 1), ("b", 26379), ("::1", 2)], (False, False), 0),

@@ -25,6 +25,8 @@ _HOST_AND_PORT: Final = re.compile(r"(?:\[(?P<ipv6>[^\]]+)\]|(?P<name>[^:\[\]]*)
 _LAST_PORT: Final = 65535
 _SCHEMES: Final = frozenset(("redis", "rediss", "unix"))
 _SENTINEL_SCHEMES: Final = frozenset(("redis+sentinel", "rediss+sentinel"))
+_PARAMETERS: Final = frozenset(("db", "username", "password"))
+_SENTINEL_PARAMETERS: Final = frozenset(("sentinel_username", "sentinel_password", "sentinel_tls"))
 # The time that nodes of a Redis Cluster wait for each other (cluster-node-timeout), and half of the time that
 # Kafka clients wait for a response (request.timeout.ms). Scripts, forks and slow disks take seconds.
 DEFAULT_TIMEOUT_MS: Final = 15_000
@@ -88,6 +90,12 @@ def parse_target(url: str) -> tuple[RedisAddress, ...] | SentinelAddress:
             "rediss+sentinel://"
         )
     query = {name: values[-1] for name, values in parse_qs(found["query"] or "").items()}
+    known = _PARAMETERS | _SENTINEL_PARAMETERS if scheme in _SENTINEL_SCHEMES else _PARAMETERS
+    unknown = sorted(query.keys() - known)
+    if unknown:
+        # The value of an unknown parameter may be a secret.
+        shown = redacted(url.partition("?")[0])
+        raise StoreError(f"{shown}: unknown parameter {unknown[0]!r}; there are {', '.join(sorted(known))}")
     path, local = found["path"], scheme == "unix"
     name, database = "", path.strip("/")
     if scheme in _SENTINEL_SCHEMES:
