@@ -111,9 +111,9 @@ def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> Non
 def find_servers(addresses: Sequence[RedisAddress]) -> "dict[NodeAddress, redis.Redis]":
     """Returns a client of the server, or of each primary of a cluster with these nodes.
 
-    Raises redis.RedisError.
+    Raises ClickException.
     """
-    reason: redis.RedisError | None = None
+    reason: Exception | None = None
     for address in addresses:
         first = _client(address)
         try:
@@ -121,9 +121,9 @@ def find_servers(addresses: Sequence[RedisAddress]) -> "dict[NodeAddress, redis.
                 return {(address.host, address.port): first}
             with first:
                 ranges = parse_slots(_ask(first, "CLUSTER", "SLOTS"), address.host)
-        except redis.ConnectionError as error:
+        except redis.RedisError as error:
             first.close()
-            reason = error
+            reason = reason or click.ClickException(f"{address.named}: {error}")
             continue
         primaries = sorted({found.primary for found in ranges})
         return {place: _client(_at(address, place)) for place in primaries}
@@ -198,8 +198,13 @@ def _cluster(client: "redis.Redis", primaries: int) -> Finding:
 
 
 def check_server(client: "redis.Redis") -> Iterator[Finding]:
-    """Check a server's version and function library."""
-    yield _version(client.info())
+    """Check a server's version, role and function library."""
+    info = client.info()
+    yield _version(info)
+    if info["role"] != "master":
+        primary = f"{info.get('master_host')}:{info.get('master_port')}"
+        text = f"replica of {primary}, which may lack acknowledged records; brokers use the primary: name it"
+        yield Finding("role", FAULT, text)
     libraries = client.function_list(library_name())
     loaded = "loaded" if libraries else "not loaded; a broker loads it when it starts"
     yield Finding("Function library", OK if libraries else WARNING, loaded)

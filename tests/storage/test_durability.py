@@ -71,6 +71,23 @@ def test_the_doctor_reports_a_pair(new_server: Callable[..., Server]) -> None:
     assert "set min.insync.replicas 2" in findings(primary, ALONE)["if the primary is lost for good"][1]
 
 
+def test_the_doctor_refuses_a_replica(new_server: Callable[..., Server]) -> None:
+    replica = new_server("--replicaof", "127.0.0.1", "1")
+    done = CliRunner().invoke(korvet_command, ["doctor", "--redis", replica.url, "--json"])
+    assert done.exit_code == 1
+    (role,) = [found for found in json.loads(done.output) if found["subject"] == "role"]
+    assert role["state"] == "fault"
+    assert role["text"].startswith("replica of 127.0.0.1:1, which may lack acknowledged records")
+
+
+def test_the_doctor_names_a_server_that_refuses_it(new_server: Callable[..., Server]) -> None:
+    locked = new_server()
+    locked.client.config_set("requirepass", "secret")
+    done = CliRunner().invoke(korvet_command, ["doctor", "--redis", locked.url])
+    assert done.exit_code == 1
+    assert done.output.startswith(f"Error: Redis at {locked.url.removeprefix('unix://')}: ")
+
+
 def test_settings_of_the_server_change_what_can_be_lost(new_server: Callable[..., Server]) -> None:
     server = new_server()
     assert findings(server)["if the machine of Redis loses power"][0] == "warning"
