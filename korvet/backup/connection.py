@@ -39,6 +39,9 @@ class Connection:
                 self.call("AUTH", *user, address.password)
             if address.database:
                 self.call("SELECT", address.database)
+        except ServerError as error:
+            self.close()
+            raise self._failed(f"refuses the connection: {error}") from error
         except BaseException:
             self.close()
             raise

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 
-from korvet.backup.connection import Connection
+from korvet.backup.connection import Connection, ServerError
 from korvet.backup.errors import BackupError
 from korvet.storage.link.sentinel import servers_of
 
@@ -16,7 +16,11 @@ def primary(url: str) -> Iterator[Connection]:
     """
     address, *others = asyncio.run(servers_of(url))
     with Connection(address) as connection:
-        if others or connection.info("cluster").get("cluster_enabled") == "1":
+        try:
+            info = connection.info("cluster")
+        except ServerError as error:
+            raise BackupError(f"the server at {address} refuses the connection: {error}") from error
+        if others or info.get("cluster_enabled") == "1":
             raise BackupError(
                 "a Redis Cluster can't be backed up or restored: its servers can't be copied at one moment, "
                 "and copies of several moments would contradict each other"

@@ -175,6 +175,11 @@ def test_what_cannot_be_backed_up(start: Start, tmp_path: Path) -> None:
     assert "is a replica" in failure("backup", target, "--redis", replica.url)
     node = start("--cluster-enabled", "yes")
     assert "Redis Cluster" in failure("backup", target, "--redis", node.url)
+    locked = start()
+    locked.client.config_set("requirepass", "secret")
+    for url in (locked.url, locked.url.replace("unix://", "unix://:other@")):
+        said = failure("backup", target, "--redis", url)
+        assert f"the server at {locked.url.removeprefix('unix://')} refuses the connection: " in said
     assert not any(tmp_path.iterdir())
 
 
