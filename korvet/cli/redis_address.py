@@ -10,11 +10,20 @@ from korvet.config.settings import Config
 from korvet.embedded import socket_of, url_of
 
 
+class _DataDir(click.Path):
+    """A folder. An empty name, as of a variable that isn't set, would be the working folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not str(value):
+            self.fail("expected a folder, not an empty name", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def data_dir_option(data_dir_help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add the option --data-dir, as the argument `data_dir`."""
     return click.option(
         "--data-dir",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=_DataDir(file_okay=False, path_type=Path),
         default=Config().data_dir,
         show_default=True,
         envvar="KORVET_DATA_DIR",

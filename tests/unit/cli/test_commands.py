@@ -59,6 +59,15 @@ def test_what_a_user_can_mend_is_one_line(arguments: tuple[str, ...]) -> None:
     assert text.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "command", [("doctor",), ("backup", "b"), ("restore", "."), ("repair", "--yes"), ("rewrite",)]
+)
+def test_an_empty_data_folder_is_not_the_working_folder(command: tuple[str, ...]) -> None:
+    status, text = run(*command, "--data-dir", "")
+    assert status == 2
+    assert "Invalid value for '--data-dir': expected a folder, not an empty name" in text
+
+
 def test_an_unknown_command_is_named() -> None:
     status, text = run("topic")
     assert status == 2
