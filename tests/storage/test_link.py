@@ -15,6 +15,7 @@ import uvloop
 
 from korvet.records.kernel import pack_command
 from korvet.storage.errors import LinkLost, StorageError, StorageFault, StoreError, WrongType
+from korvet.storage.link import redis_link
 from korvet.storage.link.address import SentinelAddress, parse_target, parse_url
 from korvet.storage.link.redis_link import RedisLink
 from tests.storage.proxy import Proxy, proxied, until
@@ -201,6 +202,14 @@ def test_password_user_and_database(new_server: Callable[..., Server]) -> None:
             await RedisLink.connect(*parse_url(f"unix://{path}"))
 
     asyncio.run(work())
+
+
+def test_a_silent_server_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_link, "_HANDSHAKE_TIMEOUT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = "redis://{}:{}".format(*listening.getsockname())
+        with pytest.raises(StoreError, match="cannot be reached: no answer in time"):
+            asyncio.run(RedisLink.connect(*parse_url(url)))
 
 
 def test_an_unreachable_server_is_reported(tmp_path: Any) -> None:

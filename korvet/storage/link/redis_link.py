@@ -390,4 +390,6 @@ def _keep_alive(own_socket: socket.socket, timeout_ms: int) -> None:
 def _reason(error: BaseException | None) -> str:
     if error is None:
         return "closed by the server"
+    if isinstance(error, TimeoutError) and not str(error):
+        return "no answer in time"
     return str(error) or type(error).__name__
