@@ -5,6 +5,7 @@ korvet honours some of them; it accepts, stores and describes the others, becaus
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
@@ -19,6 +20,8 @@ BrokerConfigs: TypeAlias = "Mapping[str, Sequence[tuple[str, ConfigSource]]]"
 
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
+# PARTITION:BROKER of a throttled replica; Kafka allows empty elements.
+_REPLICA: Final = re.compile(r"(\d+:\d+)?", re.ASCII)
 
 
 class InvalidConfig(ValueError):
@@ -81,8 +84,9 @@ def _native_format(value: str) -> None:
         raise ValueError("it must be json or field:<name>")
 
 
-def _anything(value: str) -> None:
-    del value
+def _throttled_replicas(value: str) -> None:
+    if value not in ("", "*") and not all(_REPLICA.fullmatch(part.strip()) for part in value.split(",")):
+        raise ValueError("it must be * or a list of PARTITION:BROKER")
 
 
 _BOOLEAN: Final = _one_of("true", "false")
@@ -143,9 +147,9 @@ _KAFKA: Final = (
     _long("file.delete.delay.ms", 60_000, 0, "log.segment.delete.delay.ms"),
     _long("flush.messages", INT64_MAX, 1, "log.flush.interval.messages"),
     _long("flush.ms", INT64_MAX, 0),
-    TopicConfig("follower.replication.throttled.replicas", ConfigType.LIST, "", _anything),
+    TopicConfig("follower.replication.throttled.replicas", ConfigType.LIST, "", _throttled_replicas),
     _int("index.interval.bytes", 4096, 0, "log.index.interval.bytes"),
-    TopicConfig("leader.replication.throttled.replicas", ConfigType.LIST, "", _anything),
+    TopicConfig("leader.replication.throttled.replicas", ConfigType.LIST, "", _throttled_replicas),
     _long("local.retention.bytes", -2, -2, "log.local.retention.bytes"),
     _long("local.retention.ms", -2, -2, "log.local.retention.ms"),
     _long(MAX_COMPACTION_LAG_MS, INT64_MAX, 1, "log.cleaner.max.compaction.lag.ms"),

@@ -76,6 +76,8 @@ def test_every_default_is_allowed(config) -> None:  # type: ignore[no-untyped-de
         ("offset.assignment", "random"),
         ("native.format", "field:"),
         ("native.format", "xml"),
+        ("leader.replication.throttled.replicas", "0:1,x"),
+        ("follower.replication.throttled.replicas", "*,0:1"),
     ],
 )
 def test_configs_that_cannot_be(name: str, value: str | None) -> None:
@@ -89,6 +91,8 @@ def test_configs_that_cannot_be(name: str, value: str | None) -> None:
         ("retention.ms", " 5000 ", "5000"),
         ("preallocate", "False", "false"),
         ("acks.all.fsync", "TRUE", "true"),
+        ("leader.replication.throttled.replicas", "*", "*"),
+        ("leader.replication.throttled.replicas", "0:1, 1:2", "0:1, 1:2"),
     ],
 )
 def test_configs_in_other_spellings(name: str, value: str, checked: str) -> None:
