@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from korvet.backup.connection import Connection
+from korvet.backup.errors import BackupError
 from korvet.backup.manifest import Manifest
 from korvet.storage.fields import counter_of, pairs_of
 from korvet.storage.keys import Keyspace
@@ -22,9 +23,12 @@ _VERSIONS_PER_S: Final = 5
 # Limits the versions that the keyspace of an earlier restore can have got at once: brokers of it may have
 # served clients a minute ago.
 _VERSIONS_PER_RESTORE: Final = 1 << 16
+# Leader epochs are signed numbers of 32 bits in Kafka's protocol. The restored keyspace needs some, too.
+_LARGEST_VERSION: Final = (1 << 31) - 1 - _VERSIONS_AT_ONCE
 # Producer IDs of each millisecond: see korvet_take_producer_ids.
 _IDS_PER_MS: Final = 1024
 _PAGE: Final = 1000
+_DAY_MS: Final = 86_400_000
 
 
 class Found(NamedTuple):
@@ -65,11 +69,20 @@ def databases(connection: Connection) -> dict[int, int]:
 def raise_numbers(connection: Connection, found: Found, created_ms: int, earlier: int) -> None:
     """Raise the numbers of a keyspace of a backup that was created at `created_ms` and has been restored
     `earlier` times, and end the leases of the brokers of that time.
+
+    Raises BackupError if there are no leader epochs left, which means that a clock is or was wrong.
     """
     keys = found.keyspace
     connection.call("SELECT", found.database)
     cluster = dict(pairs_of(connection.call("HGETALL", keys.cluster)))
-    numbers = raised(cluster, created_ms, time.time_ns() // 1_000_000, earlier)
+    now_ms = time.time_ns() // 1_000_000
+    numbers = raised(cluster, created_ms, now_ms, earlier)
+    if numbers["assignment"] > _LARGEST_VERSION:
+        raise BackupError(
+            f"the backup would be {(now_ms - created_ms) // _DAY_MS} days old, and leader epochs, which "
+            "rise with its age, would exceed Kafka's limit: is the clock right, and created_ms in the "
+            "manifest?"
+        )
     connection.call("HSET", keys.cluster, *(part for pair in numbers.items() for part in pair))
     # The raised version counts for the history of the new server, too.
     connection.call("HDEL", keys.cluster, "history")

@@ -303,6 +303,20 @@ def test_other_versions_are_refused(backup: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
+def test_a_backup_of_a_wrong_clock_is_refused(backup: Path, tmp_path: Path) -> None:
+    """Leader epochs would exceed 32 bits, and no client could use the keyspace."""
+    manifest = json.loads((backup / MANIFEST).read_text())
+    (backup / MANIFEST).write_text(json.dumps(manifest | {"created_ms": 0}))
+    assert "is the clock right" in failure("restore", backup, "--data-dir", tmp_path / "data")
+    assert "is the clock right" in failure("restore", backup, "--check")
+    assert not (tmp_path / "data" / "appendonlydir").exists()
+    ten_years_ms = 10 * 365 * 86_400_000
+    (backup / MANIFEST).write_text(
+        json.dumps(manifest | {"created_ms": manifest["created_ms"] - ten_years_ms})
+    )
+    success("restore", backup, "--check")
+
+
 def test_targets_with_data_are_refused(start: Start, backup: Path, tmp_path: Path) -> None:
     success("restore", backup, "--data-dir", tmp_path / "data")
     assert "contains data already" in failure("restore", backup, "--data-dir", tmp_path / "data")
