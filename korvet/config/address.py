@@ -26,11 +26,19 @@ def parse_address(text: str) -> Address:
         host = host[1:-1]
     elif ":" in host:
         raise ValueError(f"an IPv6 host must be in brackets, as in [::1]:9092, not {text!r}")
-    if not colon or not host:
+    if not colon or not is_host(host):
         raise ValueError(f"expected HOST:PORT, not {text!r}")
     if not (port.isascii() and port.isdigit() and int(port) <= 65535):
         raise ValueError(f"expected a port from 0 to 65535, not {port!r}")
     return Address(host, int(port))
+
+
+def is_host(name: str) -> bool:
+    """Whether a name can be looked up. Sockets raise UnicodeError for others, such as a..b."""
+    try:
+        return bool(name.encode("idna"))
+    except UnicodeError:
+        return False
 
 
 def redacted(url: str) -> str:

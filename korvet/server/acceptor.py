@@ -153,10 +153,8 @@ async def bind(host: str, port: int) -> list[socket.socket]:
         found = await asyncio.get_running_loop().getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-    except (socket.gaierror, UnicodeError) as error:
-        # A name with an empty label, as in a..b, is a UnicodeError.
-        reason = error.strerror if isinstance(error, OSError) else "not a host name"
-        raise OSError(errno.EADDRNOTAVAIL, f"{Address(host, port)}: {reason}") from error
+    except socket.gaierror as error:
+        raise OSError(errno.EADDRNOTAVAIL, f"{Address(host, port)}: {error.strerror}") from error
     bound: list[socket.socket] = []
     unavailable: OSError | None = None
     try:

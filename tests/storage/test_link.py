@@ -318,6 +318,7 @@ def test_bad_urls_of_sentinels_are_refused_without_showing_the_password(url: str
         "redis://:secret@one:7,two:x",
         "redis://:secret@[::1",
         "redis://:secret@one:7,[::1",
+        "redis://:secret@a..b:7",
         "h:6379",
     ],
 )

@@ -208,6 +208,8 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ("KORVET_AUTO_CREATE_TOPICS_ENABLE", "maybe", "KORVET_AUTO_CREATE_TOPICS_ENABLE = 'maybe'"),
         ("KORVET_PARTITIONS", "1", "KORVET_PARTITIONS: unknown setting"),
         ("KORVET_LISTEN", "9092", "KORVET_LISTEN: expected HOST:PORT"),
+        ("KORVET_LISTEN", "a..b:9092", "KORVET_LISTEN: expected HOST:PORT, not 'a..b:9092'"),
+        ("KORVET_ADVERTISE", "a" * 64 + ":9092", "KORVET_ADVERTISE: expected HOST:PORT"),
         ("KORVET_LISTEN", "::1:9092", "KORVET_LISTEN: an IPv6 host must be in brackets"),
         ("KORVET_LISTEN", "host:65536", "KORVET_LISTEN: expected a port"),
         ("KORVET_ADVERTISE", "host:0", "KORVET_ADVERTISE: clients cannot connect to port 0"),

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, unquote
 
 import msgspec
 
-from korvet.config.address import redacted
+from korvet.config.address import is_host, redacted
 from korvet.storage.errors import StoreError
 
 if TYPE_CHECKING:
@@ -165,6 +165,7 @@ def _sentinels(
 def _host_and_port(node: str, default_port: int, url: str) -> tuple[str, int]:
     found = _HOST_AND_PORT.fullmatch(node)
     port = int(found["port"] or default_port) if found else 0
-    if not found or not 0 < port <= _LAST_PORT:
+    host = (found["ipv6"] or (found["name"] or "localhost").lower()) if found else ""
+    if not is_host(host) or not 0 < port <= _LAST_PORT:
         raise StoreError(f"{redacted(url)}: {node!r} is no host and port")
-    return found["ipv6"] or (found["name"] or "localhost").lower(), port
+    return host, port

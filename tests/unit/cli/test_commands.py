@@ -46,6 +46,8 @@ def test_every_command_has_help_of_its_own(name: str) -> None:
         ("doctor", "--redis", "redis://127.0.0.1:1"),
         ("doctor", "--redis", "redis://127.0.0.1:1,127.0.0.1:2"),
         ("doctor", "--redis", "redis://127.0.0.1:x"),
+        ("doctor", "--redis", "redis://a..b"),
+        ("topics", "list", "--bootstrap-server", "a..b:9092"),
         ("doctor", "--redis", "redis+sentinel://127.0.0.1:1,127.0.0.1:2/main"),
         ("doctor", "--redis", "redis+sentinel://127.0.0.1:1"),
         ("serve", "--redis", "redis+sentinel://127.0.0.1:1/main"),

@@ -46,10 +46,9 @@ def test_an_address_in_use_is_named() -> None:
         assert caught.value.errno == errno.EADDRINUSE
 
 
-@pytest.mark.parametrize("host", ["no-host.invalid", "a..b"])
-def test_a_name_without_an_address_is_named(host: str) -> None:
-    with pytest.raises(OSError, match=f"{host}:9092: ") as caught:
-        run(bind(host, 9092))
+def test_a_name_without_an_address_is_named() -> None:
+    with pytest.raises(OSError, match=r"no-host\.invalid:9092: ") as caught:
+        run(bind("no-host.invalid", 9092))
     assert caught.value.errno == errno.EADDRNOTAVAIL
 
 
