@@ -26,7 +26,11 @@ def upgrade(url: str | None, data_dir: Path, keyspace: str) -> None:
     found = find_redis(url, data_dir)
     if found is None:
         raise click.ClickException(f"no embedded server runs on {data_dir}: give --redis or --data-dir")
-    before = asyncio.run(_finalise(found, Keyspace(keyspace)))
+    try:
+        keys = Keyspace(keyspace)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    before = asyncio.run(_finalise(found, keys))
     if before >= FORMATS.highest:
         click.echo(f"the keyspace {keyspace} has format {before} already")
     else:

@@ -18,6 +18,7 @@ from korvet.security.principals import PrincipalMapper
 
 # Braces delimit Redis Cluster hash tags, a colon delimits the parts of our keys.
 _KEYSPACE = re.compile(r"[A-Za-z0-9._-]+\Z")
+_LONGEST_KEYSPACE = 100
 _REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
 # Fields of which the first may not be above the second.
 _ORDERED = (
@@ -46,10 +47,10 @@ def check(config: Config, origin: Callable[[str], str]) -> None:
     _check_security(config, origin)
     _check_admin(config, origin)
     _check_texts(config, {"metrics_topics": _expression, "metrics_groups": _expression}, origin)
-    if not _KEYSPACE.match(config.keyspace):
+    if not _KEYSPACE.match(config.keyspace) or len(config.keyspace) > _LONGEST_KEYSPACE:
         raise ConfigError(
-            f"{origin('keyspace')}: expected letters, digits, dots, dashes and underscores, "
-            f"got {config.keyspace!r}"
+            f"{origin('keyspace')}: expected letters, digits, dots, dashes and underscores, at most "
+            f"{_LONGEST_KEYSPACE}, got {config.keyspace!r}"
         )
     alias = config.offsets_topic_alias
     if alias is not None and (alias == "__consumer_offsets" or not _KEYSPACE.match(alias)):

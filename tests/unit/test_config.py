@@ -214,6 +214,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ("KORVET_LISTEN", "host:65536", "KORVET_LISTEN: expected a port"),
         ("KORVET_ADVERTISE", "host:0", "KORVET_ADVERTISE: clients cannot connect to port 0"),
         ("KORVET_KEYSPACE", "{a}", "KORVET_KEYSPACE: expected letters"),
+        ("KORVET_KEYSPACE", "a" * 101, "KORVET_KEYSPACE: expected .*, at most 100"),
         (
             "KORVET_REDIS",
             "http://u:secret@host",

@@ -47,6 +47,7 @@ def test_every_command_has_help_of_its_own(name: str) -> None:
         ("doctor", "--redis", "redis://127.0.0.1:1,127.0.0.1:2"),
         ("doctor", "--redis", "redis://127.0.0.1:x"),
         ("doctor", "--redis", "redis://a..b"),
+        ("upgrade", "--redis", "redis://127.0.0.1:1", "--keyspace", "a{b"),
         ("topics", "list", "--bootstrap-server", "a..b:9092"),
         ("doctor", "--redis", "redis+sentinel://127.0.0.1:1,127.0.0.1:2/main"),
         ("doctor", "--redis", "redis+sentinel://127.0.0.1:1"),
