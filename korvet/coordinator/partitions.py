@@ -162,6 +162,8 @@ class Partitions(Generic[_Term]):
             return
         for partition in self._partitions:
             epoch = self._logs.leader_epoch_of(self._name, partition.number)
+            if epoch is None:
+                partition.error = self._reason(partition)
             if epoch == partition.epoch:
                 continue
             self.counts.lost += partition.epoch is not None
@@ -170,12 +172,19 @@ class Partitions(Generic[_Term]):
             if partition.loading is not None:
                 partition.loading.cancel()
                 partition.loading = None
-            self._end_term(partition, ErrorCode.not_coordinator)
+            self._end_term(partition, self._reason(partition))
             if epoch is None:
                 partition.changed.set()
             else:
                 self._load_soon(partition)
         self._tell_loaded()
+
+    def _reason(self, partition: Partition[_Term]) -> ErrorCode:
+        """Why this broker does not serve a partition. Clients look for another coordinator only if there is
+        one: librdkafka, for example, repeats no OffsetFetch after NOT_COORDINATOR.
+        """
+        moved = self._logs.is_led_by_another(self._name, partition.number)
+        return ErrorCode.not_coordinator if moved else ErrorCode.coordinator_not_available
 
     async def wait_loaded(self) -> None:
         """Wait until every partition serves or is coordinated by another broker."""

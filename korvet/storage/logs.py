@@ -7,6 +7,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
+from korvet.storage.brokers.assignment import NO_NODE
 from korvet.storage.brokers.claims import packed_claim
 from korvet.storage.errors import (
     PASSING,
@@ -74,6 +75,15 @@ class Logs:
         0 without a membership.
         """
         return 0 if self.membership is None else self.membership.leader_epoch_of(topic, partition)
+
+    def is_led_by_another(self, topic: str, partition: int) -> bool:
+        """Whether another broker leads a partition now, as far as is known. While a lease has expired, nobody
+        leads the partitions of its broker.
+        """
+        member = self.membership
+        if member is None:
+            return False
+        return member.assignment.leader(topic, partition).node_id not in (NO_NODE, member.node_id)
 
     def fenced(self, refusal: FencedEpoch) -> None:
         """Look for the new assignment after an append was refused because another broker leads its
