@@ -22,13 +22,14 @@ from korvet.api.common.errors import error_code_of
 from korvet.api.producing.checks import Refused, check_newest, check_records, read_header
 from korvet.api.producing.destination import locate
 from korvet.api.producing.group_records import read_group_records
+from korvet.api.producing.refused_batches import SENT_AGAIN, RefusedBatches
 from korvet.api.producing.response import PartitionAnswer, encode_response
 from korvet.api.producing.transaction import add_request, check_reply
 from korvet.groups.shard import GroupShard
 from korvet.protocol.produce_request import decode_produce
 from korvet.protocol.registry import Respond, submit_api
 from korvet.records.batch import BatchError
-from korvet.storage.errors import StorageError, UnknownProducer
+from korvet.storage.errors import OutOfOrderSequence, StorageError, UnknownProducer
 from korvet.storage.log.values import Appended, ProducerSequence, ReceivedBatch
 
 if TYPE_CHECKING:
@@ -275,6 +276,11 @@ class _Produce(msgspec.Struct, eq=False):
         if place.topic.internal:
             self._apply_group_records(place.log, received, append)
             return
+        if (refused := self._context.client.refused_batches) is not None:
+            if (behind := self._behind_refused(append)) is not None:
+                self._refuse(append, behind)
+                return
+            refused.begins(place.log.state.name, header)
         if self._request.acks == _ALL and (refusal := place.log.missing_replicas) is not None:
             self._refuse(append, refusal)
             return
@@ -373,11 +379,33 @@ class _Produce(msgspec.Struct, eq=False):
             self._refuse(append, error)
         self._end_one()
 
+    def _behind_refused(self, append: _PartitionAppend) -> Refused | None:
+        """The refusal of a batch whose producer has to send the batch before it again; None for others."""
+        refused = self._context.client.refused_batches
+        if refused is None or append.place is None or append.header is None:
+            return None
+        error = refused.error_before(append.place.log.state.name, append.header)
+        return None if error is None else Refused(error, "the batch before this one was refused")
+
     def _refuse(self, append: _PartitionAppend, refusal: Refused | BatchError | StorageError) -> None:
+        if isinstance(refusal, OutOfOrderSequence):
+            # The batch before this one may have failed when this one was already on its way.
+            refusal = self._behind_refused(append) or refusal
         append.refuse(refusal)
+        if append.error in SENT_AGAIN:
+            self._note_refused(append)
         self._context.failed(append.error, None if self._context.trace is None else self._topic_of(append))
         if append.place is not None:
             append.place.log.state.counts.failed_produces += 1
+
+    def _note_refused(self, append: _PartitionAppend) -> None:
+        """Note a refused batch that the client will send again, if it has an idempotent producer."""
+        client, place, header = self._context.client, append.place, append.header
+        if place is None or header is None or header.producer_id < 0:
+            return
+        if client.refused_batches is None:
+            client.refused_batches = RefusedBatches()
+        client.refused_batches.note(place.log.state.name, header, append.error)
 
     def _topic_of(self, append: _PartitionAppend) -> str | UUID | None:
         """The topic of an append, as the request names it."""

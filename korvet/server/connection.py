@@ -1,5 +1,4 @@
-"""One client connection: cuts frames out of a receive buffer and sends the responses in the order of
-requests.
+"""One client connection: cuts frames out of a receive buffer, and answers them in the order of requests.
 
 As in Kafka, a connection has one request in progress at a time. Only requests of an API that allows it
 (`in_flight_max`) start before the previous request of the same API is answered.
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
     from korvet.api.common.request_counts import Timing
     from korvet.api.fetching.state import FetchState
+    from korvet.api.producing.refused_batches import RefusedBatches
     from korvet.security.authorizer import Access
     from korvet.security.sasl import SaslSession
     from korvet.server.listener_access import ListenerAccess
@@ -95,6 +95,7 @@ class Connection(asyncio.BufferedProtocol):
         "listener",
         "pipelines",
         "principal",
+        "refused_batches",
         "repeat",
         "sasl",
     )
@@ -139,6 +140,7 @@ class Connection(asyncio.BufferedProtocol):
         self.repeat: Repeat | None = None
         """The last request, if the client will probably send it again."""
         self.fetch_state: FetchState | None = None
+        self.refused_batches: RefusedBatches | None = None
         """See korvet.api.common.context.Client."""
         self.listener = listener_access.name
         self.counts = connections.counts_of(self.listener)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from korvet.api.common.request_counts import ApiCounts
     from korvet.api.common.services import Services
     from korvet.api.fetching.state import FetchState
+    from korvet.api.producing.refused_batches import RefusedBatches
     from korvet.protocol.messages import ResponseSchema
     from korvet.quotas.throttle import Mutations
     from korvet.request_log.trace import Trace
@@ -34,6 +35,8 @@ class Client(Protocol):
     """The peer's address as Kafka writes it, with a slash before it."""
     fetch_state: FetchState | None
     """What the Fetch handler keeps from one request to the next. It is released when the client is gone."""
+    refused_batches: RefusedBatches | None
+    """What the Produce handler keeps from one request to the next. None until a batch is refused."""
     listener: str
     """The name of the listener that it came through."""
     principal: str

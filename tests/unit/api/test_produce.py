@@ -41,7 +41,11 @@ class Broker:
         place = Place(topic, log, policy_of({"message.timestamp.before.max.ms": str(2**62)}, {}), False)
         unpacking = SimpleNamespace(at_once=lambda *_: None, soon=self.soon)
         client = SimpleNamespace(
-            access=None, closed=False, pipelines=False, hold_back=lambda: lambda: self.steps.append("resumed")
+            access=None,
+            closed=False,
+            pipelines=False,
+            refused_batches=None,
+            hold_back=lambda: lambda: self.steps.append("resumed"),
         )
         self.context: Any = SimpleNamespace(
             api_version=9,
