@@ -18,6 +18,7 @@ from korvet.storage.errors import (
     OffsetsExhausted,
     OutOfMemory,
     OutOfOrderSequence,
+    SequenceGap,
     StorageError,
     TopicGone,
     WrongType,
@@ -69,6 +70,20 @@ def test_duplicates_of_the_last_five_batches_get_their_first_offset(bench: Bench
 @pytest.mark.parametrize("sequence", [0, 1, 17, MAX_SEQUENCE_NUMBER])
 def test_an_unknown_producer_may_begin_anywhere(bench: Bench, sequence: int) -> None:
     assert not append(bench, bench.log(), 1, (1, 3, sequence)).duplicate
+
+
+def test_a_gap_after_a_cut_displaces_no_batch_that_may_come_again(bench: Bench) -> None:
+    """The producer had five batches in flight, of which the failover lost the fourth."""
+    log = bench.log(offset_assignment="dense")
+    first = [append(bench, log, stamp=(7, 0, number)) for number in range(5)]
+    bench.client.hset(log.state.meta, "leaders", f"1:{log.log_end}")
+    for number in (6, 5):
+        with pytest.raises(SequenceGap):
+            append(bench, log, stamp=(7, 0, number))
+    first += [append(bench, log, stamp=(7, 0, number)) for number in (5, 6)]
+    again = [append(bench, log, stamp=(7, 0, number)) for number in range(2, 7)]
+    assert [each.base_offset for each in again] == [each.base_offset for each in first[2:]]
+    assert log.log_end == 7
 
 
 @pytest.mark.parametrize("sequence", [0, 1, 3, 9])

@@ -1,8 +1,8 @@
 -- What a partition remembers of its producers: sequences of idempotent producers (KIP-98) and open transactions.
 --
 -- The meta field `p:<producer id>` is big-endian doubles: producer epoch, time of the last append or marker (ms), then
--- for each of the newest batches, REMEMBERED_BATCHES at most, first sequence, last sequence and base offset.  An item
--- with the base offset EXPECTED is no batch: it ends before the sequence that is expected next (see refuse_gap).
+-- for each of the newest batches, REMEMBERED_BATCHES at most, first sequence, last sequence and base offset.  One more
+-- item with the base offset EXPECTED is no batch: it ends before the sequence that is expected next (see refuse_gap).
 -- The meta field `c:<producer id>` is the epoch (text) of the coordinator that wrote the producer's last marker.
 -- The meta field `open` is the open transactions, the oldest first: for each, as big-endian doubles, the producer id
 -- and the offset at which the transaction begins.  That is the log end before its first record: on clock topics there
@@ -106,8 +106,7 @@ local function refuse_gap(log, producer, stored, epoch, first, transactional, al
   if alone and (expected == nil or comes_before(first, expected)) then
     local before = sequence_after(first, SEQUENCE_NUMBERS - 1)
     batches = batches .. struct.pack(BATCH_FORMAT, before, before, EXPECTED)
-    local kept = string.sub(batches, -REMEMBERED_BATCHES * BATCH_BYTES)
-    redis.call('HSET', log.meta, 'p:' .. producer, struct.pack(PRODUCER_FORMAT, epoch, log.now_ms) .. kept)
+    redis.call('HSET', log.meta, 'p:' .. producer, struct.pack(PRODUCER_FORMAT, epoch, log.now_ms) .. batches)
   end
   return redis.error_reply('SEQUENCEGAP batches before sequence ' .. first .. ' may be lost')
 end
@@ -129,9 +128,9 @@ local function check_sequences(stored, epoch, first, last)
     end
     return ACCEPTED, ''
   end
-  local _, newest = struct.unpack(BATCH_FORMAT, stored, #stored - BATCH_BYTES + 1)
+  local _, newest, newest_offset = struct.unpack(BATCH_FORMAT, stored, #stored - BATCH_BYTES + 1)
   if first == sequence_after(newest, 1) then
-    return ACCEPTED, string.sub(stored, PRODUCER_BYTES + 1)
+    return ACCEPTED, string.sub(stored, PRODUCER_BYTES + 1, newest_offset == EXPECTED and -BATCH_BYTES - 1 or -1)
   end
   for at = PRODUCER_BYTES + 1, #stored, BATCH_BYTES do
     local known_first, known_last, base_offset = struct.unpack(BATCH_FORMAT, stored, at)
