@@ -29,7 +29,7 @@ from korvet.groups.shard import GroupShard
 from korvet.protocol.produce_request import decode_produce
 from korvet.protocol.registry import Respond, submit_api
 from korvet.records.batch import BatchError
-from korvet.storage.errors import OutOfOrderSequence, StorageError, UnknownProducer
+from korvet.storage.errors import OutOfOrderSequence, StorageError, StorageFault, UnknownProducer
 from korvet.storage.log.values import Appended, ProducerSequence, ReceivedBatch
 
 if TYPE_CHECKING:
@@ -295,15 +295,18 @@ class _Produce(msgspec.Struct, eq=False):
             partial(self._check_records, place.policy, received),
             partial(self._appended, append, place.policy),
             followed=self._context.client.pipelines,
-            is_wanted=self._is_wanted,
+            is_wanted=partial(self._is_wanted, append),
         )
         self._pending += 1
         if waits:
             self._throttle(place.log)
 
-    def _is_wanted(self) -> bool:
-        """Whether an append that waited is still due: a producer that has gone sends its batch again."""
-        return not self._context.client.closed or self._request.acks == 0
+    def _is_wanted(self, append: _PartitionAppend) -> bool:
+        """Whether an append that waited is still due: a producer that has gone sends its batch again, and so
+        does one whose batch before this one was refused.
+        """
+        client = self._context.client
+        return (not client.closed or self._request.acks == 0) and self._behind_refused(append) is None
 
     def _throttle(self, log: PartitionLog) -> int:
         """Take no requests of a client that appends more to a log than Redis's clock has offsets for, until
@@ -388,8 +391,8 @@ class _Produce(msgspec.Struct, eq=False):
         return None if error is None else Refused(error, "the batch before this one was refused")
 
     def _refuse(self, append: _PartitionAppend, refusal: Refused | BatchError | StorageError) -> None:
-        if isinstance(refusal, OutOfOrderSequence):
-            # The batch before this one may have failed when this one was already on its way.
+        if isinstance(refusal, OutOfOrderSequence | StorageFault):
+            # The batch before this one may have failed when this one was already on its way, or waited.
             refusal = self._behind_refused(append) or refusal
         append.refuse(refusal)
         if append.error in SENT_AGAIN:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
 
 from korvet.storage.errors import LinkLost, NotEnoughReplicasAfterAppend, WritesRefused
+from korvet.storage.log.appender import Appender
 from korvet.storage.log.partition_log import PartitionLog
 from tests.api.asking import Client, connect
 from tests.api.test_produce import OUT_OF_ORDER, everything, pipelined, producer_id, put, stamped
@@ -16,7 +19,6 @@ from tests.support.polling import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import SimpleNamespace
 
     from korvet.storage.errors import StorageError
 
@@ -70,6 +72,12 @@ def client(in_process: SimpleNamespace) -> Iterator[Client]:
         yield made
 
 
+def idempotent_producer(broker: SimpleNamespace) -> Producer:
+    return Producer(
+        {"bootstrap.servers": f"{broker.host}:{broker.port}", "enable.idempotence": True, "linger.ms": 0}
+    )
+
+
 def values(client: Client, topic: str) -> list[bytes | None]:
     return [value for _, _, value in everything(client, topic)]
 
@@ -107,13 +115,7 @@ def test_librdkafka_repeats_no_record_of_another_partition(
     client: Client, logs: Logs, in_process: SimpleNamespace
 ) -> None:
     """OUT_OF_ORDER_SEQUENCE_NUMBER would make it take a new epoch, in which nobody recognises its batches."""
-    producer = Producer(
-        {
-            "bootstrap.servers": f"{in_process.host}:{in_process.port}",
-            "enable.idempotence": True,
-            "linger.ms": 0,
-        }
-    )
+    producer = idempotent_producer(in_process)
     for topic in "ab":
         producer.produce(topic, b"0")
     assert producer.flush(20) == 0
@@ -131,3 +133,69 @@ def test_librdkafka_repeats_no_record_of_another_partition(
     assert producer.flush(20) == 0
     assert values(client, "a") == [b"0", b"1"]
     assert values(client, "b") == [b"0", b"1", b"2"]
+
+
+class BrokenLink:
+    """Loses the first append to topic `a` on its way to Redis."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.appender: Appender | None = None
+        self.noticed: Callable[[], None]
+        """Makes the broker notice it."""
+        send = Appender._send_function
+
+        def lose(appender: Appender, *arguments: Any) -> None:
+            state = appender._state
+            if self.appender is not None or state.topic.name != "a":
+                send(appender, *arguments)
+                return
+            self.appender = appender
+            links = state.links
+            state.links = SimpleNamespace(write_functions=self)  # type: ignore[assignment]
+            send(appender, *arguments)
+            state.links = links
+
+        monkeypatch.setattr(Appender, "_send_function", lose)
+
+    def send(self, _: Any, arrived: Callable[[StorageError], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self.noticed = lambda: loop.call_soon_threadsafe(arrived, LinkLost("broken"))
+
+    @property
+    def holds_others(self) -> bool:
+        """Whether other appends wait for it."""
+        return self.appender is not None and bool(self.appender._held)
+
+
+@pytest.fixture
+def broken_link(monkeypatch: pytest.MonkeyPatch) -> BrokenLink:
+    return BrokenLink(monkeypatch)
+
+
+def test_no_batch_overtakes_the_producers_first_one(client: Client, broken_link: BrokenLink) -> None:
+    """A producer that the log does not know may begin anywhere, also with the batch behind a lost one."""
+    pid = producer_id(client)
+    batches = [stamped(pid, number) for number in range(3)]
+    with ThreadPoolExecutor() as pool:
+        answers = pool.submit(pipelined, client, "a", batches)
+        until(lambda: broken_link.holds_others, 10, "the batches behind it wait")
+        broken_link.noticed()
+        assert [part.error_code for part in answers.result()] == [TIMED_OUT] * 3
+    assert [part.error_code for part in pipelined(client, "a", batches)] == [0] * 3
+    assert values(client, "a") == [b"0", b"1", b"2"]
+
+
+def test_librdkafka_loses_no_first_record(
+    client: Client, broken_link: BrokenLink, in_process: SimpleNamespace
+) -> None:
+    """It takes all batches before an acknowledged one for acknowledged."""
+    producer = idempotent_producer(in_process)
+    producer.produce("b", b"")
+    assert producer.flush(20) == 0
+    producer.produce("a", b"0")
+    until(lambda: broken_link.appender, 10, "the batch is on its way")
+    producer.produce("a", b"1")
+    until(lambda: broken_link.holds_others, 10, "the next batch waits")
+    broken_link.noticed()
+    assert producer.flush(20) == 0
+    assert values(client, "a") == [b"0", b"1"]

@@ -272,7 +272,7 @@ class Appender:
             append = self._held.first
             if isinstance(append, ProducedAppend) and not append.is_wanted():
                 self._held.take()
-                answer(append.done, StorageFault("the producer has gone"))
+                answer(append.done, StorageFault("the producer does not wait for it any more"))
                 continue
             route, position = self._route(append, is_next=True)
             if route is Route.WAIT:
