@@ -156,7 +156,7 @@ class _Read:
             return
         bounds = self._state.take_bounds(parse_reply(reply))
         watermark = self._state.high_watermark
-        stable = min(bounds.last_stable_offset, watermark)
+        stable = self._state.last_stable_offset
         if stable <= self._offset <= bounds.log_end:
             self._done(Committed([], [], stable, bounds.log_start, watermark))
         else:

@@ -424,18 +424,15 @@ class PartitionLog:
         """
         if not self.state.knows_watermark:
             await awaited(self.await_watermark)
-        bounds = await self.bounds()
-        end = self.state.high_watermark
-        return min(bounds.last_stable_offset, end) if is_committed else end
+        await self.bounds()
+        return self.last_stable_offset if is_committed else self.high_watermark
 
     async def read_last_stable_offset(self) -> int:
         """The last stable offset, read from Redis. It is not after the high watermark, nor after the first
         append whose outcome may have to be read back. Raises StorageError.
         """
-        end = (await self.bounds()).last_stable_offset
-        if self.waits_for_replicas:
-            end = min(end, self.high_watermark)
-        unconfirmed = self.unconfirmed_offset
+        await self.bounds()
+        end, unconfirmed = self.last_stable_offset, self.unconfirmed_offset
         return end if unconfirmed is None else min(end, unconfirmed)
 
     # Changes

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from korvet.storage.link.server import Links
     from korvet.storage.log.listeners import Listeners
+    from korvet.storage.log.transactions import TransactionIndex
     from korvet.storage.topic import Topic
 
 UNKNOWN_END: Final = -1
@@ -69,6 +70,7 @@ class _Log(Protocol):
     loaded: bool
     log_end: int
     refusal: StorageError | None
+    transactions: TransactionIndex
 
     def forget(self) -> None:
         """Both ends have to be read again."""
@@ -91,17 +93,19 @@ class Waiter(NamedTuple):
 class Release:
     """The released end of one log, and the callers that wait for it."""
 
-    __slots__ = ("_asked", "_is_catalogued", "_log", "_retry", "_timer", "_waiters", "end", "level")
+    __slots__ = ("_asked", "_is_catalogued", "_log", "_retry", "_timer", "_waiters", "end", "level", "stable")
 
-    def __init__(self, log: _Log, level: Level, end: int) -> None:
+    def __init__(self, log: _Log, level: Level, end: int, stable: int) -> None:
         self.level = level
         self.end = end
         """The offset before which all records are released; UNKNOWN_END before the first answer."""
+        self.stable = stable
+        """The last stable offset if only released markers count, as far as is known; UNKNOWN_END at first."""
         self._log = log
         # Whether replicas are known to have the topic with this partition: records were released before.
         self._is_catalogued = False
-        # The end that was asked for last; None if no answer is due. Its identity tells an answer that is
-        # still wanted from one that was given up.
+        # The end that was asked for last, and the last stable offset at that time; None if no answer is due.
+        # Its identity tells an answer that is still wanted from one that was given up.
         self._asked: list[int] | None = None
         # In the order of their ends.
         self._waiters: deque[Waiter] = deque()
@@ -124,15 +128,23 @@ class Release:
         if self._asked is None and self._retry is None:
             self._ask()
 
+    def keep_stable(self) -> None:
+        """The last stable offset is about to be read again: it counts if all that it is of is released."""
+        transactions = self._log.transactions
+        if transactions.proven_end <= self.end:
+            self.stable = max(self.stable, transactions.last_stable_offset)
+
     def loaded(self, end: int) -> None:
         """Both ends were read for the first time, or for the first time since another server took over."""
         self._asked = None
+        stable = self._log.transactions.last_stable_offset
+        self.stable = min(self.stable, stable)
         if not end:
             self.end = 0
         elif self.end != UNKNOWN_END:
             self.end = min(self.end, end)
         else:
-            asked = self._asked = [end]
+            asked = self._asked = [end, stable]
             command = pack_command("HGET", self._log.meta, "watermark")
             self._log.links.read.send(command, partial(self._noted, asked))
         self.grown()
@@ -146,6 +158,7 @@ class Release:
         if noted is not None:
             self._is_catalogued = True
             self.end = min(int(noted), asked[0])
+            self.stable = min(self.end, asked[1])
             self._answer_released()
             self._log.listeners.wake()
         self.grown()
@@ -199,7 +212,7 @@ class Release:
         barrier_key: bytes,
         answered: Callable[[list[int], StorageError | None], None],
     ) -> None:
-        asked = self._asked = [self._log.log_end]
+        asked = self._asked = [self._log.log_end, self._log.transactions.last_stable_offset]
         history = links.server.write.history
         await_replicas(links, self.level, held, barrier_key, history, partial(answered, asked))
 
@@ -223,6 +236,7 @@ class Release:
         if error is None:
             self._is_catalogued = True
             self.end = max(self.end, asked[0])
+            self.stable = max(self.stable, asked[1])
             self._ask()
             self._answer_released()
             log.announce()

@@ -167,8 +167,10 @@ class LogState:
         former = self.release
         if level != (former.level if former is not None else Level()):
             # What readers see stays visible.
-            end = self.high_watermark if self.loaded and self.knows_watermark else UNKNOWN_END
-            self.release = Release(self, level, end) if level else None
+            end = stable = UNKNOWN_END
+            if self.loaded and self.knows_watermark:
+                end, stable = self.high_watermark, self.last_stable_offset
+            self.release = Release(self, level, end, stable) if level else None
             if former is not None:
                 former.hand_over(self.release)
             self.listeners.wake()
@@ -216,9 +218,17 @@ class LogState:
 
     @property
     def last_stable_offset(self) -> int:
-        """The last stable offset as far as replies of Redis prove it; the high watermark at most."""
-        stable = max(self.transactions.last_stable_offset, self.log_start)
-        return stable if self.release is None else min(stable, self.high_watermark)
+        """The last stable offset as far as replies of Redis prove it; the high watermark at most. A
+        transaction is open until its marker has the copies that the topic asks for: a failover may take the
+        marker back, and leave the records.
+        """
+        release, stable = self.release, self.transactions.last_stable_offset
+        if release is not None:
+            end = self.high_watermark
+            if self.transactions.proven_end > end:
+                stable = release.stable
+            stable = min(stable, end)
+        return max(stable, self.log_start)
 
     @property
     def last_stable_offset_is_current(self) -> bool:
@@ -341,6 +351,8 @@ class LogState:
     def note_ends(self, start: int, end: int, last_stable_offset: int = -1) -> None:
         """Take over log start and log end of one reply, and its last stable offset unless that is -1."""
         has_begun_later = start > self.log_start
+        if self.release is not None:
+            self.release.keep_stable()
         is_news = last_stable_offset >= 0 and self.transactions.observe_bounds(last_stable_offset, end)
         is_first = not self.loaded
         if is_first:

@@ -18,6 +18,7 @@ from korvet.storage.errors import (
 )
 from korvet.storage.link.barrier import Level
 from korvet.storage.log.release import UNKNOWN_END, Release
+from korvet.storage.log.transactions import TransactionIndex
 from tests.support.polling import until_async
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ class Log:
         self.asked: list[tuple[Level, str, Callable[[StorageError | None], None]]] = []
         self.sent: list[Callable[[Any], None]] = []
         self.forgotten = self.announced = 0
-        self.release = Release(self, level, released)  # type: ignore[arg-type]
+        self.transactions = TransactionIndex()
+        self.release = Release(self, level, released, released)  # type: ignore[arg-type]
         self.outcomes: list[StorageError | None] = []
 
     def send(self, command: bytes, on_reply: Callable[[Any], None]) -> None:
@@ -139,6 +141,40 @@ def test_who_waits_for_less_is_answered_earlier() -> None:
         log.answer()
         assert log.release.end == 5
         assert log.outcomes == [None]
+
+    run(test)
+
+
+def test_the_last_stable_offset_counts_once_its_markers_are_released() -> None:
+    async def test() -> None:
+        log = Log(0)
+        transactions, release = log.transactions, log.release
+        transactions.observe_bounds(2, 5)
+        log.grow(5)
+        release.keep_stable()
+        transactions.observe_bounds(9, 9)
+        log.grow(9)
+        log.answer()
+        assert (release.end, release.stable) == (5, 2), "the marker came after the question"
+        log.answer()
+        assert (release.end, release.stable) == (9, 9)
+        log.grow(12)
+        transactions.observe_bounds(12, 12)
+        log.answer()
+        assert (release.end, release.stable) == (12, 9), "what was read after the question"
+        release.keep_stable()
+        assert release.stable == 12, "all that it is of is released by now"
+
+    run(test)
+
+
+def test_a_server_that_takes_over_with_an_open_transaction_lowers_the_last_stable_offset() -> None:
+    async def test() -> None:
+        log = Log(9, released=9)
+        log.transactions.forget()
+        log.transactions.observe_bounds(4, 7)
+        log.release.loaded(7)
+        assert (log.release.end, log.release.stable) == (7, 4)
 
     run(test)
 
@@ -345,7 +381,7 @@ def test_who_waits_is_handed_over_to_another_level() -> None:
         log = Log(0)
         log.grow(5)
         log.await_end(5)
-        former, log.release = log.release, Release(log, Level(2), 0)  # type: ignore[arg-type]
+        former, log.release = log.release, Release(log, Level(2), 0, 0)  # type: ignore[arg-type]
         former.hand_over(log.release)
         log.answer()
         assert not log.outcomes, "an answer to the former level"
