@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 
-from korvet.storage.errors import LinkLost, NotEnoughReplicasAfterAppend, WritesRefused
+from korvet.storage.errors import LinkLost, NotEnoughReplicasAfterAppend, SlotUnavailable, WritesRefused
 from korvet.storage.log.appender import Appender
 from korvet.storage.log.partition_log import PartitionLog
 from tests.api.asking import Client, connect
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from korvet.storage.errors import StorageError
 
-TIMED_OUT, NOT_ENOUGH_REPLICAS = 7, 19
+NOT_LEADER, TIMED_OUT, NOT_ENOUGH_REPLICAS = 6, 7, 19
 
 
 class Logs:
@@ -142,6 +142,10 @@ class BrokenLink:
         self.appender: Appender | None = None
         self.noticed: Callable[[], None]
         """Makes the broker notice it."""
+        self.error: StorageError = LinkLost("broken")
+        """What the broker notices."""
+        self.guards = True
+        """Whether other appends could go by guard."""
         send = Appender._send_function
 
         def lose(appender: Appender, *arguments: Any) -> None:
@@ -150,6 +154,7 @@ class BrokenLink:
                 send(appender, *arguments)
                 return
             self.appender = appender
+            appender._rest = 0 if self.guards else 8
             links = state.links
             state.links = SimpleNamespace(write_functions=self)  # type: ignore[assignment]
             send(appender, *arguments)
@@ -159,7 +164,7 @@ class BrokenLink:
 
     def send(self, _: Any, arrived: Callable[[StorageError], None]) -> None:
         loop = asyncio.get_running_loop()
-        self.noticed = lambda: loop.call_soon_threadsafe(arrived, LinkLost("broken"))
+        self.noticed = lambda: loop.call_soon_threadsafe(arrived, self.error)
 
     @property
     def holds_others(self) -> bool:
@@ -181,6 +186,23 @@ def test_no_batch_overtakes_the_producers_first_one(client: Client, broken_link:
         until(lambda: broken_link.holds_others, 10, "the batches behind it wait")
         broken_link.noticed()
         assert [part.error_code for part in answers.result()] == [TIMED_OUT] * 3
+    assert [part.error_code for part in pipelined(client, "a", batches)] == [0] * 3
+    assert values(client, "a") == [b"0", b"1", b"2"]
+
+
+def test_no_batch_overtakes_the_first_one_by_script(client: Client, broken_link: BrokenLink) -> None:
+    """Appends by script do not wait for each other. In a cluster, one is given up if no node serves its slot
+    in time.
+    """
+    broken_link.error = SlotUnavailable("not served")
+    broken_link.guards = False
+    pid = producer_id(client)
+    batches = [stamped(pid, number) for number in range(3)]
+    with ThreadPoolExecutor() as pool:
+        answers = pool.submit(pipelined, client, "a", batches)
+        until(lambda: broken_link.holds_others, 10, "the batches behind it wait")
+        broken_link.noticed()
+        assert [part.error_code for part in answers.result()] == [NOT_LEADER] * 3
     assert [part.error_code for part in pipelined(client, "a", batches)] == [0] * 3
     assert values(client, "a") == [b"0", b"1", b"2"]
 

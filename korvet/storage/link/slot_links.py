@@ -2,7 +2,8 @@
 
 A node that does not serve a slot refuses commands on the slot (MOVED, ASK, TRYAGAIN, CLUSTERDOWN) and does
 nothing. Such a command is sent again, in order: the slot's caller holds later commands back until then. A
-command whose connection broke is not sent again: whether it took effect is unknown.
+command whose connection broke is not sent again: whether it took effect is unknown. Nor is one that the node
+refused for the whole slot shortly before it executed the next one, which would be overtaken.
 
 Guarded appends do not go through these callers. A refused guarded append is sent again as a script, as after
 any other refusal, and the script goes through the slot's caller.
@@ -40,6 +41,8 @@ SERVED_TIMEOUT_S: Final = 2.0
 RETRY_PAUSE_S: Final = 0.02
 # How long commands on a migrating slot are sent one by one before they are sent together again.
 _ASKING_PERIOD_S: Final = 0.2
+# Refusals that do not depend on the keys of the command.
+_OF_WHOLE_SLOT: Final = frozenset(("MOVED", "CLUSTERDOWN"))
 _ASKING: Final = pack_command("ASKING")
 _ASKING_REPLY: Final = b"+OK\r\n"
 
@@ -180,12 +183,23 @@ class SlotCaller(Caller):
                     self._fault = reply
                     self._refused.append((payload, on_reply))
                 else:
+                    self._give_up_overtaken()
                     on_reply(reply)
             finally:
                 if self._holding and self._outstanding == 0:
                     self._drained()
 
         return arrived
+
+    def _give_up_overtaken(self) -> None:
+        """A later command than the refused ones may have been executed: the node serves the slot again."""
+        fault = self._fault
+        if fault is None or fault.code not in _OF_WHOLE_SLOT:
+            return
+        self._fault = None
+        refused, self._refused = self._refused, deque()
+        for _, on_reply in refused:
+            answer(on_reply, SlotUnavailable(f"slot {self._slot} was not served: {fault.message}"))
 
     def _drained(self) -> None:
         """Nothing is in flight: send the refused commands first."""

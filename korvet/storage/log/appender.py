@@ -18,7 +18,8 @@ arrive in one iteration of the event loop from a producer that does not wait for
 whole group of batches in, all of them or none. That costs Redis much less for small batches.
 
 Appends of only one way are in flight at a time (routes.py). An append that has to go the other way is held
-back until they are answered, with all that follow it, so that the order stays.
+back until they are answered, with all that follow it, so that the order stays. So is a batch behind one that
+may be its producer's first in the log (new_producers.py).
 
 Offsets name 1,024 records per ms. A partition that gets more runs ahead of the clock; an append that would
 begin too far ahead (LogState.lead_cap_ms) is held back until the clock has caught up.
@@ -44,10 +45,11 @@ from korvet.storage.errors import (
 )
 from korvet.storage.link.calls import answer, parse_reply
 from korvet.storage.log.append_replies import Outcome, irregular_reply, read_numbers, read_outcome
-from korvet.storage.log.appends import AppendGroup, MarkerAppend, OwnAppend, ProducedAppend
+from korvet.storage.log.appends import AppendGroup, MarkerAppend, OwnAppend, ProducedAppend, admitted
 from korvet.storage.log.guarded import GuardedAppends, script_decides
 from korvet.storage.log.held_appends import LONGEST_WAIT_MS, HeldAppends
 from korvet.storage.log.layouts import layout_of
+from korvet.storage.log.new_producers import NewProducers
 from korvet.storage.log.read_back import READ_BACK_TIMEOUT_S, read_back
 from korvet.storage.log.routes import Guard, InFlight, Kind, Route, choose_route
 from korvet.storage.log.script import ScriptCommands
@@ -91,6 +93,7 @@ class Appender:
         "_held",
         "_layout",
         "_near_cap",
+        "_new_producers",
         "_next_rest",
         "_reading_back",
         "_resources",
@@ -109,6 +112,7 @@ class Appender:
         self.configure()
         self._scripts = 0
         """Script appends in flight."""
+        self._new_producers = NewProducers()
         self._undone: list[_Undone] = []
         self._held = HeldAppends(state, self._resume)
         self._early: list[AnyAppend] = []
@@ -193,7 +197,8 @@ class Appender:
     def _route(self, append: AnyAppend, *, is_next: bool = False) -> tuple[Route, int]:
         """The route of an append, and its position for the guard. `is_next`: no earlier append waits."""
         in_flight = self._in_flight()
-        if not is_next and (self._held or self._undone or self._early):
+        waits = not is_next and (self._held or self._undone or self._early)
+        if waits or self._new_producers.awaits(append.producer):
             in_flight = InFlight.BLOCKED
         if not isinstance(append, ProducedAppend):
             return choose_route(Kind.OWN, in_flight, Guard.OFF), -1
@@ -280,7 +285,7 @@ class Appender:
                 return
             self._held.take()
             if isinstance(append, ProducedAppend):
-                self._send_produced(append, route, position, _admitted)
+                self._send_produced(append, route, position, admitted)
             else:
                 self._send_own(append)
 
@@ -311,9 +316,11 @@ class Appender:
     ) -> None:
         self._scripts += 1
         self._state.next_position = -1
+        self._new_producers.sent(append.producer)
 
         def arrived(reply: memoryview | StorageError) -> None:
             self._scripts -= 1
+            self._new_producers.ended(append.producer, took_effect=not isinstance(reply, StorageError))
             try:
                 if isinstance(reply, StorageError):
                     self._script_failed(append, reply)
@@ -490,7 +497,3 @@ class Appender:
         if isinstance(error, FencedEpoch):
             self._resources.on_fenced(error)
         answer(append.done, error)
-
-
-def _admitted(summary: Summary) -> None:
-    """The admission of a batch that was held back: it was checked before."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from korvet.records.control import ControlMarker
     from korvet.storage.errors import StorageError
+    from korvet.storage.log.values import Summary
 
 # From this size on a lone entry is sent as XADD after the gate: Redis copies and hashes function arguments.
 _THROUGH_GATE_BYTES: Final = 28 << 10
@@ -57,10 +58,15 @@ class MarkerAppend(msgspec.Struct, eq=False):
     epoch: int | str
     done: Callable[[Any], None]
 
+    producer = None
     record_count = 1
 
 
 AnyAppend = ProducedAppend | OwnAppend | MarkerAppend
+
+
+def admitted(summary: Summary) -> None:
+    """The admission of a batch that was held back: it was checked before."""
 
 
 class AppendGroup:
