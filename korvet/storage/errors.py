@@ -70,7 +70,7 @@ class NotPrimary(StorageError):
 
 
 class Loading(StorageError):
-    """The server still reads its files. The command had no effect."""
+    """The server still reads its files, or had lost our functions. The command had no effect."""
 
 
 class Busy(StorageError):

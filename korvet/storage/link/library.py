@@ -10,8 +10,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from korvet.records.kernel import pack_command
-from korvet.storage.errors import LinkLost, RedisFault, StorageError, StorageFault
-from korvet.storage.link.calls import Caller
+from korvet.storage.errors import LinkLost, Loading, RedisFault, StorageError, StorageFault
+from korvet.storage.link.calls import Caller, answer
 from korvet.storage.link.functions import (
     PUBLIC_LIBRARY,
     is_versioned,
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from korvet.storage.link.redis_link import RedisLink
 
 _MISSING: Final = "Function not found"
+# The name of a command is in so many of its first bytes.
+_HEAD_BYTES: Final = 32
 
 log = logging.getLogger(__name__)
 
@@ -75,14 +77,19 @@ class FunctionCaller(Caller):
     """Calls functions over one link, in order; loads the library again when Redis has lost it (FUNCTION
     FLUSH, failover).
 
-    A call that finds no function has done nothing, and neither have the calls that were already sent after
-    it. They are repeated once, in their order, and later calls wait until then.
+    A call that finds no function has done nothing. It is repeated once, with those after it that found none
+    either, in their order, and later calls wait until then.
+
+    Another connection may load the library between two calls. A call of a function that writes is not
+    repeated after a later one, and ends with Loading.
     """
 
-    __slots__ = ("_held", "_link", "_outstanding", "_recovering", "_repeat")
+    __slots__ = ("_held", "_link", "_outstanding", "_recovering", "_repeat", "_writes")
 
-    def __init__(self, link: RedisLink) -> None:
+    def __init__(self, link: RedisLink, *, writes: bool) -> None:
+        """`writes`: whether the functions write, and the order of all calls matters."""
         self._link = link
+        self._writes = writes
         self._outstanding = 0
         self._recovering = False
         self._repeat: deque[tuple[Payload, OnReply]] = deque()
@@ -105,12 +112,20 @@ class FunctionCaller(Caller):
                 self._repeat.append((payload, on_reply))
             try:
                 if not lost:
+                    if self._repeat and self._writes and _calls_function(payload):
+                        self._give_up_overtaken()
                     on_reply(reply)
             finally:
                 if self._recovering and self._outstanding == 0:
                     self._reload()
 
         return arrived
+
+    def _give_up_overtaken(self) -> None:
+        """A later call than those to repeat may have taken effect."""
+        overtaken, self._repeat = self._repeat, deque()
+        for _, on_reply in overtaken:
+            answer(on_reply, Loading("Redis had lost the Function library, and has it again"))
 
     def _reload(self) -> None:
         log.warning("Redis has lost the Function library %r: loading it again", library_name())
@@ -123,6 +138,11 @@ class FunctionCaller(Caller):
         self._link.send(pack_command("FUNCTION", "LOAD", public_source()), lambda _: None)
         for payload, on_reply in waiting:
             self._link.send(payload, on_reply)
+
+
+def _calls_function(payload: Payload) -> bool:
+    head = payload if isinstance(payload, bytes) else payload[0]
+    return b"\r\nFCALL\r\n" in bytes(head[:_HEAD_BYTES])
 
 
 def _report_load(reply: memoryview | StorageError) -> None:

@@ -132,8 +132,8 @@ class Server:
     def __init__(self, write: RedisLink, read: RedisLink) -> None:
         self.write = write
         self.read = read
-        self.write_functions = FunctionCaller(write)
-        self.read_functions = FunctionCaller(read)
+        self.write_functions = FunctionCaller(write, writes=True)
+        self.read_functions = FunctionCaller(read, writes=False)
         self.clock = RedisClock()
         self.module = ServerModule(write)
         self.replication: Replication | None = None
