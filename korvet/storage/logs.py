@@ -194,16 +194,16 @@ class Logs:
         if isinstance(refusal, FencedEpoch):
             opened.close(refusal)
             self.fenced(refusal)
-        elif isinstance(refusal, WritesRefused):
-            # Readers are served nevertheless.
-            opened.await_claim(refusal, partial(self._claim, opened))
-            opened.release_reads()
-        elif isinstance(refusal, PASSING):
+        elif isinstance(refusal, PASSING) and not isinstance(refusal, WritesRefused):
             # The partition is claimed again on its next use.
             opened.close(refusal)
             logs = self._logs.get(opened.topic.name, {})
             if logs.get(opened.partition) is opened:
                 del logs[opened.partition]
+        elif refusal is not None:
+            # Readers are served nevertheless.
+            opened.await_claim(refusal, partial(self._claim, opened))
+            opened.release_reads()
         else:
             opened.claimed()
             opened.release_reads()

@@ -14,6 +14,7 @@ from korvet.storage.errors import (
     OffsetOutOfRange,
     OutOfOrderSequence,
     SequenceGap,
+    StorageFault,
     UnknownProducer,
     WritesRefused,
 )
@@ -26,6 +27,7 @@ from tests.support.ports import free_port
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from korvet.storage.errors import StorageError
     from korvet.storage.store import Store
     from tests.storage.conftest import Server
 
@@ -324,7 +326,17 @@ def test_all_brokers_join_again(new_server: Callable[..., Server], prefix: str) 
     asyncio.run(work())
 
 
-def test_nothing_is_appended_before_the_claim(new_server: Callable[..., Server], prefix: str) -> None:
+@pytest.mark.parametrize(
+    ("refuse", "permit", "refusal"),
+    [
+        ("CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0", WritesRefused),
+        ("ACL SETUSER default -hset", "ACL SETUSER default +hset", StorageFault),
+    ],
+    ids=["no writes", "no permission"],
+)
+def test_nothing_is_appended_before_the_claim(
+    new_server: Callable[..., Server], prefix: str, refuse: str, permit: str, refusal: type[StorageError]
+) -> None:
     """The claim, which Redis may refuse at first, notes where the log of the last leader epoch ends."""
     server = new_server()
 
@@ -338,15 +350,15 @@ def test_nothing_is_appended_before_the_claim(new_server: Callable[..., Server],
             member_of(store)._claim = _claim_nothing  # type: ignore[method-assign]
             member_of(store).rejoin()
             await leads_again(store, before)
-            server.client.config_set("min-replicas-to-write", 1)
+            server.client.execute_command(*refuse.split())
             log = store.logs.get(topic, 0)
             assert (await read_log(log, 0, 1 << 20)).record_count == 1
-            server.client.config_set("min-replicas-to-write", 0)
-            with pytest.raises(WritesRefused):
+            server.client.execute_command(*permit.split())
+            with pytest.raises(refusal):
                 await append_own(log, RECORD)
 
             async def appended() -> bool:
-                with contextlib.suppress(WritesRefused):
+                with contextlib.suppress(refusal):
                     return (await append_own(log, RECORD)).base_offset == 1
                 return False
 

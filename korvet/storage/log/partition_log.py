@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from korvet.records.batch import AppendArguments
     from korvet.records.control import ControlMarker
-    from korvet.storage.errors import WritesRefused
     from korvet.storage.log.resources import LogResources
     from korvet.storage.log.values import (
         Appended,
@@ -123,7 +122,7 @@ class PartitionLog:
         self._appender = Appender(state, resources)
         self._readahead = ReadAhead(state, resources.readaheads)
         # Why Redis refused to claim the partition, and what claims it again.
-        self._unclaimed: WritesRefused | None = None
+        self._unclaimed: StorageError | None = None
         self._claim_again: Callable[[], None] | None = None
         # Reads that wait until the partition is claimed; None once it is.
         self._held_reads: list[Callable[[], None]] | None = None
@@ -258,7 +257,7 @@ class PartitionLog:
             return
         self._appender.mark(marker, epoch, done)
 
-    def await_claim(self, refusal: WritesRefused, claim_again: Callable[[], None]) -> None:
+    def await_claim(self, refusal: StorageError, claim_again: Callable[[], None]) -> None:
         """Append nothing until `claimed`: the claim, which Redis refused, notes where the log of earlier
         leaders ends. `claim_again()` is called when a caller wants to append.
         """
@@ -268,7 +267,7 @@ class PartitionLog:
         """Append from now on."""
         self._unclaimed = self._claim_again = None
 
-    def _refusal_of_claim(self) -> WritesRefused | None:
+    def _refusal_of_claim(self) -> StorageError | None:
         """Why the partition could not be claimed; it is claimed again. None if it is claimed."""
         claim_again, self._claim_again = self._claim_again, None
         if claim_again is not None:
