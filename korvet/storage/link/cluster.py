@@ -7,12 +7,13 @@ import contextlib
 import logging
 import random
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from korvet.causes import Causes
 from korvet.storage.errors import LinkLost, StorageError, StoreError
+from korvet.storage.link.info import parse_info
 from korvet.storage.link.redis_link import RedisLink
 from korvet.storage.link.server import Server
 from korvet.storage.link.slot_links import RETRY_PAUSE_S, SlotLinks, connected_soon
@@ -167,15 +168,21 @@ class Cluster:
         await asyncio.shield(self._reading)
 
     async def _read_map(self) -> None:
-        # In random order: one node may be cut off from the others and know an old map. Silent nodes last.
+        # In random order, silent nodes last. A node that is cut off from the others knows an old map; its map
+        # counts only if no node has a better one.
         known = random.sample(list(self._servers.values()), len(self._servers))
         known.sort(key=lambda server: server.silent)
+        doubtful: _Map | None = None
         for server in known:
             if server.connected:
                 found = await _map_of(server.read)
-                if found is not None:
-                    await self._apply(found)
+                if found is not None and found.is_up:
+                    await self._apply(found.ranges)
                     return
+                doubtful = doubtful or found
+        if doubtful is not None:
+            await self._apply(doubtful.ranges)
+            return
         others = map(self._redis_address, self._others)
         reason: StorageError | None = None
         for address in (*self._seeds, *others):
@@ -189,7 +196,7 @@ class Cluster:
             finally:
                 await link.close()
             if found is not None:
-                await self._apply(found)
+                await self._apply(found.ranges)
                 return
         raise LinkLost(f"no node of the cluster answers: {reason}")
 
@@ -290,11 +297,27 @@ async def _lossy(takeovers: Collection[tuple[Server, Server]]) -> set[tuple[Serv
     return {pair for pair, has_all in zip(takeovers, verdicts, strict=True) if not has_all}
 
 
-async def _map_of(link: RedisLink) -> list[SlotRange] | None:
-    """The map that one node knows; None if it does not answer."""
+class _Map(NamedTuple):
+    """The map that one node knows."""
+
+    ranges: list[SlotRange]
+    is_up: bool
+    """Whether the node serves its slots: it can reach most primaries, and all slots have one."""
+
+
+async def _map_of(link: RedisLink) -> _Map | None:
+    """The map that one node knows (CLUSTER SLOTS, CLUSTER INFO); None if it does not answer."""
+    asked = link.call("CLUSTER", "SLOTS"), link.call("CLUSTER", "INFO")
+    slots: Any
+    info: Any
     try:
         async with asyncio.timeout(_MAP_TIMEOUT_S):
-            return parse_slots(await link.call("CLUSTER", "SLOTS"), link.address.host)
-    except (StorageError, TimeoutError) as error:
-        log.info("node %s does not return the map of the cluster: %r", link.address, error)
+            slots, info = await asyncio.gather(*asked, return_exceptions=True)
+    except TimeoutError as error:
+        slots, info = error, None
+    if isinstance(slots, BaseException):
+        log.info("node %s does not return the map of the cluster: %r", link.address, slots)
         return None
+    # CLUSTER INFO may be forbidden to the user.
+    is_down = isinstance(info, bytes) and parse_info(info).get("cluster_state") == "fail"
+    return _Map(parse_slots(slots, link.address.host), not is_down)

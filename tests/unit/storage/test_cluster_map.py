@@ -1,0 +1,71 @@
+"""Which node's map of the cluster counts."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from korvet.storage.errors import AccessRefused, StorageError
+from korvet.storage.link import cluster
+from korvet.storage.link.cluster import Cluster
+
+if TYPE_CHECKING:
+    from korvet.storage.link.slots import SlotRange
+
+OLD, NEW = 7001, 7002
+
+
+class Node:
+    """A node that knows a map and reports its state."""
+
+    silent, connected = False, True
+
+    def __init__(self, primary: int, state: bytes | StorageError) -> None:
+        self.read = self
+        self.address = SimpleNamespace(host="h")
+        info = b"cluster_state:%b\r\ncluster_size:3\r\n" % state if isinstance(state, bytes) else state
+        self.replies: dict[str, Any] = {"SLOTS": [[0, 16383, [b"h", primary]]], "INFO": info}
+
+    def call(self, _: str, question: str) -> asyncio.Future[Any]:
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        found = self.replies[question]
+        if isinstance(found, Exception):
+            reply.set_exception(found)
+        else:
+            reply.set_result(found)
+        return reply
+
+
+@pytest.mark.parametrize(
+    ("nodes", "primary"),
+    [
+        ([(OLD, b"fail"), (NEW, b"ok")], NEW),
+        ([(NEW, b"ok"), (OLD, b"fail")], NEW),
+        ([(OLD, b"fail"), (NEW, b"fail")], OLD),
+        ([(NEW, AccessRefused("no CLUSTER INFO")), (OLD, b"ok")], NEW),
+    ],
+    ids=["cut off", "others first", "all down", "unknown"],
+)
+def test_the_map_of_a_node_that_is_cut_off_counts_last(
+    monkeypatch: pytest.MonkeyPatch, nodes: list[tuple[int, Any]], primary: int
+) -> None:
+    """An old map would lead to a former primary, whose appends are lost."""
+    monkeypatch.setattr(cluster.random, "sample", lambda servers, _: servers)
+    applied: list[int] = []
+
+    async def apply(_: Cluster, ranges: list[SlotRange]) -> None:
+        applied.extend(each.primary[1] for each in ranges)
+
+    monkeypatch.setattr(Cluster, "_apply", apply)
+
+    async def work() -> None:
+        read = Cluster([])
+        servers: Any = {("h", number): Node(*each) for number, each in enumerate(nodes)}
+        read._servers = servers
+        await read.refresh()
+
+    asyncio.run(work())
+    assert applied == [primary]
