@@ -30,7 +30,7 @@ Connect: TypeAlias = "Callable[[KorvetServer], Client]"
 LEASE_MS = 1500
 # Longer than any test waits: nothing can have waited for the end of this lease.
 LONG_LEASE_MS = 30_000
-NOT_LEADER, NOT_COORDINATOR, FENCED_EPOCH = 6, 16, 74
+NOT_LEADER, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR, FENCED_EPOCH = 6, 15, 16, 74
 OFFSETS = "__consumer_offsets"
 PARTITIONS = 8
 

@@ -34,7 +34,11 @@ GROUP = "load-group"
 PARTITIONS = 2
 HEARTBEAT = 12
 # Clients that ask for the coordinator again get these while it is being loaded.
-_NOT_YET = (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR)
+_NOT_YET = (
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+)
 
 Kill = Callable[[KorvetServer], None]
 
