@@ -22,6 +22,18 @@ def text_of(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def whole_number(text: str) -> int:
+    """A whole number as Kafka reads it: without the underscores that Python allows between digits. Raises
+    ValueError.
+    """
+    return int(text.replace("_", "-"))
+
+
+def decimal_number(text: str) -> float:
+    """A decimal number, see `whole_number`. Raises ValueError."""
+    return float(text.replace("_", "-"))
+
+
 def parse_value(setting: Setting, name: str, text: str) -> object:
     """The value of a setting; `name`: the key that the request gives. Raises ConfigError."""
     stripped = text.strip()
@@ -41,7 +53,7 @@ def _parse(setting: Setting, text: str) -> object:
         return _number(shape, _whole(text, kind))
     if kind is ConfigType.DOUBLE:
         try:
-            number = float(text.replace("_", "-"))
+            number = decimal_number(text)
         except ValueError:
             raise ValueError("Not a number of type DOUBLE") from None
         return _number(shape, number)
@@ -55,8 +67,7 @@ def _parse(setting: Setting, text: str) -> object:
 def _whole(text: str, kind: ConfigType) -> int:
     most = _NUMBERS[kind]
     try:
-        # Python allows underscores between digits.
-        number = int(text.replace("_", "-"))
+        number = whole_number(text)
     except ValueError:
         number = most + 1
     if not -most - 1 <= number <= most:

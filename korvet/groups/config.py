@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from korvet.config.values import whole_number
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -179,8 +181,7 @@ class GroupConfig(msgspec.Struct):
 def parse_number(name: str, value: str) -> int:
     """Parse a group config's value. Raises InvalidGroupConfig."""
     try:
-        # Python allows underscores between digits.
-        number = int(value.strip().replace("_", "-"))
+        number = whole_number(value.strip())
     except ValueError:
         number = None
     if number is None or number > INT32_MAX:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from korvet.config.kinds import ConfigSource, ConfigType
+from korvet.config.values import decimal_number, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -42,8 +43,7 @@ class TopicConfig(msgspec.Struct, frozen=True):
 def _integer(low: int, high: int) -> Callable[[str], None]:
     def check(value: str) -> None:
         try:
-            # Python allows underscores between digits.
-            number = int(value.replace("_", "-"))
+            number = whole_number(value)
         except ValueError:
             raise ValueError("it must be a whole number") from None
         if not low <= number <= high:
@@ -72,7 +72,7 @@ def _list_of(*allowed: str) -> Callable[[str], None]:
 
 def _ratio(value: str) -> None:
     try:
-        inside = 0.0 <= float(value.replace("_", "-")) <= 1.0
+        inside = 0.0 <= decimal_number(value) <= 1.0
     except ValueError:
         inside = False
     if not inside:
