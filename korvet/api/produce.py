@@ -277,8 +277,8 @@ class _Produce(msgspec.Struct, eq=False):
             self._apply_group_records(place.log, received, append)
             return
         if (refused := self._context.client.refused_batches) is not None:
-            if (behind := self._behind_refused(append)) is not None:
-                self._refuse(append, behind)
+            if (earlier := self._after_refused(append)) is not None:
+                self._refuse(append, earlier)
                 return
             refused.begins(place.log.state.name, header)
         if self._request.acks == _ALL and (refusal := place.log.missing_replicas) is not None:
@@ -306,7 +306,7 @@ class _Produce(msgspec.Struct, eq=False):
         does one whose batch before this one was refused.
         """
         client = self._context.client
-        return (not client.closed or self._request.acks == 0) and self._behind_refused(append) is None
+        return (not client.closed or self._request.acks == 0) and self._after_refused(append) is None
 
     def _throttle(self, log: PartitionLog) -> int:
         """Take no requests of a client that appends more to a log than Redis's clock has offsets for, until
@@ -382,7 +382,7 @@ class _Produce(msgspec.Struct, eq=False):
             self._refuse(append, error)
         self._end_one()
 
-    def _behind_refused(self, append: _PartitionAppend) -> Refused | None:
+    def _after_refused(self, append: _PartitionAppend) -> Refused | None:
         """The refusal of a batch whose producer has to send the batch before it again; None for others."""
         refused = self._context.client.refused_batches
         if refused is None or append.place is None or append.header is None:
@@ -393,7 +393,7 @@ class _Produce(msgspec.Struct, eq=False):
     def _refuse(self, append: _PartitionAppend, refusal: Refused | BatchError | StorageError) -> None:
         if isinstance(refusal, OutOfOrderSequence | StorageFault):
             # The batch before this one may have failed when this one was already on its way, or waited.
-            refusal = self._behind_refused(append) or refusal
+            refusal = self._after_refused(append) or refusal
         append.refuse(refusal)
         if append.error in SENT_AGAIN:
             self._note_refused(append)

@@ -141,7 +141,7 @@ class Connection(asyncio.BufferedProtocol):
         """The last request, if the client will probably send it again."""
         self.fetch_state: FetchState | None = None
         self.refused_batches: RefusedBatches | None = None
-        """See korvet.api.common.context.Client."""
+        """See korvet.api.common.context.Client, also for `fetch_state`."""
         self.listener = listener_access.name
         self.counts = connections.counts_of(self.listener)
         """What is counted of the listener's connections."""

@@ -76,7 +76,7 @@ class ProducerMachine(RuleBasedStateMachine):
 
     server: Server
     remembers = True
-    """Whether the broker refuses batches behind a refused one."""
+    """Whether the broker refuses batches after a refused one."""
 
     @initialize()
     def begin(self) -> None:
@@ -146,9 +146,9 @@ class ProducerMachine(RuleBasedStateMachine):
         self.take_answers()
 
     def append_alone(self, batch: Batch) -> ErrorCode:
-        behind = self.refused.error_before("t-0", batch.header)
-        if behind is not None and self.remembers:
-            return behind
+        refused = self.refused.error_before("t-0", batch.header)
+        if refused is not None and self.remembers:
+            return refused
         self.refused.begins("t-0", batch.header)
         error = self.call([batch])
         return _ERRORS[error] if error else ErrorCode.none

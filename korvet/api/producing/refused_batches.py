@@ -1,10 +1,11 @@
-"""Idempotent producers' batches that one connection's client has to send again, and the batches behind them.
+"""Idempotent producers' batches that one connection's client has to send again, and the batches after them.
 
 A client sends batches before earlier ones are answered. If one of them is refused for a passing reason, those
-behind it do not follow the producer's last batch in the log, even if the reason has passed. Kafka's error for
-that is OUT_OF_ORDER_SEQUENCE_NUMBER. After it librdkafka takes a new producer epoch for all partitions, and
-sends again what may be in their logs already: no broker recognises these batches as duplicates. So the
-batches behind a refused one are refused with its error, until the client begins again with an earlier one.
+after it do not follow the producer's last batch in the log, even if the reason has passed. Kafka's error for
+that is OUT_OF_ORDER_SEQUENCE_NUMBER. After that error librdkafka takes a new producer epoch for all
+partitions, and sends again what may be in their logs already: no broker recognises these batches as
+duplicates. So the batches after a refused one are refused with its error, until the client begins again with
+an earlier batch.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SENT_AGAIN: Final = frozenset(
         ErrorCode.kafka_storage_error,
     )
 )
-"""After these errors clients send a batch again, and those behind it, with the same sequences. The batch was
+"""After these errors clients send a batch again, and those after it, with the same sequences. The batch was
 not appended, or may not have been.
 """
 # A client that names more producers and logs than this loses the oldest.
@@ -38,7 +39,7 @@ class _Refused(NamedTuple):
 
     epoch: int
     next_sequence: int
-    """The sequence of the batch behind it."""
+    """The sequence of the batch after it."""
     error: ErrorCode
 
 
@@ -52,9 +53,9 @@ class RefusedBatches:
 
     def note(self, log: str, header: BatchHeader, error: ErrorCode) -> None:
         """A batch of an idempotent producer was refused with one of SENT_AGAIN."""
-        behind = (header.base_sequence + header.record_count) & MAX_PRODUCER_SEQUENCE
+        next_sequence = (header.base_sequence + header.record_count) & MAX_PRODUCER_SEQUENCE
         refused = self._refused
-        refused[log, header.producer_id] = _Refused(header.producer_epoch, behind, error)
+        refused[log, header.producer_id] = _Refused(header.producer_epoch, next_sequence, error)
         if len(refused) > _MOST:
             del refused[next(iter(refused))]
 
@@ -68,9 +69,8 @@ class RefusedBatches:
     def begins(self, log: str, header: BatchHeader) -> None:
         """A batch is about to be appended. If the client has begun again, what was refused is forgotten."""
         refused = self._refused.get((log, header.producer_id))
-        if refused is not None and not (
-            refused.epoch == header.producer_epoch
-            and (header.base_sequence - refused.next_sequence) & MAX_PRODUCER_SEQUENCE
-            <= MAX_PRODUCER_SEQUENCE // 2
-        ):
+        if refused is None:
+            return
+        ahead = (header.base_sequence - refused.next_sequence) & MAX_PRODUCER_SEQUENCE
+        if refused.epoch != header.producer_epoch or ahead > MAX_PRODUCER_SEQUENCE // 2:
             del self._refused[log, header.producer_id]

@@ -18,7 +18,7 @@ arrive in one iteration of the event loop from a producer that does not wait for
 whole group of batches in, all of them or none. That costs Redis much less for small batches.
 
 Appends of only one way are in flight at a time (routes.py). An append that has to go the other way is held
-back until they are answered, with all that follow it, so that the order stays. So is a batch behind one that
+back until they are answered, with all that follow it, so that the order stays. So is a batch after one that
 may be its producer's first in the log (new_producers.py).
 
 Offsets name 1,024 records per ms. A partition that gets more runs ahead of the clock; an append that would

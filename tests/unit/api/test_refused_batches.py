@@ -1,4 +1,4 @@
-"""Refused batches of idempotent producers, and the batches behind them."""
+"""Refused batches of idempotent producers, and the batches after them."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def noted(*sequences: int) -> RefusedBatches:
     return refused
 
 
-def test_the_batches_behind_a_refused_one_have_its_error() -> None:
+def test_the_batches_after_a_refused_one_have_its_error() -> None:
     refused = noted(4)
     assert refused.error_before("t-0", header(6)) is ERROR
     refused.note("t-0", header(6), ERROR)
