@@ -82,6 +82,16 @@ class _Log(Protocol):
         """The released end has grown."""
 
 
+class _Asked:
+    """The log end that a question to the barrier is about, and the last stable offset at that time."""
+
+    __slots__ = ("end", "stable")
+
+    def __init__(self, end: int, stable: int) -> None:
+        self.end = end
+        self.stable = stable
+
+
 class Waiter(NamedTuple):
     """Waits until the records before `end` are released, and for no longer than until `deadline_s`."""
 
@@ -104,9 +114,8 @@ class Release:
         self._log = log
         # Whether replicas are known to have the topic with this partition: records were released before.
         self._is_catalogued = False
-        # The end that was asked for last, and the last stable offset at that time; None if no answer is due.
-        # Its identity tells an answer that is still wanted from one that was given up.
-        self._asked: list[int] | None = None
+        # What was asked last; None if no answer is due. An answer to an earlier question is not wanted any more.
+        self._asked: _Asked | None = None
         # In the order of their ends.
         self._waiters: deque[Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -144,12 +153,12 @@ class Release:
         elif self.end != UNKNOWN_END:
             self.end = min(self.end, end)
         else:
-            asked = self._asked = [end, stable]
+            asked = self._asked = _Asked(end, stable)
             command = pack_command("HGET", self._log.meta, "watermark")
             self._log.links.read.send(command, partial(self._noted, asked))
         self.grown()
 
-    def _noted(self, asked: list[int], reply: memoryview | StorageError) -> None:
+    def _noted(self, asked: _Asked, reply: memoryview | StorageError) -> None:
         """Readers of the last leader have seen the records before this offset (Watermarks)."""
         if asked is not self._asked:
             return
@@ -157,8 +166,8 @@ class Release:
         noted = None if isinstance(reply, StorageError) else parse_reply(reply)
         if noted is not None:
             self._is_catalogued = True
-            self.end = min(int(noted), asked[0])
-            self.stable = min(self.end, asked[1])
+            self.end = min(int(noted), asked.end)
+            self.stable = min(self.end, asked.stable)
             self._answer_released()
             self._log.listeners.wake()
         self.grown()
@@ -210,13 +219,14 @@ class Release:
         links: Links,
         held: bytes,
         barrier_key: bytes,
-        answered: Callable[[list[int], StorageError | None], None],
+        answered: Callable[[_Asked, StorageError | None], None],
     ) -> None:
-        asked = self._asked = [self._log.log_end, self._log.transactions.last_stable_offset]
+        log = self._log
+        asked = self._asked = _Asked(log.log_end, log.transactions.last_stable_offset)
         history = links.server.write.history
         await_replicas(links, self.level, held, barrier_key, history, partial(answered, asked))
 
-    def _catalogued(self, asked: list[int], error: StorageError | None) -> None:
+    def _catalogued(self, asked: _Asked, error: StorageError | None) -> None:
         """The replicas have the topic, or may lack it."""
         if asked is not self._asked:
             return
@@ -227,7 +237,7 @@ class Release:
         else:
             self._failed(error)
 
-    def _answered(self, asked: list[int], error: StorageError | None) -> None:
+    def _answered(self, asked: _Asked, error: StorageError | None) -> None:
         """The replicas have the records, or may lack them."""
         if asked is not self._asked:
             return
@@ -235,8 +245,8 @@ class Release:
         log = self._log
         if error is None:
             self._is_catalogued = True
-            self.end = max(self.end, asked[0])
-            self.stable = max(self.stable, asked[1])
+            self.end = max(self.end, asked.end)
+            self.stable = max(self.stable, asked.stable)
             self._ask()
             self._answer_released()
             log.announce()
@@ -260,10 +270,10 @@ class Release:
 
     def _read_ends(self) -> None:
         """Read both ends of the log, which another server holds now; until that succeeds."""
-        asked = self._asked = [UNKNOWN_END]
+        asked = self._asked = _Asked(UNKNOWN_END, UNKNOWN_END)
         self._log.links.read_functions.send(self._log.bounds_call, partial(self._ends_arrived, asked))
 
-    def _ends_arrived(self, asked: list[int], reply: memoryview | StorageError) -> None:
+    def _ends_arrived(self, asked: _Asked, reply: memoryview | StorageError) -> None:
         if asked is not self._asked:
             return
         self._asked = None
