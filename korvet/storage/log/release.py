@@ -114,7 +114,7 @@ class Release:
         self._log = log
         # Whether replicas are known to have the topic with this partition: records were released before.
         self._is_catalogued = False
-        # What was asked last; None if no answer is due. An answer to an earlier question is not wanted any more.
+        # What was asked last; None if no answer is due. Answers to earlier questions are not wanted any more.
         self._asked: _Asked | None = None
         # In the order of their ends.
         self._waiters: deque[Waiter] = deque()
