@@ -10,6 +10,7 @@ from redis.exceptions import ResponseError
 
 from korvet.offsets.packing import MAX_OFFSET, AddressError, offset_after, offset_of
 from korvet.spark.records.batches import batch_records
+from korvet.spark.source.errors import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -37,8 +38,7 @@ class Extent:
     log_start: 0 until a record is deleted, then the offset of the first remaining record. log_end: the offset
     after the last record ever added. first_offset: the first record's offset; log_end without records.
     entries: entries that remain. added: entries ever added. batch: number of records in the last entry.
-    has_batches: whether an entry may be several records. opened: the open transactions that brokers know, by
-    producer ID, with offsets at or before their first records.
+    has_batches: whether an entry may be several records. open_note: the meta field `open`.
     """
 
     stream: str
@@ -50,7 +50,7 @@ class Extent:
     added: int = 0
     batch: int = 1
     has_batches: bool = False
-    opened: tuple[tuple[int, int], ...] = ()
+    open_note: bytes = b""
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -66,6 +66,20 @@ class Extent:
     def records(self) -> int:
         """Approximate number of records, as if all entries had as many as the last one."""
         return self.entries * self.batch
+
+    def opened(self) -> dict[int, int]:
+        """Return the open transactions that brokers know, by producer ID: offsets at or before their starts.
+
+        Raises SourceError if the note of them is damaged.
+        """
+        try:
+            noted = _OPEN_TRANSACTION.iter_unpack(self.open_note)
+            return {int(producer): int(first) for producer, first in noted}
+        except (struct.error, OverflowError, ValueError) as error:
+            raise SourceError(
+                f"the open transactions of {self.origin.topic}-{self.origin.partition} can't be read: "
+                f"the field 'open' of {{{self.stream}}}:meta is damaged ({error}). See korvet doctor"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +157,8 @@ def _extent(empty: Extent, info: Mapping[bytes, Any], meta: Any) -> Extent:
         added=added,
         batch=batch,
         has_batches=empty.has_batches or batch != 1,
-        opened=_opened(opened or b""),
+        open_note=opened or b"",
     )
-
-
-def _opened(packed: bytes) -> tuple[tuple[int, int], ...]:
-    if len(packed) % _OPEN_TRANSACTION.size:
-        return ()
-    return tuple((int(producer), int(first)) for producer, first in _OPEN_TRANSACTION.iter_unpack(packed))
 
 
 def start_offset(entry: Entry, bias: int) -> int:

@@ -253,7 +253,7 @@ def open_transactions(connection: Connection, selection: Selection, part: Stream
 
     If the keyspace or the newest entries have transactions, reads the records of the last MAX_TRANSACTION_MS,
     up to the log end: a marker may be after the end of the range. Brokers know transactions that are open for
-    longer.
+    longer. Raises SourceError if their note of them is damaged.
     """
     log = replace(part, end_offset=max(part.end_offset, part.log_end))
     parts = {part, log}
@@ -261,7 +261,7 @@ def open_transactions(connection: Connection, selection: Selection, part: Stream
         return {}
     extent = selection.extents[part.origin.topic, part.origin.partition]
     start = _longest_transaction(connection, extent, log)
-    longer = {producer: first for producer, first in extent.opened if first < start}
+    longer = {producer: first for producer, first in extent.opened().items() if first < start}
     if min(longer.values(), default=start) < part.start_offset:
         # The next record of one that began before the range may be anywhere in it.
         start, longer = part.start_offset, {}

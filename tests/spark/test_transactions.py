@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -303,6 +304,22 @@ def test_transactions_that_are_open_for_longer_than_usual(keyspace: Keyspace, ba
 
 
 PASS = {"openTransactions": "pass"}
+
+
+@pytest.mark.parametrize(
+    "note",
+    [struct.pack(">2d", 1, BASE)[:-1], struct.pack(">2d", 1, math.nan), struct.pack(">2d", math.inf, 1)],
+)
+def test_a_damaged_note_of_open_transactions(keyspace: Keyspace, note: bytes) -> None:
+    """A reader of committed records would wait for transactions that it can't know."""
+    log = Log(keyspace)
+    log.record(b"open", 1)
+    keyspace.client.hset("{korvet:t:0}:meta", "open", note)
+    with pytest.raises(
+        SourceError, match=r"open transactions of t-0 .*'open' of \{korvet:t:0\}:meta is damaged"
+    ):
+        batch(keyspace, topic="t")
+    assert values(batch(keyspace, topic="t", isolationLevel="read_uncommitted")) == [b"open"]
 
 
 @pytest.mark.parametrize("batches", [False, True])
