@@ -179,20 +179,19 @@ class Views(ABC):
         return anomalies.anomalies(moved, ends, self._rules, complete=False)
 
 
-class Tables(Views):
+class _AllTables(Views):
     """All tables of one `__consumer_offsets`, as of one moment. Frames are lazy: persist those used often.
 
-    source: records of the offsets topic, in the columns of Spark's Kafka source. records: records of the
-    consumed topics (topic, partition, offset, timestamp) from each partition's oldest commit in the window
-    on; without them lag and status raise KeyError. ends: the existing partitions (see readers.ENDS); without
-    it the ends come from the records. pending: records of open transactions in the offsets topic; without
-    them no offset is pending. sizes: of the topics' partitions (readers.SIZES); without them topic_sizes is
-    empty. Records after as_of_ms don't count.
+    rows: the records of the offsets topic. Those after as_of_ms don't count. records: those of the consumed
+    topics (topic, partition, offset, timestamp) from each partition's oldest commit in the window on; without
+    them lag and status raise KeyError. ends: the existing partitions (see readers.ENDS); without it the ends
+    come from the records. pending: records of open transactions in the offsets topic; without them no offset
+    is pending. sizes: of the topics' partitions (readers.SIZES); without them topic_sizes is empty.
     """
 
     def __init__(
         self,
-        source: DataFrame,
+        rows: DataFrame,
         records: DataFrame | None,
         as_of_ms: int,
         *,
@@ -202,7 +201,15 @@ class Tables(Views):
         sizes: DataFrame | None = None,
     ) -> None:
         super().__init__(records, as_of_ms, ends, rules, pending, sizes)
-        self._source = source.where(decode.not_after(as_of_ms))
+        self._rows = rows
+
+
+class Tables(_AllTables):
+    """All tables from records in the columns of Spark's Kafka source."""
+
+    @cached_property
+    def _source(self) -> DataFrame:
+        return self._rows.where(decode.not_after(self._as_of_ms))
 
     @cached_property
     def _offset_commits(self) -> DataFrame:
@@ -229,25 +236,8 @@ class Tables(Views):
         return dated(decode.quarantine(self._source))
 
 
-class DecodedTables(Views):
-    """All tables of one `__consumer_offsets` from rows of decode.decoded, which should be cached.
-
-    The other arguments are as for Tables.
-    """
-
-    def __init__(
-        self,
-        rows: DataFrame,
-        records: DataFrame | None,
-        as_of_ms: int,
-        *,
-        ends: DataFrame | None = None,
-        rules: Rules | None = None,
-        pending: DataFrame | None = None,
-        sizes: DataFrame | None = None,
-    ) -> None:
-        super().__init__(records, as_of_ms, ends, rules, pending, sizes)
-        self._rows = rows
+class DecodedTables(_AllTables):
+    """All tables from rows of decode.decoded, which should be cached."""
 
     @property
     def _shared(self) -> list[DataFrame]:
