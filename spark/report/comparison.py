@@ -60,8 +60,16 @@ def parse_reference(text: str, as_of_ms: int) -> Reference:
         if "://" not in text and not Path(text, STATUS_TABLE).is_dir():
             raise ComparisonError(f"{text} has no table {STATUS_TABLE}: name the folder of an earlier report")
         return Reference(folder=text)
+    at_ms = _time_of(text, as_of_ms)
+    if at_ms < 0:
+        raise ComparisonError(f"{text} is before 1970")
+    return Reference(at_ms=at_ms)
+
+
+def _time_of(text: str, as_of_ms: int) -> int:
+    """The time in ms of a duration before now or a time in ISO 8601. Raises ComparisonError."""
     try:
-        return Reference(at_ms=as_of_ms - parse_duration(text))
+        return as_of_ms - parse_duration(text)
     except ValueError:
         pass
     try:
@@ -74,7 +82,7 @@ def parse_reference(text: str, as_of_ms: int) -> Reference:
     at_ms = round(time.timestamp() * 1000)
     if at_ms >= as_of_ms:
         raise ComparisonError(f"{text} is not in the past")
-    return Reference(at_ms=at_ms)
+    return at_ms
 
 
 def kept_state(spark: SparkSession, folder: str, as_of_ms: int) -> Earlier:

@@ -43,6 +43,8 @@ def test_references(tmp_path: Path) -> None:
     for text, message in [
         ("soon", "'soon' is no folder, no duration such as 24h, and no time"),
         ("2023-11-14T22:14Z", "is not in the past"),
+        ("1969-12-31T23:59Z", "1969-12-31T23:59Z is before 1970"),
+        ("999999d", "999999d is before 1970"),
         (str(tmp_path / "partition_status"), "has no table partition_status"),
     ]:
         with pytest.raises(ComparisonError, match=message):
