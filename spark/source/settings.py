@@ -239,14 +239,15 @@ class Reading:
             raise SourceError(f"{name} must be true or false, not {text!r}")
         return text == "true"
 
-    def count(self, name: str) -> int | None:
-        """Return an option that is a number above 0; None if it isn't given. Raises SourceError."""
+    def count(self, name: str, *, least: Literal[0, 1] = 1) -> int | None:
+        """Return an option that is a number from `least` on; None if it isn't given. Raises SourceError."""
         text = self.given.get(name.lower())
         if text is None:
             return None
         number = _integer(text)
-        if number is None or not 0 < number <= MAX_INT64:
-            raise SourceError(f"{name} must be a number above 0, not {text!r}")
+        if number is None or not least <= number <= MAX_INT64:
+            wanted = "above 0" if least else "from 0 on"
+            raise SourceError(f"{name} must be a number {wanted}, not {text!r}")
         return number
 
     def fraction(self, name: str) -> float | None:
@@ -356,7 +357,7 @@ def _topics(given: Mapping[str, str]) -> Topics:
     if option == "subscribePattern":
         try:
             re.compile(text)
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise SourceError(f"subscribePattern is not a regular expression: {error}") from None
         return Topics(pattern=text)
     if option == "assign":

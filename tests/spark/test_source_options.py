@@ -1,4 +1,4 @@
-"""Options of the source: accepted values, and the messages for invalid ones."""
+"""Options of the source and the sink: accepted values, and the messages for invalid ones."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from korvet.spark.source.address import Address, Secret, Tls
 from korvet.spark.source.errors import SourceError
 from korvet.spark.source.settings import EARLIEST, LATEST, OPTIONS, SourceOptions, options_of
+from korvet.spark.source.sink.options import parse_sink_options
 
 TOPIC = {"topic": "t"}
 
@@ -61,6 +62,8 @@ def test_times_come_before_offsets() -> None:
         ({"assign": '{"t": [true]}'}, "a list of partitions for each topic"),
         ({"assign": "{}"}, "assign names no topic"),
         ({"assign": '{"t": [0]}', "startingOffsets": '{"t": {"1": 5}}'}, "names t-1, which is not assigned"),
+        ({"subscribePattern": "a{9999999999}"}, "subscribePattern is not a regular expression: the repet"),
+        ({"subscribePattern": "(" * 5000 + ")" * 5000}, "subscribePattern is not a regular expression"),
         ({**TOPIC, "colour": "red"}, "unknown option colour; the korvet source has"),
         ({**TOPIC, "startingOffset": "latest"}, r"unknown option startingoffset \(startingOffsets\?\);"),
         ({"topic": "t,u"}, "topic must be one name, not 't,u'; use topics for several"),
@@ -129,6 +132,24 @@ def test_what_is_wrong_is_said(options: dict[str, str], message: str) -> None:
 def test_what_is_wrong_in_a_stream(options: dict[str, str], message: str) -> None:
     with pytest.raises(SourceError, match=message):
         SourceOptions.parse({**TOPIC, **options}, streaming=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"minReplicas": "-1"}, "minReplicas must be a number from 0 on, not '-1'"),
+        ({"maxRecordsPerSecond": "0"}, "maxRecordsPerSecond must be a number above 0, not '0'"),
+        ({"progressRetention": "0"}, "progressRetention must be longer than 0, and at most 36500d"),
+        ({"progressRetention": "36501d"}, "progressRetention must be longer than 0, and at most 36500d"),
+    ],
+)
+def test_what_is_wrong_in_a_write(options: dict[str, str], message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        parse_sink_options({**TOPIC, **options})
+
+
+def test_a_write_may_name_the_default_number_of_replicas() -> None:
+    assert parse_sink_options({**TOPIC, "minReplicas": "0"}) == parse_sink_options(TOPIC)
 
 
 @pytest.mark.parametrize(

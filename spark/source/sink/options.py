@@ -30,6 +30,8 @@ _DELIVERY_MS = 120_000
 # The shortest time for which librdkafka opens a transaction.
 _LEAST_KAFKA_DELIVERY_MS = 1000
 _PROGRESS_MS = 7 * 24 * 3_600_000
+# Redis refuses an expiry whose end has more than 63 bits.
+_MOST_PROGRESS_MS = 36_500 * 24 * 3_600_000
 # Redis serves nobody else while it adds the records of a chunk, 2 to 4 us each.
 _CHUNK_RECORDS = 500
 # With a limit on the rate, chunks per second.
@@ -111,12 +113,12 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool = False) -
     check_known(given, (*CONNECTION_OPTIONS, *_OF_BOTH, *_OF_REDIS), (*OPTIONS, *_OF_SPARK), "sink")
     read = Reading(given)
     progress_ms = read.duration_ms("progressRetention", _PROGRESS_MS)
-    if progress_ms < 1:
-        raise SourceError("progressRetention must be longer than 0")
+    if not 0 < progress_ms <= _MOST_PROGRESS_MS:
+        raise SourceError("progressRetention must be longer than 0, and at most 36500d")
     return RedisOptions(
         **_common(given, streaming=streaming),
         address=parse_address(given),
-        replicas=read.count("minReplicas") or 0,
+        replicas=read.count("minReplicas", least=0) or 0,
         progress_ms=progress_ms,
     )
 
