@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from korvet.spark.cli.options import named
 from korvet.spark.export.all_tables import seconds_of
 from korvet.spark.export.target import BYTES_AS, ERROR, FORMATS, MODES, PARQUET, ExportError
 from korvet.spark.tables.catalog import TABLES
@@ -118,12 +119,6 @@ def _pairs(context: click.Context, option: click.Parameter, given: Sequence[str]
     return pairs
 
 
-def _named(context: click.Context, option: click.Parameter, given: str) -> str:
-    if not given.strip():
-        raise click.BadParameter("must not be empty", context, option)
-    return given
-
-
 def _interval(context: click.Context, option: click.Parameter, given: str) -> str:
     try:
         seconds_of(given)
@@ -156,6 +151,7 @@ _OPTIONS = [
     click.option(
         "--from",
         "stored_in",
+        callback=named,
         metavar="FOLDER",
         help="With --table: read the table from such a folder, without Redis. Also answers "
         f"{', '.join(QUESTIONS)}.",
@@ -164,7 +160,7 @@ _OPTIONS = [
         "--to",
         "location",
         required=True,
-        callback=_named,
+        callback=named,
         metavar="PLACE",
         help="Target folder or URI; for jdbc the database's URL, "
         "for iceberg the name of a PyIceberg catalog.",
@@ -208,6 +204,7 @@ _OPTIONS = [
     ),
     click.option(
         "--checkpoint",
+        callback=named,
         metavar="FOLDER",
         help="Folder of the checkpoint.  [default: _checkpoint in the target folder]",
     ),

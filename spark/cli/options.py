@@ -204,6 +204,13 @@ def spark_session(
         spark.stop()
 
 
+def named(context: click.Context, option: click.Parameter, given: str | None) -> str | None:
+    """Return the value of an option that names a place. Raises BadParameter if it is empty."""
+    if given is not None and not given.strip():
+        raise click.BadParameter("must not be empty", context, option)
+    return given
+
+
 def check_folder(folder: Path, *, make: bool) -> None:
     """Check, before the seconds that Spark takes to start, that a folder of this machine can be written to.
 

@@ -16,6 +16,7 @@ from korvet.spark.cli.options import (
     absolute,
     check_folder,
     master_option,
+    named,
     progress,
     spark_session,
     user_errors,
@@ -53,6 +54,7 @@ HOUR_MS = 3_600_000
 @click.option(
     "--from",
     "stored_in",
+    callback=named,
     metavar="FOLDER",
     help="Report on the newest snapshot in a folder of `korvet tables refresh`, without Redis.",
 )

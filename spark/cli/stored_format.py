@@ -24,7 +24,8 @@ def tables_need(location: str, master: str, form: str | None = None) -> tuple[li
 
     form: None is the folder's. Nobody can look into a folder of another file system before Spark starts: the
     session gets Delta if its jars are there. spark-submit and a Spark Connect server have their own jars.
-    Raises JarsMissing if the format is known to be Delta, and its jars are missing.
+    Raises JarsMissing if the format is known to be Delta, and its jars are missing, SourceError for a damaged
+    folder.
     """
     known = form or (_format_of(location) if is_this_machine(master) else None)
     if known == PARQUET or is_submitted() or master.startswith(SCHEME):
@@ -43,4 +44,4 @@ def _format_of(location: str) -> str | None:
     if "://" in location or location.startswith("file:"):
         return None
     file = Path(location) / STATE / FORMAT
-    return StoreFormat.parsed(file.read_text("utf-8")).form if file.exists() else PARQUET
+    return StoreFormat.parsed(file.read_text("utf-8"), str(file)).form if file.exists() else PARQUET

@@ -14,6 +14,7 @@ from korvet.spark.cli.options import (
     interruptible,
     is_this_machine,
     master_option,
+    named,
     progress,
     spark_session,
     user_errors,
@@ -41,6 +42,7 @@ def tables() -> None:
 @click.option(
     "--to",
     "location",
+    callback=named,
     metavar="FOLDER",
     required=True,
     help="Folder or URI of the tables. The first refresh creates it.",

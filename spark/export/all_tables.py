@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 from korvet.spark.export.checkpoint import claimed
 from korvet.spark.export.tables import table_named
 from korvet.spark.export.target import ExportError
-from korvet.spark.export.topics import stream_topics
+from korvet.spark.export.topics import stream_topics, topic_options
 from korvet.spark.session.folders import Folder
-from korvet.spark.source.errors import SourceError
+from korvet.spark.source.settings import SourceOptions
 from korvet.spark.source.topics import OFFSETS_TOPIC
 from korvet.spark.tables import decode
 from korvet.spark.tables.questions import QUESTIONS
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 BATCH_RECORDS: Final = 5_000_000
 _INTERVAL = re.compile(r"(\d+)\s*(millisecond|second|minute|hour|day)s?")
 _UNITS_S = {"millisecond": 0.001, "second": 1, "minute": 60, "hour": 3600, "day": 86_400}
-# Options of the source that select topics; the tables have a fixed topic.
-TOPIC_OPTIONS: Final = {"topic", "topics", "subscribe", "subscribepattern", "assign"}
 
 
 def update_tables(
@@ -55,10 +53,12 @@ def update_tables(
     lacks Delta, SourceError as the source does, and a failed query's error; a later call continues from
     there.
     """
-    foreign = TOPIC_OPTIONS & {name.lower() for name in options or {}}
-    if foreign:
-        raise SourceError(f"{', '.join(sorted(foreign))}: the tables are always of {OFFSETS_TOPIC}")
-    folder, reader = Folder(spark, location), RedisReader(address)
+    limit = {"maxRecordsPerTrigger": str(BATCH_RECORDS)} if features().read_limits else {}
+    given = {**OFFSETS_OPTIONS, "failOnDataLoss": "false", **limit, **(options or {})}
+    # The options may have another keyspace or password, which the topics' records need, too.
+    whole = topic_options(address, [OFFSETS_TOPIC], given)
+    reader = RedisReader(SourceOptions.parse(whole, streaming=True).address)
+    folder = Folder(spark, location)
 
     def check(fresh: bool) -> None:
         if fresh and any(folder.files()):
@@ -69,8 +69,6 @@ def update_tables(
                 f"the tables in {location} are {found.form}, not {form}: choose another folder for {form}"
             )
 
-    limit = {"maxRecordsPerTrigger": str(BATCH_RECORDS)} if features().read_limits else {}
-    given = {**OFFSETS_OPTIONS, "failOnDataLoss": "false", **limit, **(options or {})}
     with claimed(folder.child(CHECKPOINT), f"tables of {reader.name}", check):
         stored = StoredTables(spark, location, form=form)
         while True:

@@ -14,7 +14,7 @@ from korvet.spark.session.driver_calls import call, is_connect
 from korvet.spark.session.redaction import redacted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from korvet.spark.session.folders import Folder
 
@@ -40,21 +40,34 @@ def claimed(folder: Folder, what: str, check: Callable[[bool], None]) -> Iterato
 
     what: origin and target of the export, without passwords. check: called with True for a new checkpoint,
     before anything is written; it raises to refuse the export. Raises ExportError if the checkpoint belongs
-    to another export, or if it is in use for longer than a killed export takes to end.
+    to another export or is damaged, or if it is in use for longer than a killed export takes to end.
     """
     file = folder.child(IDENTITY)
     fresh = not file.exists()
     if fresh and folder.child("metadata").exists():
         raise ExportError(f"{folder.location} is the checkpoint of another program")
     # Checkpoints of earlier releases may contain passwords.
-    if not fresh and (former := redacted(json.loads(file.read_text())["what"])) != what:
+    if not fresh and (former := redacted(_identity(file)["what"])) != what:
         raise ExportError(f"the checkpoint {folder.location} is of another export ({former}, not {what})")
     check(fresh)
     with _locked(folder) as is_locked:
         if fresh:
             # Raises FileExistsError if another export has started with the checkpoint in between.
             file.write_text(json.dumps({"export_id": uuid.uuid4().hex, "what": what}))
-        yield Identity(json.loads(file.read_text())["export_id"], is_locked)
+        yield Identity(_identity(file)["export_id"], is_locked)
+
+
+def _identity(file: Folder) -> Mapping[str, str]:
+    """What the file of an identity contains. Raises ExportError if it is damaged."""
+    try:
+        found = json.loads(file.read_text())
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(
+        isinstance(found.get(key), str) for key in ("export_id", "what")
+    ):
+        raise ExportError(f"{file.location} is damaged: it doesn't name the export of the checkpoint")
+    return found
 
 
 def has_progress(folder: Folder) -> bool:

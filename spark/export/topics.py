@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from korvet.spark.source.connection import connected
-from korvet.spark.source.settings import SourceOptions, options_of
+from korvet.spark.source.errors import SourceError
+from korvet.spark.source.settings import TOPIC_OPTIONS, SourceOptions, options_of
 from korvet.spark.source.source import COLUMNS, FORMAT
 from korvet.spark.source.topics import load_topics, select_topics
 
@@ -53,8 +54,19 @@ def check_topics(
 
     Raises SourceError if Redis does not answer, or a topic or an option does not exist.
     """
-    given = options_of(address, {"topics": ",".join(topics), **(options or {})})
+    given = topic_options(address, topics, options)
     address = SourceOptions.parse(given, streaming=streaming).address
     with connected(address) as connection:
         select_topics(load_topics(connection, address, topics), topics, address)
     return given
+
+
+def topic_options(
+    address: Address, topics: Sequence[str], options: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return the source's options for topics. Raises SourceError if `options` select topics, too."""
+    selecting = {name.lower() for name in TOPIC_OPTIONS}
+    foreign = sorted(name for name in options or {} if name.lower() in selecting)
+    if foreign:
+        raise SourceError(f"{', '.join(foreign)}: not an option here, the topics are {', '.join(topics)}")
+    return options_of(address, {"topics": ",".join(topics), **(options or {})})

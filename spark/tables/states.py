@@ -10,6 +10,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from korvet.spark.source.errors import SourceError
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
@@ -61,12 +63,26 @@ class States:
         return max(self.complete(), default=None)
 
     def after(self, number: int | None) -> State:
-        """Return the state after a complete batch that is kept; without rows for None."""
+        """Return the state after a complete batch that is kept; without rows for None.
+
+        Raises SourceError if the note of the batch is damaged.
+        """
         if number is None:
             return State(self.folder, {})
-        text = self.folder.child(DONE).child(str(number)).read_text()
+        note = self.folder.child(DONE).child(str(number))
+        text = note.read_text()
         # Earlier releases wrote an empty file here, and all states in every batch.
-        return State(self.folder, json.loads(text) if text else dict.fromkeys(NAMES, number))
+        if not text:
+            return State(self.folder, dict.fromkeys(NAMES, number))
+        try:
+            writers = json.loads(text)
+        except ValueError:
+            writers = None
+        if not isinstance(writers, dict) or not all(type(writer) is int for writer in writers.values()):
+            raise SourceError(
+                f"{note.location} is damaged: it doesn't name the batches that wrote the states"
+            )
+        return State(self.folder, writers)
 
     def keep(self, frame: DataFrame, name: str, number: int) -> None:
         """Write a state of a batch. Replaces what an interrupted attempt left."""

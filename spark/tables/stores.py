@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from pyspark.sql import functions as sf
 
+from korvet.spark.source.errors import SourceError
 from korvet.spark.tables.batch_tables import shaped
 from korvet.spark.tables.catalog import TABLES
 from korvet.spark.tables.compaction import COMPACTED, Parts
@@ -84,14 +85,20 @@ class StoreFormat:
         state = folder.child(STATE)
         file = state.child(FORMAT)
         if file.exists():
-            return cls.parsed(file.read_text())
+            return cls.parsed(file.read_text(), file.location)
         # Earlier releases wrote only Parquet.
         return cls(PARQUET, "") if state.exists() else None
 
     @classmethod
-    def parsed(cls, text: str) -> StoreFormat:
-        """Return the format by the content of `_state/format`."""
-        return cls(**json.loads(text))
+    def parsed(cls, text: str, file: str) -> StoreFormat:
+        """Return the format by the content of `_state/format`. Raises SourceError if it is damaged."""
+        try:
+            found = cls(**json.loads(text))
+        except (ValueError, TypeError):
+            found = None
+        if found is None or found.form not in STORE_FORMATS:
+            raise SourceError(f"{file} is damaged: it has no format of stored tables")
+        return found
 
     @classmethod
     def fixed(cls, folder: Folder, form: str | None) -> StoreFormat:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
 from datetime import UTC
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from korvet.spark.export import all_tables
 from korvet.spark.export.all_tables import seconds_of, stored_table, update_tables
+from korvet.spark.export.checkpoint import claimed
 from korvet.spark.export.tables import batch_table
 from korvet.spark.export.target import ExportError
 from korvet.spark.report.comparison import ComparisonError
@@ -18,6 +22,7 @@ from korvet.spark.report.kept import write_kept_report
 from korvet.spark.source.address import Address
 from korvet.spark.source.errors import SourceError
 from korvet.spark.tables.readers import RedisReader
+from korvet.spark.tables.states import States
 from korvet.spark.tables.stored_tables import StoredTables
 from tests.spark.test_report import checked_page
 
@@ -79,6 +84,36 @@ def test_questions_and_the_notebook(
     assert re.search(r"\|__consumer_offsets *\|", printed), printed
 
 
+def test_options_of_the_source_hold_for_all_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commits of one keyspace are not compared with the records of another one."""
+    given: dict[str, Any] = {}
+    stored = SimpleNamespace(update=lambda *_, **lookups: given.update(lookups))
+    monkeypatch.setattr(all_tables, "StoredTables", lambda *_, **__: stored)
+    monkeypatch.setattr(all_tables, "claimed", lambda *_: nullcontext())
+    monkeypatch.setattr(all_tables, "stream_topics", lambda *_: None)
+    session: Any = None
+    options = {"keyspace": "other", "redis.password": "secret", "maxRedisCpu": "0.5"}
+    update_tables(session, Address(), "folder", options=options)
+    address = given["records"].__self__.address
+    assert (address.keyspace, address.password.value, address.max_cpu) == ("other", "secret", 0.5)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"export_id": "a"}', '{"export_id": 1, "what": "a"}'])
+def test_a_damaged_identity_of_a_checkpoint_is_named(text: str) -> None:
+    file = SimpleNamespace(location="/c/korvet-export.json", exists=lambda: True, read_text=lambda: text)
+    folder: Any = SimpleNamespace(child=lambda _: file)
+    with pytest.raises(ExportError, match=r"/c/korvet-export\.json is damaged"), claimed(folder, "a", print):
+        pass
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"commits": "3"}', '{"commits": null}'])
+def test_a_damaged_state_is_named(text: str) -> None:
+    note = SimpleNamespace(location="/t/_state/done/3", read_text=lambda: text)
+    folder: Any = SimpleNamespace(child=lambda _: SimpleNamespace(child=lambda _: note))
+    with pytest.raises(SourceError, match="/t/_state/done/3 is damaged"):
+        States(folder).after(3)
+
+
 def test_all_tables_kept_in_a_folder(spark: SparkSession, keyspace: Keyspace, tmp_path: Path) -> None:
     keyspace.topic("t")
     keyspace.offsets_topic()
@@ -88,7 +123,7 @@ def test_all_tables_kept_in_a_folder(spark: SparkSession, keyspace: Keyspace, tm
     folder, address = str(tmp_path / "groups"), Address(keyspace.url)
     with pytest.raises(ExportError, match=r"contains no tables: `korvet tables refresh"):
         stored_table(spark, folder, "record_lag")
-    with pytest.raises(SourceError, match="assign: the tables are always of __consumer_offsets"):
+    with pytest.raises(SourceError, match="assign: not an option here, the topics are __consumer_offsets"):
         update_tables(spark, address, folder, options={"assign": "{}"})
     update_tables(spark, address, folder)
     keyspace.commit("g", "t", 0, (MS << 10) + 3, at_ms=MS + 6)

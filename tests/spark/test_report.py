@@ -238,6 +238,23 @@ def test_command_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert "Traceback" not in result.output
 
 
+def test_wrong_places_are_told_before_spark_starts(tmp_path: Path) -> None:
+    (tmp_path / "_state").mkdir()
+    (tmp_path / "_state" / "format").write_text('{"form": "delta"', encoding="utf-8")
+    redis, empty = ["--redis", NOWHERE], "must not be empty"
+    for command, arguments, message in [
+        (cli.export, [*TO_X, "--available-now", "--checkpoint", ""], empty),
+        (cli.export, ["--table", "members", "--to", "x", "--from", ""], empty),
+        (cli.tables, ["refresh", "--to", ""], empty),
+        (cli.report, ["--from", ""], empty),
+        (cli.report, ["--from", str(tmp_path)], "_state/format is damaged: it has no format"),
+        (cli.export, [*TO_X, *redis, "--source-option", "topics=u"], "topics: not an option here"),
+    ]:
+        result = CliRunner().invoke(command, arguments)
+        assert result.exit_code in {1, 2}, arguments
+        assert message in result.output
+
+
 def test_wrong_thresholds_and_times_are_told_before_spark_starts(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("max_wait = 5\n", encoding="utf-8")
     for arguments, message in [
