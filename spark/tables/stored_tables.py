@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     Lookup = Callable[[SparkSession], DataFrame | None]
 
 CHECKPOINT: Final = "_checkpoint"
+# What Spark writes into a checkpoint first.
+QUERY: Final = "metadata"
 # The table that makes a snapshot complete.
 LAST_WRITTEN: Final = "group_status"
 # Columns that the states of groups don't need.
@@ -96,10 +98,17 @@ class StoredTables:
         known to be outside the log. pending: returns the records of open transactions, None if they can't be
         told; without it no offset is pending. sizes: returns those of the topics' partitions, or None;
         without it topic_sizes gets no rows. All get the session to use. Raises ValueError if the folder has
-        another format, JarsMissing if the session lacks Delta, and the error of a failed query; a later call
-        continues from there.
+        another format, SourceError if its checkpoint is gone, JarsMissing if the session lacks Delta, and the
+        error of a failed query; a later call continues from there.
         """
         location, rules = self._folder.location, self._rules
+        checkpoint = self._folder.child(CHECKPOINT)
+        # A new query counts its batches from 0 again: those that the tables have would be skipped.
+        if not checkpoint.child(QUERY).exists() and self._states.newest() is not None:
+            raise SourceError(
+                f"the tables in {location} have no checkpoint any more: restore the folder as a whole, or "
+                "begin again in another one"
+            )
         if self._form == DELTA:
             check_delta(self._spark)
         self._store = _opened(self._folder, StoreFormat.fixed(self._folder, self._form))
@@ -108,10 +117,9 @@ class StoredTables:
         def take(batch: DataFrame, number: int) -> None:
             StoredTables(batch.sparkSession, location, rules)._take(batch, number, as_of_ms, ends)
 
-        checkpoint = self._folder.child(CHECKPOINT).location
         query = (
             source.writeStream.foreachBatch(take)
-            .option("checkpointLocation", checkpoint)
+            .option("checkpointLocation", checkpoint.location)
             .trigger(availableNow=True)
             .start()
         )

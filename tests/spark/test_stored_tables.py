@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
 
 from korvet.spark.export.all_tables import update_tables
+from korvet.spark.session.folders import Folder
 from korvet.spark.source.address import Address
+from korvet.spark.source.errors import SourceError
 from korvet.spark.source.source import SCHEMA
 from korvet.spark.tables.batch_tables import Tables, shaped
 from korvet.spark.tables.catalog import TABLES
@@ -20,7 +23,6 @@ from tests.spark.test_week import DAY, MONDAY, NOW, after, moment, the_week, top
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -43,6 +45,24 @@ def test_nothing_stored_yet(spark: SparkSession, tmp_path: Path) -> None:
     assert stored.read("offset_commits").count() == 0
     with pytest.raises(KeyError):
         stored.read("no-such-table")
+
+
+def test_tables_without_their_checkpoint_take_no_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new query would begin with batch 0, which these tables have."""
+
+    def call(folder: Folder, action: str) -> bool | list[tuple[str, str]]:
+        path = Path(folder.location)
+        return path.exists() if action == "exists" else [(str(each), each.name) for each in path.glob("*")]
+
+    monkeypatch.setattr(Folder, "_call", call)
+    (tmp_path / "_state" / "done").mkdir(parents=True)
+    (tmp_path / "_state" / "done" / "0").touch()
+    (tmp_path / "_checkpoint").mkdir()
+    session: Any = None
+    with pytest.raises(SourceError, match="have no checkpoint any more: restore the folder as a whole, or"):
+        StoredTables(session, str(tmp_path)).update(session, NOW)
 
 
 @pytest.mark.usefixtures("few_rows")
