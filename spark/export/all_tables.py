@@ -12,8 +12,9 @@ from korvet.spark.export.tables import table_named
 from korvet.spark.export.target import ExportError
 from korvet.spark.export.topics import stream_topics, topic_options
 from korvet.spark.session.folders import Folder
+from korvet.spark.source.connection import connected
 from korvet.spark.source.settings import SourceOptions
-from korvet.spark.source.topics import OFFSETS_TOPIC
+from korvet.spark.source.topics import OFFSETS_TOPIC, load_topics, select_topics
 from korvet.spark.tables import decode
 from korvet.spark.tables.questions import QUESTIONS
 from korvet.spark.tables.readers import OFFSETS_OPTIONS, RedisReader
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 # Records of one batch. The first update has all records, and Spark keeps a batch while it builds the tables.
 # Spark 4.0 and 4.1 can't limit a batch.
 BATCH_RECORDS: Final = 5_000_000
+# The file in the checkpoint with the ID of the topic.
+TOPIC_ID: Final = "korvet-topic-id"
 _INTERVAL = re.compile(r"(\d+)\s*(millisecond|second|minute|hour|day)s?")
 _UNITS_S = {"millisecond": 0.001, "second": 1, "minute": 60, "hour": 3600, "day": 86_400}
 
@@ -49,9 +52,9 @@ def update_tables(
 
     every_s: repeat at this interval until interrupted; None updates once. compact: also merge the files of
     earlier days. form: parquet or delta; None is the folder's, Parquet for a new one. options: of the source.
-    Raises ExportError if the folder contains anything else or has another format, JarsMissing if the session
-    lacks Delta, SourceError as the source does, and a failed query's error; a later call continues from
-    there.
+    Raises ExportError if the folder contains anything else, has another format, or is of an earlier topic,
+    JarsMissing if the session lacks Delta, SourceError as the source does, and a failed query's error; a
+    later call continues from there.
     """
     limit = {"maxRecordsPerTrigger": str(BATCH_RECORDS)} if features().read_limits else {}
     given = {**OFFSETS_OPTIONS, "failOnDataLoss": "false", **limit, **(options or {})}
@@ -73,6 +76,7 @@ def update_tables(
         stored = StoredTables(spark, location, form=form)
         while True:
             began = time.monotonic()
+            check_topic(folder.child(CHECKPOINT).child(TOPIC_ID), reader.address, location)
             stream = stream_topics(spark, address, [OFFSETS_TOPIC], given, decode.NEEDED)
             now_ms = time.time_ns() // 1_000_000
             stored.update(
@@ -88,6 +92,27 @@ def update_tables(
             if every_s is None:
                 return
             time.sleep(max(0.0, began + every_s - time.monotonic()))
+
+
+def check_topic(note: Folder, address: Address, location: str) -> None:
+    """Note the ID of the topic that the tables follow.
+
+    Raises ExportError if it is another one than before: a topic that was created again has the offsets of
+    earlier records, and the tables take the largest offset for the newest. Raises SourceError as the source
+    does.
+    """
+    with connected(address) as connection:
+        known = load_topics(connection, address, (OFFSETS_TOPIC,))
+        (topic,) = select_topics(known, (OFFSETS_TOPIC,), address)
+    if not topic.topic_id:
+        return
+    if not note.exists():
+        note.write_text(topic.topic_id)
+    elif note.read_text() != topic.topic_id:
+        raise ExportError(
+            f"{OFFSETS_TOPIC} was deleted and created again since the tables in {location} began: choose "
+            "another folder"
+        )
 
 
 def stored_table(spark: SparkSession, location: str, name: str) -> DataFrame:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from korvet.spark.export import all_tables
-from korvet.spark.export.all_tables import seconds_of, stored_table, update_tables
+from korvet.spark.export.all_tables import check_topic, seconds_of, stored_table, update_tables
 from korvet.spark.export.checkpoint import claimed
 from korvet.spark.export.tables import batch_table
 from korvet.spark.export.target import ExportError
@@ -90,12 +90,35 @@ def test_options_of_the_source_hold_for_all_reads(monkeypatch: pytest.MonkeyPatc
     stored = SimpleNamespace(update=lambda *_, **lookups: given.update(lookups))
     monkeypatch.setattr(all_tables, "StoredTables", lambda *_, **__: stored)
     monkeypatch.setattr(all_tables, "claimed", lambda *_: nullcontext())
+    monkeypatch.setattr(all_tables, "check_topic", lambda *_: None)
     monkeypatch.setattr(all_tables, "stream_topics", lambda *_: None)
     session: Any = None
     options = {"keyspace": "other", "redis.password": "secret", "maxRedisCpu": "0.5"}
     update_tables(session, Address(), "folder", options=options)
     address = given["records"].__self__.address
     assert (address.keyspace, address.password.value, address.max_cpu) == ("other", "secret", 0.5)
+
+
+def test_a_topic_that_was_created_again_is_refused(keyspace: Keyspace) -> None:
+    """Its offsets have begun again, and the commit with the largest offset is the newest one."""
+    kept: dict[str, str] = {}
+    note: Any = SimpleNamespace(
+        exists=lambda: bool(kept),
+        read_text=lambda: kept["id"],
+        write_text=lambda text: kept.update(id=text),
+    )
+
+    def check(topic_id: str) -> None:
+        topic = json.dumps({"partitions": 50, "topic_id": topic_id, "internal": True})
+        keyspace.client.hset("{korvet}:topics", "__consumer_offsets", topic)
+        check_topic(note, Address(keyspace.url), "/data/groups")
+
+    check("")
+    assert not kept
+    check("a")
+    check("a")
+    with pytest.raises(ExportError, match="created again since the tables in /data/groups began: choose an"):
+        check("b")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"export_id": "a"}', '{"export_id": 1, "what": "a"}'])
