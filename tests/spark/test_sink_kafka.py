@@ -26,7 +26,7 @@ from korvet.spark.source.sink.kafka_cluster import KafkaCluster
 from korvet.spark.source.sink.options import KafkaOptions, parse_sink_options
 from korvet.spark.source.sink.pace import OwnPace
 from korvet.spark.source.sink.partitioner import partition_of
-from korvet.spark.source.sink.progress import Job
+from korvet.spark.source.sink.progress import Job, job_group
 from korvet.spark.source.sink.task import Written, write_task
 from korvet.spark.source.sink.writer import KorvetWriter, batch_writer
 from tests.api.secured import Secured
@@ -316,6 +316,14 @@ def test_users_and_rights(tmp_path: Path) -> None:
     finally:
         secured.close()
         secured.server.discard()
+
+
+def test_a_job_has_the_group_of_no_task() -> None:
+    """A job may have the name of another one with a number, or any other ending."""
+    jobs = ["load", "load-1", "load-1-1", "load-tasks", "load-1-tasks"]
+    groups = [job_group(job) for job in jobs]
+    groups += [Job(job, 0, task).identity for job in jobs for task in range(2)]
+    assert len(set(groups)) == len(groups)
 
 
 def test_options() -> None:

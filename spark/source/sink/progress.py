@@ -37,7 +37,7 @@ class Job:
     @property
     def identity(self) -> str:
         """The transactional ID and the group of the task in Kafka."""
-        return f"{job_group(self.job_id)}-{self.task}"
+        return f"{_PREFIX}-{self.job_id}-{self.task}"
 
     def __str__(self) -> str:
         return f"task {self.task} of job {self.job_id}, batch {self.batch}"
@@ -86,8 +86,8 @@ def noted_progress(job: Job, noted: str) -> Progress | None:
 
 
 def job_group(job_id: str) -> str:
-    """Return the group of a job in Kafka."""
-    return f"{_PREFIX}-{job_id}"
+    """Return the group of a job in Kafka. Its ending is no number: it is no task of another job."""
+    return f"{_PREFIX}-{job_id}-tasks"
 
 
 def more_rows(before: int) -> str:
