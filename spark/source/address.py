@@ -162,6 +162,10 @@ class Address:
                 raise SourceError("the redis URL must name the primary, as in redis+sentinel://host/NAME")
             if query.get("sentinel_tls", "yes") not in {"yes", "no"}:
                 raise SourceError("sentinel_tls in the redis URL must be yes or no")
+        database = _database(parts)
+        if database and not (database.isascii() and database.isdecimal()):
+            # redis-py would take 0, or leave out the slashes.
+            raise SourceError(f"the database in the redis URL must be a number, not {database!r}")
         if self.tls is not None and not (_uses_tls(parts) or _sentinels_use_tls(parts)):
             raise SourceError(
                 "the options redis.ssl.* need a redis URL that starts with rediss://, or one of sentinels"
@@ -214,9 +218,8 @@ class Address:
         """Return the URL of the primary whose address the sentinels have returned."""
         parts = split_url(self.url)[0]
         user, at, _ = parts.netloc.rpartition("@")
-        database = _query(parts).get("db") or _name_and_database(parts)[1]
         scheme = parts.scheme.removesuffix("+sentinel")
-        return f"{scheme}://{user}{at}{_authority(host, port)}/{database}"
+        return f"{scheme}://{user}{at}{_authority(host, port)}/{_database(parts)}"
 
     def stream(self, topic: str, partition: int) -> str:
         """Return the key of a partition's stream."""
@@ -244,6 +247,15 @@ def _name_and_database(parts: SplitResult) -> tuple[str, str]:
     """The name of the primary and the database in the path of a URL of sentinels."""
     name, _, database = parts.path.strip("/").partition("/")
     return unquote(name), database
+
+
+def _database(parts: SplitResult) -> str:
+    """The number of the database, from the query or the path; empty without one."""
+    if parts.scheme in _OF_SENTINELS:
+        in_path = _name_and_database(parts)[1]
+    else:
+        in_path = "" if parts.scheme == "unix" else parts.path.strip("/")
+    return _query(parts).get("db") or in_path
 
 
 def _uses_tls(parts: SplitResult) -> bool:

@@ -109,6 +109,13 @@ def test_times_come_before_offsets() -> None:
         ({**TOPIC, "keyspace": "{x}"}, "not a keyspace name"),
         ({**TOPIC, "redis": "http://h"}, "must start with redis://"),
         ({**TOPIC, "redis": "redis://h?decode_responses=1"}, "only db after its question mark"),
+        (
+            {**TOPIC, "redis": "redis://h/orders"},
+            "the database in the redis URL must be a number, not 'orders'",
+        ),
+        ({**TOPIC, "redis": "rediss://h,i/1/2"}, "the database in the redis URL must be a number, not '1/2'"),
+        ({**TOPIC, "redis": "redis://h?db=x"}, "the database in the redis URL must be a number, not 'x'"),
+        ({**TOPIC, "redis": "redis+sentinel://h/main/x"}, "the database in the redis URL must be a number"),
         ({**TOPIC, "redis": "redis://[h"}, "can't be parsed"),
         ({**TOPIC, "redis": "redis://h,[::1"}, "can't be parsed"),
         ({**TOPIC, "redis": "redis://me@h", "redis.user": "you"}, "not both"),
