@@ -26,12 +26,18 @@ def whole_number(text: str) -> int:
     """A whole number as Kafka reads it: without the underscores that Python allows between digits. Raises
     ValueError.
     """
-    return int(text.replace("_", "-"))
+    return int(_without_underscores(text))
 
 
 def decimal_number(text: str) -> float:
     """A decimal number, see `whole_number`. Raises ValueError."""
-    return float(text.replace("_", "-"))
+    return float(_without_underscores(text))
+
+
+def _without_underscores(text: str) -> str:
+    if "_" in text:
+        raise ValueError("a number has no underscores")
+    return text
 
 
 def parse_value(setting: Setting, name: str, text: str) -> object:

@@ -53,6 +53,8 @@ def test_every_default_is_a_value_of_its_type(setting):
         ("log.cleaner.min.cleanable.ratio", "half", "Not a number of type DOUBLE"),
         ("log.cleaner.min.cleanable.ratio", "1.1", "Value must be no more than 1"),
         ("log.cleaner.min.cleanable.ratio", "nan", "Value must be at least 0"),
+        ("log.cleaner.min.cleanable.ratio", "_0", "Not a number of type DOUBLE"),
+        ("log.retention.ms", "_1", "Not a number of type LONG"),
         ("acks.all.fsync", "yes", "Expected value to be either true or false"),
         ("ssl.client.auth", "maybe", "String must be one of: "),
         ("offsets.commit.value.version", "5", "Value must be one of: 3, 4"),
