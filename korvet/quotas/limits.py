@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import sha256
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from korvet.quotas.entities import (
@@ -49,7 +50,7 @@ class Limits:
             for names in [dict(entity)]
         }
         self._connection_rates = {
-            dict(entity)[IP]: value
+            _canonical(dict(entity)[IP]): value
             for (entity, key), value in quotas.items()
             if key == CONNECTION_CREATION_RATE
         }
@@ -97,6 +98,11 @@ class Limits:
             if rate is not None:
                 return Limit(rate, sharers)
         return None
+
+
+def _canonical(address: str | None) -> str | None:
+    """An address as sockets report it: 2001:DB8:0::1 is 2001:db8::1."""
+    return None if address is None else str(ip_address(address))
 
 
 def _short(name: str) -> str:

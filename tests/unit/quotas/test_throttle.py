@@ -174,6 +174,12 @@ def test_mutations_are_refused_once_permits_are_owed(quotas):
         request(1)
 
 
+def test_an_address_has_a_quota_in_any_spelling():
+    limits = Limits({(entity_of({"ip": "2001:DB8:0:0::1"}), "connection_creation_rate"): 1.0})
+    assert limits.of_address("2001:db8::1") is not None
+    assert limits.of_address("2001:db8::2") is None
+
+
 def test_addresses_connect_as_often_as_they_may(quotas):
     key = "connection_creation_rate"
     quotas.replace({(entity_of({"ip": "10.0.0.1"}), key): 1.0, (entity_of({"ip": None}), key): 2.0})
