@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
@@ -142,12 +142,15 @@ class GroupCollector:
     def _views(self, present: dict[str, Group | ConsumerGroup]) -> Iterator[_View]:
         lag, now_ms = self._parts.lag, time.time_ns() // 1_000_000
         for watched in list(lag.groups.values()):
-            if watched.is_shown:
-                yield self._view(watched, self._owners(present.get(watched.group_id)), now_ms)
+            # A group may have gone since the last look.
+            group = present.get(watched.group_id)
+            if watched.is_shown and group is not None:
+                yield self._view(watched, self._owners(group), now_ms)
 
     def _view(self, watched: WatchedGroup, owners: dict[tuple[str, int], _Owner], now_ms: int) -> _View:
         rows: list[_Row] = []
         sums: list[_Sums] = []
+        unread = _unread(watched, owners)
         for topic_name in list(watched.topics):
             topic = self._parts.store.catalogue.get(topic_name)
             if topic is None:
@@ -157,7 +160,7 @@ class GroupCollector:
                 ordinals, lag = sum(row.ordinal for row in known), sum(row.lag for row in known)
                 sums.append(_Sums(*self._sum_texts(watched, topic_name), ordinals, lag))
             rows += known
-            rows += _unread_rows(watched, topic_name, owners)
+            rows += _unread_rows(watched, topic_name, unread[topic_name])
         if not watched.cluster_text:
             watched.cluster_text = families.SUM_LAG.text(self._cluster_id, watched.group_id)
         return _View(
@@ -218,9 +221,9 @@ class GroupCollector:
 
     # Members of partitions
 
-    def _owners(self, group: Group | ConsumerGroup | None) -> dict[tuple[str, int], _Owner]:
+    def _owners(self, group: Group | ConsumerGroup) -> dict[tuple[str, int], _Owner]:
         """The member that each partition is assigned to."""
-        if group is None or group.is_empty:
+        if group.is_empty:
             return {}
         found: dict[tuple[str, int], _Owner] = {}
         if isinstance(group, ConsumerGroup):
@@ -248,13 +251,19 @@ class GroupCollector:
         return found
 
 
-def _unread_rows(watched: WatchedGroup, topic: str, owners: dict[tuple[str, int], _Owner]) -> Iterator[_Row]:
-    """The partitions of a topic that members have, and that the group has not committed for."""
-    committed = watched.topics.get(topic, {})
-    for name, partition in owners:
-        if name == topic and partition not in committed:
-            text = families.LAG.text(watched.group_id, topic, partition)
-            yield _Row(text, "", _NONE, _NONE, _NONE, 0.0)
+def _unread(watched: WatchedGroup, owners: Iterable[tuple[str, int]]) -> defaultdict[str, list[int]]:
+    """The partitions that members have, and that the group has not committed for, by topic."""
+    found: defaultdict[str, list[int]] = defaultdict(list)
+    for topic, partition in owners:
+        if partition not in watched.topics.get(topic, ()):
+            found[topic].append(partition)
+    return found
+
+
+def _unread_rows(watched: WatchedGroup, topic: str, partitions: Iterable[int]) -> Iterator[_Row]:
+    for partition in partitions:
+        text = families.LAG.text(watched.group_id, topic, partition)
+        yield _Row(text, "", _NONE, _NONE, _NONE, 0.0)
 
 
 class _Made(Generic[_Item]):
