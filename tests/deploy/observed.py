@@ -29,9 +29,9 @@ SCRAPED = {"job", "instance", "node_id"}
 FILLED = {
     "$__rate_interval": "1m",
     "$__range": "1h",
-    "$topic": ".*",
-    "$group": ".*",
-    "$broker": ".*",
+    "$topic": ".+",
+    "$group": ".+",
+    "$broker": ".+",
 }
 
 

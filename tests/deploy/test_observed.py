@@ -81,6 +81,13 @@ def test_expressions_of_dashboards_are_correct(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr.decode()
 
 
+def test_all_values_of_a_variable_leave_out_samples_without_the_label() -> None:
+    """The traffic of all topics together has no topic: no panel shows it as one of the topics."""
+    for path in DASHBOARDS:
+        found = json.loads(path.read_text())["templating"]["list"]
+        assert {each["allValue"] for each in found if each["type"] == "query"} == {".+"}, path.name
+
+
 def test_dashboards_are_up_to_date() -> None:
     expected = {path.name: text for path, text in writing.files()}
     assert {path.name: path.read_text() for path in DASHBOARDS} == expected, "run python -m tools.dashboards"

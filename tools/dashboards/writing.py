@@ -86,7 +86,7 @@ def variable(name: str, query: str) -> dict[str, Any]:
         "sort": 1,
         "multi": True,
         "includeAll": True,
-        "allValue": ".*",
+        "allValue": ".+",
         "current": {"text": ["All"], "value": ["$__all"]},
     }
 
