@@ -128,8 +128,10 @@ class LogSizes:
         return dict(zip(texts, sizes, strict=True))
 
     def collect(self) -> Iterator[Samples]:
-        """See Collector."""
-        yield Samples(brokers.LOG_SIZE, self._sizes.items())
+        """See Collector. Of partitions that the broker leads now: some may have gone since the last look."""
+        sizes, led = self._sizes, self._led.look()
+        rows = ((text, sizes[text]) for each in led for text in each.texts if text in sizes)
+        yield Samples(brokers.LOG_SIZE, rows)
 
 
 def collect_controller(member: Membership, catalogue: Catalogue, led: LedPartitions) -> Iterator[Samples]:

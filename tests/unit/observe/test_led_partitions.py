@@ -151,6 +151,26 @@ def test_sizes_of_led_partitions() -> None:
     assert page_of(sizes.collect()) == {key: size for key, size in expected.items() if "topic=a" in key}
 
 
+def test_sizes_of_partitions_that_have_gone_are_not_shown_until_the_next_look() -> None:
+    cluster = Cluster()
+
+    async def payload_bytes(topic: Topic, numbers: list[int]) -> list[int]:
+        return [1000] * len(numbers)
+
+    logs: Any = SimpleNamespace(payload_bytes=payload_bytes)
+    sizes = LogSizes(cluster.led, logs)
+    asyncio.run(sizes.look())
+    count = len(page_of(sizes.collect()))
+    assert count == sum(map(len, cluster.numbers.values()))
+    del cluster.catalogue.topics["b"]
+    cluster.catalogue.local_change += 1
+    left = page_of(sizes.collect())
+    assert 0 < len(left) < count
+    assert not [key for key in left if "topic=b" in key]
+    cluster.member.assignment = cluster.member.assignment.suspending(1)
+    assert page_of(sizes.collect()) == {}
+
+
 def test_topics_that_the_settings_leave_out_have_no_rows() -> None:
     cluster = Cluster()
     cluster.shown = [each for each in cluster.shown if each.name == "b"]
