@@ -213,4 +213,4 @@ def most_bytes_of_window(limit: Limit) -> int:
 
 
 def _whole_ms(wait_ms: float) -> int:
-    return int(min(round(wait_ms), _LONGEST_MS))
+    return round(min(wait_ms, _LONGEST_MS))

@@ -174,6 +174,17 @@ def test_mutations_are_refused_once_permits_are_owed(quotas):
         request(1)
 
 
+def test_the_least_rates_make_the_longest_times(quotas):
+    least = 5e-324
+    values = {"request_percentage": least, "controller_mutation_rate": least}
+    quotas.replace({(entity_of({"user": "alice"}), key): value for key, value in values.items()})
+    limits = quotas.of("alice", "app")
+    assert quotas.worked(limits["request_percentage"], 0.1, NOW_MS) == 1000
+    mutations = quotas.mutations(limits["controller_mutation_rate"], lambda: NOW_MS, strict=False)
+    mutations.count(1)
+    assert mutations.wait_ms == 2**31 - 1
+
+
 def test_an_address_has_a_quota_in_any_spelling():
     limits = Limits({(entity_of({"ip": "2001:DB8:0:0::1"}), "connection_creation_rate"): 1.0})
     assert limits.of_address("2001:db8::1") is not None
