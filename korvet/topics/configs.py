@@ -52,6 +52,12 @@ def _integer(low: int, high: int) -> Callable[[str], None]:
     return check
 
 
+def _gzip_level(value: str) -> None:
+    _integer(-1, 9)(value)
+    if int(value) == 0:
+        raise ValueError("it must be from 1 to 9, or -1")
+
+
 def _one_of(*allowed: str) -> Callable[[str], None]:
     def check(value: str) -> None:
         if value not in allowed:
@@ -96,8 +102,8 @@ def _boolean(name: str, default: bool, synonym: str | None = None) -> TopicConfi
     return TopicConfig(name, ConfigType.BOOLEAN, "true" if default else "false", _BOOLEAN, synonym)
 
 
-def _int(name: str, default: int, low: int, synonym: str | None = None) -> TopicConfig:
-    return TopicConfig(name, ConfigType.INT, str(default), _integer(low, INT32_MAX), synonym)
+def _int(name: str, default: int, low: int, synonym: str | None = None, high: int = INT32_MAX) -> TopicConfig:
+    return TopicConfig(name, ConfigType.INT, str(default), _integer(low, high), synonym)
 
 
 def _long(name: str, default: int, low: int, synonym: str | None = None) -> TopicConfig:
@@ -132,8 +138,8 @@ _KAFKA: Final = (
     TopicConfig(
         CLEANUP_POLICY, ConfigType.LIST, "delete", _list_of("delete", "compact"), "log.cleanup.policy"
     ),
-    _int("compression.gzip.level", -1, -1, "compression.gzip.level"),
-    _int("compression.lz4.level", 9, 1, "compression.lz4.level"),
+    TopicConfig("compression.gzip.level", ConfigType.INT, "-1", _gzip_level, "compression.gzip.level"),
+    _int("compression.lz4.level", 9, 1, "compression.lz4.level", 17),
     TopicConfig(
         "compression.type",
         ConfigType.STRING,
@@ -141,7 +147,7 @@ _KAFKA: Final = (
         _one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
         "compression.type",
     ),
-    _int("compression.zstd.level", 3, -131072, "compression.zstd.level"),
+    _int("compression.zstd.level", 3, -131072, "compression.zstd.level", 22),
     _long(DELETE_RETENTION_MS, 86_400_000, 0, "log.cleaner.delete.retention.ms"),
     _boolean("errors.deadletterqueue.group.enable", False),
     _long("file.delete.delay.ms", 60_000, 0, "log.segment.delete.delay.ms"),
