@@ -53,14 +53,16 @@ def collect_servers(router: Router) -> Iterator[Samples]:
     known = [(server, server.replication) for server in servers if server.replication is not None]
     yield Samples(redis.REPLICAS, [(texts[server], found.attached) for server, found in known])
     yield Samples(redis.IN_SYNC, [(texts[server], found.in_sync) for server, found in known])
-    replicas = [
-        (redis.REPLICA_LAG_BYTES.text(names[server], f"{each.host}:{each.port}"), found.offset, each)
-        for server, found in known
-        for each in found.standing
-    ]
-    behind = [(text, max(offset - each.offset, 0)) for text, offset, each in replicas]
-    yield Samples(redis.REPLICA_LAG_BYTES, behind)
-    yield Samples(redis.REPLICA_LAG_SECONDS, [(text, each.lag_s) for text, _, each in replicas])
+    # Of several replicas behind one address, the worst.
+    lag_bytes: dict[str, int] = {}
+    lag_s: dict[str, int] = {}
+    for server, found in known:
+        for each in found.standing:
+            text = redis.REPLICA_LAG_BYTES.text(names[server], f"{each.host}:{each.port}")
+            lag_bytes[text] = max(found.offset - each.offset, lag_bytes.get(text, 0))
+            lag_s[text] = max(each.lag_s, lag_s.get(text, each.lag_s))
+    yield Samples(redis.REPLICA_LAG_BYTES, list(lag_bytes.items()))
+    yield Samples(redis.REPLICA_LAG_SECONDS, list(lag_s.items()))
 
 
 def collect_info(watch: ServerWatch, now_s: Callable[[], float] = steady_s) -> Iterator[Samples]:

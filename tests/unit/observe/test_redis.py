@@ -95,6 +95,26 @@ def test_servers_and_their_replicas() -> None:
     assert page["korvet_redis_replica_lag_seconds{replica=10.0.0.2:6379,server=one:1}"] == 1
 
 
+def test_replicas_behind_one_address_have_one_series() -> None:
+    """Containers may give several replicas the address of their gateway. The worst one counts."""
+    reply = b"role:master\r\nconnected_slaves:2\r\nmaster_repl_offset:100\r\n" + b"".join(
+        b"slave%d:ip=172.17.0.1,port=6379,state=online,offset=%d,lag=%d\r\n" % each
+        for each in ((0, 80, 0), (1, 90, 5))
+    )
+    server = _Hashable(
+        address="one:1",
+        replication=parse_replication(reply),
+        module=SimpleNamespace(replicas=None),
+        connected=True,
+        silent=False,
+    )
+    router: Any = SimpleNamespace(servers=lambda: [server])
+    page = page_of(redis.collect_servers(router))
+    assert page["korvet_redis_replicas{server=one:1}"] == 2
+    assert page["korvet_redis_replica_lag_bytes{replica=172.17.0.1:6379,server=one:1}"] == 20
+    assert page["korvet_redis_replica_lag_seconds{replica=172.17.0.1:6379,server=one:1}"] == 5
+
+
 class _Hashable(SimpleNamespace):
     __hash__ = object.__hash__
 
