@@ -102,12 +102,22 @@ def _conditions(selector: str) -> Iterator[Condition]:
         key, equals, pattern = (piece.strip() for piece in part.partition("="))
         if key not in _KEYS or not equals or not pattern:
             raise ValueError(f"expected {', '.join(_KEYS)} = PATTERN, got {part.strip()!r}")
-        yield Condition(key, _network(pattern) if key == "address" and "/" in pattern else _glob(pattern))
+        yield Condition(key, _address(pattern) if key == "address" else _glob(pattern))
 
 
 def _glob(pattern: str) -> Callable[[str], bool]:
     matches = re.compile(translate(pattern)).match
     return lambda text: matches(text) is not None
+
+
+def _address(pattern: str) -> Callable[[str], bool]:
+    if "/" in pattern:
+        return _network(pattern)
+    try:
+        # As sockets report it: 2001:DB8:0::1 is 2001:db8::1.
+        return _glob(str(ip_address(pattern)))
+    except ValueError:
+        return _glob(pattern)
 
 
 def _network(pattern: str) -> Callable[[str], bool]:

@@ -62,6 +62,12 @@ def test_clients_are_selected_by_all_conditions_of_one_selector(text: str, selec
     assert rules.active is bool(text)
 
 
+def test_an_address_is_selected_in_any_spelling() -> None:
+    rules = Rules(clients=parse_clients("address=2001:DB8:0::1"))
+    assert rules.selects(ASKING._replace(address="2001:db8::1"))
+    assert not rules.selects(ASKING)
+
+
 def test_an_address_that_is_none_is_in_no_network() -> None:
     assert not Rules(clients=parse_clients("address=::/0")).selects(ASKING._replace(address="unix"))
 
