@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -32,6 +33,16 @@ from korvet.spark.tables.stores import STORE_FORMATS
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+# A year: longer ones are mistakes, and the longest don't fit into a clock.
+_LONGEST_INTERVAL_S: Final = 366 * 86_400
+
+
+def _number(context: click.Context, option: click.Parameter, given: float | None) -> float | None:
+    # NaN is within every range.
+    if given is not None and math.isnan(given):
+        raise click.BadParameter("must be a number of seconds", context, option)
+    return given
+
 
 @click.group()
 def tables() -> None:
@@ -51,7 +62,8 @@ def tables() -> None:
     "--every",
     "every_s",
     metavar="SECONDS",
-    type=click.FloatRange(min=1),
+    type=click.FloatRange(1, _LONGEST_INTERVAL_S),
+    callback=_number,
     help="Refresh at this interval, in one Spark session, until interrupted.",
 )
 @click.option("--compact", is_flag=True, help="Also merge the files of each day before today.")

@@ -246,6 +246,8 @@ def test_wrong_places_are_told_before_spark_starts(tmp_path: Path) -> None:
         (cli.export, [*TO_X, "--available-now", "--checkpoint", ""], empty),
         (cli.export, ["--table", "members", "--to", "x", "--from", ""], empty),
         (cli.tables, ["refresh", "--to", ""], empty),
+        (cli.tables, ["refresh", "--to", "x", "--every", "nan"], "must be a number of seconds"),
+        (cli.tables, ["refresh", "--to", "x", "--every", "inf"], "inf is not in the range"),
         (cli.report, ["--from", ""], empty),
         (cli.report, ["--from", str(tmp_path)], "_state/format is damaged: it has no format"),
         (cli.export, [*TO_X, *redis, "--source-option", "topics=u"], "topics: not an option here"),
