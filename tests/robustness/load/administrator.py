@@ -24,8 +24,8 @@ MOST_PARTITIONS: Final = 5
 def create_topics(bootstrap: str, topics: Sequence[TopicPlan]) -> None:
     """Create the topics of a plan. Raises KafkaException."""
     admin = AdminClient({"bootstrap.servers": bootstrap, **LIBRDKAFKA})
-    wanted = [
-        NewTopic(
+    wanted = {
+        topic.name: NewTopic(
             topic.name,
             num_partitions=topic.partitions,
             replication_factor=1,
@@ -37,11 +37,20 @@ def create_topics(bootstrap: str, topics: Sequence[TopicPlan]) -> None:
             },
         )
         for topic in topics
-    ]
-    # When the brokers are known, the connection to the first address ends, and with it each request on it.
-    admin.list_topics(timeout=REQUEST_TIMEOUT_S)
-    for future in admin.create_topics(wanted).values():
-        future.result(REQUEST_TIMEOUT_S)
+    }
+    while wanted:
+        for name, future in admin.create_topics(list(wanted.values())).items():
+            try:
+                future.result(REQUEST_TIMEOUT_S)
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code == KafkaError._DESTROY_BROKER:
+                    # When the brokers are known, the connections to the first addresses end, and with them
+                    # the requests on them, although the broker may have carried them out.
+                    continue
+                if code != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+            del wanted[name]
 
 
 def bounds(admin: AdminClient, topic: str, partition: int) -> tuple[int, int, int]:
