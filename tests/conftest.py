@@ -33,9 +33,13 @@ QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 FIRST = ("spark", "clients", "faults", "deploy")
 
 # Other tests share the cores, so hypothesis' deadline per example would measure them too. An ordinary run
-# uses the same examples each time; `--all` generates new ones.
+# uses the same examples each time; `--all` generates new ones, and many more.
 settings.register_profile(
-    "ordinary", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    "ordinary",
+    deadline=None,
+    derandomize=True,
+    max_examples=50,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile(
     "all", deadline=None, max_examples=1000, suppress_health_check=[HealthCheck.too_slow]

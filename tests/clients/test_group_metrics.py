@@ -109,7 +109,15 @@ def described(observed: Observed, group: str) -> tuple[int, int]:
     return row["record_lag"], row["lag_ms"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "clock",
+        pytest.param("dense", marks=pytest.mark.long),
+        pytest.param("batch", marks=pytest.mark.long),
+        "dense batch",
+    ],
+)
 def test_lag_is_what_commands_and_consumers_count(observed: Observed, kind: str, fresh) -> None:
     topic, bootstrap = fresh("topic"), observed.server.bootstrap
     create_topic(bootstrap, topic, 1, KINDS[kind])

@@ -223,7 +223,7 @@ def stopped(data_dir: Path) -> bool:
 
 
 @pytest.mark.parametrize("moment", [serving, writing, written, stopped])
-@pytest.mark.parametrize("server_too", [False, True])
+@pytest.mark.parametrize("server_too", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_rewrite_may_be_killed_at_any_moment(
     tmp_path: Path, moment: Callable[[Path], bool], *, server_too: bool
 ) -> None:

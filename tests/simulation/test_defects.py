@@ -1,4 +1,4 @@
-"""Planted defects that the simulation finds, most of them within a second."""
+"""Planted defects that the simulation finds, most of them within seconds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_SEEDS = 500
         "forget_an_aborted_transaction",
         "read_past_the_last_stable_offset",
         "forget_a_producers_sequences",
-        "release_before_the_barrier",
+        pytest.param("release_before_the_barrier", marks=pytest.mark.long),
         pytest.param("serve_beyond_the_high_watermark", marks=pytest.mark.long),
     ],
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SEEDS = 100
+SEEDS = 60
 MANY_SEEDS = 10_000
 
 

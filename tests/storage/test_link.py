@@ -18,6 +18,7 @@ from korvet.storage.errors import LinkLost, StorageError, StorageFault, StoreErr
 from korvet.storage.link import redis_link
 from korvet.storage.link.address import SentinelAddress, parse_target, parse_url
 from korvet.storage.link.redis_link import RedisLink
+from tests.storage.conftest import server_programs
 from tests.storage.proxy import Proxy, proxied, until
 from tests.support.ports import free_port
 
@@ -367,6 +368,7 @@ def test_a_silent_peer_is_given_up(server: Server, prefix: str, run: Run, asked:
     run(work())
 
 
+@pytest.mark.parametrize("server", server_programs()[:1], indirect=True, ids=["valkey-server"])
 def test_a_subscribed_connection_to_a_silent_peer_is_given_up(server: Server, prefix: str, run: Run) -> None:
     """Nothing is sent on it but messages: it must be tested although none is due."""
 
