@@ -94,6 +94,7 @@ def main(arguments: Sequence[str]) -> int:
     if unknown:
         sys.stderr.write(f"no run and no file of tests {', '.join(unknown)}; runs are {', '.join(RUNS)}\n")
         return 2
+    dev.prepare({"spark", "dev"}, java=False)
     runs = [RUNS[word] for word in arguments if word in RUNS] or [*RUNS.values()]
     chosen = {word for word in arguments if word in known} or known
     whole = NAMED not in arguments
