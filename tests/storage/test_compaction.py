@@ -443,6 +443,26 @@ def test_a_batch_that_would_grow_in_pieces_stays_whole(bench: Bench) -> None:
     assert [key for key, _ in contents(bench, log).values()] == [b"99", *(key for key, _ in rows[:99])]
 
 
+@pytest.mark.parametrize("is_native", [False, True], ids=["batch", "native"])
+def test_an_entry_after_deleted_ones_stays(bench: Bench, is_native: bool) -> None:
+    log = bench.log(configs=COMPACT, storage_layout="batch")
+    bases = [bench.run(append_batch(log, batch([(b"a", b"old")]))).base_offset for _ in range(3)]
+    if is_native:
+        kept = bench.client.xadd(log.stream, {"temperature": "21"})
+    else:
+        kept = entry_id(bench.run(append_batch(log, batch([(b"b", b"kept")]))).base_offset).encode()
+    newest_of_a = bench.run(append_batch(log, batch([(b"a", b"new")]))).base_offset
+    # A Redis application deletes an entry that the compaction has found to be superseded.
+    commands = Watched(
+        bench.store,
+        "korvet_shadow_begin",
+        lambda: bench.client.xdel(log.stream, entry_id(bases[2])),
+    )
+    bench.run(Compactor(commands, log, Pace(1e12), 1 << 27).compact(RULES, NOW_MS))
+    names = [name for name, _ in bench.client.xrange(log.stream)]
+    assert names == [kept, entry_id(newest_of_a).encode()]
+
+
 def test_a_pending_batch_stays_whole(bench: Bench) -> None:
     log = bench.log(configs=COMPACT, storage_layout="batch")
     base = bench.run(append_batch(log, batch([(b"a", b"1"), (b"b", b"1"), (b"c", b"1")]))).base_offset

@@ -324,7 +324,12 @@ class Compactor:
         """The replacement of an entry without the offsets `gone`, as arguments of korvet_shadow_copy; empty
         if the entry stays unchanged.
         """
-        header = batch_of(fields, offset_of(name, self._log.bias))
+        last = offset_of(name, self._log.bias)
+        header = batch_of(fields, last)
+        # Offsets before the entry are those of entries that were deleted since.
+        gone = gone[bisect_left(gone, last if header is None else header.base_offset) :]
+        if not gone:
+            return []
         if header is None or len(gone) == header.record_count:
             return [name, b"0"]
         records = records_of(fields[1], header)
