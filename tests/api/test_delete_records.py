@@ -24,14 +24,15 @@ def delete(ask, name, *asked, version=NEWEST):
     return [(int(each.error_code), each.low_watermark) for each in topic.partitions]
 
 
+def list_offset(ask, name, timestamp):
+    asked = [{"partition_index": 0, "timestamp": timestamp, "current_leader_epoch": -1}]
+    topics = [{"name": name, "partitions": asked}]
+    (topic,) = ask("ListOffsets", newest("ListOffsets"), replica_id=-1, topics=topics).topics
+    return topic.partitions[0].offset
+
+
 def ends(ask, name):
-    found = []
-    for timestamp in (-2, -1):
-        asked = [{"partition_index": 0, "timestamp": timestamp, "current_leader_epoch": -1}]
-        topics = [{"name": name, "partitions": asked}]
-        (topic,) = ask("ListOffsets", newest("ListOffsets"), replica_id=-1, topics=topics).topics
-        found.append(topic.partitions[0].offset)
-    return tuple(found)
+    return list_offset(ask, name, -2), list_offset(ask, name, -1)
 
 
 @versions("DeleteRecords")
@@ -62,6 +63,8 @@ def test_an_offset_inside_a_batch_leaves_it_whole(ask, new_topic):
     assert delete(ask, name, (0, base + 4)) == [(0, base + 4)]
     (part,) = fetch(ask, 11, (name, 0, base + 4))
     assert keys(part)[-6:] == [b"%d" % number for number in range(4, 10)]
+    # A consumer that seeks to a time, or to the largest timestamp, arrives within the log.
+    assert list_offset(ask, name, 0) == list_offset(ask, name, -3) == base + 4
 
 
 def test_a_long_log_goes_in_steps(ask, korvet, topic):

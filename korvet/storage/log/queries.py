@@ -72,8 +72,8 @@ class Queries:
             if reply[0] == b"more":
                 offset = reply[1]
                 continue
-            first, after = reply[1:]
-            found = await self._scan(max(first, offset), after, timestamp_ms)
+            first, after, log_start = reply[1:]
+            found = await self._scan(max(first, offset, log_start), after, timestamp_ms)
             if found is not None or after < 0:
                 return found
             offset = after
@@ -104,8 +104,8 @@ class Queries:
         return best
 
     async def _scan(self, first: int, after: int, timestamp_ms: int) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record with that timestamp or a later one in the entries from
-        offset `first` to before offset `after`, or to the log end if `after` is -1.
+        """(offset, timestamp) of the first record with that timestamp or a later one, at or after offset
+        `first`, in the entries before offset `after`, or up to the log end if `after` is -1.
         """
         bias = self._state.bias
         start = entry_id(first, bias)
@@ -113,7 +113,7 @@ class Queries:
         while True:
             page = await self._read("XRANGE", self._state.stream, start, end, "COUNT", _SCANNED_AT_ONCE)
             for found_id, fields in page:
-                found = first_record(found_id, fields, bias, timestamp_ms=timestamp_ms)
+                found = first_record(found_id, fields, bias, offset=first, timestamp_ms=timestamp_ms)
                 if found is not None:
                     return found
             if len(page) < _SCANNED_AT_ONCE:

@@ -40,8 +40,8 @@ end
 
 -- KEYS: stream, index, meta.  ARGV: bias, timestamp (ms), offset to look from, points to look at at most.
 -- Finds the first span that may hold a record with that timestamp or a later one.
--- Returns {"ok", offset at which the span begins, offset at which the next span begins or -1}, {"none"}, {"more",
--- offset to continue from}, or {"fold"}: call that first.
+-- Returns {"ok", offset at which the span begins, offset at which the next span begins or -1, log start}, {"none"},
+-- {"more", offset to continue from}, or {"fold"}: call that first.
 local function find_time(keys, args)
   local bias, time_ms = tonumber(args[1]), tonumber(args[2])
   local from, budget = tonumber(args[3]), tonumber(args[4])
@@ -59,12 +59,13 @@ local function find_time(keys, args)
   if points == 0 then
     return { 'none' }
   end
-  local rank = first_rank(log, points, time_ms, from)
+  local log_start = current_start(log, current_end(log))
+  local rank = first_rank(log, points, time_ms, math.max(from, log_start))
   local members = redis.call('ZRANGE', log.index, rank, rank + budget)
   for at = 2, #members do
     local point = decode_point(members[at])
     if point.largest_in_span_ms and point.largest_in_span_ms >= time_ms then
-      return { 'ok', decode_point(members[at - 1]).position - bias, point.position - bias }
+      return { 'ok', decode_point(members[at - 1]).position - bias, point.position - bias, log_start }
     end
   end
   local last = decode_point(members[#members])
@@ -72,7 +73,7 @@ local function find_time(keys, args)
     return { 'more', last.position - bias }
   end
   if log.largest_in_span_ms and log.largest_in_span_ms >= time_ms then
-    return { 'ok', last.position - bias, -1 }
+    return { 'ok', last.position - bias, -1, log_start }
   end
   return { 'none' }
 end
