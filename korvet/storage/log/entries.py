@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
     from korvet.records.batch import BatchHeader
 
-_DECIMAL: Final = re.compile(rb"-?[0-9]+")
+# A number with more digits is beyond int64, and Python converts no more than 4,300.
+_DECIMAL: Final = re.compile(rb"-?[0-9]{1,20}")
 # Strings of the fields key and value, and of a timestamp field.
 _KEYED: Final = 4
 _STAMP: Final = 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from korvet.records.kernel import entries_to_batches, pack_arguments
@@ -29,6 +29,7 @@ values = st.one_of(
 
 
 @given(st.lists(st.tuples(names, values), min_size=1, max_size=5), st.integers(0, 2**43 - 1))
+@example([(b"value", b""), (b"ts", b"9" * 5_000)], 5)
 def test_timestamps_are_the_kernels(pairs: list[tuple[bytes, bytes]], ms: int) -> None:
     fields = [part for pair in pairs for part in pair]
     entry_id = b"%d-3" % ms
