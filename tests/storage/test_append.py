@@ -385,3 +385,23 @@ def test_native_function_follows_our_ids(bench: Bench, first: str) -> None:
     assert append(bench, log).base_offset == 1
     assert bench.client.fcall("korvet_xadd", 3, *keys, first, "b") == b"0-3"
     assert bench.run(log.queries.count(0, 3)) == 3
+
+
+def test_native_entries_of_a_dense_topic_are_as_old_as_their_append(bench: Bench) -> None:
+    log = bench.log(offset_assignment="dense")
+    keys = bench.store.commands.keyspace.partition_keys("t", 0)[:3]
+    # Records of producers are as old as their timestamps.
+    bench.run(append_own(log, encode_append_records([(b"k", b"v", 5)] * 256)))
+    for _ in range(1000):
+        bench.client.fcall("korvet_xadd", 3, *keys, "temperature", "21")
+    for number in range(600):
+        bench.client.xadd(log.stream, {"temperature": "21"}, id=f"2-{number}")
+    now_ms = int(time.time() * 1000)
+    assert bench.run(log.trimming.trim(60_000, None, now_ms)) == 256
+    assert bench.run(log.trimming.trim(60_000, None, now_ms)) == 0
+    assert bench.run(log.trimming.trim(60_000, None, now_ms + 120_000)) == 1600
+    # Nobody but Redis applications has appended.
+    other = bench.log("other", offset_assignment="dense")
+    bench.client.xadd(other.stream, {"temperature": "21"}, id="0-1")
+    assert bench.run(other.trimming.trim(60_000, None, now_ms)) == 0
+    assert bench.run(other.trimming.trim(60_000, None, now_ms + 120_000)) == 1

@@ -137,9 +137,10 @@ local function add_entry(log, position, records, time_ms, size, append_ms)
   end
 end
 
--- Accounts for up to `budget` entries after log.indexed_id.  Returns whether that was all.
+-- Accounts for up to `budget` entries after log.indexed_id.  Returns whether that was all.  On dense topics, whose IDs
+-- are no times, entries count as appended now.
 local function fold(log, budget)
-  local bytes = 0
+  local bytes, now_ms = 0, log.bias > 0 and clock_ms() or nil
   while budget > 0 and bytes < 4 * SPAN_BYTES do
     local asked = math.min(PAGE, budget)
     local page = redis.call('XRANGE', log.stream, '(' .. log.indexed_id, '+', 'COUNT', asked)
@@ -147,7 +148,7 @@ local function fold(log, budget)
       local id, fields = entry[1], entry[2]
       local size, ms = payload_bytes(fields), parts_of(id)
       local position, records, time_ms = records_of(id, fields, log.bias)
-      add_entry(log, position, records, time_ms, size, ms)
+      add_entry(log, position, records, time_ms, size, position and now_ms or ms)
       bytes = bytes + size
     end
     if #page < asked then

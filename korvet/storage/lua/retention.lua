@@ -15,32 +15,45 @@ local function open_current(keys, bias)
   return log, reply
 end
 
+-- Returns the time of the newest record from position `first` to before position `after`.  Records without timestamps
+-- (-1) are as old as their append.  So are entries of native clients on dense topics: their timestamps are the
+-- milliseconds of their entry IDs, which are no times there.
+local function newest_time(log, first, after, largest_ms, append_ms)
+  if not largest_ms or largest_ms < 0 then
+    return append_ms
+  end
+  local first_ms, last_ms = math.floor(first / SEQUENCES), math.floor((after - 1) / SEQUENCES)
+  if log.bias > 0 and first_ms <= largest_ms and largest_ms <= last_ms then
+    return append_ms
+  end
+  return largest_ms
+end
+
 -- Returns whether retention deletes a span: its newest record is older than the cutoff, or the log without the span has
--- enough bytes.  A span of records without timestamps (-1) is as old as its append.
-local function expires(largest_ms, append_ms, span_bytes, live_bytes, cutoff_ms, keep_bytes)
-  if cutoff_ms then
-    local newest_ms = largest_ms and largest_ms >= 0 and largest_ms or append_ms
-    if newest_ms < cutoff_ms then
-      return true
-    end
+-- enough bytes.
+local function expires(newest_ms, span_bytes, live_bytes, cutoff_ms, keep_bytes)
+  if cutoff_ms and newest_ms < cutoff_ms then
+    return true
   end
   return keep_bytes ~= nil and live_bytes - span_bytes >= keep_bytes
 end
 
--- Returns how many of the first points of the index end a span that retention deletes, the last of these points, and
--- the bytes that are left without these spans.  No span goes that reaches beyond the offset `stable`.
+-- Returns how many of the first points of the index end a span that retention deletes, the last of these points, the
+-- bytes that are left without these spans, and the position at which the rest begins.  No span goes that reaches beyond
+-- the offset `stable`.
 local function expired_spans(log, members, stable, cutoff_ms, keep_bytes)
   local count, last, bytes = 0, nil, log.live_bytes
+  local first = members[1] and decode_point(members[1]).position
   for at = 2, #members do
     local point = decode_point(members[at])
-    local goes =
-      expires(point.largest_in_span_ms, point.append_ms, point.span_bytes, bytes, cutoff_ms, keep_bytes)
+    local newest_ms = newest_time(log, first, point.position, point.largest_in_span_ms, point.append_ms)
+    local goes = expires(newest_ms, point.span_bytes, bytes, cutoff_ms, keep_bytes)
     if point.position - log.bias > stable or not goes then
       break
     end
-    count, last, bytes = count + 1, point, bytes - point.span_bytes
+    count, last, bytes, first = count + 1, point, bytes - point.span_bytes, point.position
   end
-  return count, last, bytes
+  return count, last, bytes, first
 end
 
 local function delete_all(log)
@@ -82,10 +95,15 @@ local function trim(keys, args)
   end
   local stable = math.min(last_stable_offset(log.open, log.log_end), tonumber(args[4]) or log.log_end)
   local members = redis.call('ZRANGE', log.index, 0, TRIMMED_SPANS)
-  local count, point, bytes = expired_spans(log, members, stable, cutoff_ms, keep_bytes)
+  local count, point, bytes, first = expired_spans(log, members, stable, cutoff_ms, keep_bytes)
   local more, deleted = count == TRIMMED_SPANS, 0
-  local whole_log_goes = count + 1 == #members and not more and stable == log.log_end
-    and expires(log.largest_in_span_ms, log.appended_ms, log.span_bytes, bytes, cutoff_ms, keep_bytes)
+  local whole_log_goes = false
+  if count + 1 == #members and not more and stable == log.log_end then
+    -- Brokers may have appended nothing yet.
+    local append_ms = math.max(log.appended_ms, log.point_append_ms or 0)
+    local newest_ms = newest_time(log, first, log.log_end + bias, log.largest_in_span_ms, append_ms)
+    whole_log_goes = expires(newest_ms, log.span_bytes, bytes, cutoff_ms, keep_bytes)
+  end
   if whole_log_goes or point then
     deleted = whole_log_goes and delete_all(log) or delete_spans(log, point, bytes)
     save_log(log)
