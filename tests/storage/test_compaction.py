@@ -463,6 +463,20 @@ def test_an_entry_after_deleted_ones_stays(bench: Bench, is_native: bool) -> Non
     assert names == [kept, entry_id(newest_of_a).encode()]
 
 
+@pytest.mark.parametrize("count", [100, 9000])
+def test_deleted_keys_do_not_come_back_with_a_whole_batch(bench: Bench, count: int) -> None:
+    log = bench.log(configs=COMPACT, storage_layout="batch")
+    keys = [b"%d" % number for number in range(count)]
+    bench.run(append_batch(log, batch([(key, b"") for key in keys])))
+    bench.run(append_batch(log, batch([(b"other", b"")])))
+    # Without these keys, the batch takes more memory.
+    bench.run(append_batch(log, batch([(key, None) for key in keys[::2]])))
+    compact(bench, log)
+    compact(bench, log, now_ms=NOW_MS + DAY_MS)
+    assert [key for key, _ in contents(bench, log).values()] == [*keys[1::2], b"other"]
+    assert bench.run(log.queries.count(0, log.log_end)) == count // 2 + 1
+
+
 def test_a_pending_batch_stays_whole(bench: Bench) -> None:
     log = bench.log(configs=COMPACT, storage_layout="batch")
     base = bench.run(append_batch(log, batch([(b"a", b"1"), (b"b", b"1"), (b"c", b"1")]))).base_offset

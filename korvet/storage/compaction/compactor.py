@@ -41,6 +41,11 @@ log = logging.getLogger(__name__)
 _ENTRIES_AT_ONCE: Final = 256
 # Limits the bytes of a page of entries: a page of large records has fewer entries.
 _PAGE_BYTES: Final = 8 << 20
+# Arguments of one call from which on the entries that they change are copied before further ones. A batch
+# that is split may need some ten thousand.
+_MANY_WORDS: Final = 4096
+# Limits the parts of a batch that takes more memory in parts: Redis takes no more than 2^20 arguments.
+_MOST_PARTS: Final = 100_000
 # The approximate size of an entry beyond the bytes of its batch.
 _ENTRY_BYTES: Final = 24
 # Limits the calls of the last step: appends may be faster than the copying.
@@ -143,7 +148,7 @@ class Compactor:
             # Before the markers are removed: else readers would treat later records of the producer as
             # aborted.
             await self._log.trimming.forget_transactions(outcomes.ended(gone), gone)
-            await self._replace(gone, end, text, encode_emptied(emptied))
+            await self._replace(survivors, gone, end, text, encode_emptied(emptied))
             self._log.compacted(end)
         else:
             words = self._highest, text, encode_emptied(emptied)
@@ -273,14 +278,16 @@ class Compactor:
 
     # Copying
 
-    async def _replace(self, gone: Sequence[int], end: int, text: bytes, emptied: bytes) -> None:
+    async def _replace(
+        self, survivors: Survivors, gone: Sequence[int], end: int, text: bytes, emptied: bytes
+    ) -> None:
         """Replace the log by one without the records at the offsets `gone`, which are all before `end`."""
         self._token = uuid.uuid4().hex.encode()
         self._copied = b"0-0"
         await self._call("korvet_shadow_begin")
         try:
             if self._has_batches:
-                await self._copy_batches(gone, end)
+                await self._copy_batches(survivors, gone, end)
             else:
                 await self._copy_records(gone)
             await self._copy_up_to(b"+", [])
@@ -306,7 +313,7 @@ class Compactor:
             else:
                 at = bisect_left(gone, offset_after(self._copied, bias), at)
 
-    async def _copy_batches(self, gone: Sequence[int], end: int) -> None:
+    async def _copy_batches(self, survivors: Survivors, gone: Sequence[int], end: int) -> None:
         """Copy the entries before `end`; a batch that holds some of the offsets `gone` is copied without
         their records.
         """
@@ -316,11 +323,16 @@ class Compactor:
             for name, fields in entries:
                 after = bisect_left(gone, offset_after(name, self._log.bias), at)
                 if after > at:
-                    changes += self._change(name, fields, gone[at:after])
+                    changes += self._change(survivors, name, fields, gone[at:after])
                 at = after
+                if len(changes) >= _MANY_WORDS:
+                    await self._copy_up_to(name, changes)
+                    changes = []
             await self._copy_up_to(entries[-1][0], changes)
 
-    def _change(self, name: bytes, fields: Sequence[bytes], gone: Sequence[int]) -> list[bytes]:
+    def _change(
+        self, survivors: Survivors, name: bytes, fields: Sequence[bytes], gone: Sequence[int]
+    ) -> list[bytes]:
         """The replacement of an entry without the offsets `gone`, as arguments of korvet_shadow_copy; empty
         if the entry stays unchanged.
         """
@@ -336,7 +348,12 @@ class Compactor:
         places = {offset - header.base_offset for offset in gone}
         kept = (place for place in range(len(records)) if place not in places)
         runs = list(runs_of(header, records, kept))
-        if sum(len(batch) + _ENTRY_BYTES for _, batch in runs) >= header.size + _ENTRY_BYTES:
+        grows = sum(len(batch) + _ENTRY_BYTES for _, batch in runs) >= header.size + _ENTRY_BYTES
+        # A record that a tombstone deletes has to go before the tombstone.
+        has_to_go = len(runs) <= _MOST_PARTS and any(
+            survivors.is_deleted(records[place].key) for place in places
+        )
+        if grows and not has_to_go:
             # The remaining runs would take more memory than the whole batch.
             return []
         words = [name, b"%d" % len(runs)]

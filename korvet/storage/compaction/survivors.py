@@ -153,6 +153,10 @@ class Survivors:
         else:
             self.tombstones += tombstone
 
+    def is_deleted(self, key: bytes | None) -> bool:
+        """Whether the newest dirty record of the key is a tombstone."""
+        return key is not None and bool(self._keys.get(_shortened(key), 0) & 1)
+
     def begins(self, producer_id: int, offset: int, records: int, *, clean: bool) -> bool:
         """Report that the next `records` records belong to one transaction. Returns whether the transaction
         was aborted: then all its records are removed, and the caller does not report them one by one.
