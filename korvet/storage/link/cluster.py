@@ -57,7 +57,7 @@ class Cluster:
         self._idle: dict[Server, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._wanted = asyncio.Event()
-        self._reading: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[StorageError | None] | None = None
         self._closed = False
 
     @classmethod
@@ -165,9 +165,12 @@ class Cluster:
         """
         if self._reading is None or self._reading.done():
             self._reading = once("reading the map of the cluster", self._read_map())
-        await asyncio.shield(self._reading)
+        error = await asyncio.shield(self._reading)
+        if error is not None:
+            raise error
 
-    async def _read_map(self) -> None:
+    async def _read_map(self) -> StorageError | None:
+        """Read and apply the map. Returns the error if no node answers: raised here, it would be logged."""
         # In random order, silent nodes last. A node that is cut off from the others knows an old map; its map
         # counts only if no node has a better one.
         known = random.sample(list(self._servers.values()), len(self._servers))
@@ -178,11 +181,11 @@ class Cluster:
                 found = await _map_of(server.read)
                 if found is not None and found.is_up:
                     await self._apply(found.ranges)
-                    return
+                    return None
                 doubtful = doubtful or found
         if doubtful is not None:
             await self._apply(doubtful.ranges)
-            return
+            return None
         others = map(self._redis_address, self._others)
         reason: StorageError | None = None
         for address in (*self._seeds, *others):
@@ -197,8 +200,8 @@ class Cluster:
                 await link.close()
             if found is not None:
                 await self._apply(found.ranges)
-                return
-        raise LinkLost(f"no node of the cluster answers: {reason}")
+                return None
+        return LinkLost(f"no node of the cluster answers: {reason}")
 
     def _redis_address(self, node: NodeAddress) -> RedisAddress:
         """The address of a node, with the credentials and options of the seeds."""

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from korvet.storage.errors import AccessRefused, StorageError
+from korvet.storage.errors import AccessRefused, LinkLost, StorageError
 from korvet.storage.link import cluster
+from korvet.storage.link.address import parse_url
 from korvet.storage.link.cluster import Cluster
+from korvet.supervisor import failures
 
 if TYPE_CHECKING:
     from korvet.storage.link.slots import SlotRange
@@ -69,3 +71,20 @@ def test_the_map_of_a_node_that_is_cut_off_counts_last(
 
     asyncio.run(work())
     assert applied == [primary]
+
+
+def test_a_cluster_that_does_not_answer_is_no_failure_of_the_broker(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The map is read several times a second, so a traceback for each time would fill the disk."""
+
+    async def work() -> None:
+        read = Cluster(parse_url("redis://127.0.0.1:1"))
+        with pytest.raises(LinkLost, match=r"no node of the cluster answers: .* cannot be reached"):
+            await read.refresh()
+        await read.close()
+
+    before = dict(failures)
+    asyncio.run(work())
+    assert not caplog.records
+    assert dict(failures) == before
