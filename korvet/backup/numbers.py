@@ -16,6 +16,8 @@ from korvet.storage.producer_ids import FIRST_ID
 from korvet.storage.versions import is_known_format
 
 _CLUSTER_KEY: Final = re.compile(rb"\{([^{}\s]{1,100})\}:cluster")
+# Characters with a meaning in a pattern of SCAN.
+_SPECIAL: Final = re.compile(r"[\\*?\[]")
 # Limits the versions of the assignment (leader epochs) that a keyspace can have got since a backup: at once,
 # because servers and brokers kept restarting, and for each second in the mean.
 _VERSIONS_AT_ONCE: Final = 1 << 22
@@ -89,7 +91,8 @@ def raise_numbers(connection: Connection, found: Found, created_ms: int, earlier
     connection.call("DEL", keys.brokers)
     # The next leader of each partition notes that former leader epochs end at the restored log end, even if
     # the server has the same history as before: see korvet_claim.
-    for meta in _scan(connection, f"{{{found.prefix}:*}}:meta"):
+    literal = _SPECIAL.sub(r"\\\g<0>", found.prefix)
+    for meta in _scan(connection, f"{{{literal}:*}}:meta"):
         connection.call("HDEL", meta, "history")
 
 

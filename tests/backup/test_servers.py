@@ -143,6 +143,18 @@ def test_keyspaces_of_other_prefixes_and_databases_are_restored(start: Start, tm
     other.client.connection_pool.disconnect()
 
 
+def test_a_prefix_is_no_pattern(start: Start, tmp_path: Path) -> None:
+    """A partition whose meta hash keeps the history would not note the end of its former leader epochs."""
+    server, other = start(), start()
+    fill(server.client)
+    server.client.hset(r"{a[1]\*}:cluster", mapping={"id": "second", "format": 3})
+    meta = r"{a[1]\*:t:0}:meta"
+    server.client.hset(meta, mapping={"history": "h", "end": 1})
+    success("backup", tmp_path / "backup", "--redis", server.url)
+    success("restore", tmp_path / "backup", "--redis", other.url)
+    assert other.client.hgetall(meta) == {b"end": b"1"}
+
+
 def test_a_stopped_folder_is_backed_up_and_stays_as_it_is(tmp_path: Path) -> None:
     with running(tmp_path / "data", module="off") as (_, client):
         fill(client)
