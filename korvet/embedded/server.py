@@ -139,6 +139,14 @@ class EmbeddedServer:
         if self._process is not None:
             self._kill()
         self._take_server_lock()
+        try:
+            self._launch()
+        finally:
+            # Only the server holds the lock from here on, so the lock shows whether the server still runs.
+            self._server_lock.release()
+
+    def _launch(self) -> None:
+        assert self.binary is not None
         # Without a server there is no rewrite. A killed one has left its file, which may fill the disk.
         for leftover in append_only.unfinished(self.data_dir):
             leftover.unlink()
@@ -149,8 +157,8 @@ class EmbeddedServer:
             log.replace(log.with_suffix(".log.1"))
         self.disk_space.check()
         settings = self.data_dir / "server.conf"
-        if not settings.exists() or settings.read_text() != self._settings():
-            privacy.write_private(settings, self._settings())
+        if not settings.exists() or settings.read_bytes() != os.fsencode(self._settings()):
+            privacy.write_private(settings, os.fsencode(self._settings()))
         self._sizes = self._sizes_now()
         mode = "bind" if sys.platform == "linux" else "watch"
         lock_fd = self._server_lock.fd
@@ -171,8 +179,6 @@ class EmbeddedServer:
             )
         self._pid = self._process.pid
         self._server_lock.write(self._pid)
-        # From here on, only the server holds this lock, so the lock shows whether the server still runs.
-        self._server_lock.release()
 
     def wait_ready(self) -> None:
         """Wait until the launched server answers and has loaded its files. Raises EmbeddedServerError."""

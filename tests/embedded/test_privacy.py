@@ -159,5 +159,5 @@ def test_files_that_appear_later_are_not_followed_either(tmp_path: Path) -> None
     with pytest.raises(OSError, match="symbolic links"):
         privacy.append_private(tmp_path / "server.log")
     with pytest.raises(OSError, match="symbolic links"):
-        privacy.write_private(tmp_path / "server.log", "")
+        privacy.write_private(tmp_path / "server.log", b"")
     assert victim.read_text() == "mine"

@@ -1,5 +1,6 @@
 """The embedded server as a real process: start, stop, kill -9 of either side, folders that it refuses."""
 
+import errno
 import json
 import os
 import re
@@ -17,7 +18,7 @@ import redis
 from click.testing import CliRunner, Result
 
 from korvet.cli.app import korvet
-from korvet.embedded import EmbeddedServer, EmbeddedServerError, find_server, folder, shim
+from korvet.embedded import EmbeddedServer, EmbeddedServerError, find_server, folder, privacy, shim
 from korvet.embedded.writer import note_writer
 from korvet.storage.link.address import parse_url
 
@@ -126,6 +127,33 @@ def test_a_killed_server_is_launched_anew(tmp_path: Path) -> None:
         server.launch()
         server.wait_ready()
         assert client.get("a") == b"1"
+
+
+def test_a_launch_that_failed_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk may refuse a new log file, for example; the server starts when there is space again."""
+    with running(tmp_path, start_timeout_s=2.0) as (server, client):
+        os.kill(server.pid, signal.SIGKILL)
+        wait_until(lambda: server.exit_status() is not None, "the kill is seen")
+
+        def refuse(path: Path) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(privacy, "append_private", refuse)
+            with pytest.raises(OSError, match="No space"):
+                server.launch()
+        server.launch()
+        server.wait_ready()
+        assert client.ping()
+
+
+def test_damaged_settings_are_replaced(tmp_path: Path) -> None:
+    settings = tmp_path / "server.conf"
+    with running(tmp_path):
+        before = settings.read_bytes()
+    settings.write_bytes(before + b"\xff\xfe")
+    with running(tmp_path):
+        assert settings.read_bytes() == before
 
 
 def test_an_orphan_is_taken_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
