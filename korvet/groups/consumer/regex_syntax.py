@@ -225,14 +225,14 @@ class Parser:
         return self._one(self._escaped())
 
     def _quoted(self) -> tuple[int, int]:
-        text, found, _ = self._pattern[self._at :].partition("\\E")
-        self._at += len(text) + len(found)
-        first = last = self._program.state()
-        for char in text:
-            start, end = self._one(Chars(frozenset(char)))
-            self._program.nexts[last].append(start)
-            last = end
-        return first, last
+        """The text up to `\\E` is parsed next, with its special characters escaped: an operator after it
+        repeats its last character only.
+        """
+        text, _, rest = self._pattern[self._at :].partition("\\E")
+        plain = "".join(f"\\{char}" if char.isascii() and not char.isalnum() else char for char in text)
+        self._pattern = self._pattern[: self._at] + plain + rest
+        alone = self._program.state()
+        return alone, alone
 
     def _escaped(self) -> Chars:
         """The text after a backslash, outside of brackets or inside."""

@@ -101,6 +101,8 @@ def test_expressions_that_are_too_large(pattern: str) -> None:
         ("(orders|pay.*)", "payments", "order"),
         (r"a\.b", "a.b", "axb"),
         (r"\Qa.b\E.", "a.bc", "axbc"),
+        (r"\Qa.b\E+", "a.bb", "a.ba.b"),
+        (r"(?i)x\Q|_\é\E?y\Q*", "X|_\\Y*", "x|_\\ééy*"),
         (r"a\z", "a", "ab"),
         ("[[:alpha:]-]+", "a-b", "a1"),
         (r"[^a-c\d]+", "xyz", "x1"),
