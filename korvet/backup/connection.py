@@ -139,9 +139,9 @@ class Connection:
 
     def _reply(self) -> Any:
         line = self._input.readline()
+        while line == b"\n":  # a sign of life before the reply to PSYNC
+            line = self._input.readline()
         if not line.endswith(b"\r\n"):
-            if line == b"\n":  # a sign of life before the reply to PSYNC
-                return self._reply()
             raise ConnectionError("the connection was closed")
         kind, rest = line[:1], line[1:-2]
         if kind == b"+":
