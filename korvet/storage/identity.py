@@ -23,6 +23,8 @@ async def open_keyspace(commands: Commands) -> str:
     """Give a new keyspace its identity (HSETNX), and check the identity of an existing one. Returns the
     cluster id. Raises StorageError; StoreError if this program cannot use the keyspace.
 
+    A complete identity is not written again: a server whose memory is full would refuse that.
+
     `created_ms` is when the keyspace was made, by Redis's clock; in a keyspace of an earlier release, when
     this release used it first. Numbers that must not repeat count the seconds since then.
     """
@@ -38,8 +40,10 @@ async def open_keyspace(commands: Commands) -> str:
         "sequence_bits": SEQUENCE_BITS,
         "created_ms": created_ms,
     }
-    for field, value in identity.items():
-        await commands.call("HSETNX", cluster, field, value)
+    stored = await commands.call("HMGET", cluster, *identity)
+    for (field, value), known in zip(identity.items(), stored, strict=True):
+        if known is None:
+            await commands.call("HSETNX", cluster, field, value)
     cluster_id, version, bits = await commands.call("HMGET", cluster, "id", "format", "sequence_bits")
     problem = format_problem(version)
     if problem is not None:

@@ -131,10 +131,15 @@ class SharedConfigs:
         return version or b"0"
 
     async def _decoy_secret(self) -> bytes:
-        """The secret from which decoys are derived: created once for all brokers (HSETNX)."""
+        """The secret from which decoys are derived: created once for all brokers (HSETNX). A server whose
+        memory is full refuses the command, even if the secret exists.
+        """
         cluster = self._commands.keyspace.cluster
-        await self._commands.call("HSETNX", cluster, "decoy_secret", secrets.token_hex())
-        return bytes(await self._commands.call("HGET", cluster, "decoy_secret"))
+        stored = await self._commands.call("HGET", cluster, "decoy_secret")
+        if stored is None:
+            await self._commands.call("HSETNX", cluster, "decoy_secret", secrets.token_hex())
+            stored = await self._commands.call("HGET", cluster, "decoy_secret")
+        return bytes(stored)
 
     async def _read(self, key: bytes, parse: Callable[[bytes, bytes], T]) -> list[T]:
         found, damaged = read_fields(pairs_of(await self._commands.call("HGETALL", key)), parse)

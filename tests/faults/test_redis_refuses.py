@@ -126,6 +126,27 @@ def test_too_few_replicas(store: Server, korvet: KorvetServer, client: Client) -
     assert korvet.tail(1_000_000).count("NOREPLICAS") < 10
 
 
+def test_a_broker_starts_while_the_memory_of_redis_is_full(store: Server, korvet: KorvetServer) -> None:
+    """Records and commits can be read, so that consumers catch up and retention makes room."""
+    client = connect(korvet)
+    assert produce(client) == commit(client) == NONE
+    client.raw.socket.close()
+    assert korvet.stop() == 0
+    store.client.config_set("maxmemory", 1)
+    korvet.start()
+    client = connect(korvet)
+    assert committed(client) == (NONE, 1)
+    assert fetch(client) == list_offsets(client) == NONE
+    assert produce(client) == NOT_ENOUGH_REPLICAS
+    until(lambda: commit(client, 2) == LOADING, 10, "commits are refused")
+    until(lambda: committed(client) == (NONE, 1), 10, "offsets are read")
+    store.client.config_set("maxmemory", 0)
+    assert produce(client) == NONE
+    until(lambda: commit(client, 2) == NONE, 10, "groups commit again")
+    client.raw.socket.close()
+    assert len(read_all(korvet.bootstrap, TOPIC)) == 2
+
+
 def test_a_busy_server(store: Server, client: Client) -> None:
     """BUSY: a script has been running for long, and nothing else is served."""
     assert produce(client) == NONE
