@@ -235,7 +235,7 @@ async def _watch(server: EmbeddedServer) -> None:
         restarts.append(now)
         try:
             server.launch()
-            await asyncio.get_running_loop().run_in_executor(None, server.wait_ready)
+            await _wait_ready(server)
         except (EmbeddedServerError, OSError) as error:
             server.disk_space.check()
             if not server.disk_space.is_short:
@@ -245,6 +245,15 @@ async def _watch(server: EmbeddedServer) -> None:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             continue
         logger.info("the embedded server runs again, process %d", server.pid)
+
+
+async def _wait_ready(server: EmbeddedServer) -> None:
+    try:
+        await asyncio.get_running_loop().run_in_executor(None, server.wait_ready)
+    except asyncio.CancelledError:
+        # The end of the event loop waits for the thread, and reading large files takes minutes.
+        server.terminate()
+        raise
 
 
 async def _apply_disk_space(server: EmbeddedServer) -> None:

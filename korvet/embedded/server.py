@@ -259,6 +259,11 @@ class EmbeddedServer:
         """Returns the server's exit status (negative: the signal that ended it); None while it runs."""
         return None if self._process is None else self._process.poll()
 
+    def terminate(self) -> None:
+        """Send SIGTERM to the server, and don't wait for its end: `stop` does."""
+        if self._process is not None:
+            self._process.terminate()
+
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Stop the server with SIGTERM, wait until it has written everything, and release the folder.
 
