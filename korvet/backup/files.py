@@ -28,10 +28,13 @@ Report = Callable[[str, int, int | None], None]
 def new_folder(folder: Path) -> Iterator[Path]:
     """Yields a folder that becomes `folder` at the end of the block, complete and on the disk.
 
-    `folder` may exist if it is empty. If the block fails, its files are deleted. Raises BackupError.
+    `folder` may exist if it is empty and no mount point. If the block fails, its files are deleted. Raises
+    BackupError.
     """
     if folder.is_symlink() or (folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))):
         raise BackupError(f"{folder} exists already: name another folder")
+    if folder.is_mount():
+        raise BackupError(f"{folder} is a mount point: name a new folder in it")
     partial = folder.with_name(f"{folder.name}.partial")
     try:
         partial.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -245,6 +245,15 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     disk.unmount()
 
 
+def test_a_mount_point_is_refused_before_anything_is_received(start: Start, disk: Disk) -> None:
+    """The complete backup could not get its name, and its files would be on the disk of the parent folder."""
+    server = start()
+    fill(server.client)
+    said = failure("backup", disk.folder, "--redis", server.url)
+    assert f"{disk.folder} is a mount point: name a new folder in it" in said
+    assert server.client.info("stats")["sync_full"] == 0
+
+
 def test_a_backup_stops_before_its_disk_is_full(start: Start, disk: Disk) -> None:
     server = start("--rdbcompression", "no")
     fill(server.client, 10)
