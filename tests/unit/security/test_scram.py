@@ -8,6 +8,7 @@ import base64
 import contextlib
 import hashlib
 import hmac
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -76,10 +77,14 @@ def test_the_exchange_of_rfc_7677() -> None:
         "p=tls-unique,,n=user,r=abc",
         "n,,n=,r=abc",
         "n,,n=a=b,r=abc",
+        "n,,n==2C=,r=abc",
+        "n,,n===2C3D,r=abc",
         "n,,m=ext,n=user,r=abc",
         "n,,n=user,r=",
         "n,,n=user,r=a b",
         "n,,n=user,r=abc,",
+        "n,,n=user,r=abc,1=x",
+        "n,,n=user,r=abc,x=,y=z",
         "n,,n=user,r=abc,tokenauth=true",
     ],
 )
@@ -105,6 +110,39 @@ def test_final_messages_that_are_refused(final: bytes) -> None:
     with pytest.raises(InvalidCredentials):
         server.evaluate(final)
     assert not server.complete
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "n,,n=" + "a" * 500_000 + ",r=abc",
+        "n,,n=" + "=2C" * 170_000 + ",r=abc,",
+        "n,,n=user,r=abc" + ",a=b" * 120_000 + ",",
+        "c=" + "A" * 500_000 + ",r=abc,p=AAAA",
+        "c=biws,r=abc" + ",a=b" * 120_000 + ",p=AAA",
+    ],
+    ids=lambda message: message[:14],
+)
+def test_long_messages_take_little_memory(message: str) -> None:
+    server = begun() if message.startswith("c=") else server_of(credential_of("pencil"))
+    token = message.encode()
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(InvalidCredentials):
+            server.evaluate(token)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 10 * len(token)
+
+
+def test_extensions_before_the_proof_are_signed() -> None:
+    final = f"c=biws,r={CLIENT_NONCE}{SERVER_NONCE},x=y,pp=z"
+    server_first = f"r={CLIENT_NONCE}{SERVER_NONCE},s={base64.b64encode(SALT).decode()},i=4096"
+    server = begun()
+    proof = proof_for(SHA_256, "pencil", f"n=user,r={CLIENT_NONCE}", server_first, final)
+    assert server.evaluate(f"{final},p={proof}".encode()).startswith(b"v=")
+    assert server.complete
 
 
 def test_a_wrong_password_and_a_token_too_many() -> None:
