@@ -204,11 +204,12 @@ class Connection(asyncio.BufferedProtocol):
         return self._view[self._end :] if self._end else self._view
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes have arrived."""
-        self._end += nbytes
-        self._active = True
-        self._dispatch.note_event()
-        self._process()
+        """Bytes have arrived. Those of a connection that takes no more requests are dropped."""
+        if not self.closing:
+            self._end += nbytes
+            self._active = True
+            self._dispatch.note_event()
+            self._process()
 
     def pause_writing(self) -> None:
         """The client does not read its responses: take no more requests."""
@@ -396,8 +397,7 @@ class Connection(asyncio.BufferedProtocol):
         end = begin + size
         if size < 0 or self._end < end:
             return False
-        buffer = self._buffer
-        sasl = self.sasl
+        buffer, sasl = self._buffer, self.sasl
         raw = sasl is not None and sasl.takes_raw_token
         api_key = _TOKEN if raw else buffer[begin] << 8 | buffer[begin + 1]
         api = registry.find(api_key)

@@ -474,6 +474,27 @@ def test_an_end_waits_for_the_answers_under_way(wire: Wire, held: Held, caplog) 
     assert len(held.frames) == 2, "nothing more is taken from the buffer"
 
 
+def test_bytes_that_arrive_while_a_connection_ends_are_dropped(wire: Wire, held: Held) -> None:
+    """At the end of the broker, producers send on while their last requests are answered."""
+    wire.feed(framed(request(1)))
+    wire.connection.closing = True
+    wire.feed(framed(request(2, size=900_000)) * 3)
+    assert buffer_size(wire) <= 2 * SMALL_BUFFER
+    held.answers[0]([b"a"])
+    assert unframed(wire.transport.written) == b"a"
+    assert len(held.frames) == 1
+
+
+def test_bytes_dropped_while_a_connection_ends_spare_the_frames_before() -> None:
+    held = Keeping()
+    wire = Wire(held)
+    frame = request(1, size=LASTING_FRAME_BYTES + 1)
+    wire.feed(framed(frame) + b"x")
+    wire.connection.closing = True
+    wire.feed(b"x" * 1_000_000)
+    assert held.frames == [frame]
+
+
 def test_an_end_without_requests_is_at_once(wire: Wire) -> None:
     wire.connection.end("it failed")
     assert wire.transport.closed
