@@ -73,7 +73,7 @@ def _added(context: RequestContext, asked: Any) -> int:
 
 def _check_assignments(context: RequestContext, asked: Any) -> None:
     topic = context.services.topics.get(asked.name)
-    if asked.assignments is None or topic is None:
+    if asked.assignments is None or topic is None or asked.count <= topic.partitions:
         return
     if len(asked.assignments) != asked.count - topic.partitions:
         raise InvalidAssignment(

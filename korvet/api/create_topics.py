@@ -84,8 +84,13 @@ async def _create(context: RequestContext, asked: Any, validate_only: bool, *, t
     try:
         if too_many:
             raise TooManyPartitions(TOO_MANY)
-        partitions = _partitions(context, asked)
-        configs = _configs(asked)
+        try:
+            partitions = _partitions(context, asked)
+            configs = _configs(asked)
+        except TopicError:
+            # As in Kafka, an existing topic is reported first: programs that create a topic ignore that.
+            await context.services.topics.check_new(asked.name)
+            raise
         if context.services.topics.get(asked.name) is None:
             context.mutate(partitions)
         topic = await context.services.topics.create(

@@ -253,11 +253,7 @@ class TopicDirectory:
         self, name: str, partitions: int, configs: Mapping[str, str | None], *, validate_only: bool = False
     ) -> Topic:
         """Create a topic, or only check that it could be created. Raises TopicError and StorageError."""
-        await self._catch_up()
-        remade = name == OFFSETS_TOPIC and await self._groups.topic_is_unused()
-        if self.get(name) is not None and not remade:
-            raise TopicExists(f"Topic '{name}' already exists.")
-        self.check_name(name)
+        await self.check_new(name)
         if partitions < 1:
             raise InvalidPartitions("Number of partitions must be larger than 0.")
         if partitions > MAX_PARTITIONS:
@@ -283,6 +279,14 @@ class TopicDirectory:
                 name, partitions, checked, offset_assignment=assignment, storage_layout=layout
             )
         )
+
+    async def check_new(self, name: str) -> None:
+        """Raises TopicExists, StorageError, and as `check_name` unless a topic of the name may be created."""
+        await self._catch_up()
+        remade = name == OFFSETS_TOPIC and await self._groups.topic_is_unused()
+        if self.get(name) is not None and not remade:
+            raise TopicExists(f"Topic '{name}' already exists.")
+        self.check_name(name)
 
     async def _create_internal(self, name: str) -> Topic:
         """Create a coordinator's topic as the broker itself creates it."""

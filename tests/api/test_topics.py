@@ -123,6 +123,21 @@ def test_a_name_that_exists_or_collides(ask, fresh):
     assert create(ask, wanted(name.replace(".", "_")))[0].error_code == INVALID_TOPIC
 
 
+def test_an_existing_name_is_reported_before_anything_else(ask, topic):
+    """Programs that create their topics at each start ignore this error, and no other one."""
+    for asked in (
+        wanted(topic, 1, 3),
+        wanted(topic, 0),
+        wanted(topic, configs=[("no.such.config", "1")]),
+        wanted(topic, configs=[("retention.ms", "1"), ("retention.ms", "2")]),
+        wanted(topic, -1, -1, assignments=[(0, [77])]),
+    ):
+        for validate_only in (True, False):
+            (result,) = create(ask, asked, validate_only=validate_only)
+            assert (result.error_code, asked) == (TOPIC_EXISTS, asked)
+    assert create(ask, wanted("a b", 1, 3))[0].error_code == INVALID_TOPIC
+
+
 def test_a_name_given_twice_is_answered_once(ask, fresh):
     twice, once = fresh("twice"), fresh("once")
     results = create(ask, wanted(twice), wanted(once), wanted(twice))
@@ -225,6 +240,8 @@ def test_partitions_that_cannot_be(ask, new_topic, fresh, version):
         ((name, 1, None), INVALID_PARTITIONS),
         ((name, 0, None), INVALID_PARTITIONS),
         ((name, -1, None), INVALID_PARTITIONS),
+        ((name, 2, [[1]]), INVALID_PARTITIONS),
+        ((name, 1, [[77]]), INVALID_PARTITIONS),
         ((name, 3, [[1], [1]]), INVALID_REPLICA_ASSIGNMENT),
         ((name, 3, [[77]]), INVALID_REPLICA_ASSIGNMENT),
         ((name, 3, []), INVALID_REPLICA_ASSIGNMENT),
