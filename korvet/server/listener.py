@@ -55,7 +55,7 @@ class Listener:
         self._room = room_for_connections()
         self._connections = Connections(self._limits(config), quotas)
         self._tls = {
-            spec.name: ServerTls(mine, _client_auth(mine, spec)) for spec, mine in self._encrypted(config)
+            spec.name: ServerTls(mine, client_auth(mine, spec)) for spec, mine in self._encrypted(config)
         }
         self._access = {
             spec.name: ConfiguredAccess(spec, config.of_listener(spec.name), authorizer, credentials)
@@ -95,13 +95,13 @@ class Listener:
         """Raises ConfigError if settings of TLS are altered and the files of a listener cannot be used."""
         if any("ssl." in name for name in names):
             for spec, mine in self._encrypted(config):
-                context_of(mine, _client_auth(mine, spec))
+                context_of(mine, client_auth(mine, spec))
 
     def _follow(self, config: Config) -> None:
         """Use changed settings for new connections."""
         self._connections.limit(self._limits(config))
         for spec, mine in self._encrypted(config):
-            self._tls[spec.name].follow(mine, _client_auth(mine, spec))
+            self._tls[spec.name].follow(mine, client_auth(mine, spec))
         for name, access in self._access.items():
             access.follow(config.of_listener(name))
 
@@ -169,9 +169,14 @@ class Listener:
         return connection
 
 
-def _client_auth(config: Config, spec: ListenerSpec) -> str:
-    """Whether the listener's clients present certificates: with SASL they need none as well, as in Kafka."""
-    return "none" if spec.authenticates else config.ssl_client_auth
+def client_auth(config: Config, spec: ListenerSpec) -> str:
+    """Whether the listener's clients present certificates. As in Kafka, a SASL_SSL listener has only its own
+    setting (KIP-684). `config` is the result of Config.of_listener.
+    """
+    own = ("ssl_client_auth", in_variable(spec.name))
+    if spec.authenticates and own not in {(each.field, each.listener) for each in config.listener_settings}:
+        return "none"
+    return config.ssl_client_auth
 
 
 def room_for_connections() -> int:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from korvet.config.errors import ConfigError
+from korvet.config.loading import load
 from korvet.config.settings import Config
+from korvet.server.listener import client_auth
 from korvet.server.tls import ServerTls
 from tests.support.certificates import Authority
 
@@ -104,6 +106,29 @@ def test_a_new_authority_is_taken_for_clients(tmp_path: Path) -> None:
     assert common_name(tls, authority, new) == "server"
     with pytest.raises(ssl.SSLError):
         common_name(tls, authority, old)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, ("none", "none")),
+        ({"ssl.client.auth": "required"}, ("required", "none")),
+        ({"listener.name.in-side.ssl.client.auth": "required"}, ("none", "required")),
+        ({"ssl.client.auth": "required", "listener.name.in-side.ssl.client.auth": "requested"},
+         ("required", "requested")),
+    ],
+)  # fmt: skip
+def test_a_listener_with_sasl_has_only_its_own_client_auth(
+    tmp_path: Path, settings: dict[str, str], expected: tuple[str, str]
+) -> None:
+    files = {"ssl.keystore.location": str(tmp_path), "ssl.truststore.location": str(tmp_path)}
+    listeners = {
+        "listeners": "SSL://h:1,IN-SIDE://h:2",
+        "listener.security.protocol.map": "IN-SIDE:SASL_SSL",
+    }
+    config = load(flags={}, pairs=listeners | files | settings)
+    specs = config.listener_specs
+    assert tuple(client_auth(config.of_listener(spec.name), spec) for spec in specs) == expected
 
 
 def test_keys_may_have_a_password(tmp_path: Path) -> None:
