@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
+from korvet.slices import sliced
 
 if TYPE_CHECKING:
     from korvet.api.common.context import RequestContext
@@ -34,22 +35,18 @@ async def describe_quorum(context: RequestContext, request: Any) -> Any:
     """The voters and observers of the cluster's metadata."""
     if not context.may(Operation.DESCRIBE, ResourceType.CLUSTER):
         return refuse(context, request, ErrorCode.cluster_authorization_failed)
-    topics = tuple(
-        context.make(
-            "TopicData",
-            topic_name=topic.topic_name,
-            partitions=tuple(
-                _partition(context, topic.topic_name, asked.partition_index) for asked in topic.partitions
-            ),
-        )
-        for topic in request.topics
-    )
+    topics = []
+    async for topic in sliced(request.topics):
+        # A partition that is repeated is answered once.
+        indexes = dict.fromkeys(asked.partition_index for asked in topic.partitions)
+        partitions = [_partition(context, topic.topic_name, index) async for index in sliced(indexes)]
+        topics.append(context.make("TopicData", topic_name=topic.topic_name, partitions=tuple(partitions)))
     known = any(part.error_code is ErrorCode.none for topic in topics for part in topic.partitions)
     return context.make(
         "DescribeQuorumResponse",
         error_code=ErrorCode.none,
         error_message="",
-        topics=topics,
+        topics=tuple(topics),
         nodes=_nodes(context) if known and context.schema.has("DescribeQuorumResponse", "nodes") else (),
     )
 

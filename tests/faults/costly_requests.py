@@ -8,7 +8,6 @@ from typing import Any
 TOPIC = "some.topic"
 # Nearly the largest number of elements that a request may have.
 MANY = 95_000
-_PARTITIONS = [{"partition_index": number} for number in range(MANY)]
 
 
 def name_of(number: int) -> str:
@@ -182,10 +181,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "topic_partitions": [],
         },
     ),
-    "ElectLeaders": (
-        "ElectLeaders",
-        {"topic_partitions": [{"topic": TOPIC, "partitions": list(range(MANY))}]},
-    ),
+    "ElectLeaders": ("ElectLeaders", {"topic_partitions": [{"topic": TOPIC, "partitions": [*range(MANY)]}]}),
     "AlterReplicaLogDirs": (
         "AlterReplicaLogDirs",
         {"dirs": [{"path": "/korvet", "topics": [{"name": TOPIC, "partitions": list(range(MANY))}]}]},
@@ -492,7 +488,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "response_partition_limit": 2_000,
         },
     ),
-    "DescribeQuorum": ("DescribeQuorum", {"topics": [{"topic_name": TOPIC, "partitions": _PARTITIONS}]}),
+    "DescribeQuorum": (
+        "DescribeQuorum",
+        {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}] * MANY}]},
+    ),
     "UpdateFeatures": (
         "UpdateFeatures",
         {"feature_updates": [{"feature": name_of(each), "max_version_level": 1} for each in range(MANY)]},
