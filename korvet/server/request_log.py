@@ -32,8 +32,10 @@ _PERIOD_S: Final = 10.0
 # Limits the topics, and the characters of a client's texts, in one line.
 _MOST_TOPICS: Final = 10
 _MOST_CHARACTERS: Final = 200
-# Limits the clients whose selection is remembered.
+# Limits the clients whose selection is remembered, and the length of their IDs: clients choose the IDs, and
+# must not fill the memory.
 _MOST_CLIENTS: Final = 10_000
+_LONGEST_ID: Final = 255
 
 
 class RequestLog:
@@ -102,9 +104,11 @@ class RequestLog:
         asking = Asking(api, client.client_host.removeprefix("/"), context.client_id, client.principal)
         selected = self._selected.get(asking)
         if selected is None:
-            if len(self._selected) >= _MOST_CLIENTS:
-                self._selected.clear()
-            selected = self._selected[asking] = self._rules.selects(asking)
+            selected = self._rules.selects(asking)
+            if len(asking.client) <= _LONGEST_ID:
+                if len(self._selected) >= _MOST_CLIENTS:
+                    self._selected.clear()
+                self._selected[asking] = selected
         return selected
 
     def _answered(self, trace: Trace, times: Timed, size_bytes: int) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import tracemalloc
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
+from korvet.config.settings import Config
 from korvet.offsets.partition import partition_for
 from korvet.protocol.primitives import topic_head
 from korvet.quotas.entities import entity_of
 from korvet.quotas.throttle import ClientQuotas
 from korvet.security.acls import Operation, ResourceType
 from korvet.security.authorizer import Authorizer
+from korvet.server.request_log import RequestLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,3 +92,20 @@ def test_quotas_of_clients() -> None:
     assert kept_by(ask) < KEPT_BYTES
     limits = [quotas.of("alice", name * LONG)["producer_byte_rate"] for name in "aab"]
     assert limits[0] == limits[1] != limits[2]
+
+
+def test_clients_of_the_request_log() -> None:
+    services: Any = None
+    request_log = RequestLog(services)
+    request_log.take(Config(request_log_clients="client=orders-*"))
+    api: Any = SimpleNamespace(name="ApiVersions")
+    client = SimpleNamespace(client_host="/10.0.0.1", principal="User:ANONYMOUS")
+
+    def selects(client_id: str) -> bool:
+        context: Any = SimpleNamespace(client_id=client_id, client=client, api_version=4)
+        return request_log.trace(api, context, None, 1, 100) is not None
+
+    assert kept_by(selects) < KEPT_BYTES
+    for _ in range(2):
+        assert selects("orders-" + "x" * LONG)
+        assert not selects("x" * LONG)
