@@ -211,7 +211,7 @@ def test_the_controller_is_the_only_voter(server, client, version):
     assert (found.error_code, beyond.error_code, other.error_code) == (0, 3, 3)
     assert [voter.replica_id for voter in found.current_voters] == [found.leader_id] == [1]
     assert found.observers == ()
-    assert found.high_watermark == found.current_voters[0].log_end_offset > 0
+    assert found.high_watermark == found.current_voters[0].log_end_offset == found.leader_epoch
     if version == 2:
         (node,) = answer.nodes
         (listener,) = node.listeners

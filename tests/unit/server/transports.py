@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
+import korvet.api
 from korvet.server.connection import Connection
 from korvet.server.connections import ConnectionLimits, Connections
 from korvet.server.listener_access import OPEN_ACCESS, ListenerAccess
@@ -12,6 +13,8 @@ from korvet.server.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+korvet.api.load_all()
 
 MAX_REQUEST_BYTES = 1_000_000
 # Wires of the test that runs. A request that is dropped ends its connection and is logged, unless the
