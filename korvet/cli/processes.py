@@ -21,7 +21,8 @@ import msgspec
 from korvet.admin.merged import MergedService
 from korvet.config.address import Address
 from korvet.config.errors import ConfigError
-from korvet.config.keys import clean_environment, settings, variable_of
+from korvet.config.fields import key_of
+from korvet.config.keys import LISTENER_PREFIX, clean_environment, settings, variable_of
 from korvet.embedded.shim import bound
 from korvet.security.listeners import parse_endpoints
 
@@ -99,15 +100,26 @@ def _check_admin_ports(config: Config, first: int, listening: Iterable[int]) -> 
 
 
 def environment(config: Config) -> dict[str, str]:
-    """Returns the environment of `korvet serve` with this config, plus our variables that aren't settings."""
+    """Returns the environment of `korvet serve` with this config, plus our variables that aren't settings.
+
+    It lacks empty values, see `arguments`.
+    """
     environ = clean_environment()
     for setting in settings():
         value = getattr(config, setting.field)
         if value is not None:
             environ[setting.variable] = str(value).lower() if isinstance(value, bool) else str(value)
     for listener, field, value in config.listener_settings:
-        environ[variable_of(f"listener.name.{listener}.{field}")] = str(value)
+        environ[variable_of(f"{LISTENER_PREFIX}{listener}.{field}")] = str(value)
     return environ
+
+
+def arguments(config: Config) -> list[str]:
+    """Returns the arguments of `korvet serve` with this config: an empty variable would count as not set."""
+    keys = [each.key for each in settings() if each.default != "" and getattr(config, each.field) == ""]
+    own = config.listener_settings
+    keys += [f"{LISTENER_PREFIX}{each.listener}.{key_of(each.field)}" for each in own if each.value == ""]
+    return [f"--set={key}=" for key in keys]
 
 
 def _moved(address: Address, number: int) -> str:
@@ -146,7 +158,7 @@ class _Broker:
             logger.error("%s exited with status %d; restarting it", name, status)
 
     async def _run_once(self) -> int:
-        command = [sys.executable, "-m", "korvet", "serve"]
+        command = [sys.executable, "-m", "korvet", "serve", *arguments(self._config)]
         if self._profile is not None:
             command += ["--profile", f"{self._profile}.{self._config.node_id}"]
         # A session of its own: Ctrl-C in a terminal reaches only this process, which then stops the brokers.

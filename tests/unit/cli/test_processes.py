@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from korvet.cli.processes import broker_configs, environment
+from korvet.cli.processes import arguments, broker_configs, environment
 from korvet.config.errors import ConfigError
 from korvet.config.loading import load
 from korvet.config.settings import Config, ListenerSetting
@@ -76,6 +76,21 @@ def test_a_process_reads_from_its_environment_what_it_was_told(monkeypatch: pyte
     assert environ["OTHER"] == "stays"
     assert "KORVET_CONFIG" not in environ
     assert load(environ=environ) == told
+
+
+def test_a_process_has_the_empty_values_that_it_was_told() -> None:
+    """An empty variable counts as not set: the process would delete records after a week."""
+    told = Config(
+        log_cleanup_policy="",
+        metrics_topics="",
+        listeners="A.B-C://h:1",
+        listener_security_protocol_map="A.B-C:SASL_PLAINTEXT",
+        plain_sasl_jaas_config='x required user_ada="secret";',
+        listener_settings=(ListenerSetting("A_B_C", "plain_sasl_jaas_config", ""),),
+    )
+    pairs = dict(argument.removeprefix("--set=").split("=", 1) for argument in arguments(told))
+    assert load(environ=environment(told), pairs=pairs) == told
+    assert arguments(Config()) == []
 
 
 def test_the_first_admin_port_is_that_of_the_main_process() -> None:
