@@ -19,7 +19,7 @@ import msgspec
 from kio.schema.errors import ErrorCode
 
 from korvet.api.common.errors import error_code_of
-from korvet.api.producing.checks import Refused, check_newest, check_records, read_header
+from korvet.api.producing.checks import MOST_NAMED, Refused, check_newest, check_records, read_header
 from korvet.api.producing.destination import locate
 from korvet.api.producing.group_records import read_group_records
 from korvet.api.producing.refused_batches import SENT_AGAIN, RefusedBatches
@@ -138,6 +138,8 @@ class _Produce(msgspec.Struct, eq=False):
     """How long the client has to wait after the response."""
     _resume_client: Callable[[], None] | None = None
     """Makes the connection take requests again. None if it was not held back."""
+    _unnamed: int = MOST_NAMED
+    """How many more bad records the response may name: a header of 61 bytes may claim 1,000 of them."""
 
     def start(self) -> None:
         """Begin all appends, in the order of the request."""
@@ -196,7 +198,7 @@ class _Produce(msgspec.Struct, eq=False):
     def _unpack_at_once(self, append: _PartitionAppend, place: Place, header: BatchHeader) -> bool:
         """Whether a compressed batch was decompressed now. Raises BatchError and Refused."""
         assert append.records is not None
-        check_newest(header, place.policy, self._now_ms())
+        check_newest(header, place.policy, self._now_ms(), max(self._unnamed, 1))
         most_bytes = place.policy.max_decompressed_message_bytes
         append.unpacked = self._context.services.unpacking.at_once(append.records, header, most_bytes)
         return append.unpacked is not None
@@ -318,7 +320,7 @@ class _Produce(msgspec.Struct, eq=False):
         return wait_ms
 
     def _check_records(self, policy: TopicPolicy, received: ReceivedBatch, summary: Summary) -> None:
-        check_records(policy, received, summary, self._now_ms())
+        check_records(policy, received, summary, self._now_ms(), max(self._unnamed, 1))
 
     def _in_transaction(self, reply: Any, append: _PartitionAppend) -> None:
         """The transaction coordinator has replied: append the batch, or refuse it."""
@@ -395,6 +397,7 @@ class _Produce(msgspec.Struct, eq=False):
             # The batch before this one may have failed when this one was already on its way, or waited.
             refusal = self._after_refused(append) or refusal
         append.refuse(refusal)
+        self._unnamed -= len(append.record_errors)
         if append.error in SENT_AGAIN:
             self._note_refused(append)
         self._context.failed(append.error, None if self._context.trace is None else self._topic_of(append))

@@ -25,8 +25,10 @@ _TIMESTAMP_BOUND_MS: Final = 2**52
 # no other client during that time. Producers hardly ever send more: librdkafka 10,000, most others 1 MB
 # before compression.
 _MOST_COMPRESSED_RECORDS: Final = 75_000
-# Bad records that a refusal names. If a client leaves these out, the next refusal names others.
-_MOST_NAMED: Final = 1000
+MOST_NAMED: Final = 1000
+"""Bad records that a response names, and one of each further batch. If a client leaves these out, the next
+refusal names others.
+"""
 _NEEDS_KEY: Final = "a compacted topic takes no records without a key"
 
 
@@ -64,20 +66,24 @@ def read_header(records: BytesLike | None, policy: TopicPolicy, version: int) ->
     return header
 
 
-def check_newest(header: BatchHeader, policy: TopicPolicy, now_ms: int) -> None:
-    """Raises Refused if the header shows that all records are too old."""
+def check_newest(header: BatchHeader, policy: TopicPolicy, now_ms: int, most_named: int) -> None:
+    """Raises Refused, with up to `most_named` bad records, if the header shows that all are too old."""
     newest_ms = header.max_timestamp_ms
     if policy.log_append_time or newest_ms == NO_TIMESTAMP:
         return
     earliest, _ = _valid_times(policy, now_ms)
     if newest_ms < earliest:
         message = f"{newest_ms}, the newest timestamp of the batch, is before {earliest}"
-        named = range(min(header.record_count, _MOST_NAMED))
+        named = range(min(header.record_count, most_named))
         raise Refused(ErrorCode.invalid_timestamp, message, [RecordError(index, message) for index in named])
 
 
-def check_records(policy: TopicPolicy, received: ReceivedBatch, summary: Summary, now_ms: int) -> None:
-    """Raises Refused, with the bad records, if a record has a timestamp out of range or lacks its key."""
+def check_records(
+    policy: TopicPolicy, received: ReceivedBatch, summary: Summary, now_ms: int, most_named: int
+) -> None:
+    """Raises Refused, with up to `most_named` bad records, if a record has a timestamp out of range or lacks
+    its key.
+    """
     earliest, latest = -(2**63), 2**63 - 1
     oldest_ms = summary.min_timestamp_ms
     in_time = True
@@ -89,7 +95,7 @@ def check_records(policy: TopicPolicy, received: ReceivedBatch, summary: Summary
     if in_time and not (keyed and summary.keyless_count):
         return
     bad = kernel.find_invalid(
-        received.data, 0, received.header, received.plain, earliest, latest, keyed, _MOST_NAMED
+        received.data, 0, received.header, received.plain, earliest, latest, keyed, most_named
     )
     errors = [
         RecordError(
