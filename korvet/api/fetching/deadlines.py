@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 _SHARE: Final = 50
 _FINEST_MS: Final = 1
 _COARSEST_MS: Final = 5
+# The timer of a longer wait that ends early is cancelled. Timers of shorter waits serve the waits after them,
+# or ring for nobody: that costs less than a timer for each wait.
+_LONG_MS: Final = 60_000
 # An iteration of the event loop answers one more request per this delay of theirs.
 _LATE_MS: Final = 10
 _NEVER: Final = -1
@@ -35,7 +38,7 @@ class Deadline:
     cyclic garbage collector.
     """
 
-    __slots__ = ("due_ms", "tick_ms")
+    __slots__ = ("due_ms", "is_long", "tick_ms")
 
     def __init__(self, wait_ms: int) -> None:
         self.due_ms = _NEVER
@@ -44,6 +47,7 @@ class Deadline:
     def set_wait(self, wait_ms: int) -> None:
         """Set how long the request waits, which determines how late its deadline may be."""
         self.tick_ms = min(max(wait_ms // _SHARE, _FINEST_MS), _COARSEST_MS)
+        self.is_long = wait_ms > _LONG_MS
 
     def time_over(self) -> None:
         """Called at the deadline."""
@@ -53,7 +57,7 @@ class Deadline:
 class Deadlines:
     """Calls `time_over` at deadlines, rounded up to a tick of 2 % of the wait, 1 ms to 5 ms."""
 
-    __slots__ = ("_buckets", "_loop", "now")
+    __slots__ = ("_buckets", "_long_timers", "_loop", "now")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -61,6 +65,8 @@ class Deadlines:
         """The loop's time in seconds."""
         # By time in ms. A disarmed deadline is removed, or it would be kept until its time.
         self._buckets: dict[int, dict[Deadline, None]] = {}
+        # The timers of those buckets that began with a long wait.
+        self._long_timers: dict[int, asyncio.TimerHandle] = {}
 
     def __len__(self) -> int:
         """The number of requests that wait."""
@@ -77,7 +83,9 @@ class Deadlines:
         bucket = self._buckets.get(due_ms)
         if bucket is None:
             self._buckets[due_ms] = {deadline: None}
-            self._loop.call_at(due_ms / 1000, self._ring, due_ms)
+            timer = self._loop.call_at(due_ms / 1000, self._ring, due_ms)
+            if deadline.is_long:
+                self._long_timers[due_ms] = timer
         else:
             bucket[deadline] = None
 
@@ -87,9 +95,18 @@ class Deadlines:
             bucket = self._buckets.get(deadline.due_ms)
             if bucket is not None:
                 bucket.pop(deadline, None)
+                if not bucket and deadline.is_long:
+                    self._forget(deadline.due_ms)
             deadline.due_ms = _NEVER
 
+    def _forget(self, due_ms: int) -> None:
+        timer = self._long_timers.pop(due_ms, None)
+        if timer is not None:
+            timer.cancel()
+            del self._buckets[due_ms]
+
     def _ring(self, due_ms: int) -> None:
+        self._long_timers.pop(due_ms, None)
         self._call_some(due_ms, deque(self._buckets.pop(due_ms)))
 
     def _call_some(self, due_ms: int, waiting: deque[Deadline]) -> None:

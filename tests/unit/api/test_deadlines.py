@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -13,19 +13,33 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+class Timer(NamedTuple):
+    """A call at a time, which can be cancelled."""
+
+    clock: Clock
+    when: float
+    callback: Callable[..., None]
+    arguments: tuple[Any, ...]
+
+    def cancel(self) -> None:
+        self.clock.calls.remove(self)
+
+
 class Clock:
     """An event loop whose time the test sets."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
-        self.calls: list[tuple[float, Callable[..., None], tuple[Any, ...]]] = []
+        self.calls: list[Timer] = []
         self.soon: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
 
     def time(self) -> float:
         return self.now_s
 
-    def call_at(self, when: float, callback: Callable[..., None], *arguments: Any) -> None:
-        self.calls.append((when, callback, arguments))
+    def call_at(self, when: float, callback: Callable[..., None], *arguments: Any) -> Timer:
+        timer = Timer(self, when, callback, arguments)
+        self.calls.append(timer)
+        return timer
 
     def call_soon(self, callback: Callable[..., None], *arguments: Any) -> None:
         self.soon.append((callback, arguments))
@@ -38,12 +52,11 @@ class Clock:
 
     def advance(self, to_s: float) -> None:
         """Run the calls that are due, each at its own time."""
-        for call in sorted(self.calls, key=lambda call: call[0]):
-            when, callback, arguments = call
-            if when <= to_s:
+        for call in sorted(self.calls, key=lambda call: call.when):
+            if call.when <= to_s:
                 self.calls.remove(call)
-                self.now_s = when
-                callback(*arguments)
+                self.now_s = call.when
+                call.callback(*call.arguments)
                 while self.soon:
                     self.turn()
         self.now_s = to_s
@@ -92,9 +105,9 @@ def test_one_of_many_due_deadlines_is_met_per_iteration(clock: Clock, deadlines:
     made = [Waiting(500, lambda number=number: rung.append(number)) for number in range(100)]  # type: ignore[misc]
     for deadline in made:
         deadlines.arm(deadline, 100.5)
-    ((when, callback, arguments),) = clock.calls
-    clock.now_s = when
-    callback(*arguments)
+    (call,) = clock.calls
+    clock.now_s = call.when
+    call.callback(*call.arguments)
     assert len(rung) == 1
     deadlines.disarm(made[50])
     deadlines.disarm(made[60])
@@ -110,9 +123,9 @@ def test_a_slow_loop_delays_none_for_long(clock: Clock, deadlines: Deadlines) ->
     rung: list[float] = []
     for _ in range(1_000):
         deadlines.arm(Waiting(500, lambda: rung.append(clock.now_s)), 100.5)
-    ((when, callback, arguments),) = clock.calls
-    clock.now_s = when
-    callback(*arguments)
+    (call,) = clock.calls
+    clock.now_s = call.when
+    call.callback(*call.arguments)
     while clock.soon:
         clock.now_s += 0.010
         clock.turn()
@@ -180,3 +193,32 @@ def test_a_disarmed_deadline_is_not_kept(deadlines: Deadlines, clock: Clock) -> 
     del deadline
     assert gone() is None
     clock.advance(101)
+
+
+def test_a_long_wait_that_ends_early_leaves_nothing(clock: Clock, deadlines: Deadlines) -> None:
+    """A client may wait for 24 days in each fetch, and gets records several times a second."""
+    deadline = Waiting(2**31 - 1, lambda: None)
+    other = Waiting(2**31 - 1, lambda: None)
+    for step in range(100):
+        clock.now_s = 100 + step
+        deadlines.arm(deadline, clock.now_s + 2**31 / 1000)
+        deadlines.disarm(deadline)
+    assert not clock.calls
+    deadlines.arm(other, 200 + 2**31 / 1000)
+    assert len(clock.calls) == len(deadlines) == 1
+
+
+def test_a_short_wait_shares_the_wake_up_of_a_long_one(clock: Clock, deadlines: Deadlines) -> None:
+    rung: list[str] = []
+    long, short = Waiting(600_000, lambda: rung.append("long")), Waiting(500, lambda: rung.append("short"))
+    deadlines.arm(long, 700)
+    clock.now_s = 699.5
+    deadlines.arm(short, 700)
+    deadlines.disarm(long)
+    clock.advance(701)
+    assert rung == ["short"]
+    deadlines.arm(short, 701.5)
+    deadlines.arm(long, 1301)
+    clock.advance(1302)
+    assert rung == ["short", "short", "long"]
+    assert not clock.calls
