@@ -13,7 +13,7 @@ from korvet.cli.client import ClientError, Cluster
 from korvet.cli.lag import Commit, Lag, LagUnknown, RedisSource
 from korvet.cli.log_requests import LATEST, list_offsets
 from korvet.cli.options import bootstrap_option, json_option
-from korvet.cli.output import print_json, table
+from korvet.cli.output import print_json, printable, table
 from korvet.cli.redis_address import redis_options
 from korvet.offsets.codec import DecodeError
 from korvet.offsets.consumer_protocol import decode_assignment
@@ -95,7 +95,7 @@ def describe_group(
         document |= lag.fields(lag.total(commits, lags))
         print_json({**document, "members": members, "offsets": committed})
         return
-    click.echo(f"{name}  {state}  {protocol}\n")
+    click.echo(f"{name}  {state}  {printable(protocol)}\n")
     table(
         ("MEMBER", "INSTANCE", "CLIENT", "HOST", "ASSIGNED"),
         [(m["member"], m["instance"], m["client"], m["host"], ", ".join(m["assigned"])) for m in members],
@@ -170,7 +170,7 @@ def _commits(cluster: Cluster, name: str) -> list[Commit]:
     try:
         committed = group_requests.committed_offsets(cluster, name)
     except ClientError as error:
-        click.echo(f"lag of group {name} is unknown: {error}", err=True)
+        click.echo(printable(f"lag of group {name} is unknown: {error}"), err=True)
         return []
     return [Commit(topic, index, int(part.committed_offset)) for (topic, index), part in committed.items()]
 

@@ -61,5 +61,9 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    # Clients choose the names: control characters must not reach the terminal.
-    return "".join(char if char.isprintable() else "\ufffd" for char in str(value))
+    return printable(str(value))
+
+
+def printable(text: str) -> str:
+    """Returns a text that clients chose, without control characters, which must not reach the terminal."""
+    return "".join(char if char.isprintable() else "\ufffd" for char in text)
