@@ -129,7 +129,10 @@ class Connection:
             "client_id": CLIENT_ID,
         }
         entity_writer(header)(frame, header(**fields))
-        entity_writer(type(request))(frame, request)
+        try:
+            entity_writer(type(request))(frame, request)
+        except UnicodeEncodeError as error:
+            raise ClientError(f"{error.object!r} is not UTF-8") from error
         body = frame.getvalue()
         try:
             self._socket.sendall(struct.pack(">i", len(body)) + body)

@@ -67,6 +67,15 @@ def test_a_broker_that_cannot_be_talked_to(answer: bytes, message: str) -> None:
         ask(bootstrap)
 
 
+def test_a_name_that_is_not_utf_8() -> None:
+    with (
+        broker(api_versions((3, 0, 13))) as bootstrap,
+        Cluster(bootstrap, timeout_s=10) as cluster,
+        pytest.raises(ClientError, match=r"'a\\udcff' is not UTF-8"),
+    ):
+        cluster.topic("a\udcff")
+
+
 def test_nobody_listens() -> None:
     address = free_address()
     with pytest.raises(ClientError, match=rf"no broker answers on {address}: Connection refused"):
