@@ -27,8 +27,10 @@ _OTHER_VARIABLES = re.compile(
     r"KORVET_(CONFIG|COMMAND_CONFIG|REQUIRE_EXT|JARS_DIR|JDBC_PASSWORD|BROWSER"
     r"|REDIS_(USER|PASSWORD|PASSWORD_FILE|SENTINEL_PASSWORD|CA|CERT|KEY)|TEST_.*|DEV_.*)\Z"
 )
-# A Kubernetes service named "korvet" puts these into every container of its namespace.
-_SERVICE_LINKS = re.compile(r"KORVET_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT|PORT_\d+_.*)\Z")
+# Kubernetes services named "korvet" or "korvet-..." put these into every container of their namespace.
+_SERVICE_LINKS = re.compile(
+    r"KORVET_(\w+_)?(SERVICE_HOST=|SERVICE_PORT(_\w+)?=|PORT_\d+_\w+=|PORT=(tcp|udp|sctp)://)"
+)
 
 
 def load(
@@ -117,7 +119,9 @@ def _read_environment(
         if found is not None:
             if environ[variable]:  # compose files pass variables that are not set as empty ones
                 yield variable, found, environ[variable]
-        elif not (_OTHER_VARIABLES.match(variable) or _SERVICE_LINKS.match(variable)):
+        elif not (
+            _OTHER_VARIABLES.match(variable) or _SERVICE_LINKS.match(f"{variable}={environ[variable]}")
+        ):
             raise ConfigError(f"{variable}: unknown setting{_suggestion(variable, by_variable)}")
 
 
@@ -128,11 +132,12 @@ def _suggestion(name: str, known: Mapping[str, Setting]) -> str:
 
 def _convert(setting: Setting, raw: object, origin: str, *, text: bool) -> object:
     value = raw
-    if text and isinstance(raw, str) and raw.isdecimal() and isinstance(setting.default, int):
-        value = int(raw)  # msgspec's lax mode does not read numbers into literals
     try:
+        if text and isinstance(raw, str) and raw.isdecimal() and isinstance(setting.default, int):
+            value = int(raw)  # msgspec's lax mode does not read numbers into literals
         return msgspec.convert(value, setting.type, strict=not text)
-    except msgspec.ValidationError as error:
+    # A ValueError: too many digits, or a text that is not UTF-8.
+    except (msgspec.ValidationError, ValueError) as error:
         shape = shape_of(setting)
         literal = isinstance(shape, msgspec.inspect.LiteralType)
         reason = f"expected one of {', '.join(map(repr, shape.values))}" if literal else str(error)
