@@ -207,7 +207,12 @@ def _stop(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
 def _announce(settings: Config, server: EmbeddedServer | None) -> Callable[[str, int], None]:
     def ready(host: str, port: int) -> None:
         store = f"data in {server.data_dir}" if server is not None else redacted(settings.redis or "")
-        click.echo(f"korvet is ready on {Address(host, port)} ({store})")
+        text = f"korvet is ready on {Address(host, port)} ({store})"
+        try:
+            click.echo(text)
+        except OSError as error:
+            # A full disk, or a reader that has gone. Clients can be served.
+            logger.warning("%s, but standard output takes no text: %s", text, error.strerror)
 
     return ready
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from korvet.cli import serve
+from korvet.config.settings import Config
 from tests.support.polling import until_async
+
+if TYPE_CHECKING:
+    import pytest
 
 DEADLINE_S = 20.0
 
@@ -55,3 +61,19 @@ def test_a_stop_does_not_wait_for_a_server_that_reads_its_files() -> None:
     asyncio.run(work())
     assert server.ended.is_set()
     assert time.monotonic() - began_s < DEADLINE_S
+
+
+def test_a_standard_output_that_takes_nothing_does_not_end_the_broker(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        serve._announce(Config(redis="redis://h"), None)("127.0.0.1", 9092)
+        monkeypatch.undo()
+        # What is still in the buffer can't be written either.
+        with contextlib.suppress(OSError):
+            full.close()
+    assert [record.getMessage() for record in caplog.records] == [
+        "korvet is ready on 127.0.0.1:9092 (redis://h), but standard output takes no text: "
+        "No space left on device"
+    ]
