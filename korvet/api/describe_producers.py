@@ -37,11 +37,14 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 @api(61, "DescribeProducers", (0, 0), refuse=refuse)
 async def describe_producers(context: RequestContext, request: Any) -> Any:
     """Idempotent and transactional producers of each partition."""
-    topics = []
+    # A partition that is repeated is answered once: it may have many producers.
+    once: dict[str, dict[int, None]] = {}
     for topic in request.topics:
-        indexes = dict.fromkeys(topic.partition_indexes)
-        partitions = await gathered(_one(context, topic.name, index) for index in indexes)
-        topics.append(context.make("TopicResponse", name=topic.name, partitions=tuple(partitions)))
+        once.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    topics = []
+    for name, indexes in once.items():
+        partitions = await gathered(_one(context, name, index) for index in indexes)
+        topics.append(context.make("TopicResponse", name=name, partitions=tuple(partitions)))
     return context.make("DescribeProducersResponse", topics=tuple(topics))
 
 

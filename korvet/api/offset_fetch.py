@@ -80,11 +80,12 @@ async def _fetch(
     asked: tuple[FetchTopic, ...] | None = None
     unknown: list[FetchedTopic] = []
     if topics is not None:
-        known = []
+        # A partition that is repeated is answered once: its metadata may be long.
+        known: dict[tuple[str, bytes | None], dict[int, None]] = {}
         async for topic in sliced(topics):
             if context.api_version < _TOPIC_IDS_SINCE:
                 if context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
-                    known.append(FetchTopic(topic.name, tuple(topic.partition_indexes)))
+                    known.setdefault((topic.name, None), {}).update(dict.fromkeys(topic.partition_indexes))
                 else:
                     unknown.append(_failed(topic, ErrorCode.topic_authorization_failed, topic.name))
                 continue
@@ -94,8 +95,11 @@ async def _fetch(
             elif not context.may(Operation.DESCRIBE, ResourceType.TOPIC, found.name):
                 unknown.append(_failed(topic, ErrorCode.topic_authorization_failed))
             else:
-                known.append(FetchTopic(found.name, tuple(topic.partition_indexes), found.topic_id.bytes))
-        asked = tuple(known)
+                key = found.name, found.topic_id.bytes
+                known.setdefault(key, {}).update(dict.fromkeys(topic.partition_indexes))
+        asked = tuple(
+            FetchTopic(name, tuple(indexes), topic_id) for (name, topic_id), indexes in known.items()
+        )
     reply: FetchReply = await context.services.coordinator.call(
         group_id, GroupShard.fetch, FetchRequest(group_id, asked, stable, *member)
     )

@@ -30,6 +30,29 @@ def test_a_resource_is_described_once(ask, topic, version: int) -> None:
     assert {config.name for config in found[1].configs} == {"retention.ms", "cleanup.policy"}
 
 
+@versions("OffsetFetch")
+def test_an_offset_is_fetched_once(ask, topic, topic_ids, group, version: int) -> None:
+    """Its metadata may have 12 KB, and a request 100,000 partitions of four bytes."""
+    offset = {"partition_index": 0, "committed_offset": 7, "committed_leader_epoch": -1}
+    committed = [{"name": topic, "partitions": [offset]}]
+    ask("OffsetCommit", 9, group_id=group, generation_id_or_member_epoch=-1, topics=committed)
+    named = topic_ids(topic) if version >= 10 else topic
+    topics = [
+        {"name": named, "topic_id": named, "partition_indexes": indexes} for indexes in ([0, 1, 0], [0])
+    ]
+    asked = {"group_id": group, "topics": topics, "member_epoch": -1}
+    answer = ask("OffsetFetch", version, **asked, groups=[asked])
+    (found,) = answer.topics if version < 8 else answer.groups[0].topics
+    assert [each.partition_index for each in found.partitions] == [0, 1]
+    assert [each.committed_offset for each in found.partitions] == [7, -1]
+
+
+def test_the_producers_of_a_partition_are_described_once(ask, topic) -> None:
+    asked = [{"name": topic, "partition_indexes": [0, 1, 0]}, {"name": topic, "partition_indexes": [0]}]
+    (found,) = ask("DescribeProducers", 0, topics=asked).topics
+    assert [each.partition_index for each in found.partitions] == [0, 1]
+
+
 def test_an_offset_is_deleted_once(ask, topic, group) -> None:
     offset = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1}
     committed = [{"name": topic, "partitions": [offset]}]
