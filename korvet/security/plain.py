@@ -56,8 +56,9 @@ def parse_jaas_users(text: str) -> Mapping[str, str]:
     """
     if not text.strip():
         return {}
-    head, _, options = text.strip().partition(_LOGIN_MODULE)
-    control, _, options = options.strip().partition(" ")
+    head, _, rest = text.strip().partition(_LOGIN_MODULE)
+    # Lines may separate the parts, too.
+    control, options = (*rest.split(maxsplit=1), "", "")[:2]
     if head or control not in ("required", "requisite", "sufficient", "optional"):
         raise ValueError(f'expected {_LOGIN_MODULE} required user_NAME="PASSWORD" ... ;')
     return {

@@ -172,6 +172,8 @@ def test_raw_tokens_follow_the_first_version_of_the_handshake() -> None:
 def test_jaas_users() -> None:
     text = f'{MODULE} required username="x" password="y" user_alice="a;\\"b" user_bob=plain ;'
     assert parse_jaas_users(text) == {"alice": 'a;"b', "bob": "plain"}
+    lines = text.replace(" ", "\n\t", 2)
+    assert parse_jaas_users(lines) == parse_jaas_users(text)
     assert parse_jaas_users("") == {}
     for bad in ("x", f"{MODULE} user_a=b;", f'{MODULE} required user_a="b"', f"{MODULE} required user_a;"):
         with pytest.raises(ValueError) as caught:
