@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 
-from korvet.config.address import parse_address, redacted
+from korvet.config.address import is_host, parse_address, redacted
 from korvet.config.broker_settings import parse_overrides
 from korvet.config.errors import ConfigError
 from korvet.config.fields import in_variable, key_of
@@ -124,6 +124,12 @@ def _check_security(config: Config, origin: Callable[[str], str]) -> None:
         raise ConfigError(f"{origin('advertised_listeners')}: `listeners` is not set")
     if config.listeners is not None and config.advertise is not None:
         raise ConfigError(f"{origin('advertise')}: with `listeners`, set advertised.listeners instead")
+    for spec in specs:
+        if spec.host and not is_host(spec.host):
+            raise ConfigError(f"{origin('listeners')}: expected a host, not {spec.host!r}")
+        if spec.advertised is not None and not is_host(spec.advertised.host):
+            host = spec.advertised.host
+            raise ConfigError(f"{origin('advertised_listeners')}: expected a host, not {host!r}")
     names = {in_variable(spec.name) for spec in specs}
     for each in config.listener_settings:
         if each.listener not in names:

@@ -45,6 +45,11 @@ def test_settings_put_together() -> None:
     [
         ({"listeners": "X://h:1"}, "no security protocol"),
         ({"listeners": ""}, "there is no listener"),
+        ({"listeners": "PLAINTEXT://a..b:1"}, "--listeners: expected a host, not 'a..b'"),
+        (
+            {"listeners": "PLAINTEXT://h:1", "advertised_listeners": "PLAINTEXT://a..b:1"},
+            "--advertised-listeners: expected a host, not 'a..b'",
+        ),
         ({"listeners": "PLAINTEXT://h:1,SSL://h:1"}, "different port"),
         ({"listeners": "PLAINTEXT://h:1", "advertised_listeners": "SSL://h:1"}, "no listener SSL"),
         ({"listeners": "PLAINTEXT://h:1", "advertised_listeners": "PLAINTEXT://:1"}, "cannot connect"),
