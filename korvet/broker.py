@@ -248,7 +248,9 @@ async def _run(
     finally:
         if parts.lifecycle.phase is Phase.SERVING:
             parts.lifecycle.phase = Phase.DRAINING
-            await asyncio.sleep(parts.config.drain_wait_ms / 1000)
+            # A broker that has lost its membership serves nobody.
+            if lost.cancelled():
+                await asyncio.sleep(parts.config.drain_wait_ms / 1000)
         await end(*tasks)
         if not member.alone:
             await hand_over(parts)

@@ -39,6 +39,8 @@ from tests.faults.brokers import (
 from tests.support.admin import create_topic
 from tests.support.confluent import consumer, producer, read_all, send, take
 from tests.support.polling import until
+from tests.support.ports import accepts
+from tests.support.servers import KorvetServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -218,6 +220,33 @@ def test_a_node_id_in_use_is_refused(pair: Brokers) -> None:
     finally:
         second.discard()
     assert live(pair.node(1)) == {1, 2}
+
+
+def test_a_broker_whose_node_id_is_taken_ends_without_draining(start: Callable[[int], Brokers]) -> None:
+    brokers = start(0)
+    url = brokers.store.url
+    first, second = (
+        KorvetServer("-s", "broker.session.timeout.ms=1000", "-s", "drain.wait.ms=600000", redis_url=url)
+        for _ in range(2)
+    )
+    try:
+        first.start()
+        os.kill(first.process.pid, signal.SIGSTOP)
+
+        second.spawn()
+
+        def taken() -> bool:
+            if not second.process.running:
+                second.spawn()
+            return accepts(second.host, second.port)
+
+        until(taken, 30, "the second broker has the node id, after the lease of the first one")
+        os.kill(first.process.pid, signal.SIGCONT)
+        until(lambda: not first.process.running, 20, "the broker without a node id has ended")
+        assert first.process.exit_code == 1
+    finally:
+        for each in (first, second):
+            each.discard()
 
 
 def test_a_waiting_fetch_ends_when_its_partition_gets_another_leader(
