@@ -8,13 +8,16 @@ import pytest
 
 from korvet.records.kernel import encode_append_records
 from korvet.storage.compaction.compactor import CompactionRules, Compactor, Pace
+from korvet.storage.link.commands import Commands
 from tests.storage.batches import decode
 from tests.support.logs import append_own, read_log
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import asyncio
+    from collections.abc import Callable, Sequence
 
     from korvet.storage.log.partition_log import PartitionLog
+    from korvet.storage.store import Store
     from tests.storage.conftest import Bench
 
 
@@ -37,6 +40,23 @@ Row = tuple[bytes | None, bytes | None, int]
 
 
 assignments = pytest.mark.parametrize("assignment", ["clock", "dense"])
+
+
+class Watched(Commands):
+    """Calls `act` before the first call of one function."""
+
+    def __init__(self, store: Store, before: str, act: Callable[[], None]) -> None:
+        super().__init__(store.commands.keyspace, store.router)
+        self.before = before
+        self.act = act
+
+    def fcall(
+        self, name: str, keys: Sequence[bytes], *args: bytes | str | int, read: bool = False
+    ) -> asyncio.Future[Any]:
+        if name == self.before:
+            self.before = ""
+            self.act()
+        return super().fcall(name, keys, *args, read=read)
 
 
 def compacted_log(bench: Bench, assignment: str = "clock", name: str = "t") -> PartitionLog:

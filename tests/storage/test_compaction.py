@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from korvet.offsets.packing import entry_id, offset_of
-from korvet.records.compression import ZSTD, compress
+from korvet.offsets.packing import entry_id
 from korvet.records.kernel import encode_append_records
 from korvet.storage.compaction.compactor import CompactionRules, Compactor, Pace
 from korvet.storage.link.commands import Commands
-from tests.api.batches import batch
 from tests.storage.batches import decode
 from tests.storage.compacting import (
     ALL,
-    COMPACT,
     DAY_MS,
     NOW_MS,
     RULES,
     Row,
+    Watched,
     append,
     assignments,
     compact,
@@ -31,15 +29,13 @@ from tests.storage.compacting import (
     newest,
     shadows,
 )
-from tests.storage.test_batch_layout import append as append_batch
 from tests.support.logs import append_own, read_log
 from tests.support.polling import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from korvet.storage.log.partition_log import PartitionLog
-    from korvet.storage.store import Store
     from tests.storage.conftest import Bench
 
 
@@ -157,23 +153,6 @@ def test_groups_notice_nothing(bench: Bench) -> None:
     [[_, entries]] = client.xreadgroup("behind", "one", {stream: ">"})
     assert [fields[b"value"] for _, fields in entries] == [b"%d" % number for number in range(993, 1000)]
     assert client.xack(stream, "behind", entry_id(offsets[0])) == 1
-
-
-class Watched(Commands):
-    """Calls `act` before the first call of one function."""
-
-    def __init__(self, store: Store, before: str, act: Callable[[], None]) -> None:
-        super().__init__(store.commands.keyspace, store.router)
-        self.before = before
-        self.act = act
-
-    def fcall(
-        self, name: str, keys: Sequence[bytes], *args: bytes | str | int, read: bool = False
-    ) -> asyncio.Future[Any]:
-        if name == self.before:
-            self.before = ""
-            self.act()
-        return super().fcall(name, keys, *args, read=read)
 
 
 @pytest.mark.parametrize("before", ["copy", "tidy", "swap"])
@@ -370,120 +349,18 @@ def test_entries_of_redis_applications_stay(bench: Bench) -> None:
     assert bench.run(log.queries.count(0, log.log_end)) == 5
 
 
-@assignments
-@pytest.mark.parametrize("codec", [0, ZSTD])
-def test_batches_keep_their_newest_records(bench: Bench, assignment: str, codec: int) -> None:
-    log = bench.log(configs=COMPACT, offset_assignment=assignment, storage_layout="batch")
-    chosen = random.Random(2)
-    rows: list[tuple[bytes, bytes | None]] = [
-        (b"key %d" % chosen.randrange(200), chosen.randbytes(200)) for _ in range(3000)
-    ]
-    rows[2990] = (rows[2990][0], None)
-    offsets: list[int] = []
-    for at in range(0, 3000, 60):
-        data = batch(rows[at : at + 60], attributes=codec, compress=lambda plain: compress(codec, plain))
-        base = bench.run(append_batch(log, data)).base_offset
-        offsets += range(base, base + 60)
-    native = bench.client.xadd(log.stream, {"key": rows[2999][0], "value": "newer"})
-    bench.client.xgroup_create(log.stream, "g", "0")
-    bench.client.xreadgroup("g", "c", {log.stream: ">"}, noack=True)
-    before = bench.run(log.bounds())
-    timed = [(key, value, 0) for key, value in rows]
-    expected = newest(timed, offsets)
-    del expected[offsets[2999]]
-    expected[offset_of(native, log.bias)] = (rows[2999][0], b"newer")
-    assert compact(bench, log) == 3001 - len(expected)
-    assert contents(bench, log) == expected
-    after = bench.run(log.bounds())
-    assert (after.log_start, after.log_end, after.last_id) == (0, before.log_end, before.last_id)
-    assert bench.client.xinfo_groups(log.stream)[0]["lag"] == 0
-    kept = sorted(expected)
-    for place in range(0, len(kept), 7):
-        assert bench.run(log.queries.count(kept[place], log.log_end)) == len(kept) - place
-        assert bench.run(log.queries.count(0, kept[place] + 1)) == place + 1
-    assert compact(bench, log) == 0
-    # Appends and compactions continue as before.
-    base = bench.run(
-        append_batch(log, batch([(b"key 1", b"a"), (b"key 2", b"b"), (b"new", b"c")]))
-    ).base_offset
-    assert compact(bench, log) == 2
-    left = contents(bench, log)
-    assert len(left) == len(expected) + 1
-    assert left[base + 2] == (b"new", b"c")
+def test_a_deleted_entry_with_many_fields_does_not_come_back(bench: Bench) -> None:
+    log = compacted_log(bench)
+    append(bench, log, [(b"k", b"1", 0), (b"k", b"2", 0)])
+    wide = bench.client.xadd(log.stream, {f"field {number}": "" for number in range(4000)})
 
+    class Deleting(Commands):
+        async def call(self, *args: bytes | str | int) -> Any:
+            if args[0] == "XADD":
+                bench.client.xdel(log.stream, wide)
+            return await super().call(*args)
 
-def test_batches_without_remaining_records_are_removed(bench: Bench) -> None:
-    log = bench.log(configs=COMPACT, storage_layout="batch")
-    rows = [(b"key %d" % number, b"v" * 100) for number in range(50)]
-    for _ in range(200):
-        bench.run(append_batch(log, batch(rows)))
-    bench.client.xgroup_create(log.stream, "g", "0")
-    [[_, entries]] = bench.client.xreadgroup("g", "c", {log.stream: ">"}, count=3)
-    # A batch of which some records stay is kept whole while it is pending in a group.
-    bench.run(append_batch(log, batch([(b"only here", b""), *rows[:2]])))
-    before = bench.client.memory_usage(log.stream, samples=0)
-    assert compact(bench, log) == 199 * 50 + 2
-    assert bench.client.xlen(log.stream) == 2
-    assert bench.client.memory_usage(log.stream, samples=0) < before / 50
-    pending = bench.client.xpending_range(log.stream, "g", "-", "+", 10)
-    assert [one["message_id"] for one in pending] == [name for name, _ in entries]
-
-
-def test_a_batch_that_would_grow_in_pieces_stays_whole(bench: Bench) -> None:
-    log = bench.log(configs=COMPACT, storage_layout="batch")
-    rows = [(b"%d" % number, b"") for number in range(100)]
-    bench.run(append_batch(log, batch(rows)))
-    bench.run(append_batch(log, batch(rows[::2])))
-    compact(bench, log)
-    assert bench.client.xlen(log.stream) == 2
-    assert len(contents(bench, log)) == 150
-    # Once most of its records are superseded, it is reduced to the others.
-    bench.run(append_batch(log, batch(rows[:99])))
-    compact(bench, log)
-    assert [key for key, _ in contents(bench, log).values()] == [b"99", *(key for key, _ in rows[:99])]
-
-
-@pytest.mark.parametrize("is_native", [False, True], ids=["batch", "native"])
-def test_an_entry_after_deleted_ones_stays(bench: Bench, is_native: bool) -> None:
-    log = bench.log(configs=COMPACT, storage_layout="batch")
-    bases = [bench.run(append_batch(log, batch([(b"a", b"old")]))).base_offset for _ in range(3)]
-    if is_native:
-        kept = bench.client.xadd(log.stream, {"temperature": "21"})
-    else:
-        kept = entry_id(bench.run(append_batch(log, batch([(b"b", b"kept")]))).base_offset).encode()
-    newest_of_a = bench.run(append_batch(log, batch([(b"a", b"new")]))).base_offset
-    # A Redis application deletes an entry that the compaction has found to be superseded.
-    commands = Watched(
-        bench.store,
-        "korvet_shadow_begin",
-        lambda: bench.client.xdel(log.stream, entry_id(bases[2])),
-    )
-    bench.run(Compactor(commands, log, Pace(1e12), 1 << 27).compact(RULES, NOW_MS))
-    names = [name for name, _ in bench.client.xrange(log.stream)]
-    assert names == [kept, entry_id(newest_of_a).encode()]
-
-
-@pytest.mark.parametrize("count", [100, 9000])
-def test_deleted_keys_do_not_come_back_with_a_whole_batch(bench: Bench, count: int) -> None:
-    log = bench.log(configs=COMPACT, storage_layout="batch")
-    keys = [b"%d" % number for number in range(count)]
-    bench.run(append_batch(log, batch([(key, b"") for key in keys])))
-    bench.run(append_batch(log, batch([(b"other", b"")])))
-    # Without these keys, the batch takes more memory.
-    bench.run(append_batch(log, batch([(key, None) for key in keys[::2]])))
-    compact(bench, log)
-    compact(bench, log, now_ms=NOW_MS + DAY_MS)
-    assert [key for key, _ in contents(bench, log).values()] == [*keys[1::2], b"other"]
-    assert bench.run(log.queries.count(0, log.log_end)) == count // 2 + 1
-
-
-def test_a_pending_batch_stays_whole(bench: Bench) -> None:
-    log = bench.log(configs=COMPACT, storage_layout="batch")
-    base = bench.run(append_batch(log, batch([(b"a", b"1"), (b"b", b"1"), (b"c", b"1")]))).base_offset
-    bench.client.xgroup_create(log.stream, "g", "0")
-    [[_, [(name, fields)]]] = bench.client.xreadgroup("g", "c", {log.stream: ">"})
-    bench.run(append_batch(log, batch([(b"c", b"2")])))
-    compact(bench, log)
-    assert dict(bench.client.xrange(log.stream))[name] == fields
-    assert list(contents(bench, log))[:3] == [base, base + 1, base + 2]
-    assert bench.client.xack(log.stream, "g", name) == 1
+    commands = Deleting(bench.store.commands.keyspace, bench.store.router)
+    assert bench.run(Compactor(commands, log, Pace(1e12), 1 << 27).compact(RULES, NOW_MS)) == 1
+    assert bench.client.xlen(log.stream) == 1
+    assert [value for _, value in contents(bench, log).values()] == [b"2"]

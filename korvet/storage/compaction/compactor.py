@@ -100,7 +100,6 @@ class Compactor:
         self._shadows = commands.keyspace.shadow_keys(topic, partition.partition)
         self._keys = [*partition.keys[:3], *self._shadows]
         self._highest = partition.state.highest_epoch
-        self._has_batches = False
         self.has_run = False
         """Whether a compaction was due."""
         self._token = b""
@@ -142,7 +141,7 @@ class Compactor:
         emptied = outcomes.emptied()
         markers_ms = outcomes.markers_ms(emptied, removed=bool(gone))
         text = checkpoint.after(
-            end, survivors.tombstones, sweeps_to, now_ms, rules.delete_retention_ms, markers_ms
+            end, survivors.tombstones, survivors.swept_to, now_ms, rules.delete_retention_ms, markers_ms
         ).encode()
         if gone:
             # Before the markers are removed: else readers would treat later records of the producer as
@@ -220,6 +219,12 @@ class Compactor:
                 break
         async for entries in self._pages(0, dirty_from):
             self._report(survivors, entries, clean=True)
+        # What the removal of tombstones costs a log with batches: the records before them are read again.
+        async for entries in self._pages(0, dirty_from if survivors.due_to else 0):
+            self._report_again(survivors, entries)
+            if offset_after(entries[-1][0], self._log.bias) > survivors.due_to:
+                break
+        survivors.sweep()
         return end
 
     def _report(self, survivors: Survivors, entries: Sequence[Entry], *, clean: bool) -> None:
@@ -247,7 +252,7 @@ class Compactor:
 
     def _report_batch(self, survivors: Survivors, header: BatchHeader, data: bytes, *, clean: bool) -> None:
         first, count = header.base_offset, header.record_count
-        self._has_batches = True
+        survivors.has_batches = True
         if header.control:
             survivors.marker(header.producer_id, first, clean=clean)
             return
@@ -261,6 +266,17 @@ class Compactor:
         report = survivors.clean if clean else survivors.dirty
         for number, record in enumerate(records, first):
             report(number, record.key, tombstone=record.tombstone)
+
+    def _report_again(self, survivors: Survivors, entries: Sequence[Entry]) -> None:
+        for name, fields in entries:
+            with contextlib.suppress(AddressError, BatchError):
+                header = batch_of(fields, offset_of(name, self._log.bias))
+                if header is None or header.control:
+                    continue
+                if header.transactional and survivors.is_aborted(header.producer_id, header.base_offset):
+                    continue
+                for number, record in enumerate(records_of(fields[1], header), header.base_offset):
+                    survivors.clean_again(number, record.key, tombstone=record.tombstone)
 
     async def _pages(self, first: int, end: int) -> AsyncIterator[list[Entry]]:
         """The entries whose offset is in [first, end), in pages of bounded size."""
@@ -286,7 +302,7 @@ class Compactor:
         self._copied = b"0-0"
         await self._call("korvet_shadow_begin")
         try:
-            if self._has_batches:
+            if survivors.has_batches:
                 await self._copy_batches(survivors, gone, end)
             else:
                 await self._copy_records(gone)

@@ -5,6 +5,7 @@ A log has three sections: the *clean* section, in which earlier compactions have
 transactions). A record of the first two sections survives if the dirty section holds no later record of its
 key. Tombstones (null values) survive like values, so that readers learn of the deletion, but not forever: the
 next compaction removes tombstones that have been in the clean section for delete.retention.ms (KIP-534).
+A tombstone stays longer if an older record of its key is there, in a batch that stayed whole.
 Records without a key, which precede the compaction of the topic, are removed, as Kafka's cleaner does.
 
 Records of aborted transactions are removed; records of committed transactions are like all others. See
@@ -97,8 +98,9 @@ class Checkpoint(msgspec.Struct, frozen=True):
         markers_ms: int = 0,
     ) -> Checkpoint:
         """The checkpoint after a compaction up to `dirty_from`."""
-        # Of the passes that are old enough only the newest matters.
-        old = [one for one in self.passes if one[1] + delete_retention_ms <= now_ms]
+        # Of the passes that are old enough only the newest matters. Tombstones from `swept_to` on that had to
+        # stay count as new.
+        old = [one for one in self.passes if one[1] + delete_retention_ms <= now_ms and one[0] <= swept_to]
         young = [one for one in self.passes if one[1] + delete_retention_ms > now_ms]
         passes = [*old[-1:], *young]
         if len(young) > 1 and now_ms - young[-2][1] < delete_retention_ms // _REMEMBERED:
@@ -109,20 +111,42 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 class Survivors:
     """Finds the records that compaction removes. The caller reports all dirty records first, then all clean
-    ones, each in order of offsets.
+    ones, each in order of offsets; then, if `due_to` is not 0, the clean ones in batches once more.
     """
 
-    __slots__ = ("_keys", "_most_keys", "_outcomes", "_sweeps_to", "gone", "tombstones")
+    __slots__ = (
+        "_due",
+        "_kept",
+        "_keys",
+        "_most_keys",
+        "_outcomes",
+        "_sweeps_to",
+        "due_to",
+        "gone",
+        "has_batches",
+        "swept_to",
+        "tombstones",
+    )
 
     def __init__(self, sweeps_to: int, map_bytes: int, outcomes: Outcomes) -> None:
         """`sweeps_to`: clean tombstones before this offset are removed. `map_bytes` limits the memory of the
-        keys.
+        dirty section's keys, and that of the keys of due tombstones in logs with batches.
         """
         self._sweeps_to = sweeps_to
         self._most_keys = max(1, map_bytes // KEY_COST_BYTES)
         self._outcomes = outcomes
         # By key: twice the offset of its newest dirty record, plus one if that record is a tombstone.
         self._keys: dict[bytes, int] = {}
+        # By key: the offset of its newest tombstone that goes unless an older record of the key is there.
+        self._due: dict[bytes, int] = {}
+        # The keys in `_due` of which an older record is there.
+        self._kept: set[bytes] = set()
+        self.has_batches = False
+        """Whether the log holds batches, which may have stayed whole; the caller sets it."""
+        self.due_to = 0
+        """The offset of the last tombstone that goes unless an older record of its key is there; 0: none."""
+        self.swept_to = sweeps_to
+        """The offset up to which due tombstones are removed."""
         self.gone = array("q")
         """The offsets of the removed records, in no order."""
         self.tombstones = 0
@@ -148,14 +172,56 @@ class Survivors:
 
     def clean(self, offset: int, key: bytes | None, *, tombstone: bool) -> None:
         """Report the next record of the clean section."""
-        if key is None or _shortened(key) in self._keys or (tombstone and offset < self._sweeps_to):
+        if key is None or (short := _shortened(key)) in self._keys:
             self.gone.append(offset)
-        else:
+        elif not tombstone or offset >= self._sweeps_to:
             self.tombstones += tombstone
+        elif self.has_batches:
+            self._note_due(short, offset)
+        else:
+            self.gone.append(offset)
+
+    def _note_due(self, short: bytes, offset: int) -> None:
+        before = self._due.get(short)
+        if before is not None:
+            self.gone.append(before)
+            self._kept.add(short)
+        elif len(self._due) >= self._most_keys:
+            self._keep(offset)
+            return
+        self._due[short] = self.due_to = offset
+
+    def _keep(self, offset: int) -> None:
+        self.tombstones += 1
+        self.swept_to = min(self.swept_to, offset)
+
+    def clean_again(self, offset: int, key: bytes | None, *, tombstone: bool) -> None:
+        """Report a record of the clean section a second time, if it is in a batch."""
+        if key is None or tombstone:
+            return
+        short = _shortened(key)
+        if offset < self._due.get(short, 0):
+            self.gone.append(offset)
+            self._kept.add(short)
+
+    def sweep(self) -> None:
+        """Remove the due tombstones, except those of keys of which an older record is there: such a record
+        may stay, in a batch that a group has pending.
+        """
+        for short, offset in self._due.items():
+            if short in self._kept:
+                self._keep(offset)
+            else:
+                self.gone.append(offset)
 
     def is_deleted(self, key: bytes | None) -> bool:
-        """Whether the newest dirty record of the key is a tombstone."""
-        return key is not None and bool(self._keys.get(_shortened(key), 0) & 1)
+        """Whether a tombstone, which stays, has deleted the key's records in the clean section and those
+        before the tombstone.
+        """
+        if key is None:
+            return False
+        short = _shortened(key)
+        return short in self._kept or bool(self._keys.get(short, 0) & 1)
 
     def begins(self, producer_id: int, offset: int, records: int, *, clean: bool) -> bool:
         """Report that the next `records` records belong to one transaction. Returns whether the transaction
@@ -166,6 +232,10 @@ class Survivors:
             return False
         self.gone.extend(range(offset, offset + records))
         return True
+
+    def is_aborted(self, producer_id: int, offset: int) -> bool:
+        """Whether a record at this offset belongs to an aborted transaction."""
+        return self._outcomes.is_aborted(producer_id, offset)
 
     def marker(self, producer_id: int, offset: int, *, clean: bool) -> None:
         """Report the marker of a producer's transaction."""
