@@ -352,7 +352,10 @@ class Compactor:
         """The replacement of an entry without the offsets `gone`, as arguments of korvet_shadow_copy; empty
         if the entry stays unchanged.
         """
-        last = offset_of(name, self._log.bias)
+        try:
+            last = offset_of(name, self._log.bias)
+        except AddressError:
+            return []
         header = batch_of(fields, last)
         # Offsets before the entry are those of entries that were deleted since.
         gone = gone[bisect_left(gone, last if header is None else header.base_offset) :]
@@ -426,7 +429,8 @@ class Compactor:
             if status == b"changed":
                 raise StorageFault(f"{self._stream.decode()}: entries were deleted while it was compacted")
             self._copied = rest[0]
-            added = await self._copy_wide() if status == b"wide" else b""
+            if status == b"wide":
+                added = await self._copy_wide()
         raise StorageFault(f"{self._stream.decode()} grows faster than it can be compacted")
 
     async def _call(self, function: str, *args: bytes | str | int) -> Any:

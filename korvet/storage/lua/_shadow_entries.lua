@@ -5,17 +5,32 @@ local COPIED_BYTES = 1048576
 -- Fields that one XADD of a script can take, with room to spare: the Lua stack is limited.
 local MAX_FIELDS = 7000
 
--- Returns the IDs in [first, last] that are pending in any of the groups, as keys of a table.
+-- Returns a function that returns whether the entry with an ID in [first, last] is pending in any of the groups.
 local function pending_in(stream, groups, first, last)
-  local pending = {}
+  local pending, crowded = {}, {}
   for _, group in ipairs(groups) do
     if group.pending > 0 then
-      for _, entry in ipairs(redis.call('XPENDING', stream, group.name, first, last, PAGE)) do
+      local found = redis.call('XPENDING', stream, group.name, first, last, PAGE)
+      for _, entry in ipairs(found) do
         pending[entry[1]] = true
+      end
+      if #found == PAGE then
+        -- There may be more than entries on a page: entries that are gone stay pending.
+        crowded[#crowded + 1] = group.name
       end
     end
   end
-  return pending
+  return function(id)
+    if pending[id] then
+      return true
+    end
+    for _, name in ipairs(crowded) do
+      if redis.call('XPENDING', stream, name, id, id, 1)[1] then
+        return true
+      end
+    end
+    return false
+  end
 end
 
 -- Adds an entry to the shadow's index.
@@ -55,14 +70,14 @@ local function append_time(log, id)
   return point and point.append_ms or ms
 end
 
--- Copies a page of entries.  `pending` returns the IDs of the page that are pending in a group.  Returns the bytes of
--- the entries, and true if the next entry has more fields than a script can handle.
+-- Copies a page of entries.  `pending` returns whether an entry of the page is pending in a group.  Returns the bytes
+-- of the entries, and true if the next entry has more fields than a script can handle.
 local function copy_page(log, shadow, placeholders, page, changes, added, pending)
   local bytes, page_ms = 0, append_time(log, page[1][1])
   for _, entry in ipairs(page) do
     local id, fields = entry[1], entry[2]
     local append_ms, change = log.bias == 0 and parts_of(id) or page_ms, changes[id]
-    local is_pending = change and pending()[id]
+    local is_pending = change and pending(id)
     if change and not (change[1] and is_pending) then
       replace(shadow, placeholders, id, change, append_ms, is_pending)
     else
@@ -86,14 +101,18 @@ end
 -- Returns "done", "more", or "wide" (the next entry has more fields than a script can handle), and the bytes copied.
 local function copy_entries(log, shadow, placeholders, to, budget, changes, added)
   local bytes, groups = 0, nil
+  if added ~= '' and not redis.call('XRANGE', log.stream, added, added)[1] then
+    -- It was deleted just after it had been read.
+    redis.call('XDEL', shadow.stream, added)
+  end
   while budget > 0 and bytes < COPIED_BYTES do
     local asked = math.min(PAGE, budget)
     local page, pending = redis.call('XRANGE', log.stream, '(' .. shadow.indexed_id, to, 'COUNT', asked), nil
     if page[1] then
-      local copied, is_wide = copy_page(log, shadow, placeholders, page, changes, added, function()
+      local copied, is_wide = copy_page(log, shadow, placeholders, page, changes, added, function(id)
         groups = groups or groups_of(log.stream)
         pending = pending or pending_in(log.stream, groups, page[1][1], page[#page][1])
-        return pending
+        return pending(id)
       end)
       bytes = bytes + copied
       if is_wide then
