@@ -10,6 +10,7 @@ import pytest
 from korvet.offsets.packing import entry_id, offset_of
 from korvet.records.compression import ZSTD, compress
 from korvet.storage.compaction.compactor import Compactor, Pace
+from korvet.storage.errors import StorageFault
 from tests.api.batches import batch
 from tests.storage.compacting import (
     COMPACT,
@@ -187,3 +188,24 @@ def test_a_pending_batch_stays_whole_after_many_pending_entries_that_are_gone(be
     compact(bench, log)
     name, fields = entries[-1]
     assert dict(bench.client.xrange(log.stream))[name] == fields
+
+
+def test_a_batch_that_a_group_receives_while_it_is_split_stays_whole(bench: Bench) -> None:
+    log = bench.log(configs=COMPACT, storage_layout="batch")
+    data = batch([(b"a", b"1" * 100), (b"b", b"1" * 100), (b"c", b"1" * 100)])
+    bench.run(append_batch(log, data))
+    bench.run(append_batch(log, batch([(b"b", b"2")])))
+    bench.client.xgroup_create(log.stream, "g", "0")
+    received = []
+
+    def deliver() -> None:
+        received.extend(bench.client.xreadgroup("g", "c", {log.stream: ">"}, count=1)[0][1])
+
+    commands = Watched(bench.store, "korvet_shadow_swap", deliver)
+    with pytest.raises(StorageFault, match="a group received batches"):
+        bench.run(Compactor(commands, log, Pace(1e12), 1 << 27).compact(RULES, NOW_MS))
+    compact(bench, log)
+    ((name, fields),) = received
+    assert bench.client.xrange(log.stream)[0] == (name, fields)
+    bench.client.xack(log.stream, "g", name)
+    assert bench.client.xpending(log.stream, "g")["pending"] == 0

@@ -46,7 +46,7 @@ rows = st.lists(
 # What happens during a compaction: before which function, and what.
 interference = st.tuples(
     st.sampled_from(["begin", "copy", "pending", "tidy", "swap"]),
-    st.sampled_from(["append", "native", "xdel", "delete", "acknowledge"]),
+    st.sampled_from(["append", "native", "xdel", "delete", "deliver", "acknowledge"]),
     st.integers(0, 20),
 )
 

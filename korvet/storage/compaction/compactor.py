@@ -428,6 +428,8 @@ class Compactor:
                 return
             if status == b"changed":
                 raise StorageFault(f"{self._stream.decode()}: entries were deleted while it was compacted")
+            if status == b"delivered":
+                raise StorageFault(f"{self._stream.decode()}: a group received batches while they were split")
             self._copied = rest[0]
             if status == b"wide":
                 added = await self._copy_wide()

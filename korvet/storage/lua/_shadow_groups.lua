@@ -149,3 +149,28 @@ local function copy_groups(stream, shadow_stream, more)
     end
   end
 end
+
+-- Returns whether a group received, since the compaction began, a batch of which the shadow has parts: its pending
+-- entry would stand for the last part at most.
+local function has_received_parts(log, shadow)
+  if log.entries_before == log.records_before then
+    return false
+  end
+  local since_ms = clock_ms() - shadow.began_ms + SAME_TIME_MS
+  for _, group in ipairs(groups_of(log.stream)) do
+    local from = group.pending > 0 and '-' or nil
+    while from do
+      local page = redis.call('XPENDING', log.stream, group.name, from, shadow.deleted_id, CLAIMED)
+      for _, entry in ipairs(page) do
+        local id, idle_ms = entry[1], entry[3]
+        local found = idle_ms <= since_ms and redis.call('XRANGE', log.stream, id, id)[1]
+        local first = found and batch_of(id, found[2], log.bias)
+        if first and redis.call('XRANGE', shadow.stream, id_of(first), '(' .. id, 'COUNT', 1)[1] then
+          return true
+        end
+      end
+      from = #page == CLAIMED and '(' .. page[#page][1] or nil
+    end
+  end
+  return false
+end

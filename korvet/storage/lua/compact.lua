@@ -17,7 +17,8 @@ local function begin(keys, args)
   -- An empty stream.
   redis.call('XGROUP', 'CREATE', keys[4], 'x', '0', 'MKSTREAM')
   redis.call('XGROUP', 'DESTROY', keys[4], 'x')
-  redis.call('HSET', keys[6], 'token', args[3], 'seen', '0', 'more', '0', 'deleted', '0-0')
+  local began = integer(clock_ms())
+  redis.call('HSET', keys[6], 'token', args[3], 'seen', '0', 'more', '0', 'deleted', '0-0', 'began', began)
   return 1
 end
 
@@ -138,8 +139,9 @@ end
 -- added to the shadow because a script cannot add it ("" if none), the meta field `emptied` ("" if no marker stays
 -- without records).
 -- Copies what was appended since, as it is, and makes the shadow the log: with the same last ID, counters and groups.
--- Returns {"ok", log start, log end}; {"more" | "wide", entry up to which the shadow has the log}; or {"changed"}:
--- entries were deleted that the shadow has.  Errors: as korvet_shadow_copy.
+-- Returns {"ok", log start, log end}; {"more" | "wide", entry up to which the shadow has the log}; {"changed"}: entries
+-- were deleted that the shadow has; or {"delivered"}: a group received a batch of which the shadow has parts.  Errors:
+-- as korvet_shadow_copy.
 local function swap_in(keys, args)
   local bias, budget = tonumber(args[1]), tonumber(args[5])
   if #keys ~= SHADOW_KEYS or #args ~= 8 or not (bias and budget) then
@@ -169,6 +171,9 @@ local function swap_in(keys, args)
   end
   if shadow.seen ~= info.length then
     return { 'changed' }
+  end
+  if has_received_parts(log, shadow) then
+    return { 'delivered' }
   end
 
   copy_groups(log.stream, shadow.stream, shadow.more)
