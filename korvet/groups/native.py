@@ -92,11 +92,13 @@ def decide(
     """
     projected = native.projected
     offset = projected.offset if projected is not None else None
-    if offset != (committed.offset if committed is not None else None):
+    # A Redis group follows a negative offset, which clients may commit, as offset 0.
+    followed = max(committed.offset, 0) if committed is not None else None
+    if offset != followed:
         return Decision.PROJECT
     if projected is None or committed is None:
         return Decision.COMMIT
-    if native.offset == committed.offset:
+    if native.offset == followed:
         return Decision.NOTHING
     is_recent = 0 <= now_ms - committed.commit_timestamp_ms < QUIET_MS
     if contested and is_recent and not projected.read_off:

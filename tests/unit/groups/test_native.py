@@ -40,6 +40,8 @@ def decided(
         (Projected(3, 5), None, PROJECT),
         (Projected(3, None), 5, PROJECT),
         (None, 5, PROJECT),
+        # A negative offset, which the Redis group follows as 0.
+        (Projected(3, 0), -1, COMMIT),
         # The native consumer has reached the commit.
         (Projected(3, 9), 9, NOTHING),
     ],
