@@ -248,12 +248,14 @@ class Projector:
         """Whether there is something to reconcile."""
         return bool(self._ends or self._rounds or self._expected)
 
-    async def reconcile(self, partitions: int) -> None:
-        """Bring Redis groups up to the loaded commits; `__consumer_offsets` has `partitions` partitions.
+    async def reconcile(self, partitions: int, log_end: Callable[[int], int | None]) -> None:
+        """Bring Redis groups up to the loaded commits; `__consumer_offsets` has `partitions` partitions, and
+        log_end(number) is the log end of one of them now (None: unknown).
 
         A commit that is not projected is projected. A projection without a commit is removed: the commit was
-        deleted just before a crash. Clients commit during this, which supersedes what was loaded for the same
-        group and partition. Raises StorageError.
+        deleted just before a crash. A projection of a record that a failover has lost is forgotten: it would
+        hide later records with lower positions. Clients commit during this, which supersedes what was loaded
+        for the same group and partition. Raises StorageError.
         """
         if self._ends:
             self._rounds.append((self._ends, deque(self._streams())))
@@ -261,7 +263,7 @@ class Projector:
         while self._rounds:
             ends, streams = self._rounds[0]
             while streams:
-                await self._apply_all(await self._gone(streams[0], ends, partitions))
+                await self._apply_all(await self._gone(streams[0], ends, partitions, log_end))
                 await self._apply_expected(streams.popleft())
             self._rounds.popleft()
         for stream in list(self._expected):
@@ -272,9 +274,21 @@ class Projector:
             for number in range(topic.partitions):
                 yield topic.name, number
 
-    async def _gone(self, stream: Stream, ends: Mapping[int, int], partitions: int) -> list[CommitChange]:
-        """Remove what is projected already. Returns what is projected and should not be."""
-        gone = []
+    async def forget(self, topic: str, partition: int, groups: Sequence[str]) -> None:
+        """Forget the projections of records that a failover has lost. Raises StorageError."""
+        await self._projection.forget(topic, partition, groups)
+
+    async def _gone(
+        self,
+        stream: Stream,
+        ends: Mapping[int, int],
+        partitions: int,
+        log_end: Callable[[int], int | None],
+    ) -> list[CommitChange]:
+        """Remove what is projected already, and forget what the log has lost. Returns what is projected and
+        should not be.
+        """
+        gone, lost = [], []
         try:
             projected = await self._projection.projected(*stream)
         except WrongType as error:
@@ -282,16 +296,24 @@ class Projector:
             return []
         expected = self._expected.get(stream, {})
         for group, position in projected.items():
-            end = ends.get(partition_for(group, partitions))
-            if end is None or position >= end:
+            number = partition_for(group, partitions)
+            end, commit = ends.get(number), expected.get(group)
+            if end is None:
                 continue
-            commit = expected.get(group)
-            if commit is None:
+            if commit is not None:
+                # A commit after the load would have removed it from the expected ones.
+                if position > commit[0]:
+                    lost.append(group)
+                elif position == commit[0]:
+                    del expected[group]
+            elif position < end:
                 gone.append(CommitChange(group, *stream, position, None, force=False))
-            elif position >= commit[0]:
-                del expected[group]
+            elif (now := log_end(number)) is not None and position >= now:
+                lost.append(group)
         if not expected:
             self._expected.pop(stream, None)
+        for at in range(0, len(lost), AT_ONCE):
+            await self.forget(*stream, lost[at : at + AT_ONCE])
         return gone
 
     async def _apply_expected(self, stream: Stream) -> None:

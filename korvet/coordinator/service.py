@@ -323,7 +323,9 @@ class CoordinatorService:
         return behind
 
     async def project_again(self, native: NativeGroup, watch: Watch) -> None:
-        """Set a Redis group to the newest commit of its Kafka group. Raises StorageError."""
+        """Set a Redis group to the newest commit of its Kafka group. If the Redis group has followed a record
+        that a failover has lost, forget that. Raises StorageError.
+        """
         topic = self._partitions.topic
         if topic is None or self._watched_term(native, watch) is None:
             return
@@ -332,10 +334,14 @@ class CoordinatorService:
         latest = self._commands.keyspace.latest(topic.name, number)
         key = encode_key(OffsetCommitKey(*native.place))
         entry = await log.links.read.call("HGET", latest, key)
+        position = None if entry is None else offset_of(entry, log.bias)
+        projected = native.projected
+        is_lost = projected is not None and (position is None or position <= projected.position)
+        if is_lost and self._watched_term(native, watch) is not None:
+            await self._projector.forget(native.topic, native.partition, [native.group])
         term = self._watched_term(native, watch)
         committed = term and term.committed(native.place)
-        if entry is not None and committed:
-            position = offset_of(entry, log.bias)
+        if position is not None and committed:
             change = CommitChange(*native.place, position, committed.offset, restored=True)
             self._projector.apply([change], lambda: None)
 
@@ -415,6 +421,13 @@ class CoordinatorService:
         self._projector.expect(loader.commits, claim.log.partition, claim.log_end)
         return Term(shard, claim, self._projector, loader.positions)
 
+    def _log_end(self, number: int) -> int | None:
+        """The log end of a partition of `__consumer_offsets`; None if the partition is not served."""
+        topic = self._partitions.topic
+        if topic is None or number >= len(self._partitions) or self._partitions[number].term is None:
+            return None
+        return self._logs.get(topic, number).log_end
+
     def _reconcile_soon(self) -> None:
         if self._projector.expects and not self._reconciling:
             self._reconciling = True
@@ -427,7 +440,7 @@ class CoordinatorService:
         delay_s = FIRST_RETRY_S
         while self._projector.expects:
             try:
-                await self._projector.reconcile(len(self._partitions))
+                await self._projector.reconcile(len(self._partitions), self._log_end)
             except StorageError as error:
                 causes.warn(error, "Redis groups are not compared with their commits yet: %s", error)
                 await asyncio.sleep(delay_s)

@@ -75,6 +75,59 @@ async def test_a_commit_that_redis_has_lost_is_projected_again(
         await one.assert_quiet()
 
 
+@pytest.mark.parametrize("first", [None, 2], ids=["its only commit", "a later commit"])
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_native_consumers_go_on_after_their_commit_was_lost(
+    server: Server, prefix: str, group: str, first: int | None, restarts: bool
+) -> None:
+    """A failover of another server than the topic's may lose the record that a Redis group has followed."""
+    async with native(server, prefix) as one:
+        one.write(*range(1, 11))
+        one.create(group)
+        if first is not None:
+            assert await one.run.commit(group, at(first)) == ErrorCode.none
+        one.client.hset(one.meta, f"commit:{group}", f"1000 {at(4)} {at(4)} n")
+        if not restarts:
+            await assert_native_commits_count(one, group)
+    if restarts:
+        async with native(server, prefix) as one:
+            await assert_native_commits_count(one, group)
+
+
+async def assert_native_commits_count(one: Native, group: str) -> None:
+    one.ack(group, *one.read(group, 6))
+    await one.round()
+    one.ack(group, *one.read(group, 1))
+    await one.round()
+    assert await one.committed(group) in {after(7), after(8)}
+    await one.assert_quiet()
+    assert one.run.service.counts.diverged_groups == 0
+
+
+async def test_a_redis_group_follows_again_after_a_lost_commit(
+    server: Server, prefix: str, group: str
+) -> None:
+    """The positions of new records may be lower than that of the lost one."""
+    async with native(server, prefix) as one:
+        one.write(*range(1, 11))
+        assert await one.run.commit(group, at(2)) == ErrorCode.none
+        one.client.hset(one.meta, f"commit:{group}", f"1000 {at(4)}")
+    async with native(server, prefix) as one:
+        assert await one.run.commit(group, at(6)) == ErrorCode.none
+        assert one.read(group, 1) == [6]
+
+
+async def test_native_consumers_go_on_after_a_negative_commit(
+    server: Server, prefix: str, group: str
+) -> None:
+    async with native(server, prefix) as one:
+        one.write(1, 2)
+        assert await one.run.commit(group, -1) == ErrorCode.none
+        one.ack(group, *one.read(group, 1))
+        await one.round()
+        assert await one.committed(group) == after(1)
+
+
 async def test_kafka_consumers_at_work_lead(server: Server, prefix: str, group: str) -> None:
     now_ms = 1_800_000_000_000
     async with native(

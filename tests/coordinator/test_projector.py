@@ -55,6 +55,9 @@ class Held:
         self.log.append(("drop", position))
         self.calls.append(("drop", done))
 
+    async def forget(self, topic: str, partition: int, groups: Sequence[str]) -> None:
+        self.log.append(("forget", list(groups)))
+
     async def projected(self, topic: str, partition: int) -> dict[str, int]:
         if self.fails:
             raise StorageFault("not now")
@@ -242,9 +245,21 @@ async def test_reconcile_projects_what_is_missing_and_drops_what_is_gone() -> No
     held.stored["t", 0] = {behind: 1, right: 5, gone: 2, other: 3}
     newest = {missing: (3, 10), behind: (4, 20), right: (5, 30)}
     subject.expect({("t", 0): newest, ("no-topic", 0): {missing: (6, 1)}}, 7, 9)
-    await answering(held, asyncio.ensure_future(subject.reconcile(50)))
+    await answering(held, asyncio.ensure_future(subject.reconcile(50, lambda _: None)))
     # `other` belongs to a partition that was not loaded.
     assert held.log == [("drop", 2), ("project", [3, 4])]
+    assert not subject.expects
+
+
+async def test_reconcile_forgets_records_that_the_log_has_lost() -> None:
+    subject, held = projector("t")
+    lost, overtaken, alone, newer = groups_of(7, 4)
+    held.stored["t", 0] = {lost: 12, overtaken: 8, alone: 13, newer: 10}
+    subject.expect({("t", 0): {lost: (3, 10), overtaken: (4, 20)}}, 7, 9)
+    ends = {7: 11}
+    await answering(held, asyncio.ensure_future(subject.reconcile(50, ends.get)))
+    # `newer` was committed after the load.
+    assert held.log == [("forget", [lost, overtaken, alone]), ("project", [3, 4])]
     assert not subject.expects
 
 
@@ -261,7 +276,7 @@ async def test_reconcile_that_failed_half_way_goes_on_there() -> None:
 
     held.projected = second_fails  # type: ignore[method-assign]
     try:
-        await subject.reconcile(50)
+        await subject.reconcile(50, lambda _: None)
     except StorageFault:
         pass
     else:
@@ -269,7 +284,7 @@ async def test_reconcile_that_failed_half_way_goes_on_there() -> None:
     held.projected = inner  # type: ignore[method-assign]
     held.fails = False
     assert subject.expects
-    await answering(held, asyncio.ensure_future(subject.reconcile(50)))
+    await answering(held, asyncio.ensure_future(subject.reconcile(50, lambda _: None)))
     # The first stream was correct: it is neither dropped nor projected.
     assert held.log == [("project", [4])]
     assert not subject.expects

@@ -146,6 +146,14 @@ class Projection:
         links = self._commands.links(self._keyspace.stream(topic, partition))
         links.write_functions.send(command, lambda reply: done(_error_of(reply)))
 
+    async def forget(self, topic: str, partition: int, groups: Sequence[str]) -> None:
+        """Forget the newest projected commits of these groups, so that older records can be projected. The
+        Redis groups stay. Raises StorageError. Redis command HDEL.
+        """
+        meta = self._keyspace.meta(topic, partition)
+        fields = [_COMMIT_FIELD + group.encode() for group in groups]
+        await self._commands.links(meta).write_functions.call("HDEL", meta, *fields)
+
     async def projected(self, topic: str, partition: int) -> dict[str, int]:
         """By group: the position of its newest projected commit in one partition. Raises StorageError. Redis
         command HSCAN.
