@@ -329,6 +329,15 @@ def test_lag_is_exact_step_by_step(make: Make, deleted: list[int]) -> None:
         assert stream.client.xinfo_stream(stream.key)["entries-added"] - group["entries-read"] == len(left)
 
 
+def test_counting_beyond_the_index_is_bounded(client: Client) -> None:
+    stream = Stream(client)
+    client.eval("for n = 1, 30000 do redis.call('XADD', KEYS[1], n .. '-0', 'value', n) end", 1, stream.key)
+    stream.project(pack(9, 0), 1)
+    assert (stream.delivered(), stream.group()["lag"]) == ("8-1023", None)
+    stream.project(pack(29_000, 0), 2)
+    assert stream.group()["lag"] == 1_001
+
+
 def test_lag_is_exact_behind_a_trim(make: Make) -> None:
     stream = make(*range(1, 201))
     stream.project(3, 1)

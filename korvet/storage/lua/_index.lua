@@ -195,28 +195,47 @@ local function open_indexed(stream, index, meta, bias)
   return log
 end
 
-local function count_entries(stream, first, last)
-  return (measure(stream, 0, first, last))
+-- Returns the number of entries in [first, last] (XRANGE bounds); nil if the budget does not suffice.  `budget`: how
+-- many entries and bytes may still be counted, which is reduced.
+local function count_entries(stream, first, last, budget)
+  local count, page = 0, nil
+  repeat
+    page = redis.call('XRANGE', stream, first, last, 'COUNT', PAGE)
+    for _, entry in ipairs(page) do
+      budget.bytes = budget.bytes - payload_bytes(entry[2])
+    end
+    count, budget.entries = count + #page, budget.entries - #page
+    if budget.entries < 0 or budget.bytes < 0 then
+      return nil
+    end
+    first = #page > 0 and '(' .. page[#page][1]
+  until #page < PAGE
+  return count
 end
 
--- Returns the number of live entries after entry `last_id`; exact if the index is complete and correct.
-local function count_after(stream, index, last_id)
+-- Returns the number of live entries after entry `last_id`; exact if the index is complete and correct.  Entries that
+-- the index does not cover yet are counted within a budget, see count_entries; nil if it does not suffice.
+local function count_after(stream, index, last_id, budget)
   local newest = redis.call('ZREVRANGE', index, 0, 0, 'WITHSCORES')
   if not newest[1] then
-    return count_entries(stream, '(' .. last_id, '+')
+    return count_entries(stream, '(' .. last_id, '+', budget)
   end
   local last_point = decode_point(newest[1])
   local bias = last_point.position - tonumber(newest[2])
   local following = next_point({ index = index, bias = bias }, position_after(last_id) - 1)
   if not following then
-    return count_entries(stream, '(' .. last_id, '+')
+    return count_entries(stream, '(' .. last_id, '+', budget)
+  end
+  budget.tail = budget.tail or count_entries(stream, id_of(last_point.position), '+', budget)
+  if not budget.tail then
+    return nil
   end
   local before = 0
   if id_less(last_id, id_of(following.position)) then
-    before = count_entries(stream, '(' .. last_id, '(' .. id_of(following.position))
+    before = measure(stream, 0, '(' .. last_id, '(' .. id_of(following.position))
   end
   local between = last_point.entries_before - following.entries_before
-  return before + between + count_entries(stream, id_of(last_point.position), '+')
+  return before + between + budget.tail
 end
 
 -- Returns the number of records before a position, those included that are gone.  The index has to be complete and

@@ -7,11 +7,12 @@ local COMMIT_ARGUMENTS, FIXED_ARGUMENTS = 6, 2
 
 -- Moves a group to `last_id`, and creates it (and an empty stream) if it does not exist.
 local function move_group(view, name, group, last_id)
+  -- -1: Redis reports no lag, or finds it.
   local read = entries_read(view, group, last_id)
   if group then
-    redis.call('XGROUP', 'SETID', view.stream, name, last_id, 'ENTRIESREAD', read)
+    redis.call('XGROUP', 'SETID', view.stream, name, last_id, 'ENTRIESREAD', read or -1)
   else
-    redis.call('XGROUP', 'CREATE', view.stream, name, last_id, 'MKSTREAM', 'ENTRIESREAD', read)
+    redis.call('XGROUP', 'CREATE', view.stream, name, last_id, 'MKSTREAM', 'ENTRIESREAD', read or -1)
     view.exists = true
     group = { pending = 0 }
     view.groups[name] = group
