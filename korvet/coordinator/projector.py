@@ -456,5 +456,9 @@ class Projector:
         while self._failed:
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, LAST_RETRY_S)
-            await self._apply_all(list(self._failed.values()))
+            places = list(self._failed)
+            for at in range(0, len(places), AT_ONCE):
+                # Newer changes, which may be deletions, replace failed ones meanwhile.
+                some = [self._failed[place] for place in places[at : at + AT_ONCE] if place in self._failed]
+                await self._apply_all(some)
         self._retrying = None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from korvet.coordinator.projector import CHANGES_AT_ONCE, CommitChange, Projector
+from korvet.coordinator.projector import AT_ONCE, CHANGES_AT_ONCE, CommitChange, Projector
 from korvet.offsets.partition import partition_for
 from korvet.storage.errors import StorageError, StorageFault
 from korvet.storage.redis_groups.projection import GroupCommit
@@ -221,6 +221,30 @@ async def test_newer_success_makes_a_retry_needless() -> None:
     await subject.close()
     await turn()
     assert held.calls == []
+
+
+async def test_retry_leaves_out_what_was_deleted_meanwhile() -> None:
+    subject, held = projector("t", partitions=2)
+    for changes in ([change(n, group=f"g{n}") for n in range(AT_ONCE)], [change(AT_ONCE, partition=1)]):
+        subject.apply(changes, lambda: None)
+        await turn()
+        while held.calls:
+            held.answer(StorageFault("not now"))
+
+    async def retried() -> bool:
+        return len(held.calls) == 1
+
+    await until_async(retried, 20, "the retry")
+    subject.apply([change(1_000, None, partition=1)], lambda: None)
+    await turn()
+    held.calls.reverse()
+    while held.calls:
+        held.answer()
+        for _ in range(5):
+            await turn()
+    assert ("project", [AT_ONCE]) not in held.log[held.log.index(("drop", 1_000)) :]
+    assert subject.failed == 0
+    await subject.close()
 
 
 async def answering(held: Held, work: asyncio.Future[Any]) -> None:
