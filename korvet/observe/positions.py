@@ -63,7 +63,8 @@ class Progress:
         position = self.position
         if position is None or position.offset > self.offset or self._edition != edition:
             return None
-        return Known(position.offset, position.ordinal)
+        # Beyond the log end of that time, an offset had the ordinal of the end.
+        return Known(min(position.offset, self._seen[1]), position.ordinal)
 
     def take(self, position: Position, ends: Ends) -> None:
         """Take over a position that was found in a log with these ends."""

@@ -258,8 +258,8 @@ class LogMachine(RuleBasedStateMachine):
         assert [entry.id for entry in before[dropped:]] == [entry.id for entry in self.entries]
         assert all(record.timestamp < cutoff_ms for entry in before[:dropped] for record in entry.records)
         remaining_ms = [record.timestamp for entry in before for record in entry.records]
-        # On a dense topic 0 is the time of an entry ID, and no time of a record.
-        least_ms = self.log.bias
+        # On a dense topic, times up to that of the last entry ID may be those of entry IDs, and so no times.
+        least_ms = before[-1].id[0] + 1 if before and self.log.bias else 0
         if (
             before
             and self.newest_deleted_ms < cutoff_ms

@@ -63,6 +63,15 @@ def test_an_offset_beyond_the_log_end_has_no_lag_whatever_comes_before_it() -> N
         assert progress.position is not None
         assert progress.ordinal(progress.position, ends) == ends.end_ordinal
     assert progress.must_be_read(ENDS._replace(log_end=1_001))
+    # The records in between are not counted yet.
+    assert progress.near(ENDS.edition) == Known(1_000, ends.end_ordinal)
+
+
+def test_records_up_to_an_offset_beyond_the_former_log_end_are_counted() -> None:
+    progress = Progress(195)
+    assert not progress.must_be_read(ENDS)
+    assert progress.must_be_read(ENDS._replace(log_end=200, end_ordinal=24))
+    assert progress.near(ENDS.edition) == Known(ENDS.log_end, ENDS.end_ordinal)
 
 
 def test_a_trim_moves_the_ordinal_with_the_log_start() -> None:
