@@ -8,13 +8,13 @@ import syslog
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from confluent_kafka import OFFSET_STORED, Consumer, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_STORED, Consumer, KafkaException, TopicPartition
 
 from tests.robustness.clients import record_of
 from tests.robustness.dice import Dice
 from tests.robustness.history import Assign, Commit, Place, Poll, Truncated
 from tests.robustness.load.producers import Abandoned, Consumed, Session
-from tests.robustness.load.worker import LIBRDKAFKA, Worker, as_partitions
+from tests.robustness.load.worker import LIBRDKAFKA, REQUEST_TIMEOUT_S, Worker, as_partitions
 from tests.robustness.plan import ProducerPlan
 
 if TYPE_CHECKING:
@@ -123,6 +123,11 @@ class Member:
 
     def _go_back(self) -> None:
         """Read on after the last record that was read."""
+        asked = [TopicPartition(*each) for each, offset in self._skipped.items() if offset == OFFSET_STORED]
+        # The client refuses to seek to OFFSET_STORED.
+        for each in self.client.committed(asked, REQUEST_TIMEOUT_S) if asked else ():
+            offset = each.offset if each.offset >= 0 else OFFSET_BEGINNING
+            self._skipped[each.topic, each.partition] = offset
         for (topic, partition), offset in self._skipped.items():
             self.client.seek(TopicPartition(topic, partition, offset))
         self._skipped.clear()
