@@ -8,6 +8,7 @@ from typing import Any
 TOPIC = "some.topic"
 # Nearly the largest number of elements that a request may have.
 MANY = 95_000
+_PARTITIONS = [{"partition_index": number} for number in range(MANY)]
 
 
 def name_of(number: int) -> str:
@@ -25,9 +26,8 @@ def commit_of(partitions: Any) -> dict[str, Any]:
 
 
 def fetch_of(partitions: Any) -> dict[str, Any]:
-    fetched = [
-        {"partition": index, "partition_max_bytes": 2**20, "current_leader_epoch": -1} for index in partitions
-    ]
+    limits = {"partition_max_bytes": 2**20, "current_leader_epoch": -1}
+    fetched = [{"partition": index, **limits} for index in partitions]
     return {"topic": TOPIC, "partitions": fetched}
 
 
@@ -488,7 +488,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "response_partition_limit": 2_000,
         },
     ),
-    "DescribeQuorum": (
+    "DescribeQuorum": ("DescribeQuorum", {"topics": [{"topic_name": TOPIC, "partitions": _PARTITIONS}]}),
+    "DescribeQuorum: one partition": (
         "DescribeQuorum",
         {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}] * MANY}]},
     ),

@@ -170,7 +170,7 @@ def test_a_deleted_key_does_not_come_back_with_a_pending_batch(bench: Bench, sam
         compact(bench, log, now_ms=NOW_MS + days * DAY_MS)
         assert dict(contents(bench, log).values()).get(b"a") is None
     left = [key for key, _ in contents(bench, log).values()]
-    assert left == [b"b", b"a", b"c"] if same_batch else [b"b"]
+    assert left == ([b"b", b"a", b"c"] if same_batch else [b"b"])
 
 
 def test_a_pending_batch_stays_whole_after_many_pending_entries_that_are_gone(bench: Bench) -> None:
