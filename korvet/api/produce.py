@@ -139,7 +139,7 @@ class _Produce(msgspec.Struct, eq=False):
     _resume_client: Callable[[], None] | None = None
     """Makes the connection take requests again. None if it was not held back."""
     _unnamed: int = MOST_NAMED
-    """How many more bad records the response may name: a header of 61 bytes may claim 1,000 of them."""
+    """How many bad records the next refusal may name: a batch of 61 bytes may claim 1,000 of them."""
 
     def start(self) -> None:
         """Begin all appends, in the order of the request."""
@@ -198,7 +198,7 @@ class _Produce(msgspec.Struct, eq=False):
     def _unpack_at_once(self, append: _PartitionAppend, place: Place, header: BatchHeader) -> bool:
         """Whether a compressed batch was decompressed now. Raises BatchError and Refused."""
         assert append.records is not None
-        check_newest(header, place.policy, self._now_ms(), max(self._unnamed, 1))
+        check_newest(header, place.policy, self._now_ms(), self._unnamed)
         most_bytes = place.policy.max_decompressed_message_bytes
         append.unpacked = self._context.services.unpacking.at_once(append.records, header, most_bytes)
         return append.unpacked is not None
@@ -320,7 +320,7 @@ class _Produce(msgspec.Struct, eq=False):
         return wait_ms
 
     def _check_records(self, policy: TopicPolicy, received: ReceivedBatch, summary: Summary) -> None:
-        check_records(policy, received, summary, self._now_ms(), max(self._unnamed, 1))
+        check_records(policy, received, summary, self._now_ms(), self._unnamed)
 
     def _in_transaction(self, reply: Any, append: _PartitionAppend) -> None:
         """The transaction coordinator has replied: append the batch, or refuse it."""
@@ -397,7 +397,7 @@ class _Produce(msgspec.Struct, eq=False):
             # The batch before this one may have failed when this one was already on its way, or waited.
             refusal = self._after_refused(append) or refusal
         append.refuse(refusal)
-        self._unnamed -= len(append.record_errors)
+        self._unnamed = max(self._unnamed - len(append.record_errors), 1)
         if append.error in SENT_AGAIN:
             self._note_refused(append)
         self._context.failed(append.error, None if self._context.trace is None else self._topic_of(append))

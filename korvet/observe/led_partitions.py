@@ -128,7 +128,7 @@ class LogSizes:
         return dict(zip(texts, sizes, strict=True))
 
     def collect(self) -> Iterator[Samples]:
-        """See Collector. Of partitions that the broker leads now: some may have gone since the last look."""
+        """See Collector. Leaves out partitions that the broker has ceased to lead since the last look."""
         sizes, led = self._sizes, self._led.look()
         rows = ((text, sizes[text]) for each in led for text in each.texts if text in sizes)
         yield Samples(brokers.LOG_SIZE, rows)

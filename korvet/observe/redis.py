@@ -53,7 +53,7 @@ def collect_servers(router: Router) -> Iterator[Samples]:
     known = [(server, server.replication) for server in servers if server.replication is not None]
     yield Samples(redis.REPLICAS, [(texts[server], found.attached) for server, found in known])
     yield Samples(redis.IN_SYNC, [(texts[server], found.in_sync) for server, found in known])
-    # Of several replicas behind one address, the worst.
+    # If several replicas have one address, the worst one counts.
     lag_bytes: dict[str, int] = {}
     lag_s: dict[str, int] = {}
     for server, found in known:

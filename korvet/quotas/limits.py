@@ -101,7 +101,7 @@ class Limits:
 
 
 def _canonical(address: str | None) -> str | None:
-    """An address as sockets report it: 2001:DB8:0::1 is 2001:db8::1."""
+    """The form in which sockets report an address: 2001:DB8:0::1 is 2001:db8::1."""
     return None if address is None else str(ip_address(address))
 
 

@@ -114,7 +114,7 @@ def _address(pattern: str) -> Callable[[str], bool]:
     if "/" in pattern:
         return _network(pattern)
     try:
-        # As sockets report it: 2001:DB8:0::1 is 2001:db8::1.
+        # Sockets report an IPv6 address in its shortest form: 2001:DB8:0::1 is 2001:db8::1.
         return _glob(str(ip_address(pattern)))
     except ValueError:
         return _glob(pattern)

@@ -28,8 +28,8 @@ MAX_ITERATIONS: Final = 16384
 _NONCE_BYTES: Final = 24
 SALT_BYTES: Final = 24
 
-# No groups are repeated: strangers send half a megabyte, and each repetition takes time and a hundred bytes.
-# `_match`, `_plain_name` and `_decoded` check the rest.
+# No group is repeated: each repetition takes time and a hundred bytes, and any client may send half a
+# megabyte. `_match`, `_plain_name` and `_decoded` check the rest.
 _NAME: Final = r"[^\x00,]+"
 _PRINTABLE: Final = r"[\x21-\x2b\x2d-\x7e]+"
 _BASE64: Final = r"[a-zA-Z0-9/+]*={0,2}"

@@ -98,8 +98,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
         markers_ms: int = 0,
     ) -> Checkpoint:
         """The checkpoint after a compaction up to `dirty_from`."""
-        # Of the passes that are old enough only the newest matters. Tombstones from `swept_to` on that had to
-        # stay count as new.
+        # Only the newest of the passes that are old enough matters. Due tombstones from `swept_to` on stay,
+        # and count as new.
         old = [one for one in self.passes if one[1] + delete_retention_ms <= now_ms and one[0] <= swept_to]
         young = [one for one in self.passes if one[1] + delete_retention_ms > now_ms]
         passes = [*old[-1:], *young]
