@@ -10,6 +10,7 @@ machine changes from one run to the next.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import platform
@@ -34,6 +35,7 @@ from korvet.records import kernel
 from korvet.storage.module import find_module
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
     from benchmarks.rig.measuring import Row
@@ -114,12 +116,12 @@ def korvets(
     return store, korvet.cluster, plain.cluster
 
 
-def started_kafka(stack: contextlib.ExitStack, say: Console, *, quick: bool) -> Kafka | None:
-    """Start Apache Kafka. Returns None if it can't run here."""
+def started_kafka(stack: contextlib.ExitStack, note: Callable[[str], None], *, quick: bool) -> Kafka | None:
+    """Start Apache Kafka. If it can't run here, prints the reason and returns None."""
     try:
         return stack.enter_context(contextlib.closing(Kafka(1) if quick else Kafka()))
     except KafkaMissing as reason:
-        say.print(f"without Apache Kafka: {reason}", markup=False)
+        note(f"without Apache Kafka: {reason}")
         return None
 
 
@@ -164,13 +166,15 @@ def main(
 
     allow_open_files()
     say = Console(stderr=True)
+    note = functools.partial(say.print, markup=False)
     if quick:
         seconds, repeat = min(seconds, 0.5), 1
     with contextlib.ExitStack() as stack:
         store, korvet, plain = korvets(stack, server, profile)
-        reference = started_kafka(stack, say, quick=quick) if kafka else None
+        reference = started_kafka(stack, note, quick=quick) if kafka else None
         scale = 0.1 if quick else 1.0
-        rows = measure(names, Rig(store, korvet, plain, reference, seconds, repeat, scale, wanted), say)
+        rig = Rig(store, korvet, plain, reference, seconds, repeat, scale, wanted, note)
+        rows = measure(names, rig, say)
         about = machine(store)
     compared = list(reached(goals, rows))
     write_json(path, rows, compared, about)

@@ -14,7 +14,6 @@ from benchmarks.cases.fetch import filled_topic, suffix
 from benchmarks.cases.produce import RECORDS_PER_SECOND
 from benchmarks.rig.measuring import KORVET, Sample
 from benchmarks.rig.records import LAYOUTS, Shape
-from korvet.spark.session.jars import JarsMissing, find_jars
 from korvet.spark.session.session import build_session
 
 if TYPE_CHECKING:
@@ -33,10 +32,7 @@ BY_SOURCE, BY_CONNECTOR = "by the source", "by the connector"
 
 def measure(rig: Rig) -> Iterator[Row]:
     """Measure rows per second, for both layouts."""
-    try:
-        jars = find_jars()
-    except JarsMissing:
-        jars = []
+    jars = rig.connector_jars()
     spark = build_session("korvet benchmark", "local[1]", jars=jars, conf={"spark.driver.memory": "1g"})
     try:
         with rig.clusters_reading() as clusters:

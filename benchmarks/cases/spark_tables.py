@@ -26,7 +26,6 @@ from korvet.offsets.packing import entry_id
 from korvet.offsets.partition import partition_for
 from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
 from korvet.spark.export.tables import batch_table
-from korvet.spark.session.jars import JarsMissing, find_jars
 from korvet.spark.session.session import build_session
 from korvet.spark.source.address import Address
 from korvet.spark.source.topics import OFFSETS_TOPIC
@@ -69,11 +68,8 @@ GOALS = tuple(Goal(title(table), RATE, CONNECTOR, 2.0) for table in TABLES)
 
 def measure(rig: Rig) -> Iterator[Row]:
     """Measure the commits per second of each table; nothing without Kafka or the connector."""
-    try:
-        jars = find_jars()
-    except JarsMissing:
-        return
-    if rig.kafka is None:
+    jars = rig.connector_jars()
+    if not jars or rig.kafka is None:
         return
     # Its `__consumer_offsets` has only the records of this benchmark.
     with contextlib.closing(Kafka(WARM_UP_STEPS)) as kafka:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from benchmarks.rig.measuring import KORVET, Row, Sample, interleaved
 from benchmarks.rig.records import LAYOUTS
 from benchmarks.rig.servers import Korvet
+from korvet.spark.session.jars import JarsMissing, find_jars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     from benchmarks.rig.kafka import Kafka
     from benchmarks.rig.servers import Cluster, Store
@@ -26,7 +28,7 @@ class Rig:
     """`plain`: a korvet on a Redis without the server module, None if the module is not built.
 
     `seconds`: length of one measurement; `repeat`: rounds; `scale`: 1, or less for a quick run; `wanted`:
-    whether a benchmark of this name is measured.
+    whether a benchmark of this name is measured; `note`: prints what cannot be measured here, and why.
     """
 
     store: Store
@@ -37,6 +39,15 @@ class Rig:
     repeat: int
     scale: float
     wanted: Callable[[str], bool]
+    note: Callable[[str], None]
+
+    def connector_jars(self) -> list[Path]:
+        """Returns the jars of Spark's Kafka connector. Without them, prints the reason and returns none."""
+        try:
+            return find_jars()
+        except JarsMissing as reason:
+            self.note(f"without the official connector: {reason}")
+            return []
 
     def clusters(self) -> dict[str, Cluster]:
         """Every broker to measure, by the name of its side."""
