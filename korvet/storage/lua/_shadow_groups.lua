@@ -52,11 +52,11 @@ local function same_names(left, right)
   return true
 end
 
--- Gives the shadow's group the position and the consumers of the log's group; creates it unless it `exists`.  `more`
--- entries than the log ever had count as read, so the lag of a group that has read all is 0.
-local function copy_group(stream, shadow_stream, group, exists, more)
+-- Gives the shadow's group the position and the consumers of the log's group; creates it unless it `exists`.  `read`
+-- entries count as read (-1: unknown), not more than the shadow counts as ever added: newer Redis lowers a higher
+-- number, and loads no snapshot that has one.
+local function copy_group(stream, shadow_stream, group, exists, read)
   local name, last_id = group.name, group['last-delivered-id']
-  local read = group['entries-read'] and group['entries-read'] + more or -1
   redis.call('XGROUP', exists and 'SETID' or 'CREATE', shadow_stream, name, last_id, 'ENTRIESREAD', read)
   local wanted, existing = consumers_of(stream, name), consumers_of(shadow_stream, name)
   if same_names(wanted, existing) then
@@ -129,13 +129,14 @@ local function pending_summary(stream, group)
   return table.concat(words, ' ')
 end
 
--- Gives the shadow all groups as they are now; copy_pending did most of the work before.
+-- Gives the shadow, which has its final counters, all groups as they are now; copy_pending did most of the work before.
+-- `more` entries than the log ever had count as read, so the lag of a group that has read all is 0.
 local function copy_groups(stream, shadow_stream, more)
   local groups, copies = groups_of(stream), groups_of(shadow_stream)
   local wanted, existing = names_of(groups), names_of(copies)
   for _, group in ipairs(groups) do
-    local name = group.name
-    copy_group(stream, shadow_stream, group, existing[name], more)
+    local name, read = group.name, group['entries-read']
+    copy_group(stream, shadow_stream, group, existing[name], read and read + more or -1)
     if pending_summary(stream, name) ~= pending_summary(shadow_stream, name) then
       local from = '-'
       repeat

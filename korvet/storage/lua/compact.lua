@@ -70,7 +70,7 @@ local function copy_pending_page(keys, args)
   local existing = names_of(groups_of(shadow.stream))
   for _, group in ipairs(groups_of(keys[1])) do
     if group.name == args[5] then
-      copy_group(keys[1], shadow.stream, group, existing[group.name], shadow.more)
+      copy_group(keys[1], shadow.stream, group, existing[group.name], -1)
       return copy_pending(keys[1], shadow.stream, args[5], args[6]) or ''
     end
   end
@@ -176,10 +176,10 @@ local function swap_in(keys, args)
     return { 'delivered' }
   end
 
-  copy_groups(log.stream, shadow.stream, shadow.more)
   local deleted_id = id_less(info.deleted_id, shadow.deleted_id) and shadow.deleted_id or info.deleted_id
   local added = info.added + shadow.more
   redis.call('XSETID', shadow.stream, info.last_id, 'ENTRIESADDED', added, 'MAXDELETEDID', deleted_id)
+  copy_groups(log.stream, shadow.stream, shadow.more)
   take_over_counts(log, shadow)
   remember(log.meta, args[6], args[8])
   rename_shadow(log, shadow, keys[7], keys[8])
