@@ -352,6 +352,22 @@ def test_the_next_leader_knows_what_readers_have_seen(pair: tuple[Server, Server
     asyncio.run(work())
 
 
+def test_records_are_released_while_memory_is_full(pair: tuple[Server, Server], prefix: str) -> None:
+    async def work() -> None:
+        async with opened(pair[0], prefix, Level()) as log:
+            end = (await append_own(log, batch(b"1"))).base_offset + 1
+        pair[0].client.config_set("maxmemory", 1)
+        store = await Store.open(pair[0].url, Keyspace(prefix), level=ONE_REPLICA)
+        try:
+            log = store.logs.get(store.catalogue.topics["t"], 0)
+            assert (await read_log(log, 0, 1 << 20)).record_count == 1
+            assert log.high_watermark == end
+        finally:
+            await store.close()
+
+    asyncio.run(work())
+
+
 @pytest.mark.parametrize("note", ["own", "beyond the log end", "of an earlier leader", "of another topic"])
 def test_a_noted_watermark_is_one_of_this_log(pair: tuple[Server, Server], prefix: str, note: str) -> None:
     """Its broker may send it when the log has lost the records, or belongs to a new topic of that name."""

@@ -21,12 +21,14 @@ from korvet.storage.errors import (
     HistoryChanged,
     LinkLost,
     NotEnoughReplicas,
+    OutOfMemory,
     SlotUnavailable,
     StorageError,
     domain_error,
 )
 from korvet.storage.link.calls import answer, parse_replies
 from korvet.storage.link.counts import BARRIER_WAITS
+from korvet.storage.link.functions import named
 from korvet.storage.link.redis_link import RedisLink
 
 if TYPE_CHECKING:
@@ -121,8 +123,18 @@ class Barrier:
             return
         self._round, self._gathered = self._gathered, []
         self._written = self._round[0].key
-        write = pack_command("SET", self._written, "", "EX", _KEY_S)
-        self._send([write, self._wait_command()], 2)
+        self._write(pack_command("SET", self._written, "", "EX", _KEY_S), self._unset)
+
+    def _unset(self, error: StorageError) -> None:
+        """SET was refused, or the connection broke. A server whose memory is full takes the function."""
+        if isinstance(error, OutOfMemory):
+            call = pack_command("FCALL", named("korvet_write_for_wait"), 1, self._written, _KEY_S)
+            self._write(call, self._unsent)
+        else:
+            self._unsent(error)
+
+    def _write(self, write: bytes, unsent: Callable[[StorageError], None]) -> None:
+        self._send([write, self._wait_command()], 2, unsent)
 
     def _came_up(self) -> None:
         if self._round is None:
@@ -134,12 +146,12 @@ class Barrier:
             return pack_command("WAITAOF", 1, level.replicas, _WAIT_MS)
         return pack_command("WAIT", level.replicas, _WAIT_MS)
 
-    def _send(self, payload: Payload, replies: int) -> None:
+    def _send(self, payload: Payload, replies: int, unsent: Callable[[StorageError], None]) -> None:
         assert self._link is not None
 
         def arrived(reply: memoryview | StorageError) -> None:
             if isinstance(reply, StorageError):
-                self._unsent(domain_error(reply))
+                unsent(domain_error(reply))
                 return
             self._waited(parse_replies(reply, replies)[-1])
 
@@ -158,7 +170,7 @@ class Barrier:
         if shortage is None:
             # Enough replicas follow, and one of them is late: WAIT counts the acknowledgements of the same
             # write again.
-            self._send(self._wait_command(), 1)
+            self._send(self._wait_command(), 1, self._unsent)
         else:
             self._end(shortage)
 

@@ -27,3 +27,18 @@ redis.register_function({
   callback = note_watermark,
   flags = { 'allow-oom' },
 })
+
+-- KEYS: a string.  ARGV: seconds until it expires.
+-- A write for WAIT that a server also takes while its memory is full, unlike SET.  Returns OK.
+local function write_for_wait(keys, args)
+  if #keys ~= 1 or #args ~= 1 then
+    return redis.error_reply('ERR korvet_write_for_wait: malformed arguments')
+  end
+  return redis.call('SET', keys[1], '', 'EX', args[1])
+end
+
+redis.register_function({
+  function_name = 'korvet_write_for_wait' .. RELEASE,
+  callback = write_for_wait,
+  flags = { 'allow-oom' },
+})
