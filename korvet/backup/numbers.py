@@ -11,13 +11,11 @@ from korvet.backup.connection import Connection
 from korvet.backup.errors import BackupError
 from korvet.backup.manifest import Manifest
 from korvet.storage.fields import counter_of, pairs_of
-from korvet.storage.keys import Keyspace
+from korvet.storage.keys import Keyspace, literal_pattern
 from korvet.storage.producer_ids import FIRST_ID
 from korvet.storage.versions import is_known_format
 
 _CLUSTER_KEY: Final = re.compile(rb"\{([^{}\s]{1,100})\}:cluster")
-# Characters with a meaning in a pattern of SCAN.
-_SPECIAL: Final = re.compile(r"[\\*?\[]")
 # Limits the versions of the assignment (leader epochs) that a keyspace can have got since a backup: at once,
 # because servers and brokers kept restarting, and for each second in the mean.
 _VERSIONS_AT_ONCE: Final = 1 << 22
@@ -91,8 +89,7 @@ def raise_numbers(connection: Connection, found: Found, created_ms: int, earlier
     connection.call("DEL", keys.brokers)
     # The next leader of each partition notes that former leader epochs end at the restored log end, even if
     # the server has the same history as before: see korvet_claim.
-    literal = _SPECIAL.sub(r"\\\g<0>", found.prefix)
-    for meta in _scan(connection, f"{{{literal}:*}}:meta"):
+    for meta in _scan(connection, f"{{{literal_pattern(found.prefix)}:*}}:meta"):
         connection.call("HDEL", meta, "history")
 
 

@@ -24,7 +24,7 @@ from korvet.config.live import LiveConfig
 from korvet.config.loading import load
 from korvet.embedded.binary import OLDEST_VERSION, version_text
 from korvet.embedded.writer import read_writer
-from korvet.offsets.packing import AddressError, offset_of
+from korvet.offsets.packing import SEQUENCE_BITS, AddressError, id_parts, offset_of
 from korvet.storage.brokers.lease import parse_entry
 from korvet.storage.catalogue import parse_topic, without_bad_configs
 from korvet.storage.durability import Setup
@@ -43,7 +43,7 @@ from korvet.storage.findings import (
     module_findings,
     transaction_findings,
 )
-from korvet.storage.keys import Keyspace
+from korvet.storage.keys import Keyspace, literal_pattern
 from korvet.storage.link import server_facts
 from korvet.storage.link.address import RedisAddress, SentinelAddress, parse_target
 from korvet.storage.link.functions import library_name
@@ -54,6 +54,7 @@ from korvet.storage.link.sentinel import inspect, servers_of
 from korvet.storage.link.slots import SLOTS, NodeAddress, parse_slots
 from korvet.storage.log.entries import is_damaged, record_count
 from korvet.storage.log.transactions import parse_open, parse_producer
+from korvet.storage.log.values import LAST_OFFSET
 from korvet.storage.shared_configs import parse_broker_config, parsers_of
 from korvet.storage.topic import Topic
 from korvet.storage.versions import format_problem
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from korvet.storage.link.server_facts import ServerFacts
 
 _PAGE = 1_000
+_LAST_MS = LAST_OFFSET >> SEQUENCE_BITS
 # Entries of the first page: few, because they may be large.
 _FIRST_PAGE = 32
 _PAGE_BYTES = 4 << 20
@@ -245,7 +247,7 @@ def _setup(servers: "Sequence[redis.Redis]", keyspace: str, url: str, *, embedde
     hashes: dict[bytes, dict[bytes, bytes]] = {}
     for client in servers:
         # In a cluster, one server has the keys.
-        for key in client.scan_iter(match=f"{{{keyspace}}}:*", count=_PAGE, _type="hash"):
+        for key in client.scan_iter(match=_shared(keyspace), count=_PAGE, _type="hash"):
             if key in (keys.topics, keys.broker_configs):
                 hashes[key] = cast("dict[bytes, bytes]", client.hgetall(key))
     file = os.environ.get("KORVET_CONFIG")
@@ -254,6 +256,11 @@ def _setup(servers: "Sequence[redis.Redis]", keyspace: str, url: str, *, embedde
     live.take({name: value for broker, name, value in configs if not broker}, {})
     topics, _ = read_fields(hashes.get(keys.topics, {}).items(), parse_topic)
     return setup_of(topics, default_level(live.now), url, embedded=embedded)
+
+
+def _shared(keyspace: str) -> str:
+    """The pattern of the keys that brokers share."""
+    return f"{{{literal_pattern(keyspace)}}}:*"
 
 
 def _keys(keyspace: str) -> Keyspace:
@@ -299,7 +306,7 @@ def check_shared(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[Fi
     holders = {
         key: client
         for client in servers
-        for key in client.scan_iter(match=f"{{{keyspace}}}:*", count=_PAGE, _type="hash")
+        for key in client.scan_iter(match=_shared(keyspace), count=_PAGE, _type="hash")
     }
     hashes: dict[bytes, Any] = {key: client.hgetall(key) for key, client in holders.items()}
     if len(servers) == 1 and servers[0].exists(keys.restoring):
@@ -345,7 +352,7 @@ def _identity(cluster: Mapping[bytes, bytes], topics: Mapping[bytes, bytes], key
 
 def check_entries(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[Finding]:
     """Check for entries that Kafka clients can't read: entries without an offset, because native writers
-    added more than 1,024 in one millisecond, and damaged record batches.
+    added more than 1,024 in one millisecond, or with an ID of the far future; and damaged record batches.
     """
     holders = _streams(servers, keyspace)
     streams = sorted(holders)
@@ -386,7 +393,9 @@ class _Entries:
             flat = [part for pair in fields.items() for part in pair]
             self.records += record_count(entry_id, flat, self._bias)
             try:
-                if is_damaged(flat, offset_of(entry_id, self._bias)):
+                if id_parts(entry_id)[0] > _LAST_MS:
+                    self._note("are beyond the last offset, so no record can follow", entry_id)
+                elif is_damaged(flat, offset_of(entry_id, self._bias)):
                     self._note("are damaged record batches (wrong CRC, length or place)", entry_id)
             except AddressError:
                 self._note("have no offset", entry_id)
@@ -396,6 +405,8 @@ class _Entries:
         try:
             offset = offset_of(entry_id, self._bias)
         except AddressError:
+            offset = LAST_OFFSET + 1
+        if offset > LAST_OFFSET:
             return ""
         _, topic, partition = stream.decode(errors="replace").rsplit(":", 2)
         return f": topic {topic}, partition {partition}, offset {offset}"
@@ -432,11 +443,13 @@ def _open_transactions(servers: "Sequence[redis.Redis]", keyspace: str) -> Itera
 
 
 def _streams(servers: "Sequence[redis.Redis]", keyspace: str) -> "dict[bytes, redis.Redis]":
-    """Returns the streams of a keyspace, with the client that reaches each."""
+    """Returns the streams of a keyspace's partitions, with the client that reaches each."""
+    keys, pattern = _keys(keyspace), f"{literal_pattern(keyspace)}:*"
     return {
         stream: client
         for client in servers
-        for stream in client.scan_iter(match=f"{keyspace}:*", count=_PAGE, _type="stream")
+        for stream in client.scan_iter(match=pattern, count=_PAGE, _type="stream")
+        if keys.is_stream(stream)
     }
 
 

@@ -15,11 +15,18 @@ MAX_NAME_LENGTH: Final = 249
 """Limits the characters of a topic's name, in Kafka."""
 _TOPIC_NAME: Final = re.compile(rf"[a-zA-Z0-9._-]{{1,{MAX_NAME_LENGTH}}}")
 _PREFIX: Final = re.compile(r"[^{}\s\x00-\x1f]{1,100}")
+# Characters with a meaning in a pattern of SCAN.
+_SPECIAL: Final = re.compile(r"[\\*?\[]")
 
 
 def is_topic_name(name: str) -> bool:
     """Whether Kafka accepts the name for a topic."""
     return _TOPIC_NAME.fullmatch(name) is not None
+
+
+def literal_pattern(text: str) -> str:
+    """The pattern of SCAN that only this text matches."""
+    return _SPECIAL.sub(r"\\\g<0>", text)
 
 
 class Keyspace:
@@ -75,6 +82,12 @@ class Keyspace:
     def stream(self, topic: str, partition: int) -> bytes:
         """The log itself. Its plain name is easy to use for Redis applications."""
         return self._partition(topic, partition).encode()
+
+    def is_stream(self, key: bytes) -> bool:
+        """Whether a key is the log of a partition, of whatever topic."""
+        prefix, _, partition = key.decode(errors="replace").rpartition(":")
+        start = f"{self.prefix}:"
+        return prefix.startswith(start) and is_topic_name(prefix[len(start) :]) and partition.isdecimal()
 
     def index(self, topic: str, partition: int) -> bytes:
         """Sorted set: offset -> number of records before it."""

@@ -21,7 +21,7 @@ from korvet.storage.errors import (
 from korvet.storage.link.calls import parse_reply
 from korvet.storage.link.functions import named
 from korvet.storage.log.entries import empty_batch
-from korvet.storage.log.values import Fetched
+from korvet.storage.log.values import LAST_OFFSET, Fetched
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,8 +38,7 @@ _MOST_ENTRIES: Final = 8192
 _FEW_ENTRIES: Final = 64
 # The size of a reply in the worst case; beyond it the index is asked first.
 _LARGEST_REPLY_BYTES: Final = 32 << 20
-# The entry ID of offset 2^53 - 1, the last one that a double holds exactly.
-_LAST_ID: Final = entry_id((1 << 53) - 1)
+_LAST_ID: Final = entry_id(LAST_OFFSET)
 # Damaged batches of one log that are logged; further ones need no lines of their own.
 _MOST_DAMAGED_LOGGED: Final = 1_000
 

@@ -1,0 +1,44 @@
+"""`korvet doctor` looks at the partitions of one keyspace, and names entries that no client can read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from korvet.cli.doctor import check_entries, check_shared
+
+if TYPE_CHECKING:
+    from tests.storage.conftest import Server
+
+
+def test_only_partitions_of_the_keyspace_are_looked_at(server: Server, prefix: str) -> None:
+    client = server.client
+    client.xadd(f"{prefix}:orders:0", {"a": "b"}, id="1-1")
+    # Streams of an application, and of another keyspace.
+    for name in (f"{prefix}:alerts", f"{prefix}:alerts:new", f"{prefix}:b:orders:0", f"{prefix}b:orders:0"):
+        client.xadd(name, {"a": "b"}, id="1-5000")
+    (found,) = check_entries([client], prefix)
+    assert (found.state, found.text) == ("ok", "1 in 1 streams, all with an offset")
+
+
+def test_a_keyspace_whose_name_is_a_pattern(server: Server, prefix: str) -> None:
+    client, keyspace = server.client, f"{prefix}[ab]*"
+    client.hset(f"{{{keyspace}}}:cluster", "id", "cluster")
+    client.xadd(f"{keyspace}:orders:0", {"a": "b"}, id="1-1")
+    client.xadd(f"{prefix}a:orders:0", {"a": "b"}, id="1-1")
+    assert [found.text for found in check_entries([client], keyspace)] == [
+        "1 in 1 streams, all with an offset"
+    ]
+    identity = next(found for found in check_shared([client], keyspace) if found.subject == "keyspace")
+    assert (identity.state, identity.text) == ("ok", "cluster id cluster, 0 topics")
+
+
+def test_entries_beyond_the_last_offset(server: Server, prefix: str) -> None:
+    stream = f"{prefix}:orders:0"
+    # The last ms that has offsets, and an ID in microseconds.
+    ids = [f"{2**43 - 1}-1023", "1790000000000000-0", f"{2**64 - 1}-5"]
+    for each in ids:
+        server.client.xadd(stream, {"a": "b"}, id=each)
+    (found,) = check_entries([server.client], prefix)
+    assert (found.subject, found.state) == (stream, "fault")
+    what = "are beyond the last offset, so no record can follow"
+    assert found.text == f"2 of 3 entries {what}, the first is {ids[1]}"
