@@ -117,7 +117,7 @@ def test_an_entry_holds_the_batch_as_it_was_sent(bench: Bench, assignment: str, 
 def test_one_call_per_batch(bench: Bench) -> None:
     log = batched(bench)
     bench.run(append(log, batch(pairs(b"first"))))
-    commands = ("fcall", "xadd", "rename")
+    commands = ("fcall", "xadd", "renamenx")
     before = [calls_of(bench.client, command) for command in commands]
     for _ in range(10):
         bench.run(append(log, batch(pairs(*[b"v"] * 100))))

@@ -27,8 +27,10 @@ from korvet.storage.errors import (
     TopicGone,
     WrongType,
 )
+from korvet.storage.keys import Keyspace
 from korvet.storage.link.functions import library_source, named
 from korvet.storage.log.values import Appended, ReceivedBatch
+from korvet.storage.store import Store
 from tests.storage.batches import decode, produce
 from tests.storage.conftest import Bench, Server, calls_of
 from tests.storage.proxy import proxied_store, until
@@ -103,7 +105,7 @@ def values_of(client: Any, stream: bytes) -> list[bytes]:
 
 def renames(client: Any) -> int:
     """The number of gates opened so far."""
-    return calls_of(client, "rename")
+    return calls_of(client, "renamenx") // 2
 
 
 def gate_of(bench: Bench) -> bytes:
@@ -873,3 +875,31 @@ def test_what_a_file_and_a_replica_make_of_it(new_server: Callable[..., Server],
     assert bench.client.hgetall(log.meta) == meta
     assert bench.client.exists(gate_of(bench)) == 0
     bench.close()
+
+
+@pytest.mark.parametrize("command", ["rename", "renamenx", "exists", "xlen"])
+def test_rights_that_are_taken_away_hide_no_records(
+    new_server: Callable[..., Server], prefix: str, command: str
+) -> None:
+    port = free_port()
+    server = new_server("--port", str(port))
+    rights = {"enabled": True, "reset": True, "passwords": ["+p"], "keys": ["*"], "categories": ["+@all"]}
+    server.client.acl_setuser("u", **rights)
+
+    async def work() -> None:
+        store = await Store.open(f"redis://u:p@127.0.0.1:{port}", Keyspace(prefix))
+        try:
+            log = store.logs.get(await store.catalogue.create("t", 1), 0)
+            first = await produced(log, b"1")
+            server.client.acl_setuser("u", **rights, commands=[f"-{command}"])
+            (outcome,) = await all_outcomes(log, [(b"2", b"3", b"4")])
+            there = [b"1"] if isinstance(outcome, StorageError) else [b"1", b"2", b"3", b"4"]
+            assert values_of(server.client, log.stream) == there
+            server.client.acl_setuser("u", **rights)
+            await produced(log, b"5")
+            fetched = await read_log(log, first.base_offset, 1 << 20)
+            assert [record.value for record in decode(fetched.data)] == [*there, b"5"]
+        finally:
+            await store.close()
+
+    asyncio.run(work())

@@ -169,11 +169,11 @@ def fields_of(log: PartitionLog, client: Any, with_times: bool) -> list[tuple[di
 
 
 def test_small_batches_share_a_guard_with_large_ones(bench: Bench, log: PartitionLog) -> None:
-    before, opened = adds(bench.client), calls_of(bench.client, "rename")
+    before, opened = adds(bench.client), calls_of(bench.client, "renamenx")
     batches = [values(b"%d-" % number, 1 + number % 6) for number in range(30)]
     offsets = bench.run(appended(log, batches, followed=True))
     assert adds(bench.client) == before + sum(len(batch) >= FEWEST for batch in batches)
-    assert calls_of(bench.client, "rename") == opened + 1
+    assert calls_of(bench.client, "renamenx") == opened + 2
     assert [after - base for base, after in itertools.pairwise(offsets)] == [
         len(batch) for batch in batches[:-1]
     ]

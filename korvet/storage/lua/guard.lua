@@ -96,7 +96,8 @@ local function guard(keys, args)
     local added = redis.pcall('XADD', log.stream, args[5], unpack(args, FIELDS))
     return added.err and added or finish()
   end
-  redis.call('RENAME', log.stream, gate)
+  -- The command of korvet_seal: only a user who may close the gate opens it.
+  redis.call('RENAMENX', log.stream, gate)
   opened = { gate = gate, last_id = log.info.last_id, length = log.info.length + entries, finish = finish }
   return redis.status_reply('OK')
 end
