@@ -91,6 +91,8 @@ class RedisLink(Caller):
         """What the server reported when the link came up (INFO replication), or after its history got
         another id; nothing if that is forbidden.
         """
+        self.transacts = True
+        """Whether the user may run MULTI and EXEC, as far as is known."""
         self._heard_s = steady_s()
         self.on_up: Callable[[], None] | None = None
         """Called each time the link accepts commands again after it was lost."""
@@ -266,8 +268,9 @@ class RedisLink(Caller):
             commands.append(("SELECT", address.database))
         commands.append(("PING",))
         commands.append(("INFO", "replication"))
+        commands += [("MULTI",), ("EXEC",)]
         replies = [ask(connection.send, pack_command(*command)) for command in commands]
-        *greeted, info = await asyncio.gather(*replies, return_exceptions=True)
+        *greeted, info, begun, executed = await asyncio.gather(*replies, return_exceptions=True)
         for reply in greeted:
             # PING returns MISCONF if the server accepts no writes; reads work.
             if isinstance(reply, BaseException) and not isinstance(reply, WritesRefused):
@@ -277,6 +280,7 @@ class RedisLink(Caller):
         if self.primary_only and found.is_replica:
             raise LinkLost("the server is a replica")
         self.replication = found
+        self.transacts = not any(isinstance(reply, BaseException) for reply in (begun, executed))
         # The name only helps operators; a server that does not know the command works as well.
         connection.send(pack_command("CLIENT", "SETNAME", self._name), lambda reply: None)
 

@@ -202,7 +202,7 @@ class Appender:
             in_flight = InFlight.BLOCKED
         if not isinstance(append, ProducedAppend):
             return choose_route(Kind.OWN, in_flight, Guard.OFF), -1
-        if self._rest or not self._layout.guards:
+        if self._rest or not (self._layout.guards and self._state.links.write.transacts):
             return choose_route(Kind.PRODUCED, in_flight, Guard.OFF), -1
         guard, position = self._guard()
         return choose_route(Kind.PRODUCED, in_flight, guard), position

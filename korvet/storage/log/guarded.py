@@ -185,7 +185,8 @@ class GuardedAppends:
         group = self.in_flight[0]
         if isinstance(replies, StorageError):
             if group.gated:
-                # Without MULTI (which the user may not be allowed) each command took effect alone, or none.
+                # Without MULTI, which the user may not run any more, each command took effect alone, or none.
+                self.link.transacts = self.link.transacts and not isinstance(replies, RedisFault)
                 replies = LinkLost(f"Redis did not take a transaction: {replies}")
             self._failed(replies)
             return

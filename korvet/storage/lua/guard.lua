@@ -3,7 +3,8 @@
 -- One entry is an argument of korvet_guard, which adds it.  More entries are added by commands in one MULTI, by an XADD
 -- for each, or by one KORVET.ADD for a whole batch: korvet_guard renames the stream to the *gate*, the key that these
 -- commands use, and korvet_seal renames it back.  If the guard refuses, the gate does not exist and the commands add
--- nothing (XADD by NOMKSTREAM).  MULTI is atomic, so no other client ever sees the gate.
+-- nothing (XADD by NOMKSTREAM).  MULTI is atomic, so no other client ever sees the gate.  For a user who may not run
+-- MULTI, brokers call korvet_append instead: another client could add to the stream's name, and the log would be lost.
 
 -- Where the fields of the only entry begin.
 local FIELDS = 11
