@@ -161,6 +161,31 @@ def test_min_bytes(ask, filled, another):
     assert time.monotonic() - started < 20
 
 
+@pytest.mark.parametrize("isolation", [0, 1])
+def test_min_bytes_that_whole_batches_do_not_reach_within_the_limits(ask, filled, isolation):
+    """The log holds enough, so the fetch does not wait: neither for the limit of the partition or of the
+    response to be filled exactly, nor for more than the whole response may hold.
+    """
+    name, offsets = filled
+    limited = (name, 0, 0, {"partition_max_bytes": 1000})
+    patient = {"wait_ms": 30_000, "isolation_level": isolation}
+    started = time.monotonic()
+    (part,) = fetch(ask, BY_NAME, limited, min_bytes=1000, **patient)
+    assert 1 < len(keys(part)) < 10
+    (part,) = fetch(ask, BY_NAME, (name, 0, 0), min_bytes=1000, max_bytes=1000, **patient)
+    assert 1 < len(keys(part)) < 10
+    (part,) = fetch(ask, BY_NAME, (name, 0, 0), min_bytes=10**6, max_bytes=1000, **patient)
+    assert 1 < len(keys(part)) < 10
+    assert time.monotonic() - started < 20
+    started = time.monotonic()
+    patient["wait_ms"] = 300
+    (part,) = fetch(ask, BY_NAME, limited, min_bytes=1001, **patient)
+    assert 1 < len(keys(part)) < 10
+    (part,) = fetch(ask, BY_NAME, (name, 0, offsets[7]), min_bytes=1000, **patient)
+    assert len(keys(part)) == 3
+    assert time.monotonic() - started >= 0.599
+
+
 def test_min_bytes_of_none_does_not_wait(ask, topic):
     started = time.monotonic()
     fetch(ask, BY_NAME, (topic, 0, 0), wait_ms=30_000, min_bytes=0)
@@ -195,6 +220,21 @@ def test_the_limit_of_a_response_over_many_partitions(ask, new_topic):
     assert keys(first) == [b"0"]
     parts = fetch(ask, BY_NAME, *((name, index, 0) for index in range(8)))
     assert [keys(part) for part in parts] == [[b"%d" % index] for index in range(8)]
+
+
+def test_the_limit_of_a_response_that_waited_for_more(ask, another, new_topic):
+    name = new_topic(2)
+    for index in range(2):
+        put(ask, name, batch([(b"first", b"x" * 10_000)]), partition=index)
+    asked = [(name, index, 0, {}) for index in range(2)]
+    started = time.monotonic()
+    ask.send("Fetch", BY_NAME, **fetch_fields(asked, wait_ms=30_000, min_bytes=25_000, max_bytes=25_000))
+    time.sleep(0.3)
+    put(another(), name, batch([(b"next", b"y" * 7_000)]), partition=1)
+    answer = ask.receive("Fetch", BY_NAME)
+    parts = [part for topic in answer.responses for part in topic.partitions]
+    assert [keys(part) for part in parts] == [[b"first"], [b"first"]]
+    assert time.monotonic() - started < 20
 
 
 def test_a_fetch_of_nothing_waits(ask, korvet):

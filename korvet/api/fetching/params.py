@@ -30,6 +30,7 @@ class FetchParams(msgspec.Struct, frozen=True, gc=False):
     """Isolation level read_committed."""
     max_wait_ms: int
     min_bytes: int
+    """At most `max_bytes`."""
     max_bytes: int
     reads_at_end: bool
     """Whether partitions are read although this broker knows nothing more of them, unless it listens to them.
@@ -44,13 +45,14 @@ class FetchParams(msgspec.Struct, frozen=True, gc=False):
     @classmethod
     def of(cls, version: int, request: FetchRequest, poll_interval_ms: int) -> FetchParams:
         """poll_interval_ms: how often a listener learns of entries of native writers."""
-        max_wait_ms, min_bytes = request.max_wait_ms, min(request.min_bytes, _MAX_BYTES)
+        max_wait_ms, max_bytes = request.max_wait_ms, min(request.max_bytes, _MAX_BYTES)
+        min_bytes = min(request.min_bytes, max_bytes)
         return cls(
             version,
             request.isolation_level == READ_COMMITTED,
             max_wait_ms,
             min_bytes,
-            min(request.max_bytes, _MAX_BYTES),
+            max_bytes,
             max_wait_ms <= poll_interval_ms or min_bytes <= 0,
             version >= _ZSTD_SINCE,
         )

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
+from korvet.storage.log.committed import cut_batches
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -22,6 +24,7 @@ class FetchedPartition:
     """One partition of a fetch. Offsets are packed (korvet.offsets.packing)."""
 
     __slots__ = (
+        "_end_before_read",
         "_listener",
         "aborted",
         "advertised_high_watermark",
@@ -83,6 +86,8 @@ class FetchedPartition:
         self.last_stable_offset = -1
         self.log_start = -1
         self.aborted: Sequence[Aborted] = ()
+        # See `begin_read`.
+        self._end_before_read = -1
         self.encoded = b""
         """What was found as it is in the response, if that stays the same until the log changes."""
 
@@ -122,6 +127,20 @@ class FetchedPartition:
         return (
             state.last_stable_offset_is_current and state.last_stable_offset <= self.offset <= state.log_end
         )
+
+    def begin_read(self, state: LogState) -> None:
+        """Note the end of the log, before a read of which `was_cut` is asked."""
+        self._end_before_read = state.high_watermark
+
+    def was_cut(self, *, is_committed: bool) -> bool:
+        """Whether the log held more for this reader than what was found, already before the read."""
+        # The last stable offset is always that before the read.
+        end = self.last_stable_offset if is_committed else self._end_before_read
+        if not self.size_bytes:
+            return self.offset < end
+        _, found_end = cut_batches([self.batches[-1]], end)
+        # -1 if all of it was appended during the read.
+        return 0 <= found_end < end
 
     def shows(self, state: LogState) -> bool:
         """Whether the offsets that were found are those of the log now."""

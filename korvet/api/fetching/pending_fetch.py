@@ -223,6 +223,8 @@ class PendingFetch(Deadline):
                 continue
             log.state.counts.fetches += 1
             limit = max(min(partition.max_bytes, remaining_bytes), 1)
+            if self._min_bytes > 1:
+                partition.begin_read(log.state)
             if self._take_cached(partition, log, limit, remaining_bytes if started else None):
                 remaining_bytes -= partition.size_bytes
                 started = started or partition.size_bytes > 0
@@ -295,11 +297,26 @@ class PendingFetch(Deadline):
             self._read(self._unread, size_bytes)
             return
         enough = not partitions or size_bytes >= self._min_bytes
-        if failed or enough or self._services.deadlines.now() >= self._ends_at:
+        if failed or enough or self._services.deadlines.now() >= self._ends_at or self._is_limited():
             self._finish()
         else:
             self._hold(size_bytes)
             self._wait()
+
+    def _is_limited(self) -> bool:
+        """Whether the logs hold enough, but the response does not, because it has whole batches only: a
+        partition whose log holds more counts with its limit.
+        """
+        if not self._size_bytes:
+            return False
+        is_committed = self._params.is_committed
+        allowed_bytes = sum(
+            max(partition.size_bytes, partition.max_bytes)
+            if partition.was_cut(is_committed=is_committed)
+            else partition.size_bytes
+            for partition in self._strategy.partitions
+        )
+        return allowed_bytes >= self._min_bytes
 
     # Converting (KIP-110)
 

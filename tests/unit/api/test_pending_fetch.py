@@ -22,6 +22,7 @@ from korvet.protocol import registry
 from korvet.protocol.fetch_request import FetchRequest, FetchTopic
 from korvet.storage.errors import FencedEpoch, StorageError
 from korvet.storage.log.counts import TopicCounts
+from korvet.storage.log.entries import empty_batch
 from korvet.storage.log.values import Fetched
 from tests.unit.api.test_deadlines import Clock
 
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 korvet.api.load_all()
 VERSION = 12
 READ_UNCOMMITTED = 0
-RECORDS = b"record batches"
+RECORDS = empty_batch(10, 10, 0)
+"""A record batch from the log end of a new log on, to the next offset."""
 SESSION_ID = 7
 
 
@@ -306,6 +308,25 @@ def test_too_few_bytes_are_kept_until_the_deadline() -> None:
     scene.deadline_passes()
     assert scene.seen() == IDLE._replace(answer="records")
     assert scene.memory.held_bytes == 0
+
+
+def test_too_few_bytes_are_answered_at_once_if_the_log_held_more_than_one_read_returns() -> None:
+    """A read ends after some thousand records, even if these are smaller than the limits allow."""
+    scene = Scene(min_bytes=1000)
+    scene.log.log_end += 1
+    scene.log_changes()
+    scene.records_arrive()
+    assert scene.seen() == IDLE._replace(answer="records")
+
+
+def test_records_that_are_appended_during_a_read_do_not_end_the_wait_for_more() -> None:
+    scene = Scene(min_bytes=1000)
+    scene.log_changes()
+    scene.log_changes()
+    scene.records_arrive()
+    assert scene.seen() == READING
+    scene.records_arrive()
+    assert scene.seen() == IDLE._replace(answer="records")
 
 
 def test_only_the_same_request_is_answered_again() -> None:
