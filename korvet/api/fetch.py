@@ -2,7 +2,8 @@
 
 Waits for `min_bytes` until `max_wait`. Appends through this broker wake it; the broker polls for entries of
 native writers. v4 adds isolation levels, v5 the log start, v7 sessions (KIP-227), v9 leader epochs, v11
-racks, v12 is flexible, v13 adds topic IDs, v15 to v18 matter only to replicas.
+racks, v12 is flexible, v13 adds topic IDs, v16 may return new leaders (KIP-951; korvet returns none), v15,
+v17 and v18 matter only to replicas.
 """
 
 from __future__ import annotations

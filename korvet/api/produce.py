@@ -4,8 +4,8 @@ Checks every batch completely, and appends all its records or none. Batches of a
 their order, so several requests may be in flight. While a batch waits for decompression memory, its
 connection accepts no other request. Version 0 is advertised as the minimum, as in Kafka, because librdkafka
 looks for it. v3 adds record batches (magic 2), v5 returns the log start, v7 allows zstd (KIP-110), v8 adds
-record errors (KIP-467), v9 is flexible, v10 returns new leaders (KIP-951), v12 adds KIP-890's transactions,
-v13 names topics by ID.
+record errors (KIP-467), v9 is flexible, v10 may return new leaders (KIP-951; korvet returns none), v12 adds
+KIP-890's transactions, v13 names topics by ID.
 """
 
 from __future__ import annotations
