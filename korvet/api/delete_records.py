@@ -61,7 +61,8 @@ async def _delete(
         return index, _NONE, ErrorCode.invalid_topic_exception
     if log.closed:
         return index, _NONE, ErrorCode.not_leader_or_follower
-    if not directory.policy(topic).deletes:
+    policy = directory.policy(topic)
+    if policy.compacts and not policy.deletes:
         return index, _NONE, ErrorCode.policy_violation
     try:
         start = await log.delete_before(None if asked.offset == _WATERMARK else asked.offset, timeout_ms)

@@ -92,4 +92,7 @@ def test_what_cannot_be_deleted(ask, korvet, new_topic, topic):
     both = new_topic(1, {"cleanup.policy": "compact,delete"})
     end = put(ask, both, batch([(b"k", b"v")])).base_offset + 1
     assert delete(ask, both, (0, -1)) == [(0, end)]
+    neither = new_topic(1, {"cleanup.policy": ""})
+    end = put(ask, neither, batch([(b"k", b"v")])).base_offset + 1
+    assert delete(ask, neither, (0, -1)) == [(0, end)]
     assert korvet.redis.xlen(f"korvet:{topic}:0") == 1
