@@ -24,6 +24,7 @@ from korvet.groups.group import Member as ClassicGroupMember
 from korvet.groups.messages import JoinProtocol
 from korvet.groups.timers import Deadline
 from korvet.offsets.consumer_protocol import (
+    MAX_VERSION,
     Assignment,
     Subscription,
     TopicPartitions,
@@ -178,14 +179,17 @@ def classic_subscription(
 
 
 def assignment_bytes(topics: Topics, member: Member, subscription: bytes) -> bytes:
-    """The member's partitions as a ConsumerProtocolAssignment, in the version of its subscription."""
+    """The member's partitions as a ConsumerProtocolAssignment, in the version of its subscription. The newest
+    version stands for later ones, as in Kafka.
+    """
     partitions = []
     for topic_id, numbers in member.assigned.items():
         topic = topics.by_id(topic_id)
         if topic is not None:
             partitions.append(TopicPartitions(topic.name, tuple(sorted(numbers))))
-    version = decode_subscription(subscription).version
-    return encode_assignment(Assignment(tuple(partitions), version=version))
+    # Only the version is read: an assignment protocol may have metadata of its own.
+    version = int.from_bytes(subscription[:2], "big", signed=True)
+    return encode_assignment(Assignment(tuple(partitions), version=max(0, min(version, MAX_VERSION))))
 
 
 def partitions_by_id(topics: Topics, partitions: tuple[TopicPartitions, ...]) -> dict[bytes, frozenset[int]]:
