@@ -245,14 +245,16 @@ class TransactionShard:
 
     def loaded(self, now_ms: int) -> Outcome:
         """All records are replayed: serve. Decided transactions without all markers get their markers
-        again.
+        again; those without partitions have ended.
         """
         self._now_ms = now_ms
         self._is_loaded = True
         self._timers.arm(self._expiry, now_ms + self._config.expiration_check_interval_ms)
         for transaction in self._transactions.values():
-            if transaction.state in PREPARED:
+            if transaction.state in PREPARED and transaction.unmarked:
                 self._mark(transaction.transactional_id, transaction.value, transaction.unmarked)
+            elif transaction.state in PREPARED:
+                self._record(transaction, completed(transaction.value, now_ms))
             elif transaction.state is TransactionState.ONGOING:
                 self._timers.arm(transaction.deadline, transaction.due_ms(now_ms))
         return self.take_outcome()

@@ -394,6 +394,16 @@ def test_a_restart_asks_for_all_markers_again() -> None:
     assert driver.restarted().markers == []
 
 
+def test_a_decision_without_partitions_is_completed_after_a_restart() -> None:
+    driver = Driver()
+    driver.init()
+    driver.end(100, 0, committed=False, protocol=2)
+    del driver.log[-1]
+    driver = driver.restarted()
+    assert (driver.state, driver.markers) == ("CompleteAbort", [])
+    assert driver.init().error is NONE
+
+
 # Time
 
 
