@@ -138,7 +138,7 @@ class ClassicMembers:
         self._context.reply(token, reply)
 
     def _sync(self, group: ConsumerGroup, request: SyncRequest) -> SyncReply:
-        member = _member(group, request.member_id, request.group_instance_id)
+        member = _classic_member(group, request.member_id, request.group_instance_id)
         classic = member.subscription.classic_member_metadata
         assert classic is not None
         protocol = classic.supported_protocols[0]
@@ -160,7 +160,7 @@ class ClassicMembers:
     def heartbeat(self, group: ConsumerGroup, request: HeartbeatRequest, token: Token) -> None:
         """Heartbeat: reports whether the member must join again."""
         try:
-            member = _member(group, request.member_id, request.group_instance_id)
+            member = _classic_member(group, request.member_id, request.group_instance_id)
             if request.generation_id != member.epoch:
                 raise Refused(ErrorCode.illegal_generation, "another epoch")
         except Refused as refusal:
@@ -194,7 +194,7 @@ class ClassicMembers:
     # LeaveGroup
 
     def leave(self, group: ConsumerGroup, request: LeaveRequest, token: Token) -> None:
-        """LeaveGroup of members that use the classic protocol."""
+        """LeaveGroup: administrators remove members of either protocol."""
         leaving: list[str] = []
         left = tuple(self._leave_one(group, each, leaving) for each in request.members)
         if leaving:
@@ -203,26 +203,36 @@ class ClassicMembers:
 
     @staticmethod
     def _leave_one(group: ConsumerGroup, each: LeavingMember, leaving: list[str]) -> LeftMember:
-        member_id = each.member_id
-        if not member_id and each.group_instance_id is not None:
-            member_id = group.static_members.get(each.group_instance_id, "")
+        member_id, instance_id = each.member_id, each.group_instance_id
+        if not member_id and instance_id is not None:
+            member_id = group.static_members.get(instance_id, "")
         try:
-            member = _member(group, member_id, each.group_instance_id)
+            member = _member(group, member_id, instance_id)
         except Refused as refusal:
-            return LeftMember(each.member_id, each.group_instance_id, refusal.error)
+            return LeftMember(each.member_id, instance_id, refusal.error)
         if member.member_id not in leaving:
             leaving.append(member.member_id)
-        return LeftMember(member.member_id, each.group_instance_id, ErrorCode.none)
+        return LeftMember(each.member_id, instance_id, ErrorCode.none)
 
 
 def _member(group: ConsumerGroup, member_id: str, instance_id: str | None) -> Member:
-    """The member with that id that uses the classic protocol."""
+    """The member with that id, which has the instance id if one is given."""
     if instance_id is not None:
         owner_id = group.static_members.get(instance_id)
-        if owner_id is not None and owner_id != member_id:
+        if owner_id is None:
+            raise Refused(ErrorCode.unknown_member_id, f"instance id {instance_id} is unknown")
+        if owner_id != member_id:
             raise Refused(ErrorCode.fenced_instance_id, f"instance id {instance_id} is another member's")
     member = group.members.get(member_id)
-    if member is None or not member.is_classic:
+    if member is None:
+        raise Refused(ErrorCode.unknown_member_id, f"no member {member_id}")
+    return member
+
+
+def _classic_member(group: ConsumerGroup, member_id: str, instance_id: str | None) -> Member:
+    """`_member`, if it uses the classic protocol."""
+    member = _member(group, member_id, instance_id)
+    if not member.is_classic:
         raise Refused(ErrorCode.unknown_member_id, f"no classic member {member_id}")
     return member
 

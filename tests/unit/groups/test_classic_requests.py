@@ -1,16 +1,18 @@
-"""Classic members of consumer groups with subscriptions of later versions, or metadata of their own."""
+"""The classic APIs in consumer groups: subscriptions of later versions, metadata of a client's own, and
+administrators who remove members.
+"""
 
 from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
-from korvet.groups.messages import JoinProtocol
+from korvet.groups.messages import JoinProtocol, LeaveRequest, LeavingMember
 from korvet.offsets.consumer_protocol import (
     Subscription,
     decode_assignment,
     encode_subscription,
 )
-from tests.unit.groups.consumers import Consumer, FakeTopics
+from tests.unit.groups.consumers import Consumer, FakeTopics, described
 from tests.unit.groups.driver import Driver
 
 SUBSCRIPTION = encode_subscription(Subscription(("orders",)))
@@ -59,3 +61,34 @@ def test_a_silent_member_is_out_though_others_have_metadata_of_their_own() -> No
         driver.join(protocols=(JoinProtocol(name, SUBSCRIPTION), own), session_timeout_ms=300_000)
     driver.advance(46_000)
     assert driver.state() == "PreparingRebalance"
+
+
+def test_an_administrator_removes_members_of_the_consumer_protocol() -> None:
+    driver, _ = consumer_group()
+    for name in ("two", "three"):
+        assert Consumer(driver, name, "orders", instance_id=f"{name}'s").join().error is ErrorCode.none
+    leaving = (
+        LeavingMember("one"),
+        LeavingMember("", "two's"),
+        LeavingMember("two", "two's"),
+        LeavingMember("one", "three's"),
+        LeavingMember("three", "nobody's"),
+        LeavingMember("four"),
+    )
+    left = driver.answer("leave", LeaveRequest("g", leaving)).members
+    assert [(each.member_id, each.group_instance_id) for each in left] == [
+        (each.member_id, each.group_instance_id) for each in leaving
+    ]
+    none, unknown = ErrorCode.none, ErrorCode.unknown_member_id
+    assert [each.error for each in left] == [none] * 3 + [ErrorCode.fenced_instance_id] + [unknown] * 2
+    assert [member.member_id for member in described(driver).members] == ["three"]
+
+
+def test_a_member_with_an_instance_id_that_the_group_does_not_know_is_unknown() -> None:
+    driver, one = consumer_group()
+    driver.advance(1_000)
+    joined = driver.replies[driver.join()]
+    one.beat()
+    epoch = joined.generation_id
+    assert driver.heartbeat(joined.member_id, epoch, "nobody's") is ErrorCode.unknown_member_id
+    assert driver.heartbeat(joined.member_id, epoch) is not ErrorCode.unknown_member_id
