@@ -250,7 +250,8 @@ class ConsumerMembership:
             )
         if owner_id is not None and owner_id != request.member_id:
             owner = group.members[owner_id]
-            if owner.epoch != STATIC_LEAVE_EPOCH:
+            # A client of the classic protocol does not announce that it leaves for a while.
+            if owner.epoch != STATIC_LEAVE_EPOCH and not owner.is_classic:
                 raise Refused(
                     ErrorCode.unreleased_instance_id,
                     f"Static member {request.member_id} with instance id {request.instance_id} cannot join "

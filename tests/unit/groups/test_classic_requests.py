@@ -8,8 +8,11 @@ from kio.schema.errors import ErrorCode
 
 from korvet.groups.messages import JoinProtocol, LeaveRequest, LeavingMember
 from korvet.offsets.consumer_protocol import (
+    Assignment,
     Subscription,
+    TopicPartitions,
     decode_assignment,
+    encode_assignment,
     encode_subscription,
 )
 from tests.unit.groups.consumers import Consumer, FakeTopics, described
@@ -92,3 +95,32 @@ def test_a_member_with_an_instance_id_that_the_group_does_not_know_is_unknown() 
     epoch = joined.generation_id
     assert driver.heartbeat(joined.member_id, epoch, "nobody's") is ErrorCode.unknown_member_id
     assert driver.heartbeat(joined.member_id, epoch) is not ErrorCode.unknown_member_id
+
+
+def test_a_static_member_returns_with_the_consumer_protocol() -> None:
+    """A client of the classic protocol does not leave before its restart."""
+    driver = Driver(topics=FakeTopics({"orders": 2}))
+    tokens = [driver.join(group_instance_id=name, client_id=name) for name in ("one", "two")]
+    driver.pass_initial_delay()
+    ids = [driver.replies[token].member_id for token in tokens]
+    given = {
+        member_id: encode_assignment(Assignment((TopicPartitions("orders", (number,)),)))
+        for number, member_id in enumerate(ids)
+    }
+    for member_id, name in zip(reversed(ids), ("two", "one"), strict=True):
+        driver.sync(member_id, 1, given, group_instance_id=name)
+    returned = Consumer(driver, "new", "orders", instance_id="one")
+    assert returned.join().error is ErrorCode.none
+    assert returned.partitions("orders") == [0]
+    assert driver.heartbeat(ids[0], 1, "one") is ErrorCode.fenced_instance_id
+    assert {member.member_id: member.is_classic for member in described(driver).members} == {
+        "new": False,
+        ids[1]: True,
+    }
+    driver.advance(1_000)
+    another = Consumer(driver, "another", "orders", instance_id="two")
+    assert another.join().error is ErrorCode.none
+    assert Consumer(driver, "third", "orders", instance_id="two").join().error is (
+        ErrorCode.unreleased_instance_id
+    )
+    assert [member.member_id for member in described(driver).members] == ["new", "another"]
