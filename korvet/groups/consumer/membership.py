@@ -349,18 +349,24 @@ class ConsumerMembership:
 
     def _must_resolve(self, known: ResolvedRegex | None, version: int) -> bool:
         """Whether it is time to search for the topics of an expression; not too often."""
-        if known is None:
+        if known is None or self._is_outdated(known):
             return True
-        interval_ms = self._context.config.regex_refresh_interval_ms
-        # A search in the future was before the clock was set back.
-        is_recent = 0 <= self._context.now_ms - known.timestamp < interval_ms
+        is_recent = self._context.now_ms - known.timestamp < self._context.config.regex_refresh_interval_ms
         return known.metadata_version != version and not is_recent
 
+    def _is_outdated(self, known: ResolvedRegex) -> bool:
+        """Whether the member may describe other topics by now."""
+        # A search in the future was before the clock was set back.
+        interval_ms = self._context.config.regex_permissions_interval_ms
+        return not 0 <= self._context.now_ms - known.timestamp < interval_ms
+
     def _resolve(self, draft: Draft, regex: str, may_describe: Callable[[str], bool] | None) -> bool:
-        """Whether a search has found other topics of the expression; a later heartbeat may find more."""
+        """Whether the topics of an expression were determined; a later heartbeat may find more."""
         found = self._context.topics.matching(regex)
+        if found is None:
+            return False
         known = draft.group.regexes.get(regex)
-        if found is None or (known is not None and known.metadata_version == found.version):
+        if known is not None and known.metadata_version == found.version and not self._is_outdated(known):
             return False
         names = [name for name in found.names if may_describe is None or may_describe(name)]
         draft.regex(regex, ResolvedRegex(tuple(sorted(names)), found.version, self._context.now_ms))
