@@ -62,7 +62,7 @@ class Migration:
 
     def upgrade(self, group: Group) -> Draft:
         """The classic group as a consumer group, in its current generation. Raises CannotUpgrade."""
-        what = f"Cannot upgrade classic group {group.group_id} to consumer group because"
+        what = _cannot_upgrade(group)
         if not self._context.config.migration_policy.can_upgrade:
             raise CannotUpgrade(f"{what} online upgrade is disabled.")
         if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
@@ -101,8 +101,12 @@ class Migration:
         )
         assigned: Owned = {}
         if member.assignment:
-            decoded = decode_assignment(member.assignment).assigned_partitions
-            for topic_id, numbers in partitions_by_id(self._context.topics, decoded).items():
+            decoded = decode_assignment(member.assignment)
+            if decoded.user_data:
+                # Kafka Streams, for example: the broker cannot assign for it.
+                raise CannotUpgrade(f"{_cannot_upgrade(group)} an unsupported custom assignor is in use.")
+            topics = partitions_by_id(self._context.topics, decoded.assigned_partitions)
+            for topic_id, numbers in topics.items():
                 assigned[topic_id] = dict.fromkeys(sorted(numbers), group.generation)
         epoch = group.generation
         return Member(member.member_id, subscription, epoch, epoch, MemberState.STABLE, assigned)
@@ -150,6 +154,10 @@ class Migration:
                 self._rebalance(group)
 
         self._context.timers.arm(Deadline(begin), self._context.now_ms)
+
+
+def _cannot_upgrade(group: Group) -> str:
+    return f"Cannot upgrade classic group {group.group_id} to consumer group because"
 
 
 def classic_subscription(

@@ -124,3 +124,17 @@ def test_a_static_member_returns_with_the_consumer_protocol() -> None:
         ErrorCode.unreleased_instance_id
     )
     assert [member.member_id for member in described(driver).members] == ["new", "another"]
+
+
+def test_a_group_with_a_custom_assignor_is_not_upgraded() -> None:
+    """Kafka Streams, for example: its members need what only their own assignor adds."""
+    driver = Driver(topics=FakeTopics({"orders": 2}))
+    token = driver.join()
+    driver.pass_initial_delay()
+    member_id = driver.replies[token].member_id
+    own = Assignment((TopicPartitions("orders", (0, 1)),), b"tasks")
+    driver.sync(member_id, 1, {member_id: encode_assignment(own)})
+    reply = Consumer(driver, "new", "orders").join()
+    assert reply.error is ErrorCode.group_id_not_found
+    assert "custom assignor" in reply.error_message
+    assert driver.heartbeat(member_id, 1) is ErrorCode.none
