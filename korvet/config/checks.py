@@ -81,11 +81,9 @@ def _compared(config: Config, one: str, what: str, other: str, origin: Callable[
 
 
 def _check_topic_settings(config: Config, origin: Callable[[str], str]) -> None:
-    policies = [part.strip() for part in config.log_cleanup_policy.split(",")]
-    # The list may be empty (KIP-1161).
-    if config.log_cleanup_policy and (
-        len(set(policies)) != len(policies) or not set(policies) <= {"compact", "delete"}
-    ):
+    policies = {part.strip() for part in config.log_cleanup_policy.split(",")}
+    # The list may be empty, and may have repetitions (KIP-1161).
+    if config.log_cleanup_policy and not policies <= {"compact", "delete"}:
         raise ConfigError(
             f"{origin('log_cleanup_policy')}: expected some of compact, delete, got "
             f"{config.log_cleanup_policy!r}"

@@ -70,7 +70,7 @@ def _list_of(*allowed: str) -> Callable[[str], None]:
     def check(value: str) -> None:
         # The empty list is allowed (KIP-1161), an empty element is not.
         names = [name.strip() for name in value.split(",")] if value else []
-        if len(set(names)) != len(names) or not set(names) <= set(allowed):
+        if not set(names) <= set(allowed):
             raise ValueError(f"it must be a list of {', '.join(allowed)}")
 
     return check
@@ -225,7 +225,7 @@ TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {config.name: config for confi
 
 
 def check_topic_config(name: str, value: str | None) -> str:
-    """Returns the checked value without surrounding space, a boolean in lower case.
+    """Returns the checked value without spaces around it, booleans in lower case, lists without repetitions.
 
     Raises InvalidConfig with a text for the client's user.
     """
@@ -237,6 +237,9 @@ def check_topic_config(name: str, value: str | None) -> str:
     value = value.strip()
     if config.type is ConfigType.BOOLEAN:
         value = value.lower()
+    elif config.type is ConfigType.LIST:
+        # A repetition is no error (KIP-1161).
+        value = ",".join(dict.fromkeys(name.strip() for name in value.split(",")))
     try:
         config.check(value)
     except ValueError as error:

@@ -98,7 +98,7 @@ def test_every_setting_can_be_given_in_the_environment(setting: Setting) -> None
         "authorizer_class_name": STANDARD_AUTHORIZER,
         "super_users": "User:alice",
         "max_connections_per_ip_overrides": "127.0.0.1:5",
-        "log_cleanup_policy": "delete,compact",
+        "log_cleanup_policy": "delete,compact,delete",
         "log_cleaner_min_cleanable_ratio": "0.25",
         "drain_wait_ms": "5000",
         "allow_everyone_if_no_acl_found": "true",

@@ -75,7 +75,6 @@ def test_every_default_is_allowed(config) -> None:  # type: ignore[no-untyped-de
         ("min.cleanable.dirty.ratio", "1e_5"),
         ("retention.ms", str(2**63)),
         ("max.message.bytes", str(2**31)),
-        ("cleanup.policy", "delete,delete"),
         ("cleanup.policy", "delete,"),
         ("min.cleanable.dirty.ratio", "1.1"),
         ("min.cleanable.dirty.ratio", "nan"),
@@ -100,7 +99,9 @@ def test_configs_that_cannot_be(name: str, value: str | None) -> None:
         ("preallocate", "False", "false"),
         ("acks.all.fsync", "TRUE", "true"),
         ("leader.replication.throttled.replicas", "*", "*"),
-        ("leader.replication.throttled.replicas", "0:1, 1:2", "0:1, 1:2"),
+        ("leader.replication.throttled.replicas", "0:1, 1:2", "0:1,1:2"),
+        ("cleanup.policy", "compact, delete,compact", "compact,delete"),
+        ("cleanup.policy", "", ""),
     ],
 )
 def test_configs_in_other_spellings(name: str, value: str, checked: str) -> None:
