@@ -27,12 +27,12 @@ from korvet.topics.errors import (
     InvalidAssignment,
     InvalidPartitions,
     InvalidReplication,
-    InvalidTopicConfig,
     InvalidTopicRequest,
     NameCollision,
     TooManyPartitions,
     TopicError,
 )
+from korvet.topics.internal import METADATA_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -79,6 +79,9 @@ def _may_create(context: RequestContext, name: str) -> bool:
 
 
 async def _create(context: RequestContext, asked: Any, validate_only: bool, *, too_many: bool) -> Any:
+    if asked.name == METADATA_TOPIC:
+        message = f"Creation of internal topic {METADATA_TOPIC} is prohibited."
+        return _failed(context, asked.name, ErrorCode.invalid_request, message)
     if not _may_create(context, asked.name):
         return _failed(context, asked.name, ErrorCode.topic_authorization_failed, "Authorization failed.")
     try:
@@ -86,13 +89,14 @@ async def _create(context: RequestContext, asked: Any, validate_only: bool, *, t
             raise TooManyPartitions(TOO_MANY)
         try:
             partitions = _partitions(context, asked)
-            configs = _configs(asked)
         except TopicError:
             # As in Kafka, an existing topic is reported first: programs that create a topic ignore that.
             await context.services.topics.check_new(asked.name)
             raise
         if context.services.topics.get(asked.name) is None:
             context.mutate(partitions)
+        # If a config is given twice, its last value counts, as in Kafka.
+        configs = {config.name: config.value for config in asked.configs}
         topic = await context.services.topics.create(
             asked.name, partitions, configs, validate_only=validate_only
         )
@@ -168,13 +172,6 @@ def check_replicas(
                 f"The replicas of partition {index} have to be {[leader, *others]}, or only the first of "
                 "them: who leads it follows from its name"
             )
-
-
-def _configs(asked: Any) -> dict[str, str | None]:
-    names = [config.name for config in asked.configs]
-    if len(set(names)) != len(names):
-        raise InvalidTopicConfig(f"A config is given twice for topic {asked.name}")
-    return {config.name: config.value for config in asked.configs}
 
 
 def _described(context: RequestContext, topic: Topic) -> tuple[Any, ...]:

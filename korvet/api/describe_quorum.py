@@ -15,11 +15,11 @@ from kio.schema.errors import ErrorCode
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import sliced
+from korvet.topics.internal import METADATA_TOPIC
 
 if TYPE_CHECKING:
     from korvet.api.common.context import RequestContext
 
-_METADATA: Final = "__cluster_metadata"
 _NOT_HERE: Final = "This server does not host this topic-partition."
 _NO_DIRECTORY: Final = uuid.UUID(int=0)
 
@@ -52,7 +52,7 @@ async def describe_quorum(context: RequestContext, request: Any) -> Any:
 
 
 def _partition(context: RequestContext, topic: str, index: int) -> Any:
-    if (topic, index) != (_METADATA, 0):
+    if (topic, index) != (METADATA_TOPIC, 0):
         return context.make(
             "PartitionData",
             partition_index=index,

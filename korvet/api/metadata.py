@@ -22,7 +22,7 @@ from korvet.security.acls import Operation, ResourceType
 from korvet.slices import sliced
 from korvet.storage.errors import NotReplicated
 from korvet.topics.errors import NameCollision, TopicError
-from korvet.topics.internal import INTERNAL_TOPICS
+from korvet.topics.internal import INTERNAL_TOPICS, METADATA_TOPIC
 
 if TYPE_CHECKING:
     from korvet.api.common.context import RequestContext
@@ -126,6 +126,7 @@ async def _one(context: RequestContext, asked: Any, may_create: bool) -> Topic |
         return _failed(context, asked.name, None, ErrorCode.topic_authorization_failed)
     topic = directory.get(asked.name) or await directory.look_again(asked.name, None)
     if topic is None:
+        may_create = may_create and asked.name != METADATA_TOPIC
         if not (may_create and context.services.config.auto_create_topics_enable):
             try:
                 directory.check_name(asked.name)

@@ -25,6 +25,8 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
         "unclean.leader.election.enable": "false",
     },
 }
+METADATA_TOPIC: Final = "__cluster_metadata"
+"""Kafka's log of the cluster's metadata. korvet has none, and creates no topic of that name."""
 INTERNAL_TOPICS: Final = frozenset(_DEFAULTS)
 """Names that ordinary topics cannot have."""
 

@@ -144,6 +144,22 @@ def test_a_name_given_twice_is_answered_once(ask, fresh):
     assert sorted((each.name, each.error_code) for each in results) == [(once, 0), (twice, INVALID_REQUEST)]
 
 
+def test_the_last_value_of_a_config_given_twice_counts(ask, fresh):
+    twice = [("retention.ms", "soon"), ("retention.ms", "2000")]
+    (result,) = create(ask, wanted(fresh("made"), configs=twice))
+    assert result.error_code == 0
+    assert [each.value for each in result.configs if each.name == "retention.ms"] == ["2000"]
+
+
+def test_kafkas_metadata_topic_is_not_created(ask, fresh):
+    name, other = "__cluster_metadata", fresh("made")
+    for validate_only in (True, False):
+        results = create(ask, wanted(name), wanted(other), validate_only=validate_only)
+        assert {each.name: each.error_code for each in results} == {name: INVALID_REQUEST, other: 0}
+    assert metadata(ask, name, create=True).topics[0].error_code == UNKNOWN_TOPIC
+    assert put(ask, name, batch()).error_code == UNKNOWN_TOPIC
+
+
 def test_only_validating_makes_nothing(ask, fresh):
     name = fresh("valid")
     (result,) = create(ask, wanted(name, 4), validate_only=True)
