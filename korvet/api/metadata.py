@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from korvet.storage.topic import Topic
 
 _NULL_NAMES_SINCE: Final = 12
+# Requests of these versions have the field, but must not name topics by ID.
+_IDS_REFUSED: Final = (10, 11)
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
@@ -66,6 +68,8 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 @api(3, "Metadata", (0, 13), refuse=refuse)
 async def metadata(context: RequestContext, request: Any) -> list[bytes]:
     """The live brokers and the topics asked for."""
+    if context.api_version in _IDS_REFUSED and any(each.topic_id for each in request.topics or ()):
+        return [context.encode(refuse(context, request, ErrorCode.invalid_request))]
     everything = request.topics is None or (context.api_version == 0 and not request.topics)
     tells_operations = getattr(request, "include_topic_authorized_operations", False)
     if everything:
@@ -100,8 +104,8 @@ async def metadata(context: RequestContext, request: Any) -> list[bytes]:
 
 async def _named(context: RequestContext, topics: Any, may_create: bool) -> list[Topic | bytes]:
     """The topics that are named by name or ID, each of them once, as in Kafka."""
-    # If there is a name, it counts and the ID does not.
-    once = {getattr(asked, "topic_id", None) if asked.name is None else asked.name: asked for asked in topics}
+    # If there is an ID, it counts and the name does not.
+    once = {getattr(asked, "topic_id", None) or asked.name: asked for asked in topics}
     answers: dict[Any, Topic | bytes] = {}
     async for key, asked in sliced(once.items()):
         answer = await _one(context, asked, may_create)
@@ -113,7 +117,7 @@ async def _one(context: RequestContext, asked: Any, may_create: bool) -> Topic |
     """The topic, or an encoded refusal."""
     directory = context.services.topics
     topic_id = getattr(asked, "topic_id", None)
-    if asked.name is None:
+    if asked.name is None or topic_id is not None:
         topic = None if topic_id is None else directory.by_id(topic_id)
         topic = topic or await directory.look_again(None, topic_id)
         if topic is None:

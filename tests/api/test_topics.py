@@ -313,6 +313,21 @@ def test_metadata_by_id(ask, topic, topic_ids):
         assert found == {topic_id: (0, topic), nobody: (UNKNOWN_TOPIC_ID, None)}
 
 
+@versions("Metadata", since=12)
+def test_an_id_counts_before_a_name(ask, new_topic, topic_ids, version):
+    name, other = new_topic(1), new_topic(1)
+    for asked, error, found in [(topic_ids(name), 0, name), (uuid.uuid4(), UNKNOWN_TOPIC_ID, None)]:
+        (topic,) = ask("Metadata", version, topics=[{"topic_id": asked, "name": other}]).topics
+        assert (topic.error_code, topic.name, topic.topic_id) == (error, found, asked)
+
+
+@versions("Metadata", since=10, until=11)
+def test_versions_that_do_not_ask_by_id(ask, topic, topic_ids, version):
+    asked = [{"topic_id": topic_ids(topic), "name": topic}]
+    (found,) = ask("Metadata", version, topics=asked).topics
+    assert (found.error_code, found.name, found.partitions) == (INVALID_REQUEST, topic, ())
+
+
 def test_authorized_operations_when_asked_for(ask, topic):
     answer = metadata(ask, topic, version=8, include_topic_authorized_operations=True)
     assert answer.topics[0].topic_authorized_operations == 0b1101_1111_1000
