@@ -21,11 +21,12 @@ _CONTROLLERS: Final = 2
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode, message: str | None = None) -> Any:
     """The error with no brokers."""
+    del request
     return context.make(
         "DescribeClusterResponse",
         error_code=error,
         error_message=message,
-        endpoint_type=getattr(request, "endpoint_type", _BROKERS),
+        endpoint_type=_BROKERS,
         cluster_id="",
         controller_id=-1,
         brokers=(),
