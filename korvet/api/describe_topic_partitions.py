@@ -44,7 +44,8 @@ async def describe_topic_partitions(context: RequestContext, request: Any) -> An
     else:
         names = sorted(topic.name for topic in directory.listed())
     if cursor is not None:
-        if cursor.partition_index < 0:
+        is_listed = not request.topics or cursor.topic_name in names
+        if cursor.partition_index < 0 or not is_listed:
             return refuse(context, request, ErrorCode.invalid_request)
         names = [name for name in names if name >= cursor.topic_name]
     room = min(max(request.response_partition_limit, 1), _MOST_PARTITIONS)

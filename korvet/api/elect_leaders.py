@@ -6,7 +6,7 @@ election is ever needed. v1 adds unclean elections, v2 is flexible.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -16,6 +16,9 @@ from korvet.slices import sliced
 
 if TYPE_CHECKING:
     from korvet.api.common.context import RequestContext
+
+_PREFERRED: Final = 0
+_UNCLEAN: Final = 1
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
@@ -31,6 +34,8 @@ async def elect_leaders(context: RequestContext, request: Any) -> Any:
     """Report for each named partition that no election is needed. A request for all partitions gets none."""
     if not context.may(Operation.ALTER, ResourceType.CLUSTER):
         return refuse(context, request, ErrorCode.cluster_authorization_failed)
+    if getattr(request, "election_type", _PREFERRED) not in (_PREFERRED, _UNCLEAN):
+        return refuse(context, request, ErrorCode.invalid_request)
     results = []
     async for asked in sliced(request.topic_partitions or ()):
         topic = context.services.topics.get(asked.topic)

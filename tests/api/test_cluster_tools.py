@@ -34,6 +34,15 @@ def test_no_election_is_needed(ask, korvet, new_topic, version):
         assert (answer.error_code, everything.error_code) == (0, 0)
 
 
+@versions("ElectLeaders", since=1)
+def test_an_unknown_kind_of_election(ask, topic, version):
+    for asked in ([{"topic": topic, "partitions": [0]}], None):
+        answer = ask("ElectLeaders", version, election_type=2, topic_partitions=asked, timeout=5_000)
+        assert answer.error_code == INVALID_REQUEST
+        found = [one.error_code for each in answer.replica_election_results for one in each.partition_result]
+        assert found == [INVALID_REQUEST] * len(asked or ())
+
+
 @versions("ListPartitionReassignments")
 def test_nothing_is_reassigned(ask, topic, version):
     for topics in (None, [{"name": topic, "partition_indexes": [0]}]):
@@ -95,6 +104,17 @@ def describe(ask, *names, limit=2_000, cursor=None):
         response_partition_limit=limit,
         cursor=cursor,
     )
+
+
+def test_the_cursor_is_at_one_of_the_topics(ask, new_topic):
+    first, second = sorted(new_topic(1) for _ in range(2))
+    cursor = {"topic_name": first + "0", "partition_index": 0}
+    answer = describe(ask, first, second, cursor=cursor)
+    assert [(each.name, each.error_code) for each in answer.topics] == [
+        (first, INVALID_REQUEST),
+        (second, INVALID_REQUEST),
+    ]
+    assert second in [each.name for each in describe(ask, cursor=cursor).topics]
 
 
 def test_topics_page_by_page(ask, korvet, new_topic):
