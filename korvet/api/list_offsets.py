@@ -77,6 +77,8 @@ async def _one(context: RequestContext, request: Any, name: str, asked: Any, rep
         return _partition(context, index, ErrorCode.topic_authorization_failed, _NONE)
     if repeated:
         return _partition(context, index, ErrorCode.invalid_request, _NONE)
+    if asked.timestamp < 0 and context.api_version < _SINCE.get(asked.timestamp, 2**15):
+        return _partition(context, index, ErrorCode.unsupported_version, _NONE)
     log = context.services.topics.log(name, index)
     if log is None:
         context.services.topics.missed()
@@ -84,8 +86,6 @@ async def _one(context: RequestContext, request: Any, name: str, asked: Any, rep
     error = check_leader_epoch(getattr(asked, "current_leader_epoch", -1), log)
     if error is not ErrorCode.none:
         return _partition(context, index, error, _NONE)
-    if asked.timestamp < 0 and context.api_version < _SINCE.get(asked.timestamp, 2**15):
-        return _partition(context, index, ErrorCode.unsupported_version, _NONE)
     try:
         is_committed = getattr(request, "isolation_level", 0) == READ_COMMITTED
         found = await _look_up(log, asked.timestamp, is_committed=is_committed)

@@ -368,6 +368,12 @@ def test_special_timestamps_of_newer_versions(ask, topic, version):
 
 
 @versions("ListOffsets")
+def test_an_unknown_timestamp_is_reported_before_an_unknown_partition(ask, topic, fresh, version):
+    parts = list_offsets(ask, version, (fresh("never"), 0, -7), (topic, 3, -7))
+    assert [part.error_code for part in parts] == [UNSUPPORTED_VERSION] * 2
+
+
+@versions("ListOffsets")
 def test_offsets_of_an_empty_partition(ask, topic, version):
     parts = list_offsets(ask, version, (topic, 0, LATEST))
     parts += list_offsets(ask, version, (topic, 0, EARLIEST))
