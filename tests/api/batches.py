@@ -52,6 +52,7 @@ def batch(
     compress: Callable[[bytes], bytes] | None = None,
     count: int | None = None,
     crc: int | None = None,
+    base_offset: int = 0,
 ) -> bytes:
     """Returns one batch.
 
@@ -64,7 +65,7 @@ def batch(
     size = len(pairs) if count is None else count
     checked = struct.pack(">hiqqqhii", attributes, size - 1, base_ms, base_ms, *producer, size) + payload
     sum_ = crc32c.crc32c(checked) if crc is None else crc
-    return struct.pack(">qiiBI", 0, 9 + len(checked), 0, magic, sum_) + checked
+    return struct.pack(">qiiBI", base_offset, 9 + len(checked), 0, magic, sum_) + checked
 
 
 def gzipped(pairs: Sequence[Pair], **options: Any) -> bytes:

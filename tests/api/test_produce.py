@@ -170,6 +170,8 @@ GARBAGE = random.Random(5).randbytes(200)
         (batch(magic=3), INVALID_RECORD),
         (batch() + batch(), INVALID_RECORD),
         (batch(attributes=0x20), INVALID_RECORD),
+        (batch(base_offset=1), INVALID_RECORD),
+        (gzipped([(b"k", b"v")], base_offset=-1), INVALID_RECORD),
         (batch([], count=0), INVALID_RECORD),
         (batch(count=2), INVALID_RECORD),
         (batch([(b"a", b"b"), (b"c", b"d")], count=1), INVALID_RECORD),
@@ -185,7 +187,8 @@ GARBAGE = random.Random(5).randbytes(200)
     ],
     ids=[
         "null", "empty", "damaged", "crc", "cut by 1", "cut in the header", "12 zeros", "a byte behind",
-        "magic 1", "magic 0", "magic 3", "two batches", "control", "no records", "count above", "count below",
+        "magic 1", "magic 0", "magic 3", "two batches", "control", "offset 1", "offset -1",
+        "no records", "count above", "count below",
         "count -1", "codec 5", "the future", "gzip garbage", "snappy garbage", "lz4 garbage",
         "zstd garbage", "gzip cut", "too large",
     ],

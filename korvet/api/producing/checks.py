@@ -54,6 +54,8 @@ def read_header(records: BytesLike | None, policy: TopicPolicy, version: int) ->
     header = kernel.parse_batch(records, 0)
     if header.size != len(records):
         raise Refused(ErrorCode.invalid_record, "a partition has to have exactly one record batch")
+    if header.base_offset:
+        raise Refused(ErrorCode.invalid_record, f"the base offset has to be 0, not {header.base_offset}")
     if header.control:
         raise Refused(ErrorCode.invalid_record, "clients must not write control records")
     if header.codec == ZSTD and version < _ZSTD_SINCE:
