@@ -51,7 +51,7 @@ from korvet.transactions.messages import (
     Token,
     TopicPartition,
 )
-from korvet.transactions.state import BY_TITLE, PREPARED, TransactionState
+from korvet.transactions.state import PREPARED, TITLES, TransactionState
 from korvet.transactions.transaction import LAST_CLIENT_EPOCH, NO_TIME_MS, Transaction, completed
 
 if TYPE_CHECKING:
@@ -529,7 +529,7 @@ class TransactionShard:
 
 def unknown_states(names: Iterable[str]) -> tuple[str, ...]:
     """The unknown states in a ListTransactions request."""
-    return tuple(name for name in names if name not in BY_TITLE)
+    return tuple(name for name in names if name not in TITLES)
 
 
 def _may_initialise(transaction: Transaction, request: InitRequest) -> bool:

@@ -47,7 +47,8 @@ PREDECESSORS: Final[dict[TransactionState, frozenset[TransactionState]]] = {
     TransactionState.COMPLETE_ABORT: frozenset({TransactionState.PREPARE_ABORT}),
     TransactionState.DEAD: _BETWEEN,
 }
-BY_TITLE: Final = {state.title: state for state in TransactionState}
+TITLES: Final = frozenset({"PrepareEpochFence", *(state.title for state in TransactionState)})
+"""The states that clients may list transactions by. None is ever in Kafka's PrepareEpochFence."""
 
 
 class IllegalTransition(Exception):

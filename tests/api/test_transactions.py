@@ -333,7 +333,7 @@ def test_list_transactions(ask, topic, version):
     here = [(producer.name, "Ongoing")]
     assert listed() == (here, [])
     assert listed(state_filters=["Ongoing", "x"]) == (here, ["x"])
-    assert listed(state_filters=["Empty"]) == ([], [])
+    assert listed(state_filters=["Empty", "PrepareEpochFence"]) == ([], [])
     assert (producer.name, "Ongoing") in listed(producer_id_filters=[])[0]
     if version >= 1:
         assert listed(duration_filter=600_000) == ([], [])

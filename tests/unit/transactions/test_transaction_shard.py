@@ -459,7 +459,7 @@ def test_listing() -> None:
     assert names(producer_ids=frozenset({producer_id})) == {"t"}
     assert names(min_duration_ms=99, states=frozenset({"Ongoing"})) == {"t"}
     assert names(min_duration_ms=100, states=frozenset({"Ongoing"})) == set()
-    assert unknown_states(("Ongoing", "ongoing", "CompleteAbort")) == ("ongoing",)
+    assert unknown_states(("Ongoing", "ongoing", "CompleteAbort", "PrepareEpochFence")) == ("ongoing",)
 
 
 # Misuse
