@@ -60,8 +60,6 @@ async def txn_offset_commit(context: RequestContext, request: Any) -> Any:
         return refuse(context, request, ErrorCode.transactional_id_authorization_failed)
     if not context.may(Operation.READ, ResourceType.GROUP, request.group_id):
         return refuse(context, request, ErrorCode.group_authorization_failed)
-    if not request.group_id:
-        return refuse(context, request, ErrorCode.invalid_group_id)
     adds, by_id = context.api_version >= _ADDS_SINCE, context.api_version >= _TOPIC_IDS_SINCE
     partition = context.services.coordinator.partition_of(request.group_id)
     asked = AddRequest(
@@ -84,6 +82,8 @@ async def txn_offset_commit(context: RequestContext, request: Any) -> Any:
         knows_member_epochs=by_id,
         producer=(request.producer_id, request.producer_epoch),
     )
+    if not request.group_id:
+        return await _refuse_others(context, request, commit, ErrorCode.invalid_group_id)
     if all(each.refusal is not ErrorCode.none for topic in commit.topics for each in topic.partitions):
         # No offset is left to commit, so the transaction does not matter.
         return await _refuse_others(context, request, commit, ErrorCode.none)

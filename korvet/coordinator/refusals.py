@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
+from korvet.groups.commits import refuse_all
 from korvet.groups.consumer.messages import (
     ConsumerDescribeReply,
     ConsumerDescribeRequest,
@@ -34,13 +35,11 @@ from korvet.groups.messages import (
     ListRequest,
     OffsetDeleteReply,
     OffsetDeleteRequest,
-    PartitionResult,
     PutReply,
     PutRequest,
     Reply,
     SyncReply,
     SyncRequest,
-    TopicResult,
 )
 
 if TYPE_CHECKING:
@@ -80,16 +79,7 @@ def _sync(_request: SyncRequest, error: ErrorCode) -> SyncReply:
 
 
 def _commit(request: CommitRequest, error: ErrorCode) -> CommitReply:
-    return CommitReply(
-        tuple(
-            TopicResult(
-                topic.name,
-                tuple(PartitionResult(partition.partition, error) for partition in topic.partitions),
-                topic.topic_id,
-            )
-            for topic in request.topics
-        )
-    )
+    return CommitReply(refuse_all(request.topics, error))
 
 
 def _fetch(request: FetchRequest, error: ErrorCode) -> FetchReply:

@@ -130,12 +130,12 @@ class Commits:
     def _commit_one(
         self, request: CommitRequest, topic: CommitTopic, partition: CommitPartition
     ) -> ErrorCode:
+        if partition.refusal is not ErrorCode.none:
+            return partition.refusal
         metadata = partition.metadata or ""
         limit = self._context.config.offset_metadata_max_units
         if exceeds_units(metadata, limit) or not fits_string(metadata):
             return ErrorCode.offset_metadata_too_large
-        if partition.refusal is not ErrorCode.none:
-            return partition.refusal
         key = OffsetCommitKey(request.group_id, topic.name, partition.partition)
         self._context.records.append((key, self._commit_value(request, topic, partition, metadata)))
         return ErrorCode.none
@@ -336,10 +336,17 @@ class Commits:
 
 
 def refuse_all(topics: tuple[CommitTopic, ...], error: ErrorCode) -> tuple[TopicResult, ...]:
-    """The results of a commit that is refused as a whole."""
+    """The results of a commit that is refused as a whole. As in Kafka, partitions that cannot be committed
+    carry their own error.
+    """
     return tuple(
         TopicResult(
-            topic.name, tuple(PartitionResult(p.partition, error) for p in topic.partitions), topic.topic_id
+            topic.name,
+            tuple(
+                PartitionResult(each.partition, error if each.refusal is ErrorCode.none else each.refusal)
+                for each in topic.partitions
+            ),
+            topic.topic_id,
         )
         for topic in topics
     )

@@ -171,8 +171,8 @@ class LeaveReply(msgspec.Struct, frozen=True):
 class CommitPartition(msgspec.Struct, frozen=True, gc=False):
     """An offset to commit.
 
-    refusal: an error found outside the group (an unknown topic, a missing permission); it is answered after
-    the group's own checks, and nothing is written.
+    refusal: an error found outside the group (an unknown topic, a missing permission); it is returned
+    whatever the group's own checks find, and nothing is written.
     """
 
     partition: int

@@ -355,10 +355,10 @@ def test_a_consumer_commits_again_and_again(ask, another, group, new_topic, topi
     assert deleted.error_code == 0
     unknown = UNKNOWN_TOPIC_ID if version >= 10 else UNKNOWN_TOPIC
     assert commits(6) == [0, 0, unknown]
-    assert commits(7, generation=2) == [ILLEGAL_GENERATION] * 3
+    assert commits(7, generation=2) == [ILLEGAL_GENERATION, ILLEGAL_GENERATION, unknown]
     assert commits(8) == [0, 0, unknown]
     assert ask("LeaveGroup", 1, group_id=group, member_id=joined.member_id).error_code == 0
-    assert commits(9) == [UNKNOWN_MEMBER] * 3
+    assert commits(9) == [UNKNOWN_MEMBER, UNKNOWN_MEMBER, unknown]
     assert committed(ask, group, [(name, [0])])[name, 0][0] == 8
 
 
@@ -374,6 +374,13 @@ def test_commits_that_are_refused(ask, group, topic, topic_ids, version):
     assert commit(ask, group, one, version) == [UNKNOWN_MEMBER]
     assert commit(ask, group, [(named, 0, 9, "x" * 4097)], version, **member) == [METADATA_TOO_LARGE]
     assert commit(ask, group, [(named, 0, 9, "😀" * 2049)], version, **member) == [METADATA_TOO_LARGE]
+    # Kafka returns partitions that do not exist first.
+    mixed = [(named, 0, 9, "x" * 4097), (named, 7, 9, "x" * 4097)]
+    assert sorted(commit(ask, group, mixed, version, **member)) == [UNKNOWN_TOPIC, METADATA_TOO_LARGE]
+    assert sorted(commit(ask, group, mixed, version, generation=2, member=joined.member_id)) == [
+        UNKNOWN_TOPIC,
+        ILLEGAL_GENERATION,
+    ]
     assert commit(ask, group, [(named, 0, 9, "x" * 4096)], version, **member) == [0]
     assert committed(ask, group, [(topic, [0])])[topic, 0][0] == 9
 

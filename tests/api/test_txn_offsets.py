@@ -131,12 +131,16 @@ def test_txn_offset_commit(ask, topic, version):
         assert producer.commit(1, version) == [absent]
         assert producer.add_offsets() == 0
     assert sorted(producer.commit(1, version, partitions=(0, 99))) == [0, UNKNOWN_TOPIC]
-    assert producer.commit(1, version, group_id="") == [INVALID_GROUP]
+    assert sorted(producer.commit(1, version, partitions=(0, 99), group_id="")) == [
+        UNKNOWN_TOPIC,
+        INVALID_GROUP,
+    ]
     assert producer.commit(1, version, producer_id=producer.identity[0] + 1000) == [UNKNOWN_ID]
     assert producer.commit(1, version, producer_epoch=producer.identity[1] + 1) == [FENCED_OLD]
     if version >= 3:
         fields = {"generation_id": 4, "member_id": "nobody"}
-        assert producer.commit(1, version, **fields) == [UNKNOWN_MEMBER]
+        found = producer.commit(1, version, partitions=(0, 99), **fields)
+        assert sorted(found) == [UNKNOWN_TOPIC, UNKNOWN_MEMBER]
     if version >= 6:
         producer.topic_id = uuid.uuid4()
         assert producer.commit(1, version) == [UNKNOWN_TOPIC_ID]

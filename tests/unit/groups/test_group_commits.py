@@ -90,19 +90,25 @@ def test_each_partition_has_its_own_answer_and_only_the_good_are_written() -> No
         CommitPartition(3, 1, metadata="long", refusal=unknown),
     )
     reply = driver.answer("commit", CommitRequest("g", (CommitTopic("orders", partitions),)))
-    errors = (NONE, ErrorCode.offset_metadata_too_large, unknown, ErrorCode.offset_metadata_too_large)
+    errors = (NONE, ErrorCode.offset_metadata_too_large, unknown, unknown)
     results = tuple(PartitionResult(number, error) for number, error in enumerate(errors))
     assert reply == CommitReply((TopicResult("orders", results),))
     assert [key for key, _ in driver.log] == [ORDERS_0]
 
 
-def test_checks_of_the_group_come_before_those_of_a_partition() -> None:
+@pytest.mark.parametrize(
+    "refused", [ErrorCode.unknown_topic_or_partition, ErrorCode.topic_authorization_failed]
+)
+def test_what_the_broker_refuses_comes_before_the_checks_of_the_group(refused: ErrorCode) -> None:
     driver = Driver()
     leader = driver.stable("a")[0]
-    refused = ErrorCode.unknown_topic_or_partition
-    assert driver.commit(1, "stranger", 0, refusal=refused) is ErrorCode.unknown_member_id
-    assert driver.commit(1, leader, 0, refusal=refused) is ErrorCode.illegal_generation
-    assert driver.commit(1, leader, 1, refusal=refused) is refused
+    for member, generation, error in [
+        ("stranger", 0, ErrorCode.unknown_member_id),
+        (leader, 0, ErrorCode.illegal_generation),
+        (leader, 1, NONE),
+    ]:
+        assert driver.commit(1, member, generation) is error
+        assert driver.commit(1, member, generation, refusal=refused) is refused
 
 
 def test_commits_keep_the_session() -> None:
