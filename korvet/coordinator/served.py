@@ -239,14 +239,15 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
             outcome = event(now_ms)
             step = (step_of or self._step)(outcome)
             step.on_safe = on_safe
-            self._apply(step, now_ms)
-            return
-        except EncodeError:
-            logger.exception(
-                "records of %s do not fit Kafka's format, an event is skipped", self._log.topic.name
-            )
-            error = ErrorCode.unknown_server_error
-            self._discard(outcome)
+            try:
+                self._apply(step, now_ms)
+                return
+            except EncodeError:
+                logger.exception(
+                    "records of %s do not fit Kafka's format, an event is skipped", self._log.topic.name
+                )
+                error = ErrorCode.unknown_server_error
+                self._discard(outcome)
         except Exception as failure:
             logger.exception("a shard of %s failed", self._log.topic.name)
             self._on_failure(failure)

@@ -9,6 +9,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from korvet.coordinator.served import Claim, ServedPartition, Step
+from korvet.offsets.wire import EncodeError
 from korvet.storage.errors import NotEnoughReplicasAfterAppend
 
 
@@ -100,3 +101,18 @@ def test_the_alarm_moves_with_the_clock() -> None:
     claim = Claim(Log(), 1, 0, lambda: 0, alarms.append, lambda error: None, lambda: 1000, 1000)  # type: ignore[arg-type]
     Partition(Shard(5_000), claim).shift(-3_600_000)
     assert alarms == [5_000 - 3_600_000]
+
+
+def test_an_event_that_raises_an_encode_error_ends_the_term() -> None:
+    """There is no outcome that could be discarded."""
+    failures: list[Exception] = []
+    claim = Claim(Log(), 1, 0, lambda: 0, lambda at_ms: None, failures.append, lambda: 1000, 1000)  # type: ignore[arg-type]
+    shard: Any = Shard()
+    error = EncodeError("too long")
+
+    def tick(now_ms: int) -> Any:
+        raise error
+
+    shard.tick = tick
+    Partition(shard, claim).tick()
+    assert failures == [error]
