@@ -118,6 +118,7 @@ class Group:
         "new_member_added",
         "pending_joins",
         "pending_syncs",
+        "predecessor",
         "previous_state",
         "protocol_name",
         "protocol_type",
@@ -157,6 +158,7 @@ class Group:
         self.initial_remaining_ms: int | None = None  # set while the initial rebalance may be extended
         self.join_deadline: Deadline | None = None
         self.sync_deadline: Deadline | None = None
+        self.predecessor: list[Record] = []  # tombstones of a former consumer group, until they are replayed
         self.has_record = False  # None for a simple group, which is known only by its offsets
         self.unconfirmed: list[GroupMetadataValue] = []  # records of this shard that are not replayed yet
 
@@ -238,8 +240,8 @@ class Group:
         return self.state.value
 
     def tombstones(self) -> list[Record]:
-        """The tombstone of the group."""
-        return [(GroupMetadataKey(self.group_id), None)]
+        """The tombstone of the group, and those of its predecessor."""
+        return [*self.predecessor, (GroupMetadataKey(self.group_id), None)]
 
     # Commits
 

@@ -80,10 +80,11 @@ class Membership:
         group = self._context.classic(request.group_id)
         is_new_group = group is None
         if group is None:
-            # The consumer group with that id has no members.
             former = self._context.groups.get(request.group_id)
-            self._context.records += [] if former is None else former.tombstones()
             group = self._context.groups[request.group_id] = Group(request.group_id, self._context.now_ms)
+            if former is not None:
+                # A consumer group without members.
+                group.predecessor = former.tombstones()
         if not self._accepts(group, request.member_id):
             group.remove(request.member_id)
             self._context.reply(token, JoinReply(ErrorCode.group_max_size_reached))
@@ -553,6 +554,7 @@ class Membership:
 
     def _record(self, group: Group, value: GroupMetadataValue) -> None:
         group.unconfirmed.append(value)
+        self._context.records += group.predecessor
         self._context.records.append((GroupMetadataKey(group.group_id), value))
 
 

@@ -436,6 +436,7 @@ class GroupShard:
         Stable.
         """
         group.has_record = True
+        group.predecessor = []
         if group.state is not GroupState.COMPLETING_REBALANCE or not value.members:
             return
         for stored in value.members:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from korvet.groups.consumer.messages import OwnedTopic
+from korvet.groups.messages import DeleteRequest, JoinRequest, ListRequest
 from korvet.offsets.consumer_protocol import Assignment, encode_assignment
 from tests.unit.groups.consumers import Consumer, FakeTopics, described, heartbeat
-from tests.unit.groups.driver import REBALANCE_MS, SESSION_MS, Driver
+from tests.unit.groups.driver import RANGE, REBALANCE_MS, SESSION_MS, Driver
 
 if TYPE_CHECKING:
     from korvet.groups.consumer.messages import ConsumerHeartbeatRequest
@@ -110,3 +111,32 @@ def test_a_member_that_keeps_partitions_expires_after_a_refused_heartbeat() -> N
         one.send()
         two.beat()
     assert [member.member_id for member in described(driver).members] == ["two"]
+
+
+def group_of_consumers_that_refused_a_classic_member() -> Driver:
+    """An empty consumer group; the records of the join that would have ended it were refused."""
+    driver = Driver(topics=FakeTopics({"orders": 2}))
+    one = Consumer(driver, "one", "orders")
+    one.join()
+    one.leave()
+    request = JoinRequest("g", "", "consumer", RANGE, SESSION_MS, needs_member_id=True)
+    outcome = driver.shard.join(request, TOKEN, driver.now_ms)
+    assert outcome.records
+    driver.shard.discard(outcome, (TOKEN,))
+    return driver
+
+
+def test_a_consumer_group_ends_with_the_next_join_after_a_refused_one() -> None:
+    """Otherwise it would be there again after the deletion of the classic group and a restart."""
+    driver = group_of_consumers_that_refused_a_classic_member()
+    driver.advance(SESSION_MS)
+    (member,) = driver.stable("a")
+    driver.leave(member)
+    driver.answer("delete_groups", DeleteRequest(("g",)))
+    assert Driver(log=driver.log).answer("list_groups", ListRequest()).groups == ()
+
+
+def test_a_consumer_group_is_deleted_after_a_refused_join() -> None:
+    driver = group_of_consumers_that_refused_a_classic_member()
+    driver.answer("delete_groups", DeleteRequest(("g",)))
+    assert Driver(log=driver.log).answer("list_groups", ListRequest()).groups == ()
