@@ -257,7 +257,10 @@ class ConsumerMembership:
                     f"Static member {request.member_id} with instance id {request.instance_id} cannot join "
                     f"the group because the instance id is owned by {owner_id} member.",
                 )
-            return self.replace_static(draft, owner, request.member_id, JOIN_EPOCH)
+            before = self.replace_static(draft, owner, request.member_id, JOIN_EPOCH)
+            if known is not None:
+                self._drop_regexes(draft, (known.subscription.subscribed_topic_regex,))
+            return before
         return known or Member(request.member_id)
 
     def replace_static(self, draft: Draft, owner: Member, member_id: str, epoch: int) -> Member:

@@ -6,6 +6,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.groups.config import GroupConfig
 from korvet.groups.consumer.messages import OwnedTopic
+from korvet.offsets.schema import GroupRegexKey
 from tests.unit.groups.consumers import Consumer, FakeTopics
 from tests.unit.groups.driver import Driver
 
@@ -46,3 +47,14 @@ def test_permissions_are_not_compared_with_every_heartbeat() -> None:
     assert len(driver.log) == before
     beat_for(driver, consumer, allowed, INTERVAL_MS)
     assert len(driver.log) == before + 1
+
+
+def test_the_expression_of_a_member_that_takes_another_instance_id_is_forgotten() -> None:
+    driver = Driver(topics=FakeTopics({"orders": 2}))
+    two = Consumer(driver, "two", "orders", instance_id="i")
+    two.join()
+    one = Consumer(driver, "one", subscribed_topic_regex="ord.*")
+    one.join()
+    two.leave(-2)
+    assert Consumer(driver, "one", "orders", instance_id="i").join().error is ErrorCode.none
+    assert (GroupRegexKey("g", "ord.*"), None) in driver.log
