@@ -84,14 +84,19 @@ class ClassicMembers:
             before = group.members.get(member_id) or Member(member_id)
         member = self._update(draft, before, request, _subscription_of(request))
         self._context.records += draft.records
+        generation = member.epoch
         if self._migration.must_downgrade(draft.group, ()):
-            self._membership.downgrade(draft.group)
+            if not draft.group.is_stable:
+                # The other members have not heard of a newer epoch: all are asked to join again.
+                generation = group.epoch
+                self._migration.rebalance_soon(group.group_id)
+            self._membership.downgrade(draft.group, generation)
         else:
             self._membership.arm_session(group.group_id, member)
             self._membership.expect_nothing(group.group_id, member_id)
             self._membership.expect(group.group_id, member_id, rebalance_timeout_of(request))
         protocol = request.protocols[0].name
-        return JoinReply(ErrorCode.none, member_id, member.epoch, CONSUMER_PROTOCOL_TYPE, protocol)
+        return JoinReply(ErrorCode.none, member_id, generation, CONSUMER_PROTOCOL_TYPE, protocol)
 
     def _check_join(self, group: ConsumerGroup, request: JoinRequest) -> None:
         config = self._context.config
@@ -141,6 +146,9 @@ class ClassicMembers:
         member = _classic_member(group, request.member_id, request.group_instance_id)
         classic = member.subscription.classic_member_metadata
         assert classic is not None
+        if not classic.supported_protocols:
+            # Not as any client writes it; the next join replaces the record.
+            raise Refused(ErrorCode.rebalance_in_progress, "the member's record has no protocols")
         protocol = classic.supported_protocols[0]
         if request.generation_id != member.epoch:
             raise Refused(ErrorCode.illegal_generation, "another epoch")

@@ -153,7 +153,7 @@ class ConsumerMembership:
         for member_id in member_ids:
             self._cancel(group.group_id, member_id)
         if self._migration.must_downgrade(group, member_ids):
-            self.downgrade(group, member_ids)
+            self.downgrade(group, group.epoch, member_ids)
             self._migration.rebalance_soon(group.group_id)
             return
         draft = Draft(group)
@@ -170,9 +170,9 @@ class ConsumerMembership:
     def _next_epoch(self, draft: Draft) -> int:
         return max(draft.group.epoch + 1, self._context.least_generation)
 
-    def downgrade(self, group: ConsumerGroup, leaving: Iterable[str] = ()) -> None:
+    def downgrade(self, group: ConsumerGroup, generation: int, leaving: Iterable[str] = ()) -> None:
         """Make a classic group of the remaining members."""
-        self._context.records += self._migration.downgrade(group, list(leaving))
+        self._context.records += self._migration.downgrade(group, list(leaving), generation)
         for member_id in group.members:
             self._cancel(group.group_id, member_id)
 

@@ -37,7 +37,7 @@ from korvet.offsets.schema import GroupMemberKey, GroupMetadataKey, GroupRecordK
 from korvet.offsets.wire import DecodeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
     from korvet.groups.consumer.member import Owned
     from korvet.groups.consumer.topics import Topics
@@ -120,16 +120,15 @@ class Migration:
         return (
             bool(left)
             and all(member.is_classic for member in left)
+            and bool(common_protocols(left))
             and config.migration_policy.can_downgrade
             and len(left) <= config.max_size
         )
 
-    def downgrade(self, group: ConsumerGroup, leaving: Collection[str]) -> list[Record]:
-        """The records that make a classic group of the remaining members, with the group's epoch as its
-        generation.
-        """
+    def downgrade(self, group: ConsumerGroup, leaving: Collection[str], generation: int) -> list[Record]:
+        """The records that make a classic group of the remaining members."""
         classic = Group(group.group_id, self._context.now_ms)
-        classic.protocol_type, classic.generation = CONSUMER_PROTOCOL_TYPE, group.epoch
+        classic.protocol_type, classic.generation = CONSUMER_PROTOCOL_TYPE, generation
         for member in group.members.values():
             if member.member_id not in leaving:
                 classic.add(_downgraded(member))
@@ -184,6 +183,16 @@ def classic_subscription(
             session_timeout_ms, tuple(ClassicProtocol(each.name, each.metadata) for each in protocols)
         ),
     )
+
+
+def common_protocols(members: Iterable[Member]) -> set[str]:
+    """The names of the protocols that all of these members of the classic protocol support."""
+    supported = [
+        {protocol.name for protocol in member.subscription.classic_member_metadata.supported_protocols}
+        for member in members
+        if member.subscription.classic_member_metadata is not None
+    ]
+    return set.intersection(*supported) if supported else set()
 
 
 def assignment_bytes(topics: Topics, member: Member, subscription: bytes) -> bytes:

@@ -4,6 +4,9 @@ administrators who remove members.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from kio.schema.errors import ErrorCode
 
 from korvet.groups.messages import JoinProtocol, LeaveRequest, LeavingMember
@@ -15,6 +18,7 @@ from korvet.offsets.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
+from korvet.offsets.group_records import ClassicMember, ConsumerMember
 from tests.unit.groups.consumers import Consumer, FakeTopics, described
 from tests.unit.groups.driver import Driver
 
@@ -138,3 +142,65 @@ def test_a_group_with_a_custom_assignor_is_not_upgraded() -> None:
     assert reply.error is ErrorCode.group_id_not_found
     assert "custom assignor" in reply.error_message
     assert driver.heartbeat(member_id, 1) is ErrorCode.none
+
+
+def unreadable_member() -> tuple[Driver, str]:
+    """A loaded group with a consumer, and a member whose record has no protocols; its id."""
+    first, _ = consumer_group()
+    first.advance(1_000)
+    member_id = first.replies[first.join(group_instance_id="i")].member_id
+    log = [
+        (key, replace(value, classic_member_metadata=ClassicMember()))
+        if isinstance(value, ConsumerMember) and value.classic_member_metadata is not None
+        else (key, value)
+        for key, value in first.log
+    ]
+    driver = Driver(topics=FakeTopics({"orders": 2}), log=log)
+    return driver, member_id
+
+
+def test_a_group_with_a_record_without_protocols_is_not_downgraded() -> None:
+    """The timers of all groups of the partition would stop with an exception."""
+    driver, _ = unreadable_member()
+    assert driver.answer("leave", LeaveRequest("g", (LeavingMember("one"),))).members[0].error is (
+        ErrorCode.none
+    )
+    driver.advance(60_000)
+    assert described(driver).state == "Empty"
+
+
+def test_a_member_with_a_record_without_protocols_joins_again() -> None:
+    driver, member_id = unreadable_member()
+    epoch = driver.shard.groups["g"].members[member_id].epoch
+    synced = driver.replies[driver.sync(member_id, epoch, group_instance_id="i")]
+    assert synced.error is ErrorCode.rebalance_in_progress
+    again = driver.replies[driver.join(member_id, group_instance_id="i")]
+    synced = driver.replies[driver.sync(member_id, again.generation_id, group_instance_id="i")]
+    assert synced.error is ErrorCode.none
+
+
+@pytest.mark.parametrize("topic", ["orders", "more"])
+def test_a_static_member_that_returns_with_the_classic_protocol_downgrades_its_group(topic: str) -> None:
+    """The members of a group whose subscriptions have changed are asked to join again, in their generation;
+    the others notice nothing.
+    """
+    topics = FakeTopics({"orders": 2, "more": 1})
+    driver = Driver(topics=topics)
+    one = Consumer(driver, "one", "orders", instance_id="i")
+    one.join()
+    driver.advance(5_000)
+    other = driver.replies[driver.join()]
+    one.beat()
+    one.beat()
+    other = driver.replies[driver.join(other.member_id)]
+    assert driver.replies[driver.sync(other.member_id, other.generation_id)].error is ErrorCode.none
+    assert one.leave(-2).error is ErrorCode.none
+    assert described(driver).state != "Assigning"
+    protocols = (JoinProtocol("range", encode_subscription(Subscription((topic,)))),)
+    joined = driver.replies[driver.join(group_instance_id="i", protocols=protocols)]
+    assert joined.error is ErrorCode.none
+    driver.advance(0)
+    error = ErrorCode.none if topic == "orders" else ErrorCode.rebalance_in_progress
+    assert driver.heartbeat(other.member_id, other.generation_id) is error
+    synced = driver.replies[driver.sync(joined.member_id, joined.generation_id, group_instance_id="i")]
+    assert synced.error is error
