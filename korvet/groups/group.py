@@ -173,7 +173,8 @@ class Group:
         group.leader_id = value.leader
         if value.members:
             group.state = GroupState.STABLE
-        for stored in value.members:
+        # A record of another writer may name a member twice: the last one counts, as in Kafka.
+        for stored in {member.member_id: member for member in value.members}.values():
             rebalance_ms = stored.rebalance_timeout_ms
             group.add(
                 Member(

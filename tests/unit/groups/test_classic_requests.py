@@ -19,8 +19,9 @@ from korvet.offsets.consumer_protocol import (
     encode_subscription,
 )
 from korvet.offsets.group_records import ClassicMember, ConsumerMember
+from korvet.offsets.schema import GroupMetadataValue
 from tests.unit.groups.consumers import Consumer, FakeTopics, described
-from tests.unit.groups.driver import Driver
+from tests.unit.groups.driver import REBALANCE_MS, Driver
 
 SUBSCRIPTION = encode_subscription(Subscription(("orders",)))
 LATER = b"\0\x09" + SUBSCRIPTION[2:]
@@ -204,3 +205,20 @@ def test_a_static_member_that_returns_with_the_classic_protocol_downgrades_its_g
     assert driver.heartbeat(other.member_id, other.generation_id) is error
     synced = driver.replies[driver.sync(joined.member_id, joined.generation_id, group_instance_id="i")]
     assert synced.error is error
+
+
+def test_a_record_that_names_a_member_twice_stops_no_timers() -> None:
+    first = Driver()
+    first.stable("one", "two")
+    log = [
+        (key, replace(value, members=(*value.members, *value.members)))
+        if isinstance(value, GroupMetadataValue)
+        else (key, value)
+        for key, value in first.log
+    ]
+    driver = Driver(log=log)
+    assert len(driver.described().members) == 2
+    driver.leave("one-1")
+    joined = driver.join("two-2", client_id="two")
+    driver.advance(REBALANCE_MS)
+    assert driver.replies[joined].error is ErrorCode.none
