@@ -20,6 +20,21 @@ def has_data(data_dir: Path) -> bool:
     return (data_dir / FOLDER / MANIFEST).exists()
 
 
+def check_manifest(data_dir: Path) -> None:
+    """Refuse parts without a manifest: a server would ignore their data, and overwrite or continue them.
+
+    Raises EmbeddedServerError.
+    """
+    files = data_dir / FOLDER
+    # A first start that was killed has left empty parts.
+    if not has_data(data_dir) and any(path.stat().st_size for path in files.glob("appendonly.aof.*")):
+        raise EmbeddedServerError(
+            f"{files} contains data, but {MANIFEST} is missing: the folder is an incomplete copy. Copy all "
+            "of the original while nothing runs on it, or restore a backup; or move the folder away to "
+            "begin without data"
+        )
+
+
 def parts(data_dir: Path) -> list[Path]:
     """Returns the files that a server loads, in order. Raises EmbeddedServerError for an unknown manifest."""
     manifest = data_dir / FOLDER / MANIFEST

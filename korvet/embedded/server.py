@@ -99,8 +99,8 @@ class EmbeddedServer:
         """Start the server and wait until it answers. Returns its `unix://` URL.
 
         Call it on the main thread: the kernel ends the server with the *thread* that started it. Raises
-        EmbeddedServerError: no program, folder in use, folder of another server, folder that needs the server
-        module, or the end of the server's log if the server exits.
+        EmbeddedServerError: no program, folder in use, folder of another server, incomplete copy of a folder,
+        folder that needs the server module, or the end of the server's log if the server exits.
         """
         if threading.current_thread() is not threading.main_thread():
             raise EmbeddedServerError("the embedded server must be started from the main thread")
@@ -112,6 +112,7 @@ class EmbeddedServer:
         try:
             self._owner_lock.write(os.getpid())
             folder.check_restored(self.data_dir)
+            append_only.check_manifest(self.data_dir)
             self._socket = folder.socket_path(self.data_dir)
             self._end_orphan()
             self._check_disk_space()

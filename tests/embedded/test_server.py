@@ -18,7 +18,15 @@ import redis
 from click.testing import CliRunner, Result
 
 from korvet.cli.app import korvet
-from korvet.embedded import EmbeddedServer, EmbeddedServerError, find_server, folder, privacy, shim
+from korvet.embedded import (
+    EmbeddedServer,
+    EmbeddedServerError,
+    append_only,
+    find_server,
+    folder,
+    privacy,
+    shim,
+)
 from korvet.embedded.writer import note_writer
 from korvet.storage.link.address import parse_url
 
@@ -387,3 +395,25 @@ def test_a_shim_without_its_owner_starts_nothing() -> None:
     done = subprocess.run(command, capture_output=True, check=False)
     assert done.stdout == b""
     assert done.returncode == 143
+
+
+def test_a_folder_without_its_manifest_is_refused(tmp_path: Path) -> None:
+    """A copy of a folder in use, for example: a server would start without data."""
+    with running(tmp_path) as (_, client):
+        client.set("a", "1")
+    manifest = tmp_path / append_only.FOLDER / append_only.MANIFEST
+    kept = manifest.rename(tmp_path / "kept")
+    with pytest.raises(EmbeddedServerError, match=rf"{append_only.MANIFEST} is missing"):
+        EmbeddedServer(tmp_path).start()
+    kept.rename(manifest)
+    with running(tmp_path) as (_, client):
+        assert client.get("a") == b"1"
+
+
+def test_a_first_start_that_was_killed_can_be_repeated(tmp_path: Path) -> None:
+    """A server writes its manifest last."""
+    files = tmp_path / append_only.FOLDER
+    files.mkdir()
+    (files / "appendonly.aof.1.base.aof").touch()
+    with running(tmp_path) as (_, client):
+        assert client.set("a", "1")
