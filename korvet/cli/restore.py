@@ -35,7 +35,8 @@ def restore(
     Epochs, producer IDs and other numbers continue above every number that clients may have seen after the
     backup. Consumers that have read beyond the backup learn that the log was truncated.
 
-    If the command fails or is killed, brokers refuse the target; run the command again.
+    If the command fails or is killed, the target is without data, or brokers refuse it; run the command
+    again before you start brokers.
 
     \b
     korvet restore /backups/monday --data-dir ./korvet-data
