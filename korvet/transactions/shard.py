@@ -52,7 +52,7 @@ from korvet.transactions.messages import (
     TopicPartition,
 )
 from korvet.transactions.state import PREPARED, TITLES, TransactionState
-from korvet.transactions.transaction import LAST_CLIENT_EPOCH, NO_TIME_MS, Transaction, completed
+from korvet.transactions.transaction import LAST_CLIENT_EPOCH, MAX_EPOCH, NO_TIME_MS, Transaction, completed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -418,7 +418,7 @@ class TransactionShard:
             next_id = fresh_id
         transaction.retry_epoch = value.producer_epoch if goes_on else NO_EPOCH
         decided = transaction.decided(
-            value.producer_epoch + 1,
+            min(value.producer_epoch + 1, MAX_EPOCH),
             next_id,
             self._now_ms,
             committed=False,

@@ -12,7 +12,7 @@ from korvet.transactions.config import TransactionConfig
 from korvet.transactions.messages import InitRequest, ListRequest, Markers
 from korvet.transactions.shard import NotLoaded, TransactionShard, unknown_states
 from korvet.transactions.state import PREDECESSORS, IllegalTransition, TransactionState
-from korvet.transactions.transaction import LAST_CLIENT_EPOCH, Transaction, completed
+from korvet.transactions.transaction import LAST_CLIENT_EPOCH, MAX_EPOCH, Transaction, completed
 from tests.unit.transactions.driver import PARTITION, START_MS, TIMEOUT_MS, Driver
 
 NONE = ErrorCode.none
@@ -463,6 +463,18 @@ def test_listing() -> None:
 
 
 # Misuse
+
+
+def test_an_open_transaction_with_the_largest_epoch_is_aborted() -> None:
+    """Only another writer writes it. The records of other timeouts of the same tick are lost with its own."""
+    value = begun()[0].log[-1][1]
+    assert value is not None
+    driver = Driver(log=[("t", replace(value, producer_epoch=MAX_EPOCH)), ("u", value)])
+    driver.advance(TIMEOUT_MS)
+    assert [(each.transactional_id, each.committed) for each in driver.markers] == [
+        ("t", False),
+        ("u", False),
+    ]
 
 
 def test_nothing_is_served_before_the_log_is_loaded() -> None:
