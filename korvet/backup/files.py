@@ -31,16 +31,16 @@ def new_folder(folder: Path) -> Iterator[Path]:
     `folder` may exist if it is empty and no mount point. If the block fails, its files are deleted. Raises
     BackupError.
     """
-    if folder.is_symlink() or (folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))):
-        raise BackupError(f"{folder} exists already: name another folder")
-    if folder.is_mount():
-        raise BackupError(f"{folder} is a mount point: name a new folder in it")
-    partial = folder.with_name(f"{folder.name}.partial")
     try:
+        if folder.is_symlink() or (folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))):
+            raise BackupError(f"{folder} exists already: name another folder")
+        if folder.is_mount():
+            raise BackupError(f"{folder} is a mount point: name a new folder in it")
+        partial = folder.with_name(f"{folder.name}.partial")
         partial.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
-        raise BackupError(f"{partial} cannot be created: {error.strerror}") from error
+        raise BackupError(f"{folder} cannot be created: {error.strerror}") from error
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

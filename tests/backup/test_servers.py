@@ -207,6 +207,14 @@ def test_a_target_that_exists_is_not_overwritten(start: Start, backup: Path, tmp
     assert "exists already" in failure("backup", tmp_path / "file", "--redis", server.url)
 
 
+def test_a_target_that_cannot_be_looked_at_is_named(start: Start, tmp_path: Path) -> None:
+    """In a folder of another user, for example."""
+    server = start()
+    fill(server.client, 10)
+    target = tmp_path / ("x" * 300)
+    assert "cannot be created: File name too long" in failure("backup", target, "--redis", server.url)
+
+
 def test_a_user_without_the_permission_is_told(start: Start, tmp_path: Path) -> None:
     server = start()
     fill(server.client, 10)
