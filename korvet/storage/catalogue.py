@@ -112,6 +112,10 @@ class Catalogue:
         """Topics whose deletion is not finished, for example because the broker that began it has crashed."""
         return list(self._deleting.values())
 
+    def is_pending(self, deleting: Topic) -> bool:
+        """Whether the deletion of this topic is not finished, as last read."""
+        return self._deleting.get(deleting.name) == deleting
+
     async def catch_up(self) -> None:
         """Read the catalogue if another process has changed it (HGET). Raises StorageError."""
         changed = counter_of(await self._commands.call("HGET", self._commands.keyspace.cluster, "catalogue"))
@@ -223,16 +227,22 @@ class Catalogue:
     async def finish_delete(
         self, topic: Topic, forget_offsets: Callable[[Topic], Awaitable[None]] | None = None
     ) -> None:
-        """The other steps of a deletion, also of an earlier one that was not finished (`pending_deletes`)."""
+        """The other steps of a deletion, also of an earlier one that was not finished (`pending_deletes`).
+
+        Ends early if another broker has finished it: a new topic may have the name.
+        """
+        if not self.is_pending(topic):
+            return
         self._gone(topic.name)
         if forget_offsets is not None:
             await forget_offsets(topic)
+            if not self.is_pending(topic):
+                return
         # On the write link, so after every append in flight.
         await self._each_partition(
             range(topic.partitions), lambda partition: self._drop_partition(topic, partition)
         )
-        if self._deleting.get(topic.name) != topic:
-            # Another broker has finished it.
+        if not self.is_pending(topic):
             return
         try:
             await self._swap(topic.name, self._encoded[topic.name], b"")

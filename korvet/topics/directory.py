@@ -428,7 +428,9 @@ class TopicDirectory:
     async def forget_deleted(self) -> None:
         """Tombstone the offsets of topics in deletion, in the groups that this broker coordinates."""
         for topic in self._catalogue.pending_deletes():
-            await self._groups.forget_topic(topic.name)
+            # A new topic may have the name by now.
+            if self._catalogue.is_pending(topic):
+                await self._groups.forget_topic(topic.name)
 
     async def _forget_everywhere(self, topic: Topic) -> None:
         """Forget the topic's offsets in this broker's groups; wait until the other brokers have done the

@@ -27,6 +27,7 @@ from tests.support.polling import until_async
 from tests.unit.records import forms
 
 if TYPE_CHECKING:
+    from korvet.storage.topic import Topic
     from tests.storage.conftest import Server
 
 ABORT = ControlMarker(7, 0, committed=False, coordinator_epoch=1)
@@ -298,6 +299,41 @@ def test_a_late_deletion_leaves_a_new_topic_of_that_name_alone(server: Server, p
             assert server.client.xlen(one.logs.get(new, 0).stream) == 1
             await one.catalogue.delete("t")
             assert not server.client.keys(f"*{prefix}:t:*")
+
+    asyncio.run(work())
+
+
+def test_a_late_deletion_leaves_offsets_logs_and_bias_of_a_new_topic_alone(
+    server: Server, prefix: str
+) -> None:
+    """Two brokers finish one deletion: the one that began it, and the controller."""
+    forgotten: list[str] = []
+
+    async def forget(topic: Topic) -> None:
+        forgotten.append(topic.name)
+
+    async def work() -> None:
+        async with broker(server, prefix, 1) as one, broker(server, prefix, 2) as two:
+            await agreed(one, two)
+            await two.catalogue.create("t", 1, offset_assignment="dense")
+            await member_of(one).refresh()
+            deleting = await two.catalogue.mark_deleting("t")
+            await member_of(one).refresh()
+            assert one.catalogue.pending_deletes() == [deleting]
+
+            async def created_meanwhile(topic: Topic) -> None:
+                await two.catalogue.finish_delete(topic)
+                await two.catalogue.create("t", 1, offset_assignment="dense")
+                await member_of(one).refresh()
+
+            await one.catalogue.finish_delete(deleting, created_meanwhile)
+            meta = one.commands.keyspace.meta("t", 0)
+            assert server.client.hget(meta, "bias") == b"1"
+
+            log = one.logs.get(one.catalogue.topics["t"], 0)
+            await one.catalogue.finish_delete(deleting, forget)
+            assert forgotten == []
+            assert one.logs.opened("t", 0) is log
 
     asyncio.run(work())
 
