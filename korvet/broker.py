@@ -19,6 +19,7 @@ from korvet.api.fetching.deadlines import Deadlines
 from korvet.api.fetching.memory import FetchMemory
 from korvet.api.fetching.sessions import FetchSessions
 from korvet.api.producing.unpacking import Unpacking
+from korvet.causes import Causes
 from korvet.config.live import LiveConfig
 from korvet.coordinator.exporter import NativeExporter
 from korvet.coordinator.markers import LocalMarkers, MarkerWriter
@@ -68,12 +69,15 @@ if TYPE_CHECKING:
     from korvet.storage.log.resources import LogResources
 
 log = logging.getLogger(__name__)
+causes = Causes(log)
 
 # Produced bytes in flight to Redis before clients are held back: enough to keep Redis busy, no more.
 _IN_FLIGHT_BYTES: Final = 2 * 1024 * 1024
 _COLLECTION_THRESHOLD: Final = 100_000
 # Interval of checks of the free disk space: half of the reserve is for what is written between two checks.
 _DISK_POLL_S: Final = 0.1
+# Pause before a deletion that failed is tried again.
+_DELETION_RETRY_S: Final = 1.0
 
 
 async def run(config: Config, redis_url: str, ready: Callable[[str, int], None]) -> None:
@@ -404,11 +408,13 @@ class _ChangeListener:
         await end(self._finishing)
 
     async def _finish_deletes(self) -> None:
-        """Finish the deletions that another broker began; that broker may have died since."""
-        try:
-            await self._parts.topics.finish_deletes()
-        except (StorageError, CoordinatorError) as error:
-            log.warning("a deletion is not finished yet: %s", error)
+        """Finish the deletions that another broker began, and may have left unfinished."""
+        while self._parts.member.is_controller and self._parts.topics.deletes_are_pending:
+            try:
+                await self._parts.topics.finish_deletes()
+            except (StorageError, CoordinatorError) as error:
+                causes.warn(error, "a deletion is not finished yet: %s", error)
+                await asyncio.sleep(_DELETION_RETRY_S)
 
 
 def _authorizer(config: Config) -> Authorizer | None:

@@ -1,0 +1,68 @@
+"""Deletions of topics that one broker has begun and the controller finishes."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from korvet import broker
+from korvet.storage.errors import LinkLost
+from tests.support.polling import until_async
+
+if TYPE_CHECKING:
+    import pytest
+
+
+class Topics:
+    """A topic in deletion; the first attempts to finish it fail."""
+
+    def __init__(self, failures: int) -> None:
+        self.attempts, self._failures = 0, failures
+
+    @property
+    def deletes_are_pending(self) -> bool:
+        return self.attempts <= self._failures
+
+    async def forget_deleted(self) -> None:
+        pass
+
+    async def finish_deletes(self) -> None:
+        self.attempts += 1
+        if self.attempts <= self._failures:
+            raise LinkLost("the connection was lost")
+
+
+class Coordinators:
+    def follow_assignment(self) -> None:
+        pass
+
+    async def start(self) -> None:
+        pass
+
+    async def wait_loaded(self) -> None:
+        pass
+
+
+def test_a_deletion_that_cannot_be_finished_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other change of the catalogue comes to the help of a topic that is half deleted."""
+    monkeypatch.setattr(broker, "_DELETION_RETRY_S", 0.001)
+    topics = Topics(failures=2)
+    parts: Any = SimpleNamespace(
+        coordinator=Coordinators(),
+        transactions=Coordinators(),
+        topics=topics,
+        member=SimpleNamespace(is_controller=True),
+    )
+
+    async def finished() -> bool:
+        return not topics.deletes_are_pending
+
+    async def work() -> None:
+        changes = broker._ChangeListener(parts)
+        await changes.complete_changes()
+        await until_async(finished, 2, "the deletion is finished")
+        await changes.close()
+        assert topics.attempts == 3
+
+    asyncio.run(work())
