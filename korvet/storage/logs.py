@@ -124,6 +124,8 @@ class Logs:
         for found in self._logs.pop(name, {}).values():
             found.close(gone)
         self._resources.counts.forget(name)
+        if self.membership is not None:
+            self.membership.assignment.forget(name)
 
     def follow_assignment(self) -> None:
         """Close the logs of partitions whose leader or leader epoch has changed. A partition that this

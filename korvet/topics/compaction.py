@@ -97,6 +97,9 @@ class LogCleaner:
         removed = 0
         topics = list(self._topics.all())
         self.counts.left = sum(topic.partitions for topic in topics)
+        if len(self._tidied) > self.counts.left:
+            existing = {topic.topic_id for topic in topics}
+            self._tidied = {place: each for place, each in self._tidied.items() if place[0] in existing}
         for topic in topics:
             removed += await self._clean_topic(topic)
             self.counts.left = max(self.counts.left - topic.partitions, 0)

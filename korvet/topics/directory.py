@@ -430,6 +430,7 @@ class TopicDirectory:
         for topic in self._catalogue.pending_deletes():
             # A new topic may have the name by now.
             if self._catalogue.is_pending(topic):
+                self._policies.pop(topic.name, None)
                 await self._groups.forget_topic(topic.name)
 
     async def _forget_everywhere(self, topic: Topic) -> None:

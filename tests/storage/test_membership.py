@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from korvet import supervisor
 from korvet.config.address import Address
+from korvet.config.live import LiveConfig
+from korvet.config.settings import Config
 from korvet.records.control import ControlMarker
 from korvet.records.kernel import parse_batch
 from korvet.storage.brokers.assignment import writer_epochs
@@ -20,6 +22,8 @@ from korvet.storage.keys import Keyspace
 from korvet.storage.log.committed import Committed, read_committed
 from korvet.storage.log.values import ProducerSequence, ReceivedBatch
 from korvet.storage.store import Store
+from korvet.topics.compaction import LogCleaner
+from korvet.topics.directory import TopicDirectory
 from tests.storage.live_brokers import LEASE_MS, RECORD, WAIT_S, agreed, broker, led, member_of, nodes
 from tests.storage.test_transactions import append_to, outcome_of
 from tests.support.logs import append_own, read_log
@@ -334,6 +338,39 @@ def test_a_late_deletion_leaves_offsets_logs_and_bias_of_a_new_topic_alone(
             await one.catalogue.finish_delete(deleting, forget)
             assert forgotten == []
             assert one.logs.opened("t", 0) is log
+
+    asyncio.run(work())
+
+
+def test_what_is_kept_of_topics_that_another_broker_deletes_is_freed(server: Server, prefix: str) -> None:
+    """Topics may come and go all day while the brokers stay the same."""
+
+    class Groups:
+        async def forget_topic(self, name: str) -> None:
+            del name
+
+    async def work() -> None:
+        async with broker(server, prefix, 1) as one, broker(server, prefix, 2) as two:
+            await agreed(one, two)
+            live, groups = LiveConfig(Config()), cast("Any", Groups())
+            directories = [TopicDirectory(each.catalogue, each.logs, live, groups) for each in (one, two)]
+            cleaner = LogCleaner(one.commands, one.logs, directories[0], live, lambda: 0)
+            await directories[1].create("t", 8, {})
+            await member_of(one).refresh()
+            assert directories[0].policy(one.catalogue.topics["t"]).deletes
+            await cleaner.clean()
+            assert "t" in member_of(one).assignment._leaders
+            assert cleaner._tidied
+
+            deleting = await two.catalogue.mark_deleting("t")
+            await member_of(one).refresh()
+            await directories[0].forget_deleted()
+            await two.catalogue.finish_delete(deleting)
+            await cleaner.clean()
+            assert not directories[0]._policies
+            assert not cleaner._tidied
+            assert "t" not in member_of(one).assignment._leaders
+            assert "t" not in member_of(two).assignment._leaders
 
     asyncio.run(work())
 

@@ -119,6 +119,10 @@ class Assignment:
             known.append(self.sole_leader or self._compute(topic, partition))
         return known
 
+    def forget(self, topic: str) -> None:
+        """Free what is kept of a topic that is deleted."""
+        self._leaders.pop(topic, None)
+
     def _compute(self, topic: str, partition: int) -> Leader:
         ranks = [(_rank(broker.node_id, topic, partition), broker) for broker in self.brokers]
         highest, leader = max(ranks, key=lambda ranked: (ranked[0], ranked[1].node_id))
