@@ -17,6 +17,7 @@ from korvet.protocol.registry import api
 from korvet.quotas.throttle import MutationsExceeded
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import sliced
+from korvet.storage.errors import StorageError
 from korvet.topics.directory import MAX_PARTITIONS, TOO_MANY
 from korvet.topics.errors import InvalidAssignment, TooManyPartitions, TopicError
 
@@ -56,7 +57,7 @@ async def create_partitions(context: RequestContext, request: Any) -> Any:
             await context.services.topics.add_partitions(
                 asked.name, asked.count, validate_only=request.validate_only
             )
-        except (TopicError, MutationsExceeded) as refused:
+        except (TopicError, MutationsExceeded, StorageError) as refused:
             results.append(_result(context, asked.name, error_code_of(refused), str(refused)))
         else:
             results.append(_result(context, asked.name, ErrorCode.none, None))

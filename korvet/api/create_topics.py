@@ -21,6 +21,7 @@ from korvet.quotas.throttle import MutationsExceeded
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import sliced
 from korvet.storage.copies import Copies
+from korvet.storage.errors import StorageError
 from korvet.topics.configs import TOPIC_CONFIGS, describe
 from korvet.topics.directory import MAX_PARTITIONS, TOO_MANY
 from korvet.topics.errors import (
@@ -104,7 +105,7 @@ async def _create(context: RequestContext, asked: Any, validate_only: bool, *, t
         seen = context.may(Operation.DESCRIBE, ResourceType.TOPIC, refused.other)
         message = str(refused) if seen else f"Topic '{asked.name}' collides with an existing topic"
         return _failed(context, asked.name, error_code_of(refused), message)
-    except (TopicError, MutationsExceeded) as refused:
+    except (TopicError, MutationsExceeded, StorageError) as refused:
         return _failed(context, asked.name, error_code_of(refused), str(refused))
     shown = context.may(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, asked.name)
     return context.make(

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.common.errors import error_code_of
+from korvet.coordinator.service import CoordinatorError
 from korvet.protocol.registry import api
 from korvet.quotas.throttle import MutationsExceeded
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import sliced
+from korvet.storage.errors import StorageError
 from korvet.topics.errors import TopicError
 
 if TYPE_CHECKING:
@@ -68,7 +70,7 @@ async def _delete(context: RequestContext, name: str | None, topic_id: Any) -> A
     try:
         context.mutate(topic.partitions)
         await directory.delete(topic.name)
-    except (TopicError, MutationsExceeded) as refused:
+    except (TopicError, MutationsExceeded, StorageError, CoordinatorError) as refused:
         return _result(context, topic.name, topic.topic_id, error_code_of(refused), str(refused))
     return _result(context, topic.name, topic.topic_id, ErrorCode.none, None)
 

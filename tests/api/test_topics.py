@@ -6,6 +6,8 @@ import uuid
 
 import pytest
 
+from korvet.storage.catalogue import Catalogue
+from korvet.storage.errors import LinkLost
 from tests.api.asking import connect, newest, versions
 from tests.api.batches import batch
 from tests.api.test_produce import put
@@ -15,7 +17,7 @@ from tests.support.servers import Broker
 
 UNKNOWN_TOPIC, INVALID_TOPIC, TOPIC_EXISTS, INVALID_PARTITIONS = 3, 17, 36, 37
 INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG, INVALID_REQUEST = 38, 39, 40, 42
-UNKNOWN_TOPIC_ID, POLICY_VIOLATION = 100, 44
+UNKNOWN_TOPIC_ID, POLICY_VIOLATION, REQUEST_TIMED_OUT = 100, 44, 7
 
 CREATE, DELETE, GROW, METADATA = (
     newest("CreateTopics"), newest("DeleteTopics"), newest("CreatePartitions"), newest("Metadata"),
@@ -364,6 +366,36 @@ def test_a_topic_asked_for_twice_is_answered_once(ask, topic):
 def test_the_offsets_topic_is_internal(ask, korvet):
     (topic,) = metadata(ask, "__consumer_offsets").topics
     assert (topic.is_internal, len(topic.partitions)) == (True, 50)
+
+
+def test_a_failure_of_one_topic_is_not_reported_for_the_others(in_process, monkeypatch):
+    """A client would repeat what is done, and get errors for that."""
+    swap = Catalogue._swap
+
+    async def fail_for_b(self, name, old, new):
+        if name == "b" and fails:
+            raise LinkLost("the connection was lost")
+        await swap(self, name, old, new)
+
+    monkeypatch.setattr(Catalogue, "_swap", fail_for_b)
+    client, names = connect(in_process), ("a", "b", "c")
+    with client.raw:
+        fails = True
+        made = create(client, *map(wanted, names))
+        assert [each.error_code for each in made] == [0, REQUEST_TIMED_OUT, 0]
+        fails = False
+        assert [each.error_code for each in create(client, wanted("b"))] == [0]
+        fails = True
+        grown = grow(client, *((name, 2, None) for name in names))
+        assert [each.error_code for each in grown] == [0, REQUEST_TIMED_OUT, 0]
+        states = [{"name": name, "topic_id": None} for name in names]
+        deleted = client("DeleteTopics", DELETE, topics=states, timeout=20_000).responses
+        assert [each.error_code for each in deleted] == [0, REQUEST_TIMED_OUT, 0]
+        assert [each.error_code for each in metadata(client, *names).topics] == [
+            UNKNOWN_TOPIC,
+            0,
+            UNKNOWN_TOPIC,
+        ]
 
 
 def test_no_auto_creation_when_it_is_off(own_korvet, tmp_path, fresh):
