@@ -399,8 +399,7 @@ class _ChangeListener:
             await self._parts.topics.forget_deleted()
         except CoordinatorError as error:
             raise StorageFault(f"offsets of a deleted topic cannot be forgotten: {error}") from error
-        busy = self._finishing is not None and not self._finishing.done()
-        if self._parts.member.is_controller and not busy and self._parts.topics.deletes_are_pending:
+        if self._finishing is None or self._finishing.done():
             self._finishing = once("deletions", self._finish_deletes())
 
     async def close(self) -> None:
@@ -408,7 +407,7 @@ class _ChangeListener:
         await end(self._finishing)
 
     async def _finish_deletes(self) -> None:
-        """Finish the deletions that another broker began, and may have left unfinished."""
+        """If this broker is the controller, finish the deletions that another broker may have left."""
         while self._parts.member.is_controller and self._parts.topics.deletes_are_pending:
             try:
                 await self._parts.topics.finish_deletes()

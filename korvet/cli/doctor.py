@@ -393,7 +393,7 @@ class _Entries:
             flat = [part for pair in fields.items() for part in pair]
             self.records += record_count(entry_id, flat, self._bias)
             try:
-                if id_parts(entry_id)[0] > _LAST_MS:
+                if _is_beyond(entry_id):
                     self._note("are beyond the last offset, so no record can follow", entry_id)
                 elif is_damaged(flat, offset_of(entry_id, self._bias)):
                     self._note("are damaged record batches (wrong CRC, length or place)", entry_id)
@@ -402,11 +402,11 @@ class _Entries:
 
     def place(self, stream: bytes, entry_id: bytes) -> str:
         """Returns the topic, partition and offset of an entry as text; empty if it has no offset."""
+        if _is_beyond(entry_id):
+            return ""
         try:
             offset = offset_of(entry_id, self._bias)
         except AddressError:
-            offset = LAST_OFFSET + 1
-        if offset > LAST_OFFSET:
             return ""
         _, topic, partition = stream.decode(errors="replace").rsplit(":", 2)
         return f": topic {topic}, partition {partition}, offset {offset}"
@@ -414,6 +414,11 @@ class _Entries:
     def _note(self, what: str, entry_id: bytes) -> None:
         count, first = self.faults.get(what, (0, entry_id))
         self.faults[what] = count + 1, first
+
+
+def _is_beyond(entry_id: bytes) -> bool:
+    """Whether an entry is beyond the last offset of a log."""
+    return id_parts(entry_id)[0] > _LAST_MS
 
 
 def _bias(client: "redis.Redis", stream: bytes) -> int:

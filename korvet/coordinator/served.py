@@ -234,25 +234,30 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
         An event that raises ends the term: the shard has lost a deadline, which only a load restores.
         """
         now_ms = self._clock()
-        error = ErrorCode.coordinator_not_available
         try:
-            outcome = event(now_ms)
-            step = (step_of or self._step)(outcome)
+            step = (step_of or self._step)(event(now_ms))
             step.on_safe = on_safe
-            try:
-                self._apply(step, now_ms)
-                return
-            except EncodeError:
-                logger.exception(
-                    "records of %s do not fit Kafka's format, an event is skipped", self._log.topic.name
-                )
-                error = ErrorCode.unknown_server_error
-                self._discard(outcome)
+            error = self._apply_or_discard(step, now_ms)
         except Exception as failure:
             logger.exception("a shard of %s failed", self._log.topic.name)
             self._on_failure(failure)
-        if on_safe is not None:
+            error = ErrorCode.coordinator_not_available
+        if error is not ErrorCode.none and on_safe is not None:
             call(on_safe, error)
+
+    def _apply_or_discard(self, step: _Step, now_ms: int) -> ErrorCode:
+        """Apply the step of an event. If its records do not fit Kafka's format, discards it and returns an
+        error.
+        """
+        try:
+            self._apply(step, now_ms)
+        except EncodeError:
+            logger.exception(
+                "records of %s do not fit Kafka's format, an event is skipped", self._log.topic.name
+            )
+            self._discard(step.outcome)
+            return ErrorCode.unknown_server_error
+        return ErrorCode.none
 
     def _discard(
         self, outcome: Any, *tokens: Token, error: ErrorCode = ErrorCode.unknown_server_error

@@ -69,8 +69,7 @@ def _one_of(*allowed: str) -> Callable[[str], None]:
 def _list_of(*allowed: str) -> Callable[[str], None]:
     def check(value: str) -> None:
         # The empty list is allowed (KIP-1161), an empty element is not.
-        names = [name.strip() for name in value.split(",")] if value else []
-        if not set(names) <= set(allowed):
+        if value and not set(value.split(",")) <= set(allowed):
             raise ValueError(f"it must be a list of {', '.join(allowed)}")
 
     return check

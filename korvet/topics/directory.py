@@ -412,7 +412,6 @@ class TopicDirectory:
                 topic = await self._catalogue.mark_deleting(name)
             except TopicGone:
                 raise UnknownTopic(f"there is no topic {name}") from None
-        self._policies.pop(name, None)
         await self._catalogue.finish_delete(topic, self._forget_everywhere)
 
     async def finish_deletes(self) -> None:
@@ -426,18 +425,20 @@ class TopicDirectory:
         return bool(self._catalogue.pending_deletes())
 
     async def forget_deleted(self) -> None:
-        """Tombstone the offsets of topics in deletion, in the groups that this broker coordinates."""
+        """Forget the topics in deletion, and their offsets in the groups that this broker coordinates."""
         for topic in self._catalogue.pending_deletes():
             # A new topic may have the name by now.
             if self._catalogue.is_pending(topic):
-                self._policies.pop(topic.name, None)
-                await self._groups.forget_topic(topic.name)
+                await self._forget(topic)
+
+    async def _forget(self, topic: Topic) -> None:
+        """Free the topic's policy, and tombstone its offsets in this broker's groups."""
+        self._policies.pop(topic.name, None)
+        await self._groups.forget_topic(topic.name)
 
     async def _forget_everywhere(self, topic: Topic) -> None:
-        """Forget the topic's offsets in this broker's groups; wait until the other brokers have done the
-        same.
-        """
-        await self._groups.forget_topic(topic.name)
+        """Forget the topic, and wait until the other brokers have done the same."""
+        await self._forget(topic)
         if self._logs.membership is not None:
             await self._logs.membership.wait_acknowledged(self._catalogue.known_version)
 

@@ -229,8 +229,10 @@ def test_the_limit_of_a_response_that_waited_for_more(ask, another, new_topic):
     asked = [(name, index, 0, {}) for index in range(2)]
     started = time.monotonic()
     ask.send("Fetch", BY_NAME, **fetch_fields(asked, wait_ms=30_000, min_bytes=25_000, max_bytes=25_000))
-    time.sleep(0.3)
-    put(another(), name, batch([(b"next", b"y" * 7_000)]), partition=1)
+    other = another()
+    # After this fetch, the other one has read too, and waits.
+    fetch(other, BY_NAME, (name, 0, 0), (name, 1, 0))
+    put(other, name, batch([(b"next", b"y" * 7_000)]), partition=1)
     answer = ask.receive("Fetch", BY_NAME)
     parts = [part for topic in answer.responses for part in topic.partitions]
     assert [keys(part) for part in parts] == [[b"first"], [b"first"]]

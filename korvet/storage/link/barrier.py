@@ -123,9 +123,9 @@ class Barrier:
             return
         self._round, self._gathered = self._gathered, []
         self._written = self._round[0].key
-        self._write(pack_command("SET", self._written, "", "EX", _KEY_S), self._unset)
+        self._write(pack_command("SET", self._written, "", "EX", _KEY_S), self._set_failed)
 
-    def _unset(self, error: StorageError) -> None:
+    def _set_failed(self, error: StorageError) -> None:
         """SET was refused, or the connection broke. A server whose memory is full takes the function."""
         if isinstance(error, OutOfMemory):
             call = pack_command("FCALL", named("korvet_write_for_wait"), 1, self._written, _KEY_S)
