@@ -105,7 +105,7 @@ class GroupConfig(msgspec.Struct):
     consumer_max_size: int = INT32_MAX  # group.consumer.max.size
     consumer_assignment_interval_ms: int = 1_000  # group.consumer.assignment.interval.ms
     regex_refresh_interval_ms: int = 10_000  # not a setting in Kafka either
-    regex_permissions_interval_ms: int = 600_000  # ...regex.batch.refresh.max.interval.ms, internal in Kafka
+    regex_permissions_interval_ms: int = 600_000  # group.consumer.regex.batch.refresh.max.interval.ms
     migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL  # group.consumer.migration.policy
     own: OwnConfigs = msgspec.field(default_factory=OwnConfigs)
 

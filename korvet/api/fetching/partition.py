@@ -86,7 +86,6 @@ class FetchedPartition:
         self.last_stable_offset = -1
         self.log_start = -1
         self.aborted: Sequence[Aborted] = ()
-        # See `begin_read`.
         self._end_before_read = -1
         self.encoded = b""
         """What was found as it is in the response, if that stays the same until the log changes."""
@@ -129,7 +128,7 @@ class FetchedPartition:
         )
 
     def begin_read(self, state: LogState) -> None:
-        """Note the end of the log, before a read of which `was_cut` is asked."""
+        """Note the high watermark before a read, for `was_cut`."""
         self._end_before_read = state.high_watermark
 
     def was_cut(self, *, is_committed: bool) -> bool:

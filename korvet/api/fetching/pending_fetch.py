@@ -304,8 +304,8 @@ class PendingFetch(Deadline):
             self._wait()
 
     def _is_limited(self) -> bool:
-        """Whether the logs hold enough, but the response does not, because it has whole batches only: a
-        partition whose log holds more counts with its limit.
+        """Whether the response has too few bytes only because batches are whole: it has enough if each
+        partition whose log held more counts with its limit.
         """
         if not self._size_bytes:
             return False

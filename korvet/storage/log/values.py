@@ -15,9 +15,7 @@ Summary = RecordSummary | AppendArguments | AppendCommands
 """The checked records of a producer's batch: their timestamps, and the number of records without a key."""
 
 LAST_OFFSET: Final = (1 << 53) - 1
-"""No log reaches beyond this offset: a double, the number of our functions, holds none of the later ones
-exactly.
-"""
+"""The largest offset of a log: Lua's numbers are doubles, which do not hold all larger integers."""
 DEFAULT_AVERAGE_BYTES: Final = 256.0
 """The assumed size of an entry until the log is known."""
 BOUNDS_FRESH_S: Final = 1.0

@@ -97,7 +97,7 @@ local function guard(keys, args)
     local added = redis.pcall('XADD', log.stream, args[5], unpack(args, FIELDS))
     return added.err and added or finish()
   end
-  -- The command of korvet_seal: only a user who may close the gate opens it.
+  -- korvet_seal runs the same command, so a user who may not close the gate cannot open it.
   redis.call('RENAMENX', log.stream, gate)
   opened = { gate = gate, last_id = log.info.last_id, length = log.info.length + entries, finish = finish }
   return redis.status_reply('OK')
