@@ -61,8 +61,7 @@ def check_target(keyspaces: list[Found], manifest: Manifest, target: Connection)
     """Refuse a server that holds other data, or into which another process restores. Returns whether the
     server holds an unfinished restore of this backup. Raises BackupError.
     """
-    target.call("CLIENT", "SETNAME", _NAME)
-    if target.call("CLIENT", "LIST").count(b" name=%b " % _NAME.encode()) > 1:
+    if _connected(target).count(b" name=%b " % _NAME.encode()) > 1:
         raise BackupError(f"another restore into the server at {target.address} is running")
     held = databases(target)
     marks = {_mark(each, target) for each in keyspaces} - {None}
@@ -77,6 +76,18 @@ def check_target(keyspaces: list[Found], manifest: Manifest, target: Connection)
             "restore, or delete everything there (FLUSHALL)"
         )
     return bool(marks)
+
+
+def _connected(target: Connection) -> Any:
+    """The list of the server's connections, in which ours has a name."""
+    try:
+        target.call("CLIENT", "SETNAME", _NAME)
+        return target.call("CLIENT", "LIST")
+    except ServerError as error:
+        raise BackupError(
+            f"the server at {target.address} does not show whether another restore is running: {error}. Its "
+            "user needs the permission +client|list"
+        ) from error
 
 
 def _set_marks(keyspaces: list[Found], manifest: Manifest, target: Connection) -> None:

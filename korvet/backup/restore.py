@@ -38,6 +38,7 @@ def restore_folder(backup: Path, data_dir: Path, report: Report) -> Manifest:
     Call it on the main thread. Raises BackupError and EmbeddedServerError; the folder then has no data.
     """
     manifest, data_dir = _read(backup), data_dir.absolute()
+    _check_database(manifest, 0, "`korvet serve` uses database 0 of a data folder: restore into a server")
     folder.open_folder(data_dir)
     with folder.locked(data_dir):
         target, staging = data_dir / append_only.FOLDER, data_dir / folder.RESTORING
@@ -71,11 +72,24 @@ def restore_server(backup: Path, url: str, scratch: Path | None, report: Report)
     server may hold a part of the data; brokers refuse it until the restore is repeated.
     """
     manifest = _read(backup)
-    with primary(url) as target, _scratch(scratch) as name:
-        check_target([described_by(manifest)], manifest, target)
+    with _scratch(scratch) as name:
+        with primary(url) as target:
+            database = target.address.database
+            _check_database(manifest, database, f"the URL names database {database}: name the other one")
+            check_target([described_by(manifest)], manifest, target)
         keyspaces = stage(backup, manifest, Path(name), report, earlier=restores.note(backup))
-        load(append_only.parts(Path(name)), keyspaces, manifest, target, report)
+        # Servers close connections that are idle for as long as that takes (timeout).
+        with primary(url) as target:
+            load(append_only.parts(Path(name)), keyspaces, manifest, target, report)
     return manifest
+
+
+def _check_database(manifest: Manifest, database: int, what: str) -> None:
+    """Refuse a target in which brokers would not find the keyspace, and would begin an empty one."""
+    if manifest.database != database:
+        raise BackupError(
+            f"the backup has the keyspace {manifest.keyspace!r} in database {manifest.database}, and {what}"
+        )
 
 
 def _read(backup: Path) -> Manifest:

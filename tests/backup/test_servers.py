@@ -9,13 +9,15 @@ import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from korvet.backup import backup as making
 from korvet.backup import files, restores
+from korvet.backup import restore as restoring
 from korvet.backup.manifest import MANIFEST, SNAPSHOT
+from korvet.backup.staging import stage
 from tests.backup.contents import (
     BROKERS,
     CLUSTER,
@@ -133,7 +135,7 @@ def test_keyspaces_of_other_prefixes_and_databases_are_restored(start: Start, tm
     url = f"{server.url}?db=3"
     client.connection_pool.disconnect()
     success("backup", tmp_path / "backup", "--redis", url)
-    success("restore", tmp_path / "backup", "--redis", other.url)
+    success("restore", tmp_path / "backup", "--redis", f"{other.url}?db=3")
     assert int(other.client.hget("{other}:cluster", "assignment")) >= 5000 + (1 << 22)
     assert other.client.hget("{strange}:cluster", "assignment") == b"1"
     assert other.client.hget(CLUSTER, "id") == b"the-id"
@@ -141,6 +143,39 @@ def test_keyspaces_of_other_prefixes_and_databases_are_restored(start: Start, tm
     assert other.client.hget(CLUSTER, "id") == b"fourth"
     assert other.client.get("elsewhere") == b"x"
     other.client.connection_pool.disconnect()
+
+
+def test_a_keyspace_is_restored_where_brokers_look_for_it(start: Start, tmp_path: Path, backup: Path) -> None:
+    """They would begin an empty cluster in another database."""
+    target = start()
+    assert "in database 0, and the URL names" in failure("restore", backup, "--redis", f"{target.url}?db=5")
+    assert target.client.dbsize() == 0
+    source = start()
+    source.client.execute_command("SELECT", 5)
+    fill(source.client)
+    source.client.connection_pool.disconnect()
+    success("backup", tmp_path / "fifth", "--redis", f"{source.url}?db=5")
+    assert "uses database 0" in failure("restore", tmp_path / "fifth", "--data-dir", tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_server_that_closes_idle_connections_is_restored(
+    start: Start, backup: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To prepare the data takes longer than its timeout."""
+    target = start("--timeout", "1")
+
+    def stage_late(*arguments: Any, **options: Any) -> Any:
+        until(lambda: b"korvet-restore" not in names_of(target), 60, "the connection is closed")
+        return stage(*arguments, **options)
+
+    monkeypatch.setattr(restoring, "stage", stage_late)
+    success("restore", backup, "--redis", target.url)
+    assert target.client.hget(CLUSTER, "id") == b"the-id"
+
+
+def names_of(server: Server) -> set[bytes]:
+    return {each["name"].encode() for each in server.client.client_list()}
 
 
 def test_a_prefix_is_no_pattern(start: Start, tmp_path: Path) -> None:
@@ -225,6 +260,16 @@ def test_a_user_without_the_permission_is_told(start: Start, tmp_path: Path) -> 
     assert "secret" not in message
     server.client.execute_command("ACL", "SETUSER", "app", "+psync")
     success("backup", tmp_path / "backup", "--redis", url)
+
+
+def test_a_user_who_may_not_list_connections_is_told(start: Start, backup: Path) -> None:
+    server = start()
+    user = ("reader", "on", "nopass", "~*", "&*", "+@all", "-@dangerous", "+info")
+    server.client.execute_command("ACL", "SETUSER", *user)
+    url = server.url.replace("unix://", "unix://reader:x@")
+    assert "needs the permission +client|list" in failure("restore", backup, "--redis", url)
+    server.client.execute_command("ACL", "SETUSER", "reader", "+client|list")
+    success("restore", backup, "--redis", url)
 
 
 def test_a_server_that_dies_leaves_no_backup(
