@@ -105,9 +105,7 @@ def store_a_record_twice(events: list[Event], dice: Dice) -> list[Event] | None:
     index = _pick(events, dice, lambda e: _is_end_of(e, sent.partition))
     if index is None:
         return None
-    end = events[index]
-    assert isinstance(end, ReadAll)
-    return _changed(events, index, records=(*end.records, (99_999, sent.value)))
+    return _with_last(events, index, sent.value)
 
 
 def _is_end_of(event: Event, partition: tuple[str, int]) -> bool:
@@ -116,6 +114,48 @@ def _is_end_of(event: Event, partition: tuple[str, int]) -> bool:
         and (event.topic, event.partition) == partition
         and (event.reader, event.isolation, event.complete) == ("kafka", "read_uncommitted", True)
     )
+
+
+@breaks("duplicate")
+def read_a_record_at_another_offset(events: list[Event], dice: Dice) -> list[Event] | None:
+    """It is back at its own offset at the end."""
+    sent = _sent(events, dice, lambda f, s: s.is_idempotent and s.value in f.polled)
+    if sent is None:
+        return None
+    return _add_poll(events, len(events) - 1, [Record(*sent.partition, 99_999, sent.value)])
+
+
+@breaks("failed write")
+def store_a_failed_send(events: list[Event], dice: Dice) -> list[Event] | None:
+    sent = _sent(events, dice, lambda _, s: s.outcome == "fail")
+    index = None if sent is None else _pick(events, dice, lambda e: _is_end_of(e, sent.partition))
+    return None if sent is None or index is None else _with_last(events, index, sent.value)
+
+
+@breaks("misplaced")
+def store_a_record_in_another_partition_as_well(events: list[Event], dice: Dice) -> list[Event] | None:
+    sent = _sent(events, dice, lambda _, s: s.outcome == "ok")
+    if sent is None:
+        return None
+    index = _pick(events, dice, lambda e: _is_end_of(e, (KEPT, 1 - sent.partition[1])))
+    return None if index is None else _with_last(events, index, sent.value)
+
+
+def _with_last(events: list[Event], index: int, value: str) -> list[Event]:
+    end = events[index]
+    assert isinstance(end, ReadAll)
+    return _changed(events, index, records=(*end.records, (99_999, value)))
+
+
+@breaks("unseen")
+def hide_a_record_from_readers_of_committed_ones(events: list[Event], dice: Dice) -> list[Event] | None:
+    sent = _sent(events, dice, lambda _, s: s.outcome == "ok" and s.txn is None)
+    if sent is None:
+        return None
+    return [
+        changed if isinstance(event, ReadAll) and event.isolation == "read_committed" else event
+        for event, changed in zip(events, _without(events, sent.value), strict=True)
+    ]
 
 
 @breaks("internal nonmonotonic poll")

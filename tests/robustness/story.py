@@ -142,7 +142,7 @@ class Story:
     def read_all(self, *records: tuple[int, str], complete: bool = True, **fields: Any) -> Self:
         """A final read by one reader."""
         where = {"topic": "t", "partition": 0, "records": records, "complete": complete}
-        return self.add(ReadAll, "final", "ok", **where, **fields)
+        return self.add(ReadAll, "final", "ok", **{**where, **fields})
 
     def end(self, *records: tuple[int, str], hidden: Sequence[tuple[int, str]] = ()) -> Self:
         """The final reads. `hidden` records are not visible to readers of committed records."""

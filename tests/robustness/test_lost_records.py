@@ -19,6 +19,25 @@ def test_an_acknowledged_record_that_nobody_reached_is_unseen() -> None:
     assert Story().send("a").acked("a").end().violations() == {"unseen"}
 
 
+def test_readers_of_committed_records_see_all_records_outside_of_transactions() -> None:
+    story = Story().sent("a", 5).sent("b", 7)
+    assert story.end((7, "b"), hidden=[(5, "a")]).violations() == {"unseen"}
+    story = Story().sent("a", 5).read_all((5, "a"), isolation="read_committed").read_all()
+    assert story.violations() == {"unseen"}
+
+
+def test_partitions_do_not_get_lost() -> None:
+    story = Story().sent("a", 5).sent("b", 7, partition=1).end((5, "a"))
+    assert story.violations() == {"lost partition"}
+    story = Story((-1,)).sent("a", 5).sent("b", 7, acks=1, partition=1).end((5, "a"))
+    assert story.violations() == set()
+    story = Story().sent("a", 5).admin("create_partitions", detail="2").end((5, "a"))
+    assert story.violations() == {"lost partition"}
+    assert story.read_all(partition=1).violations() == set()
+    story = Story().sent("a", 5).admin("create_partitions", "info", detail="2").end((5, "a"))
+    assert story.violations() == set()
+
+
 def test_without_a_final_read_a_passed_record_is_lost() -> None:
     assert Story().sent("a", 5).sent("b", 9).polled("c", (9, "b")).violations() == {"lost write"}
     assert Story().sent("a", 5).sent("b", 9).polled("c", (5, "a")).violations() == set()

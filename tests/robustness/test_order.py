@@ -63,11 +63,21 @@ def test_free_offsets_are_not_skipped() -> None:
     assert three().polled("c", (5, "a")).polled("c", (7, "b"), (9, "d")).end(*LOG).violations() == set()
 
 
-def test_an_assignment_or_a_truncation_excuses_skipping() -> None:
+def test_an_assignment_excuses_skipping() -> None:
     story = three().polled("c", (5, "a")).assigned("c").polled("c", (9, "d"))
     assert story.end(*LOG).violations() == set()
-    story = three().polled("c", (5, "a")).truncated("c", 6).polled("c", (9, "d"))
-    assert story.end(*LOG).violations() == {"needless truncation"}
+
+
+def test_a_truncated_consumer_reads_on_where_the_log_was_cut() -> None:
+    story = Story(LOSSY).send("old").sent("a", 5).sent("b", 7, "q").sent("d", 9, "q")
+    story.polled("c", (5, "a"), (8, "old")).truncated("c", 6)
+    skipping = Story(LOSSY)
+    skipping.events = [*story.events]
+    assert skipping.polled("c", (9, "d")).end(*LOG).violations() == {"skipped poll"}
+    assert story.polled("c", (7, "b"), (9, "d")).end(*LOG).violations() == set()
+    higher = Story(LOSSY).send("old").sent("a", 5).sent("b", 7, "q").sent("d", 9, "q")
+    higher.polled("c", (5, "a"), (8, "old")).truncated("c", 8)
+    assert higher.polled("c", (9, "d")).end(*LOG).violations() == set()
 
 
 def test_deleted_records_are_not_skipped() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.robustness.history import Place
 from tests.robustness.story import Story
 
 COMMITTED: dict[str, Any] = {"isolation": "read_committed"}
@@ -143,3 +144,18 @@ def test_a_value_is_copied_once() -> None:
     assert "repeated copy" not in story.end((6, "a"), (10, "copy-0"), (11, "copy-1")).violations()
     story = copies("abort", "commit").end((5, "a"), (11, "copy-1"), hidden=[(10, "copy-0")])
     assert story.violations() == set()
+
+
+def test_offsets_take_effect_with_the_copies() -> None:
+    """The transaction of the first copy is aborted, but its offsets stay."""
+    story = Story(groups=("g",)).sent("a", 5).sent("b", 6).polled("m", (5, "a"), (6, "b"), group="g")
+    story.txn("x", "begin").sent("copy-a", 10, txn="x", copy_of="a").txn("x", "abort", group="g")
+    story.txn("y", "begin").sent("copy-b", 11, txn="y", copy_of="b")
+    story.txn("y", "commit", group="g", offsets=(Place("t", 0, 7),))
+    story.end((5, "a"), (6, "b"), (11, "copy-b"), hidden=[(10, "copy-a")])
+    before = len(story.events)
+    assert story.fetched(7).violations() == {"missing copy"}
+    del story.events[before:]
+    story.sent("copied again", 12, txn="z", copy_of="a").txn("z", "commit", group="g")
+    story.end((5, "a"), (6, "b"), (11, "copy-b"), (12, "copied again"), hidden=[(10, "copy-a")])
+    assert story.fetched(7).violations() == set()

@@ -22,10 +22,13 @@ def test_a_record_may_be_read_before_it_is_acknowledged() -> None:
 
 def test_a_failed_send_may_not_be_read() -> None:
     assert Story().failed("a").polled("c", (5, "a")).end((5, "a")).violations() == {"failed write"}
+    assert Story().failed("a").end((5, "a")).violations() == {"failed write"}
 
 
 def test_a_record_in_another_partition_is_misplaced() -> None:
     story = Story().send("a", partition=1).polled("c", (5, "a"))
+    assert story.violations() == {"misplaced"}
+    story = Story().sent("a", 5).polled("c", (5, "a")).end((5, "a")).read_all((5, "a"), partition=1)
     assert story.violations() == {"misplaced"}
 
 
@@ -33,6 +36,15 @@ def test_a_record_in_another_partition_is_misplaced() -> None:
 def test_an_idempotent_producer_has_no_duplicates(fields: dict[str, Any]) -> None:
     story = Story().txn("x", "begin").sent("a", 5, **fields).txn("x", "commit")
     assert story.end((5, "a"), (7, "a")).violations() == {"duplicate"}
+
+
+def test_a_duplicate_that_is_not_there_at_the_end_was_read() -> None:
+    story = Story().sent("a", 5, idempotent=True).polled("c", (5, "a")).polled("d", (9, "a"))
+    assert story.end((9, "a")).violations() == {"duplicate"}
+    story = Story(compacted=True).sent("a", 5, idempotent=True, key="k").polled("c", (5, "a"), (9, "a"))
+    assert story.end((9, "a")).violations() == {"duplicate"}
+    story = Story(compacted=True).sent("a", 5, key="k").polled("c", (5, "a"), (9, "a")).end((9, "a"))
+    assert (story.violations(), story.notes()) == (set(), {"duplicate"})
 
 
 def test_duplicates_of_a_plain_producer_are_only_reported() -> None:

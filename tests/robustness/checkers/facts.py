@@ -22,6 +22,7 @@ from tests.robustness.history import (
     NativeSend,
     Poll,
     ReadAll,
+    ReadCommit,
     Run,
     Send,
     Topic,
@@ -234,6 +235,11 @@ class Facts:
         """Returns the records of a completed final read."""
         return self._finals.get((partition, reader, isolation))
 
+    def log(self, partition: Partition) -> Log | None:
+        """Returns the records of the completed final read that shows most of a partition."""
+        everything = self.final(partition)
+        return self.final(partition, "read_committed") if everything is None else everything
+
     @cached_property
     def partitions(self) -> list[Partition]:
         """All partitions with a completed final read."""
@@ -243,9 +249,9 @@ class Facts:
     def _survivors(self) -> dict[Partition, dict[str, int]]:
         found: dict[Partition, dict[str, int]] = {}
         for partition in self.partitions:
-            logs = (self.final(partition), self.final(partition, "read_committed"))
-            if logs != (None, None):
-                found[partition] = {value: offset for offset, value in logs[0] or logs[1] or ()}
+            log = self.log(partition)
+            if log is not None:
+                found[partition] = {value: offset for offset, value in log}
         return found
 
     @cached_property
@@ -278,6 +284,16 @@ class Facts:
         return found
 
     @cached_property
+    def last_commits(self) -> dict[tuple[str, Partition], tuple[int, int]]:
+        """group and partition -> the last committed offset that anybody has fetched, and the event."""
+        found = {}
+        for index, event in enumerate(self.history):
+            if isinstance(event, ReadCommit) and event.type == "ok":
+                for place in event.offsets:
+                    found[event.group, (place.topic, place.partition)] = (place.offset, index)
+        return found
+
+    @cached_property
     def highest(self) -> dict[Partition, int]:
         """The highest offset of each partition that anybody has read."""
         found: dict[Partition, int] = {}
@@ -299,9 +315,19 @@ class Facts:
                     found[partition, sent.key] = max(known, offset)
         return found
 
+    def is_deleted(self, topic: str) -> bool:
+        """Whether an administrator may have deleted a topic."""
+        return topic in self._deleted_topics
+
+    def readable(self, partition: Partition, isolation: Isolation) -> Iterator[tuple[int, str]]:
+        """Yields the records at the end that a reader must see."""
+        for value, offset in (self.survivors(partition) or {}).items():
+            if isolation == "read_uncommitted" or self.is_visible(value):
+                yield offset, value
+
     def may_be_removed(self, partition: Partition, offset: int, sent: Sent | None) -> bool:
         """Whether an administrator or compaction may have removed a record at an offset."""
-        if partition[0] in self._deleted_topics or offset < self._deleted.get(partition, -math.inf):
+        if self.is_deleted(partition[0]) or offset < self._deleted.get(partition, -math.inf):
             return True
         if sent is None or not self.topic(partition[0]).compacted:
             return False

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from tests.robustness.checkers.facts import short
 from tests.robustness.checkers.violation import Violation
-from tests.robustness.history import UNKNOWN, CatchUp, ReadCommit, Stuck
+from tests.robustness.history import UNKNOWN, Admin, CatchUp, ReadAll, Stuck
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.robustness.checkers.facts import Facts, Partition, Read
-    from tests.robustness.history import Isolation
 
 
 def lost_writes(facts: Facts) -> Iterator[Violation]:
@@ -41,6 +40,21 @@ def lost_writes(facts: Facts) -> Iterator[Violation]:
             sent.events,
             is_note=not facts.is_kept(sent),
         )
+
+
+def hidden_records(facts: Facts) -> Iterator[Violation]:
+    """A record outside of transactions is in the log, and readers of committed records don't see it."""
+    for partition in facts.partitions:
+        everything = facts.final(partition)
+        if everything is None or facts.final(partition, "read_committed") is None:
+            continue
+        for offset, value in everything:
+            sent = facts.sends.get(value)
+            if sent is None or sent.txn is not None or value in facts.committed_at_the_end[partition]:
+                continue
+            if not facts.may_be_removed(partition, offset, sent):
+                message = f"{short(value)} is in the log, and not visible to readers of committed records"
+                yield Violation("unseen", message, *partition, offset, sent.events)
 
 
 def vanished_reads(facts: Facts) -> Iterator[Violation]:
@@ -71,6 +85,22 @@ def unfinished_reads(facts: Facts) -> Iterator[Violation]:
         yield Violation("unreadable", message, *partition, events=(index,))
 
 
+def lost_partitions(facts: Facts) -> Iterator[Violation]:
+    """A partition that was added, or that has an acknowledged record, is missing when all others are read."""
+    read = {(event.topic, event.partition) for event in facts.history if isinstance(event, ReadAll)}
+    known: dict[Partition, tuple[int, ...]] = {}
+    for sent in facts.sends.values():
+        if sent.outcome == "ok" and facts.is_kept(sent):
+            known.setdefault(sent.partition, sent.events)
+    for index, event in enumerate(facts.history):
+        if isinstance(event, Admin) and event.action == "create_partitions" and event.type == "ok":
+            known.setdefault((event.topic or "", int(event.detail) - 1), (index,))
+    topics = {topic for topic, _ in read}
+    for partition, events in known.items():
+        if partition[0] in topics and partition not in read and not facts.is_deleted(partition[0]):
+            yield Violation("lost partition", "it does not exist at the end", *partition, events=events)
+
+
 def stalled_groups(facts: Facts) -> Iterator[Violation]:
     """The members of a group don't get to the end of the log after all faults have ended."""
     for index, event in enumerate(facts.history):
@@ -93,13 +123,13 @@ def unread_by_groups(facts: Facts) -> Iterator[Violation]:
     read the last record below it.
     """
     reads_of = _reads_of(facts)
-    for (group, partition), (committed, index) in _last_commits(facts).items():
+    for (group, partition), (committed, index) in facts.last_commits.items():
         reads = reads_of.get((group, partition), [])
         if group not in facts.run.groups:
             continue
         isolation = reads[0].poll.isolation if reads else "read_committed"
         read = {one.value for one in reads}
-        below = [one for one in _readable(facts, partition, isolation) if one[0] < committed]
+        below = [one for one in facts.readable(partition, isolation) if one[0] < committed]
         is_stable = facts.is_stable(partition[0])
         if not below or not (is_stable or max(below)[1] in read):
             continue
@@ -117,16 +147,6 @@ def unread_by_groups(facts: Facts) -> Iterator[Violation]:
             )
 
 
-def _last_commits(facts: Facts) -> dict[tuple[str, Partition], tuple[int, int]]:
-    """Returns the last committed offset that anybody has fetched, and the event."""
-    found = {}
-    for index, event in enumerate(facts.history):
-        if isinstance(event, ReadCommit) and event.type == "ok":
-            for place in event.offsets:
-                found[event.group, (place.topic, place.partition)] = (place.offset, index)
-    return found
-
-
 def _reads_of(facts: Facts) -> dict[tuple[str, Partition], list[Read]]:
     found = defaultdict(list)
     for read in facts.reads:
@@ -135,11 +155,13 @@ def _reads_of(facts: Facts) -> dict[tuple[str, Partition], list[Read]]:
     return found
 
 
-def _readable(facts: Facts, partition: Partition, isolation: Isolation) -> Iterator[tuple[int, str]]:
-    """Yields the records at the end that a reader must see."""
-    for value, offset in (facts.survivors(partition) or {}).items():
-        if isolation == "read_uncommitted" or facts.is_visible(value):
-            yield offset, value
-
-
-CHECKERS = (lost_writes, vanished_reads, unfinished_reads, stuck_clients, stalled_groups, unread_by_groups)
+CHECKERS = (
+    lost_writes,
+    hidden_records,
+    vanished_reads,
+    unfinished_reads,
+    lost_partitions,
+    stuck_clients,
+    stalled_groups,
+    unread_by_groups,
+)

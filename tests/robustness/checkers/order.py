@@ -45,22 +45,26 @@ def poll_order(facts: Facts) -> Iterator[Violation]:
 def skipped_polls(facts: Facts) -> Iterator[Violation]:
     """Between two records that a consumer read one after the other, the log has another one.
 
-    Only if both records are still in the log: then all between them has been there at that time.
+    Only if both records are still in the log: then all between them has been there at that time. After a
+    truncation, the consumer reads on at the offset that it was told.
     """
     visible: dict[tuple[Partition, Isolation], Log] = {}
     for process, stream in facts.streams.items():
-        last: dict[Partition, tuple[Record, int]] = {}
+        # The last offset before the next record, and the event that says so.
+        last: dict[Partition, tuple[int, int]] = {}
         for index, event in stream:
             match event:
                 case Assign():
                     last.clear()
-                case Truncated(topic=topic, partition=number):
-                    last.pop((topic, number), None)
+                case Truncated(topic=topic, partition=number, offset=offset):
+                    last[topic, number] = (offset - 1, index)
                 case Poll():
                     for record in event.records:
                         partition = (record.topic, record.partition)
-                        before = last.get(partition)
-                        last[partition] = (record, index)
+                        before = last.pop(partition, None)
+                        if not _is_there(facts, record):
+                            continue
+                        last[partition] = (record.offset, index)
                         if before is None:
                             continue
                         key = (partition, event.isolation)
@@ -69,20 +73,22 @@ def skipped_polls(facts: Facts) -> Iterator[Violation]:
                         yield from _skipped(facts, process, visible[key], before, (record, index))
 
 
+def _is_there(facts: Facts, record: Record) -> bool:
+    survivors = facts.survivors((record.topic, record.partition)) or {}
+    return survivors.get(record.value) == record.offset
+
+
 def _skipped(
-    facts: Facts, process: str, log: Log, before: tuple[Record, int], now: tuple[Record, int]
+    facts: Facts, process: str, log: Log, before: tuple[int, int], now: tuple[Record, int]
 ) -> Iterator[Violation]:
     (first, began), (last, ended) = before, now
-    survivors = facts.survivors((last.topic, last.partition)) or {}
-    if any(survivors.get(record.value) != record.offset for record in (first, last)):
-        return
-    position = bisect_right(log, first.offset, key=lambda entry: entry[0])
+    position = bisect_right(log, first, key=lambda entry: entry[0])
     while position < len(log) and log[position][0] < last.offset:
         offset, value = log[position]
         position += 1
         if facts.may_be_removed((last.topic, last.partition), offset, None):
             continue
-        message = f"{process} read offset {first.offset}, then {last.offset}, and not {short(value)} between"
+        message = f"{process} read on after offset {first} at {last.offset}, and not {short(value)} between"
         kind = "internal skipped poll" if began == ended else "skipped poll"
         yield Violation(kind, message, last.topic, last.partition, offset, (began, ended))
 
@@ -94,8 +100,7 @@ def _visible(facts: Facts, partition: Partition, isolation: Isolation) -> Log:
     """
     log = facts.final(partition, isolation)
     if log is None:
-        everything = facts.final(partition) or facts.final(partition, "read_committed") or ()
-        log = tuple(entry for entry in everything if facts.is_visible(entry[1]))
+        log = tuple(entry for entry in facts.log(partition) or () if facts.is_visible(entry[1]))
     return tuple(sorted(log))
 
 

@@ -110,6 +110,48 @@ def repeated_copies(facts: Facts) -> Iterator[Violation]:
             )
 
 
+def missing_copies(facts: Facts) -> Iterator[Violation]:
+    """A group that copies has committed an offset beyond a record, and has no committed copy of it.
+
+    A transaction's offsets took effect without its records. In a topic that may lose records, the commit may
+    belong to a lost history.
+    """
+    copies = _copies_by_group(facts)
+    for (group, partition), (committed, index) in facts.last_commits.items():
+        mine = copies.get(group)
+        if mine is None or group not in facts.run.groups or not facts.is_stable(partition[0]):
+            continue
+        are_kept = all(facts.is_stable(sent.partition[0]) for found in mine.values() for sent in found)
+        for offset, value in facts.readable(partition, "read_committed"):
+            if offset < committed and not any(_may_be_there(facts, sent) for sent in mine.get(value, ())):
+                yield Violation(
+                    "missing copy",
+                    f"{group} has committed {committed}, and there is no copy of {short(value)}",
+                    *partition,
+                    offset,
+                    (*(event for sent in mine.get(value, ()) for event in sent.events), index),
+                    is_note=not facts.run.kept_commits or not are_kept,
+                )
+
+
+def _copies_by_group(facts: Facts) -> Mapping[str, Mapping[str, list[Sent]]]:
+    """Returns the copies of each group's transactions by the value of which they are copies."""
+    found: dict[str, dict[str, list[Sent]]] = defaultdict(lambda: defaultdict(list))
+    for sent in facts.sends.values():
+        group = None if sent.txn is None else facts.txns[sent.txn].group
+        if sent.copy_of is not None and group is not None:
+            found[group][sent.copy_of].append(sent)
+    return found
+
+
+def _may_be_there(facts: Facts, copy: Sent) -> bool:
+    """Whether readers of committed records see a copy, or it may have been removed."""
+    if facts.final(copy.partition, "read_committed") is None:
+        return True
+    is_there = copy.value in facts.committed_at_the_end[copy.partition]
+    return is_there or facts.may_be_removed(copy.partition, copy.offset, copy)
+
+
 def _places(facts: Facts) -> Mapping[str, set[tuple[object, int]]]:
     """Returns the partitions and offsets of each value: a plain producer may write it twice. Some places may
     be deleted or compacted at the end.
@@ -165,4 +207,11 @@ def _cycles(edges: Mapping[str, set[str]]) -> Iterator[tuple[str, ...]]:
                 ahead += [(next_, False) for next_ in sorted(edges.get(node, ()))]
 
 
-CHECKERS = (aborted_reads, precommitted_reads, torn_transactions, repeated_copies, cycles)
+CHECKERS = (
+    aborted_reads,
+    precommitted_reads,
+    torn_transactions,
+    repeated_copies,
+    missing_copies,
+    cycles,
+)

@@ -22,22 +22,44 @@ def phantoms(facts: Facts) -> Iterator[Violation]:
         if sent is None or read.index < sent.invoked:
             message = f"{short(value)} was read by {read.process} before anybody sent it"
             yield Violation("phantom", message, *read.partition, read.offset, (read.index,))
-        elif sent.outcome == "fail":
-            message = f"{short(value)} was read by {read.process}, but its send has failed"
-            yield Violation("failed write", message, *read.partition, read.offset, (*sent.events, read.index))
-        elif sent.partition != read.partition:
-            message = f"{short(value)} was sent to {sent.partition[0]}-{sent.partition[1]}"
-            yield Violation("misplaced", message, *read.partition, read.offset, (*sent.events, read.index))
-    for partition in facts.partitions:
-        for value, offset in (facts.survivors(partition) or {}).items():
-            if value not in facts.sends:
+    for value, partition, offset, events in _where(facts):
+        sent = facts.sends.get(value)
+        if sent is None:
+            if value not in facts.polled:
                 yield Violation("phantom", f"nobody sent {short(value)}", *partition, offset)
+        elif sent.outcome == "fail":
+            message = f"{short(value)} was read, but its send has failed"
+            yield Violation("failed write", message, *partition, offset, (*sent.events, *events))
+        elif sent.partition != partition:
+            message = f"{short(value)} was sent to {sent.partition[0]}-{sent.partition[1]}"
+            yield Violation("misplaced", message, *partition, offset, (*sent.events, *events))
+
+
+def _where(facts: Facts) -> Iterator[tuple[str, Partition, int, tuple[int, ...]]]:
+    """Yields each value once for each partition in which it was read, with an offset and the event."""
+    known: set[tuple[str, Partition]] = set()
+    for read in facts.reads:
+        if (read.value, read.partition) not in known:
+            known.add((read.value, read.partition))
+            yield read.value, read.partition, read.offset, (read.index,)
+    for partition in facts.partitions:
+        for offset, value in (*_longest(facts, partition), *(facts.final(partition, "read_committed") or ())):
+            if (value, partition) not in known:
+                known.add((value, partition))
+                yield value, partition, offset, ()
 
 
 def duplicates(facts: Facts) -> Iterator[Violation]:
-    """A value has two offsets in one log. Allowed, but reported, without an idempotent producer."""
-    for partition in facts.partitions:
-        offsets = defaultdict(set)
+    """A value has two offsets in one log. Allowed, but reported, without an idempotent producer.
+
+    In a log whose readable records are stable, a value that was read at another offset counts, too.
+    """
+    read_at: dict[Partition, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for read in facts.reads:
+        if facts.is_stable(read.partition[0]) and not facts.may_be_removed(read.partition, read.offset, None):
+            read_at[read.partition][read.value].add(read.offset)
+    for partition in sorted({*facts.partitions, *read_at}):
+        offsets = read_at[partition]
         for offset, value in _longest(facts, partition):
             offsets[value].add(offset)
         for value, places in offsets.items():
@@ -55,7 +77,7 @@ def duplicates(facts: Facts) -> Iterator[Violation]:
 
 
 def _longest(facts: Facts, partition: Partition) -> Log:
-    return facts.final(partition) or facts.final(partition, "read_committed") or ()
+    return facts.log(partition) or ()
 
 
 def moved_offsets(facts: Facts) -> Iterator[Violation]:
