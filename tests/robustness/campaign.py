@@ -90,19 +90,25 @@ class Checked(NamedTuple):
     """The report."""
     violations: list[Violation]
     counts: dict[str, int]
+    has_ended: bool
+    """Whether the run came to its final reads."""
 
     @property
     def has_passed(self) -> bool:
-        """Whether there are no violations; notes don't count."""
-        return all(violation.is_note for violation in self.violations)
+        """Whether a whole run has no violations; notes don't count."""
+        return self.has_ended and all(violation.is_note for violation in self.violations)
 
 
 def check_file(path: Path, folder: Path) -> Checked:
     """Check a history and write `report.html` into a folder. Raises HistoryError."""
     facts, violations = report.checked(history.load(path))
+    has_ended = any(isinstance(event, history.ReadAll) for event in facts.history)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.html").write_text(report.as_html(facts, violations))
-    return Checked(report.as_text(facts, violations), violations, report.counts(facts))
+    text = report.as_text(facts, violations)
+    if not has_ended:
+        text += "the run ended before its final reads, so lost records are not found\n"
+    return Checked(text, violations, report.counts(facts), has_ended)
 
 
 def run_plans(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tests.robustness import plan, report
 from tests.robustness.campaign import Passed, check_file, run_plans, sources
+from tests.robustness.history import HistoryError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,22 +55,49 @@ def _parser(*, can_run: bool) -> argparse.ArgumentParser:
     what = parser.add_mutually_exclusive_group(required=not can_run)
     what.add_argument("--plan-only", action="store_true", help="print the plans of the seeds")
     what.add_argument("--check", type=Path, nargs="+", metavar="FILE", help="check histories again")
-    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="number of seeds (1)")
+    parser.add_argument("--seeds", type=number, default=1, metavar="N", help="number of seeds (1)")
     parser.add_argument("--first", type=int, default=1, metavar="SEED", help="first seed (1)")
-    parser.add_argument("--minutes", type=float, default=1.0, metavar="M", help="duration of each run (1)")
+    parser.add_argument("--minutes", type=_minutes, default=1.0, metavar="M", help="duration of each run (1)")
     parser.add_argument("--topology", choices=plan.TOPOLOGIES, help="only this kind of servers")
     kinds, names = sorted(plan.KINDS), "faults of these kinds only"
     parser.add_argument("--faults", choices=kinds, nargs="+", default=(), metavar="KIND", help=names)
     lag = "how late all replicas are, in ms"
-    parser.add_argument("--replica-lag", type=int, metavar="MS", help=lag)
+    parser.add_argument("--replica-lag", type=_lag_ms, metavar="MS", help=lag)
     return parser
+
+
+def number(text: str) -> int:
+    """The type of an option that counts something: 1 or more. Raises ArgumentTypeError."""
+    return _at_least(int(text), 1)
+
+
+def _lag_ms(text: str) -> int:
+    return _at_least(int(text), 0)
+
+
+def _at_least(value: int, least: int) -> int:
+    if value < least:
+        raise argparse.ArgumentTypeError(f"{value} is less than {least}")
+    return value
+
+
+def _minutes(text: str) -> float:
+    minutes = float(text)
+    if not 0 < minutes < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no duration")
+    return minutes
 
 
 def _check(paths: Sequence[Path], folder: Path) -> int:
     has_violations = False
     for path in paths:
         mine = folder / "checked" / path.stem
-        checked = check_file(path, mine)
+        try:
+            checked = check_file(path, mine)
+        except (HistoryError, OSError) as error:
+            say(f"{path} can't be checked: {error}")
+            has_violations = True
+            continue
         say(f"{checked.text}{mine / 'report.html'}")
         has_violations |= not checked.has_passed
     return int(has_violations)

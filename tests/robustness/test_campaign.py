@@ -14,6 +14,7 @@ from tests.robustness.dice import Dice
 from tests.robustness.model_log import Model
 from tests.robustness.mutants import MUTATIONS
 from tests.robustness.story import Story
+from tests.simulation.__main__ import main as simulate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -124,6 +125,38 @@ def test_the_command_checks_files(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert main(["--check", str(path)], None, tmp_path) == status
         assert f"{'no violation' if status == 0 else 'violations found'}" in capsys.readouterr().out
         assert (tmp_path / "checked" / name / "report.html").exists()
+
+
+def test_histories_that_cannot_be_checked_have_not_passed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, damaged, cut = tmp_path / "good.jsonl", tmp_path / "damaged.jsonl", tmp_path / "cut.jsonl"
+    history.write(good, Story().sent("a", 5).end((5, "a")).events)
+    damaged.write_bytes(good.read_bytes()[:-9])
+    history.write(cut, Story().sent("a", 5).events)
+    assert (
+        main(["--check", str(tmp_path / "missing"), str(damaged), str(cut), str(good)], None, tmp_path) == 1
+    )
+    said = capsys.readouterr().out
+    for part in (
+        "missing can't be checked",
+        "damaged.jsonl:5: ",
+        "before its final reads",
+        "good/report.html",
+    ):
+        assert part in said
+
+
+@pytest.mark.parametrize(
+    "option", ["--seeds=0", "--seeds=-1", "--minutes=0", "--minutes=nan", "--minutes=inf", "--replica-lag=-1"]
+)
+def test_numbers_that_make_no_sense_are_refused(option: str, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main(["--plan-only", option], Runner(), tmp_path)
+    assert refused.value.code == 2
+    if option.startswith("--seeds"):
+        with pytest.raises(SystemExit):
+            simulate([option, f"--folder={tmp_path}"])
 
 
 def test_the_command_needs_something_to_do(capsys: pytest.CaptureFixture[str]) -> None:

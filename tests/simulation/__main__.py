@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from tests.robustness.command import number
 from tests.simulation import campaign, worker
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -37,10 +38,10 @@ def main(arguments: list[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("./dev simulate", description="Faults and clients on simulated servers.")
-    parser.add_argument("--seeds", type=int, default=1000, metavar="N", help="number of seeds (1000)")
+    parser.add_argument("--seeds", type=number, default=1000, metavar="N", help="number of seeds (1000)")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="first seed (0)")
     parser.add_argument("--again", action="store_true", help="also run seeds that have passed before")
-    parser.add_argument("--processes", type=int, metavar="N", help="processes (as many as cores)")
+    parser.add_argument("--processes", type=number, metavar="N", help="processes (as many as cores)")
     parser.add_argument("--traces", action="store_true", help="print a hash of what happened in each seed")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of histories (build/simulation)")
     return parser
