@@ -188,13 +188,18 @@ def _power(server: ServerFacts, setup: Setup, restart: Outlook) -> Outlook:
     if not server.append_only or server.append_only_fails or server.appendfsync is None:
         return msgspec.structs.replace(restart, failure=failure, is_fault=False)
     advice = _flush_always(setup)
+    if server.no_appendfsync_on_rewrite:
+        always = "" if server.appendfsync == _ALWAYS else "appendfsync always and "
+        advice = f"set {always}no-appendfsync-on-rewrite no, or acks.all.fsync"
     if server.appendfsync == _EVERYSEC:
         lost = f"up to {_EVERYSEC_S} s of writes are lost (appendfsync everysec)"
+        if server.no_appendfsync_on_rewrite:
+            rewrite = "during a rewrite of the append-only file (no-appendfsync-on-rewrite yes)"
+            lost += f", up to about {_UNFLUSHED_S} s {rewrite}"
     elif server.appendfsync != _ALWAYS:
         lost = f"up to about {_UNFLUSHED_S} s of writes are lost (appendfsync {server.appendfsync})"
     elif server.no_appendfsync_on_rewrite:
         lost = "the writes during a rewrite of the append-only file are lost (no-appendfsync-on-rewrite yes)"
-        advice = "set no-appendfsync-on-rewrite no, or acks.all.fsync"
     else:
         text = f"{_NOTHING}: each write is flushed before the reply, if the disk keeps what it has confirmed"
         return Outlook(failure, Loss.NOTHING, text)
@@ -241,9 +246,9 @@ def _memory_full(server: ServerFacts, restart: Outlook) -> Outlook:
 
 
 def _replica(server: ServerFacts, setup: Setup) -> Outlook:
-    left = server.replication.in_sync - 1
+    left = max(server.replication.in_sync - 1, 0)
     stopped, topics = _count(setup.levels, lambda level: level.replicas > left), sum(setup.levels.values())
-    if server.min_replicas_to_write is not None and server.min_replicas_to_write > max(left, 0):
+    if server.min_replicas_to_write is not None and server.min_replicas_to_write > left:
         text = f"{_NOTHING}, but the server refuses all writes (min-replicas-to-write)"
     elif stopped:
         text = f"{_NOTHING}, but {stopped} of {topics} topics refuse records with acks=all"

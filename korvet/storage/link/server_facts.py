@@ -87,6 +87,7 @@ def facts_of(reply: bytes, configs: Mapping[str, str]) -> ServerFacts:
     validity_s = None
     if timeout_s is not None and factor is not None:
         validity_s = timeout_s * factor + ping_s if factor else math.inf
+    needed, max_lag_s = (_whole(configs, f"min-replicas-{name}") for name in ("to-write", "max-lag"))
     return ServerFacts(
         append_only=info.get("aof_enabled") == "1",
         append_only_fails=info.get("aof_last_write_status", "ok") != "ok",
@@ -99,8 +100,9 @@ def facts_of(reply: bytes, configs: Mapping[str, str]) -> ServerFacts:
         maxmemory_policy=info.get("maxmemory_policy", "noeviction"),
         evicted_keys=int(info.get("evicted_keys", "0")),
         replication=parse_replication(reply),
-        min_replicas_to_write=_whole(configs, "min-replicas-to-write"),
-        min_replicas_max_lag_s=_whole(configs, "min-replicas-max-lag"),
+        # A largest lag of 0 switches the limit off.
+        min_replicas_to_write=0 if max_lag_s == 0 else needed,
+        min_replicas_max_lag_s=max_lag_s,
         cluster=cluster,
         node_timeout_s=timeout_s,
         replica_validity_s=validity_s,

@@ -104,6 +104,21 @@ def test_persistence(changes: dict[str, Any], restart: Loss, power: Loss, disk: 
     assert found == [restart, power, disk]
 
 
+@pytest.mark.parametrize(
+    ("appendfsync", "advice"),
+    [
+        ("always", "set no-appendfsync-on-rewrite no, or acks.all.fsync"),
+        ("everysec", "set appendfsync always and no-appendfsync-on-rewrite no, or acks.all.fsync"),
+    ],
+)
+def test_a_rewrite_may_prevent_flushes(appendfsync: str, advice: str) -> None:
+    facts = but(SAFE, appendfsync=appendfsync, no_appendfsync_on_rewrite=True)
+    found = outlook(Failure.POWER, facts, setup(ALONE))
+    assert "during a rewrite of the append-only file" in found.text
+    assert found.advice == advice
+    assert outlook(Failure.POWER, facts, setup(FLUSHED)).loss is NOTHING
+
+
 def test_a_server_without_files_is_unfit() -> None:
     facts = but(PAIR, append_only=False)
     found = outlook(Failure.REDIS, facts, setup(TWO))
@@ -201,6 +216,8 @@ def test_how_old_a_replica_may_be_in_a_cluster() -> None:
         (PAIR, [ALONE], "writes go on"),
         (PAIR, [ALONE, TWO], "1 of 2 topics refuse"),
         (with_replicas(PAIR, NEAR, NEAR), [TWO], "writes go on"),
+        (with_replicas(PAIR, COPYING), [ALONE], "writes go on"),
+        (with_replicas(PAIR, COPYING), [ALONE, TWO], "1 of 2 topics refuse"),
         (but(PAIR, min_replicas_to_write=1), [ALONE], "refuses all writes"),
     ],
 )
@@ -254,6 +271,14 @@ def test_facts_of_a_primary_in_a_cluster() -> None:
     assert (facts.cluster, facts.node_timeout_s, facts.replica_validity_s) == (True, 15.0, 160.0)
     configs = {"cluster-node-timeout": "15000", "cluster-replica-validity-factor": "0"}
     assert facts_of(b"cluster_enabled:1\r\n", configs).replica_validity_s == math.inf
+
+
+def test_a_largest_lag_of_zero_means_no_limit() -> None:
+    configs = {"min-replicas-to-write": "1", "min-replicas-max-lag": "0"}
+    facts = with_replicas(facts_of(b"", configs), NEAR)
+    assert "for as long as clients reach it" in outlook(Failure.SPLIT, facts, setup(ALONE)).text
+    assert "writes go on" in outlook(Failure.REPLICA, facts, setup(ALONE)).text
+    assert facts_of(b"", {"min-replicas-to-write": "1"}).min_replicas_to_write == 1
 
 
 def test_facts_without_configs_are_unknown() -> None:
