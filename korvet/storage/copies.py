@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _REMEMBERED_S: Final = 3600.0
 # Interval of looks at the servers' replicas. Servers report them once a second.
 _PERIOD_S: Final = 1.0
+# Limits the replicas that a topic can ask to be shown: responses name each one for each partition.
+_MOST_WANTED: Final = 31
 
 
 class Copies(NamedTuple):
@@ -28,8 +30,9 @@ class Copies(NamedTuple):
     """Replicas that follow the primary."""
 
     def expecting(self, replicas: int) -> Copies:
-        """The same replicas, but at least this number is expected."""
-        return self if replicas <= self.expected else self._replace(expected=replicas)
+        """The same replicas, but at least this number is expected, and no more than 31 for its sake."""
+        wanted = min(replicas, _MOST_WANTED)
+        return self if wanted <= self.expected else self._replace(expected=wanted)
 
 
 class PartitionCopies:

@@ -19,6 +19,9 @@ UNKNOWN_TOPIC, INVALID_TOPIC, TOPIC_EXISTS, INVALID_PARTITIONS = 3, 17, 36, 37
 INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG, INVALID_REQUEST = 38, 39, 40, 42
 UNKNOWN_TOPIC_ID, POLICY_VIOLATION, REQUEST_TIMED_OUT = 100, 44, 7
 
+# Copies that are shown of a topic that asks for more than there are.
+MOST_COPIES = 32
+
 CREATE, DELETE, GROW, METADATA = (
     newest("CreateTopics"), newest("DeleteTopics"), newest("CreatePartitions"), newest("Metadata"),
 )  # fmt: skip
@@ -65,6 +68,23 @@ def test_create_topics(ask, fresh, version):
     if version >= 7:
         assert all(each.topic_id for each in results)
         assert results[0].topic_id != results[1].topic_id
+
+
+@pytest.mark.parametrize("copies", ["40000", "10000000", str(2**31 - 1)])
+def test_a_topic_that_asks_for_more_copies_than_anybody_has(ask, fresh, copies):
+    """A mistake, or an attack: responses name each replica, and the factor has 16 bits."""
+    name = fresh("greedy")
+    asked = wanted(name, factor=-1, configs=[("min.insync.replicas", copies)])
+    (made,) = create(ask, asked)
+    assert (made.error_code, made.replication_factor) == (0, MOST_COPIES)
+    until(lambda: partitions(ask, name) == 1, 10, "the topic is there")
+    (shown,) = metadata(ask, name).topics[0].partitions
+    assert len(shown.replica_nodes) == MOST_COPIES
+    assert len(shown.isr_nodes) == 1
+    (described,) = ask(
+        "DescribeTopicPartitions", 0, topics=[{"name": name}], response_partition_limit=9, cursor=None
+    ).topics
+    assert len(described.partitions[0].replica_nodes) == MOST_COPIES
 
 
 @versions("CreateTopics")

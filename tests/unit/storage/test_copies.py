@@ -102,6 +102,10 @@ def test_servers_of_a_cluster_with_different_replicas() -> None:
     assert two.of(2) == [Copies(1, 1, 1), Copies(1, 0, 0)]
 
 
-@pytest.mark.parametrize(("replicas", "expected"), [(0, 1), (1, 1), (2, 2)])
+@pytest.mark.parametrize(("replicas", "expected"), [(0, 1), (1, 1), (2, 2), (2**31, 31)])
 def test_topics_expect_as_many_as_they_ask_for(replicas: int, expected: int) -> None:
     assert Copies(1, 1, 1).expecting(replicas) == Copies(expected, 1, 1)
+
+
+def test_more_copies_than_a_topic_may_ask_for_are_shown() -> None:
+    assert Copies(40, 40, 40).expecting(2**31) == Copies(40, 40, 40)
