@@ -17,6 +17,7 @@ from korvet.coordinator.projector import Projector
 from korvet.coordinator.served import ServedPartition, call
 from korvet.groups.membership import Membership
 from korvet.groups.messages import CommitReply, JoinReply
+from korvet.groups.offset_table import OffsetTable
 from korvet.storage.keys import OFFSETS_TOPIC
 from korvet.storage.link import library
 from korvet.storage.log import committed, guarded, script
@@ -39,6 +40,8 @@ class Defect(NamedTuple):
     stages: tuple[str, ...] = ()
     plan: Plan | None = None
     """The plan of a run that shows it; None for the small run."""
+    is_simulated: bool = False
+    """Whether only the simulation shows it, in hundreds of seeds."""
 
 
 DEFECTS: Final[dict[str, Defect]] = {}
@@ -78,12 +81,12 @@ LOSSY_FAILOVER: Final = Plan(
 
 
 def shown_by(
-    *stages: str, kinds: set[str], plan: Plan | None = None
+    *stages: str, kinds: set[str], plan: Plan | None = None, is_simulated: bool = False
 ) -> Callable[[Callable[[], None]], Callable[[], None]]:
     """Registers a defect under its function's name."""
 
     def register(plant: Callable[[], None]) -> Callable[[], None]:
-        DEFECTS[plant.__name__] = Defect(plant, frozenset(kinds), stages, plan)
+        DEFECTS[plant.__name__] = Defect(plant, frozenset(kinds), stages, plan, is_simulated)
         return plant
 
     return register
@@ -159,6 +162,16 @@ def read_past_the_last_stable_offset() -> None:
     """Readers of committed records get all records."""
     _replace(LogState, "last_stable_offset", property(lambda self: self.log_end))
     _replace(LogState, "last_stable_offset_is_current", property(lambda _: True))
+
+
+@shown_by(kinds={"missing copy"}, is_simulated=True)
+def keep_the_offsets_of_an_aborted_transaction() -> None:
+    """A member's offsets take effect, although the copies that it made are not committed."""
+
+    def end_transaction(self: OffsetTable, producer_id: int, *, committed: bool) -> Any:
+        return ended(self, producer_id, committed=True)
+
+    ended = _replace(OffsetTable, "end_transaction", end_transaction)
 
 
 @shown_by("fence", kinds={"aborted read", "lost transaction"})

@@ -20,6 +20,7 @@ MOST_SEEDS = 500
         "forget_an_aborted_transaction",
         "read_past_the_last_stable_offset",
         "forget_a_producers_sequences",
+        pytest.param("keep_the_offsets_of_an_aborted_transaction", marks=pytest.mark.long),
         pytest.param("release_before_the_barrier", marks=pytest.mark.long),
         pytest.param("serve_beyond_the_high_watermark", marks=pytest.mark.long),
     ],

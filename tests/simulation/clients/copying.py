@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from tests.robustness.plan import ProducerPlan
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tests.robustness.plan import GroupPlan
-    from tests.simulation.clients.client import Client
+    from tests.simulation.clients.client import Client, Partition
 
 
 class _Copying(Member):
@@ -37,11 +37,15 @@ class _Copying(Member):
             raise Disconnected("no producer ID")
         self._is_ready = False
         committed = {(place.topic, place.partition) for place in places}
-        count = sum((record.topic, record.partition) in committed for record in self.consumer.received)
-        counts = Counter(self.client.dice.one_of(self._targets) for _ in range(count))
-        self.consumer.received.clear()
+        originals: dict[Partition, list[str]] = defaultdict(list)
+        received, self.consumer.received = self.consumer.received, []
+        for record in received:
+            if (record.topic, record.partition) in committed:
+                originals[self.client.dice.one_of(self._targets)].append(record.value)
+            else:
+                self.consumer.received.append(record)
         offsets = Offsets(self.plan.name, self.member_id, self.epoch, places)
-        self._is_ready = await self._producer.transact(counts, "commit", offsets)
+        self._is_ready = await self._producer.transact(originals, "commit", offsets)
         if not self._producer.has_committed:
             # What was read has to be read again, unless the transaction was committed after all.
             self.consumer.positions.clear()

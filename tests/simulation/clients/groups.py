@@ -153,6 +153,10 @@ class Member:
         mine = set(mine)
         kept = {each: position for each, position in self.consumer.positions.items() if each in mine}
         self.consumer.positions = kept
+        # What is read again must not be copied twice.
+        self.consumer.received = [
+            record for record in self.consumer.received if (record.topic, record.partition) in kept
+        ]
         fresh = await self.committed(sorted(mine - set(kept)))
         self.consumer.positions = kept | fresh
         places = tuple(

@@ -129,14 +129,15 @@ class TransactionalProducer:
         """One transaction. Returns whether the next one can begin without a new epoch."""
         dice = self.client.dice
         chosen = sorted({dice.one_of(self._partitions) for _ in range(dice.between(1, 2))})
-        counts = {partition: dice.between(1, 3) for partition in chosen}
+        counts = {partition: [None] * dice.between(1, 3) for partition in chosen}
         action = "abort" if dice.chance(self.plan.abort_percent / 100) else "commit"
         return await self.transact(counts, action)
 
     async def transact(
-        self, counts: Mapping[Partition, int], action: str, offsets: Offsets | None = None
+        self, originals: Mapping[Partition, Sequence[str | None]], action: str, offsets: Offsets | None = None
     ) -> bool:
-        """Send so many records to each partition, and offsets, in one transaction.
+        """Send records to each partition, and offsets, in one transaction. `originals`: for each record the
+        value of which it is a copy, or None.
 
         Returns whether the next one can begin without a new epoch.
         """
@@ -146,10 +147,10 @@ class TransactionalProducer:
         self._note("begin", "ok")
         deadline_s = self.client.time() + DELIVERY_TIMEOUT_S
         try:
-            if counts:
-                await self._add(sorted(counts), deadline_s)
-            for partition, count in counts.items():
-                await self._send(partition, count, deadline_s)
+            if originals:
+                await self._add(sorted(originals), deadline_s)
+            for partition, copied in originals.items():
+                await self._send(partition, copied, deadline_s)
             if offsets is not None:
                 await self._send_offsets(offsets, deadline_s)
         except Aborted:
@@ -256,12 +257,12 @@ class TransactionalProducer:
             topics=topics,
         )
 
-    async def _send(self, partition: Partition, count: int, deadline_s: float) -> None:
+    async def _send(self, partition: Partition, originals: Sequence[str | None], deadline_s: float) -> None:
         """Send one batch until it is acknowledged. Raises Aborted."""
         values = []
-        for number in range(count):
+        for number, original in enumerate(originals):
             values.append(f"{self._txn}/{partition[0]}-{partition[1]}/{number}")
-            self._note_send(partition, values[-1], "invoke")
+            self._note_send(partition, values[-1], "invoke", copy_of=original)
         producer = records.Producer(*self._identity, self._sequences.get(partition, 0))
         now_ms = self.client.now_ms()
         encoded = records.encode([each.encode() for each in values], now_ms, producer, transactional=True)
@@ -280,7 +281,7 @@ class TransactionalProducer:
                 for value in values:
                     self._note_send(partition, value, "info")
             await self._until(deadline_s)
-        self._sequences[partition] = self._sequences.get(partition, 0) + count
+        self._sequences[partition] = self._sequences.get(partition, 0) + len(values)
         for number, value in enumerate(values):
             self._note_send(partition, value, "ok", **({"offset": offset + number} if offset >= 0 else {}))
 
@@ -297,7 +298,7 @@ class TransactionalProducer:
             return -1
         return int(answer.base_offset) if self._check(answer.error_code, "Produce") else None
 
-    def _note_send(self, partition: Partition, value: str, type_: str, **known: int) -> None:
+    def _note_send(self, partition: Partition, value: str, type_: str, **known: Any) -> None:
         topic, number = partition
         fields: dict[str, Any] = {"acks": -1, "idempotent": True, "txn": self._txn}
         self.client.note(Send, type_, topic=topic, partition=number, value=value, **fields, **known)
