@@ -130,6 +130,17 @@ def describe_replicas(replication: Replication) -> str:
     return text
 
 
+def refused_writes(server: ServerFacts, setup: Setup) -> str:
+    """Why the server refuses all writes now; empty if it does not, or if that is unknown."""
+    needed, lag_s = server.min_replicas_to_write or 0, server.min_replicas_max_lag_s or 0
+    count = sum(replica.is_online and replica.lag_s <= lag_s for replica in server.replication.replicas)
+    if count >= needed:
+        return ""
+    # That is how korvet stops its own server.
+    why = f"it has {count} of {needed} replicas (min-replicas-to-write)"
+    return f"the server refuses all writes: {'its disk is full' if setup.embedded else why}"
+
+
 def refusing_topics(server: ServerFacts, levels: Mapping[Level, int]) -> str:
     """Which topics refuse records with acks=all now, and why; empty if none does."""
     in_sync, topics = server.replication.in_sync, sum(levels.values())
@@ -235,14 +246,19 @@ def _memory_full(server: ServerFacts, restart: Outlook) -> Outlook:
     if server.evicts_ours:
         when = "" if server.maxmemory else " as soon as maxmemory is set"
         text = f"the server deletes topics, groups and commits{when} (maxmemory-policy {policy})"
-        return Outlook(failure, Loss.EVERYTHING, text, advice, is_fault=bool(server.maxmemory))
+        # Brokers don't start on such a server.
+        return Outlook(failure, Loss.EVERYTHING, text, advice, is_fault=True)
     if server.maxmemory:
         return Outlook(failure, Loss.NOTHING, f"{_NOTHING}: the server refuses writes ({policy})")
     if restart.loss is Loss.NOTHING:
         text = f"{_NOTHING}, but the system may kill the server, because it has no maxmemory"
         return Outlook(failure, Loss.NOTHING, text)
-    text = f"the system may kill the server, because it has no maxmemory, and then {restart.text}"
-    return Outlook(failure, restart.loss, text, "set maxmemory")
+    killed = "the system may kill the server, because it has no maxmemory"
+    if restart.loss is Loss.UNKNOWN:
+        return Outlook(
+            failure, Loss.UNKNOWN, f"{killed}; what is lost then is {restart.text}", "set maxmemory"
+        )
+    return Outlook(failure, restart.loss, f"{killed}, and then {restart.text}", "set maxmemory")
 
 
 def _replica(server: ServerFacts, setup: Setup) -> Outlook:

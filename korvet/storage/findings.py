@@ -5,7 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from korvet.storage.durability import Loss, describe_replicas, merged, outlooks, refusing_topics
+from korvet.storage.durability import (
+    Loss,
+    describe_replicas,
+    merged,
+    outlooks,
+    refused_writes,
+    refusing_topics,
+)
 from korvet.storage.errors import StorageError
 from korvet.storage.fields import shown
 from korvet.storage.link.module_verdict import Use
@@ -69,6 +76,8 @@ def durability_findings(found: Mapping[str, ServerFacts | StorageError], setup: 
         where = f", {place}" if len(found) > 1 else ""
         late = server.replication.in_sync < len(server.replication.standing)
         yield Finding(f"replicas{where}", WARNING if late else OK, describe_replicas(server.replication))
+        if refused := refused_writes(server, setup):
+            yield Finding(f"writes{where}", FAULT, refused)
         if refusing := refusing_topics(server, setup.levels):
             yield Finding(f"acks=all{where}", FAULT, refusing)
     outlooks_of = {place: outlooks(server, setup) for place, server in facts.items()}

@@ -99,6 +99,18 @@ def test_settings_of_the_server_change_what_can_be_lost(new_server: Callable[...
     assert all(found[0] != "fault" for found in findings(server).values())
 
 
+def test_the_doctor_finds_a_server_that_refuses_all_writes(new_server: Callable[..., Server]) -> None:
+    server = new_server("--min-replicas-to-write", "1")
+    state, text = findings(server)["writes"]
+    assert (state, text) == (
+        "fault",
+        "the server refuses all writes: it has 0 of 1 replicas (min-replicas-to-write)",
+    )
+    server.client.config_set("min-replicas-max-lag", 0)
+    assert server.client.set("x", "y")
+    assert "writes" not in findings(server)
+
+
 def test_a_user_who_may_not_read_configs(new_server: Callable[..., Server]) -> None:
     server = new_server()
     rules = "on >secret ~* +@all -@dangerous +info"

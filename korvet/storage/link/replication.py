@@ -29,16 +29,21 @@ class Replica(msgspec.Struct, frozen=True):
     """Seconds since its last report."""
 
     @property
+    def is_online(self) -> bool:
+        """Whether the replica has received all data."""
+        return self.state == _ONLINE
+
+    @property
     def is_in_sync(self) -> bool:
         """Whether the replica follows the primary."""
-        return self.state == _ONLINE and self.lag_s <= _MOST_LAG_S
+        return self.is_online and self.lag_s <= _MOST_LAG_S
 
     @property
     def takes_snapshot(self) -> bool:
         """Whether this is a tool that receives one snapshot, as `korvet backup` and `redis-cli --rdb` do, and
         never follows the primary.
         """
-        return not self.port and self.state != _ONLINE
+        return not self.port and not self.is_online
 
 
 class Replication(msgspec.Struct, frozen=True):

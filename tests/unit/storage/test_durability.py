@@ -16,6 +16,7 @@ from korvet.storage.durability import (
     describe_replicas,
     merged,
     outlooks,
+    refused_writes,
     refusing_topics,
 )
 from korvet.storage.link.barrier import Level
@@ -36,6 +37,7 @@ SAFE = facts_of(
     },
 )
 NEAR = Replica("10.0.0.1", 6379, "online", offset=900, lag_s=1)
+LATE = Replica("10.0.0.3", 6379, "online", offset=800, lag_s=5)
 COPYING = Replica("10.0.0.2", 6379, "wait_bgsave", offset=0, lag_s=0)
 
 
@@ -143,7 +145,7 @@ def test_topics_that_ask_for_a_flush_keep_records_in_spite_of_everysec(failure: 
         (1000, "volatile-lru", 7, NOTHING, False),
         (1000, "allkeys-lru", 0, EVERYTHING, True),
         (1000, "allkeys-lru", 7, EVERYTHING, True),
-        (0, "allkeys-lru", 0, EVERYTHING, False),
+        (0, "allkeys-lru", 0, EVERYTHING, True),
         (0, "noeviction", 0, NOTHING, False),
         (0, "noeviction", 7, EVERYTHING, True),
     ],
@@ -157,6 +159,12 @@ def test_memory(maxmemory: int, policy: str, evicted: int, loss: Loss, fault: bo
 def test_a_server_without_maxmemory_may_be_killed() -> None:
     facts = but(SAFE, maxmemory=0, append_only=False)
     assert outlook(Failure.MEMORY_FULL, facts, setup(ALONE)).loss is EVERYTHING
+
+
+def test_what_is_unknown_after_a_restart_is_unknown_after_a_kill() -> None:
+    found = outlook(Failure.MEMORY_FULL, but(SAFE, maxmemory=0, appendfsync=None), setup(ALONE))
+    assert found.loss is UNKNOWN
+    assert "what is lost then is unknown" in found.text
 
 
 def test_an_embedded_server_exits_with_its_broker() -> None:
@@ -241,6 +249,18 @@ def test_topics_that_refuse_records() -> None:
     assert refusing_topics(with_replicas(PAIR, COPYING), levels) == short
     flushed = "1 of 6 topics refuse records: they need an append-only file (acks.all.fsync)"
     assert refusing_topics(but(SAFE, append_only=False), levels) == f"{short}; {flushed}"
+
+
+def test_a_server_that_refuses_all_writes() -> None:
+    of, needs_one = setup(ALONE), but(SAFE, min_replicas_to_write=1, min_replicas_max_lag_s=10)
+    refused = "the server refuses all writes: it has 0 of 1 replicas (min-replicas-to-write)"
+    assert refused_writes(needs_one, of) == refused
+    assert refused_writes(with_replicas(needs_one, COPYING), of) == refused
+    assert refused_writes(with_replicas(but(needs_one, min_replicas_max_lag_s=3), LATE), of) == refused
+    assert not refused_writes(with_replicas(needs_one, LATE), of)
+    assert not refused_writes(SAFE, of)
+    assert not refused_writes(but(SAFE, min_replicas_to_write=None, min_replicas_max_lag_s=None), of)
+    assert "its disk is full" in refused_writes(needs_one, setup(embedded=True))
 
 
 def test_servers_with_the_same_outlook_are_named_once() -> None:
