@@ -58,9 +58,9 @@ def run(
 ) -> list[worker.Result]:
     """Run all seeds, except chunks that have passed. Returns the failed ones."""
     chunks = [
-        seeds[at : at + CHUNK]
-        for at in range(0, len(seeds), CHUNK)
-        if passed is None or len(seeds[at : at + CHUNK]) < CHUNK or seeds[at] // CHUNK not in passed
+        chunk
+        for chunk in _chunks(seeds)
+        if passed is None or len(chunk) < CHUNK or chunk[0] // CHUNK not in passed
     ]
     failed: list[worker.Result] = []
     count, began_s = 0, time.monotonic()
@@ -80,6 +80,15 @@ def run(
         if len(failed) >= MOST_FAILURES:
             break
     return failed
+
+
+def _chunks(seeds: range) -> Iterator[range]:
+    """Yields the seeds in chunks; whole ones begin at a multiple of their size."""
+    first = seeds.start
+    while first < seeds.stop:
+        end = min((first // CHUNK + 1) * CHUNK, seeds.stop)
+        yield range(first, end)
+        first = end
 
 
 def _results(

@@ -6,8 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.simulation import campaign, worker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = 60
@@ -25,6 +31,28 @@ def simulate(*arguments: str, hash_seed: str = "random") -> str:
 
 def test_some_seeds_keep_all_rules(tmp_path: Path) -> None:
     simulate("--seeds", str(SEEDS), "--folder", str(tmp_path), "--again")
+
+
+def test_a_campaign_that_begins_anywhere_leaves_out_no_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[int] = []
+
+    def results(chunks: list[range], *_: object) -> Iterator[tuple[range, list[worker.Result]]]:
+        for chunk in chunks:
+            ran.extend(chunk)
+            yield chunk, []
+
+    monkeypatch.setattr(campaign, "_results", results)
+    for seeds, expected in (
+        (range(17, 117), range(17, 117)),
+        (range(100), range(50)),
+        (range(100), range(0)),
+        (range(20, 80), range(20, 80)),
+    ):
+        ran.clear()
+        assert campaign.run(seeds, tmp_path, campaign.Passed(tmp_path / "passed.json", tmp_path), print) == []
+        assert ran == [*expected], seeds
 
 
 @pytest.mark.long
