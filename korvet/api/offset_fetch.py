@@ -7,6 +7,7 @@ transaction has a pending one), v8 several groups (KIP-709), v9 member epochs (K
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 _TOP_LEVEL_ERROR_SINCE: Final = 2
 _GROUPS_SINCE: Final = 8
 _TOPIC_IDS_SINCE: Final = 10
+# Limits how long a request waits for groups that are being loaded, and how often it looks for them. Kafka
+# refuses it at once; librdkafka then reads nothing more if its assignment changes before it asks again.
+LOAD_WAIT_S: Final = 5.0
+_LOAD_POLL_S: Final = 0.05
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
@@ -50,8 +55,9 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 async def offset_fetch(context: RequestContext, request: Any) -> Any:
     """The committed offsets of one or several groups."""
     stable = getattr(request, "require_stable", False)
+    give_up_at_s = asyncio.get_running_loop().time() + LOAD_WAIT_S
     if context.api_version < _GROUPS_SINCE:
-        reply = await _fetch(context, request.group_id, request.topics, stable)
+        reply = await _fetch(context, request.group_id, request.topics, stable, give_up_at_s)
         if reply.error is not ErrorCode.none:
             return refuse(context, request, reply.error)
         return _single(context, reply.error, await _topics(context, reply))
@@ -63,7 +69,7 @@ async def offset_fetch(context: RequestContext, request: Any) -> Any:
     }
     async for group in sliced(once.values()):
         member = getattr(group, "member_id", None), getattr(group, "member_epoch", NO_GENERATION)
-        reply = await _fetch(context, group.group_id, group.topics, stable, member)
+        reply = await _fetch(context, group.group_id, group.topics, stable, give_up_at_s, member)
         groups.append(_group(context, reply.group_id, reply.error, await _topics(context, reply)))
     return context.make("OffsetFetchResponse", groups=tuple(groups))
 
@@ -73,6 +79,7 @@ async def _fetch(
     group_id: str,
     topics: Any,
     stable: bool,
+    give_up_at_s: float,
     member: tuple[str | None, int] = (None, NO_GENERATION),
 ) -> FetchReply:
     if not context.may(Operation.DESCRIBE, ResourceType.GROUP, group_id):
@@ -100,15 +107,25 @@ async def _fetch(
         asked = tuple(
             FetchTopic(name, tuple(indexes), topic_id) for (name, topic_id), indexes in known.items()
         )
-    reply: FetchReply = await context.services.coordinator.call(
-        group_id, GroupShard.fetch, FetchRequest(group_id, asked, stable, *member)
-    )
+    reply = await _loaded(context, FetchRequest(group_id, asked, stable, *member), give_up_at_s)
     topics = reply.topics
     if asked is None:
         topics = tuple(
             topic for topic in topics if context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
         )
     return FetchReply(reply.group_id, reply.error, (*topics, *unknown))
+
+
+async def _loaded(context: RequestContext, request: FetchRequest, give_up_at_s: float) -> FetchReply:
+    """The coordinator's reply, once it has loaded the group or `give_up_at_s` on the loop's clock is over."""
+    clock = asyncio.get_running_loop().time
+    while True:
+        reply: FetchReply = await context.services.coordinator.call(
+            request.group_id, GroupShard.fetch, request
+        )
+        if reply.error is not ErrorCode.coordinator_load_in_progress or clock() >= give_up_at_s:
+            return reply
+        await asyncio.sleep(_LOAD_POLL_S)
 
 
 def _failed(topic: Any, error: ErrorCode, name: str = "") -> FetchedTopic:

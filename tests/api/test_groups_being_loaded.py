@@ -1,0 +1,144 @@
+"""OffsetFetch while the coordinator loads the group."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
+from kio.schema.errors import ErrorCode
+
+from korvet.api import offset_fetch
+from korvet.coordinator.refusals import refuse
+from korvet.coordinator.service import CoordinatorService
+from korvet.groups.messages import FetchRequest
+from tests.api.asking import connect
+from tests.support.polling import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import SimpleNamespace
+
+    from tests.api.asking import Client
+
+NONE, LOADING = 0, 14
+GROUP, TOPIC = "g", "t"
+DEADLINE_S = 30
+
+
+class Loads:
+    """How long groups are being loaded, from the first request for their offsets on."""
+
+    def __init__(self) -> None:
+        self.duration_s = 0.0
+        self.began_s: float | None = None
+
+    @property
+    def is_loading(self) -> bool:
+        if self.began_s is None:
+            self.began_s = time.monotonic()
+        return time.monotonic() < self.began_s + self.duration_s
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> Loads:
+    """Makes coordinators refuse to read offsets, as they do while they load a group."""
+    made, call = Loads(), CoordinatorService.call
+
+    async def refused(self: CoordinatorService, group_id: str, handler: Any, request: Any) -> Any:
+        if isinstance(request, FetchRequest) and made.is_loading:
+            return refuse(request, ErrorCode.coordinator_load_in_progress)
+        return await call(self, group_id, handler, request)
+
+    monkeypatch.setattr(CoordinatorService, "call", refused)
+    return made
+
+
+@pytest.fixture
+def client(in_process: SimpleNamespace) -> Iterator[Client]:
+    made = connect(in_process)
+    with made.raw:
+        topic = {"name": TOPIC, "num_partitions": 2, "replication_factor": 1}
+        assert made("CreateTopics", 7, topics=[topic], timeout=10_000).topics[0].error_code == NONE
+        until(lambda: find(made) == NONE, DEADLINE_S, "a coordinator")
+        yield made
+
+
+def find(client: Client) -> int:
+    return int(client("FindCoordinator", 1, key=GROUP, key_type=0).error_code)
+
+
+def fetched(client: Client, *groups: str) -> list[tuple[int, list[int]]]:
+    """The error and the committed offsets of each group."""
+    asked = [{"group_id": each, "topics": [{"name": TOPIC, "partition_indexes": [0]}]} for each in groups]
+    answered = client("OffsetFetch", 8, groups=asked).groups
+    return [
+        (
+            int(group.error_code),
+            [each.committed_offset for topic in group.topics for each in topic.partitions],
+        )
+        for group in answered
+    ]
+
+
+def test_offsets_are_returned_when_the_group_is_loaded(client: Client, loads: Loads) -> None:
+    place = {"partition_index": 0, "committed_offset": 7, "committed_metadata": ""}
+    topics = [{"name": TOPIC, "partitions": [place]}]
+    client("OffsetCommit", 8, group_id=GROUP, generation_id_or_member_epoch=-1, topics=topics)
+    loads.duration_s = 0.5
+    assert fetched(client, GROUP) == [(NONE, [7])]
+    assert loads.began_s is not None
+    assert time.monotonic() >= loads.began_s + loads.duration_s
+
+
+def test_a_load_that_takes_long_is_reported_once_for_all_groups(
+    client: Client, loads: Loads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offset_fetch, "LOAD_WAIT_S", 0.3)
+    loads.duration_s = 1_000
+    began_s = time.monotonic()
+    groups = [f"g{number}" for number in range(100)]
+    assert fetched(client, *groups) == [(LOADING, [])] * len(groups)
+    assert time.monotonic() < began_s + 0.3 * len(groups) / 2
+
+
+def test_librdkafka_reads_although_its_assignment_grows_meanwhile(
+    in_process: SimpleNamespace, client: Client, loads: Loads
+) -> None:
+    loads.duration_s = 2
+    bootstrap = {"bootstrap.servers": f"{in_process.host}:{in_process.port}"}
+    consumer = Consumer(
+        {
+            **bootstrap,
+            "group.id": GROUP,
+            "partition.assignment.strategy": "cooperative-sticky",
+            "auto.offset.reset": "earliest",
+            "topic.metadata.refresh.interval.ms": 200,
+        }
+    )
+    read: set[int] = set()
+
+    def has_read(partitions: int) -> Callable[[], bool]:
+        def poll() -> bool:
+            message = consumer.poll(0.1)
+            if message is not None:
+                assert message.error() is None, message.error()
+                read.add(message.partition())
+            return len(read) == partitions
+
+        return poll
+
+    try:
+        consumer.subscribe([TOPIC])
+        until(lambda: consumer.poll(0.1) is None and loads.began_s is not None, DEADLINE_S, "a member")
+        admin = AdminClient(bootstrap)
+        admin.create_partitions([NewPartitions(TOPIC, 4)])[TOPIC].result()
+        producer = Producer(bootstrap)
+        for partition in range(4):
+            producer.produce(TOPIC, b"value", partition=partition)
+        producer.flush()
+        until(has_read(4), DEADLINE_S, "all partitions")
+    finally:
+        consumer.close()
