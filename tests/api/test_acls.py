@@ -238,6 +238,25 @@ def test_a_fetch_session_has_the_rights_of_who_fetches(secured: Secured, let: Ca
     assert part.error_code is NO_TOPIC
 
 
+def test_a_fetch_waits_for_its_other_partitions_if_one_is_denied(
+    secured: Secured, let: Callable[..., None]
+) -> None:
+    topics = [{"name": "granted", "num_partitions": 1, "replication_factor": 1}]
+    assert not errors_of(secured.authenticated("admin")("CreateTopics", 7, topics=topics, timeout=10_000))
+    let(binding("writer", READ, TOPIC, ORDERS))
+    session = Session(secured.authenticated("writer"), max_wait=300)
+    part, denied = session.fetch((ORDERS, 0, 0), ("granted", 0, 0), max_wait=0)
+    assert (part.error_code, denied.error_code) == (ErrorCode.none, NO_TOPIC)
+    for _ in range(2):
+        began_s = time.monotonic()
+        (denied,) = session.fetch((ORDERS, 0, part.high_watermark))
+        assert denied.error_code is NO_TOPIC
+        assert time.monotonic() - began_s >= 0.299
+    let(binding("writer", READ, TOPIC, "granted"))
+    (part,) = session.fetch()
+    assert part.error_code is ErrorCode.none
+
+
 def test_acls_of_elsewhere_are_in_force_within_a_second(secured: Secured) -> None:
     nobody = secured.authenticated("nobody")
     redis = secured.server.redis

@@ -206,11 +206,12 @@ def test_names_and_ids_do_not_mix(ask, topic, topic_ids):
 
 def test_errors_are_told_each_time_until_they_are_over(ask, topic, fresh, new_topic):
     later = fresh("later")
-    session = Session(ask, max_wait=LONG_MS)
+    session = Session(ask, max_wait=100)
     parts = session.fetch((later, 0, 0), (topic, 7, 0), (topic, 0, 0))
     assert [part.error_code for part in parts] == [UNKNOWN_TOPIC, UNKNOWN_TOPIC, 0]
     for _ in range(2):
         assert [part.error_code for part in session.fetch()] == [UNKNOWN_TOPIC] * 2
+    session.fields["max_wait"] = LONG_MS
     (part,) = session.fetch((topic, 0, 10**15), forget=[(topic, 7), (later, 0)])
     assert part.error_code == OUT_OF_RANGE
     (part,) = session.fetch((topic, 0, 0, {"current_leader_epoch": 5}))
@@ -238,7 +239,7 @@ def test_topics_that_are_made_and_deleted(ask, another, topic, topic_ids, new_to
     (part,) = told(session.receive())
     assert part.error_code in (UNKNOWN_TOPIC, UNKNOWN_TOPIC_ID)
     assert time.monotonic() - started < LONG_MS / 1000
-    assert [part.error_code for part in session.fetch()] == [UNKNOWN_TOPIC_ID]
+    assert [part.error_code for part in session.fetch(max_wait=0)] == [UNKNOWN_TOPIC_ID]
 
 
 def test_a_waiting_fetch_is_woken(ask, another, new_topic):
@@ -296,18 +297,47 @@ def test_entries_of_native_writers(ask, topic, korvet):
     assert keys(part) == [b"native"]
 
 
-def test_entries_of_native_writers_beside_a_failing_partition(ask, topic, fresh, korvet):
-    """Errors are answered at once, so nobody listens to the other partitions: each fetch reads them."""
+def test_entries_of_native_writers_beside_a_failing_partition(ask, new_topic, korvet):
+    """The error is answered at once, so nobody listens to the other partitions: each fetch reads them."""
+    topic = new_topic(2)
     session = Session(ask, max_wait=LONG_MS)
-    session.fetch((fresh("never"), 0, 0), (topic, 0, 0))
+    session.fetch((topic, 1, 10**15), (topic, 0, 0))
     korvet.redis.xadd(f"korvet:{topic}:0", {"key": "native", "value": "v"})
 
     def arrived() -> bool:
         failed, *others = sorted(session.fetch(), key=lambda part: -part.error_code)
-        assert failed.error_code == UNKNOWN_TOPIC
+        assert failed.error_code == OUT_OF_RANGE
         return any(keys(part) == [b"native"] for part in others)
 
     until(arrived, 10, "the native entry")
+
+
+def test_a_session_waits_for_its_other_partitions_if_one_is_unknown(ask, another, new_topic, fresh, korvet):
+    topic, never = new_topic(2), fresh("never")
+    session = Session(ask, max_wait=300)
+    session.fetch((topic, 0, 0), (never, 0, 0), (topic, 1, 0), max_wait=0)
+    for _ in range(2):
+        started = time.monotonic()
+        assert [part.error_code for part in session.fetch()] == [UNKNOWN_TOPIC]
+        assert time.monotonic() - started >= 0.299
+    session.fields["max_wait"] = LONG_MS
+    started = time.monotonic()
+    session.send()
+    fill(another(), topic, "new", partition=1)
+    failed, part = sorted(told(session.receive()), key=lambda part: -part.error_code)
+    assert failed.error_code == UNKNOWN_TOPIC
+    end = part.high_watermark
+    assert keys(part) == [b"new"]
+    session.send((topic, 1, end))
+    korvet.redis.xadd(f"korvet:{topic}:0", {"key": "native", "value": "v"})
+    failed, part = sorted(told(session.receive()), key=lambda part: -part.error_code)
+    assert failed.error_code == UNKNOWN_TOPIC
+    assert keys(part) == [b"native"]
+    # Nothing is left to wait for.
+    for _ in range(2):
+        (failed,) = session.fetch(forget=[(topic, 0), (topic, 1)])
+        assert failed.error_code == UNKNOWN_TOPIC
+    assert time.monotonic() - started < LONG_MS / 1000
 
 
 def test_a_log_start_that_moves_is_news(ask, another, topic):

@@ -154,9 +154,12 @@ def test_failed_requests_name_the_topics_with_errors(log: Log) -> None:
     assert line["topics"] == ["missing"]
     partition = {"partition": 0, "fetch_offset": 5, "partition_max_bytes": 1000, "current_leader_epoch": -1}
     topics = [{"topic": "orders", "partitions": [partition]}, {"topic": "gone", "partitions": [partition]}]
+    limits = {"replica_id": -1, "min_bytes": 1, "max_bytes": 1000, "session_epoch": -1}
     for _ in range(2):
-        log.client("Fetch", 11, replica_id=-1, max_wait=0, max_bytes=1000, session_epoch=-1, topics=topics)
-    for line in log.wait(2, api="Fetch"):
+        fetched = log.client("Fetch", 11, max_wait=0, **limits, topics=topics)
+    partition["fetch_offset"] = fetched.responses[0].partitions[0].high_watermark
+    log.client("Fetch", 11, max_wait=200, **limits, topics=topics)
+    for line in log.wait(3, api="Fetch"):
         assert line["errors"] == ["UNKNOWN_TOPIC_OR_PARTITION"]
         assert line["topics"] == ["gone"]
         assert "UNKNOWN_TOPIC_OR_PARTITION, topics gone" in line["message"]

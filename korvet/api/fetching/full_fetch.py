@@ -134,7 +134,7 @@ class FullFetch:
         return named
 
     def select(self, params: FetchParams) -> list[FetchedPartition] | None:
-        """See FetchStrategy. A fetch without partitions is answered at once."""
+        """See FetchStrategy."""
         if self._locator.have_rights_changed():
             self.partitions = dict.fromkeys(self._all)
             for partition in self._all:
@@ -147,9 +147,7 @@ class FullFetch:
             self.partitions = dict.fromkeys([each for each in self._all if each in looked_at])
         for partition in self.partitions:
             partition.reset_for_next()
-        if not self._all:
-            return []
-        return self._locator.unread(self.partitions, params)
+        return self._locator.unread(self.partitions, params, len(self._all))
 
     def on_log_changed(self, partition: FetchedPartition) -> None:
         """See FetchStrategy: look at the partition, if it was settled."""

@@ -90,7 +90,7 @@ class IncrementalFetch:
         looks_at_all = params.reads_at_end and not self._locator.knows_listened_ends
         selected = session.partitions.values() if looks_at_all else session.open_partitions
         self.partitions = dict.fromkeys(sorted(selected, key=by_lru_sequence))
-        return self._locator.unread(self.partitions, params)
+        return self._locator.unread(self.partitions, params, len(session.partitions))
 
     def continues(self, request: FetchRequest, params: FetchParams) -> bool:
         """See FetchStrategy: never, as a full fetch ends the session."""

@@ -49,15 +49,15 @@ class Locator:
         return self._watcher.is_current
 
     def unread(
-        self, partitions: Collection[FetchedPartition], params: FetchParams
+        self, partitions: Collection[FetchedPartition], params: FetchParams, total: int
     ) -> list[FetchedPartition] | None:
-        """Locate the partitions and return those to read at once; None if the fetch can wait for a log to
-        change.
+        """Locate the partitions, which are all of the fetch's `total` ones that may have news. Returns those
+        to read at once; none of them if the fetch is answered now; None if it can wait for a log to change.
 
-        If one of them has an error, the fetch is answered at once, without listening to logs. Then all the
-        others are read, since their known ends may be out of date.
+        Unknown and denied partitions have no log, and do not end the wait for the others. Any other error is
+        returned at once.
         """
-        unread, failed = [], False
+        unread, without_log, failed = [], 0, False
         reads_at_end, is_committed = params.reads_at_end, params.is_committed
         knows_ends = not reads_at_end or self.knows_listened_ends
         for partition in partitions:
@@ -66,7 +66,9 @@ class Locator:
                 log = self._locate(partition)
             elif partition.leader_epoch not in (-1, log.leader_epoch):
                 partition.error = check_leader_epoch(partition.leader_epoch, log)
-            if log is None or partition.error is not ErrorCode.none:
+            if log is None:
+                without_log += 1
+            elif partition.error is not ErrorCode.none:
                 failed = True
             elif (
                 not partition.is_at_end(log.state, is_committed=is_committed)
@@ -74,9 +76,8 @@ class Locator:
                 or (reads_at_end and partition.listened_log is not log)
             ):
                 unread.append(partition)
-        if failed:
-            return [partition for partition in partitions if partition.error is ErrorCode.none]
-        return unread or None
+        is_answered_now = failed or without_log == total
+        return unread if unread or is_answered_now else None
 
     def _locate(self, partition: FetchedPartition) -> PartitionLog | None:
         """Set the partition's log, and the error that the client gets for the partition."""

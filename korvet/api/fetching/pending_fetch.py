@@ -44,7 +44,7 @@ class PendingFetch(Deadline):
     __slots__ = (
         "_client",
         "_ends_at",
-        "_has_failed",
+        "_has_errors",
         "_has_read",
         "_held_bytes",
         "_min_bytes",
@@ -80,8 +80,8 @@ class PendingFetch(Deadline):
         # A response of this size is sent at once: the client's min_bytes, or less if there is no memory.
         self._min_bytes = params.min_bytes
         self._has_read = False
-        # Whether a partition has an error.
-        self._has_failed = False
+        # Whether a partition may have an error; the first read that ends finds it out.
+        self._has_errors = True
         # Partitions that found no room in this read.
         self._unread: list[FetchedPartition] = []
         # Whether a log changed while reading.
@@ -96,7 +96,8 @@ class PendingFetch(Deadline):
                 self.set_wait(params.max_wait_ms)
             self._params = params
         self._respond = respond
-        self._woken = self._has_read = self._has_failed = False
+        self._woken = self._has_read = False
+        self._has_errors = True
         self._min_bytes = params.min_bytes
         self._ends_at = self._services.deadlines.now() + params.max_wait_ms / 1000
         try:
@@ -104,8 +105,10 @@ class PendingFetch(Deadline):
             if params.reads_at_end and self._was_answered:
                 # A client that asks again without waiting: from now on the broker knows the ends of its logs.
                 self._listen()
-            if unread is not None:
+            if unread:
                 self._read(unread)
+            elif unread is not None:
+                self._finish_early()
             elif params.max_wait_ms <= 0 or params.min_bytes <= 0:
                 self._finish()
             else:
@@ -282,11 +285,13 @@ class PendingFetch(Deadline):
     def _decide(self) -> None:
         """All reads have ended: convert records, read more, answer or wait."""
         params, partitions = self._params, self._strategy.partitions
-        size_bytes, failed = 0, False
+        size_bytes, has_errors, failed = 0, False, False
         for partition in partitions:
             size_bytes += partition.size_bytes
-            failed = failed or partition.error is not ErrorCode.none
-        self._size_bytes, self._has_failed = size_bytes, failed
+            if partition.error is not ErrorCode.none:
+                has_errors = True
+                failed = failed or partition.log is not None
+        self._size_bytes, self._has_errors = size_bytes, has_errors
         if not params.takes_zstd:
             self._hold(size_bytes)
             if self._convert_next():
@@ -296,8 +301,10 @@ class PendingFetch(Deadline):
             # After an error, too: the other partitions are read although one is damaged.
             self._read(self._unread, size_bytes)
             return
-        enough = not partitions or size_bytes >= self._min_bytes
-        if failed or enough or self._services.deadlines.now() >= self._ends_at or self._is_limited():
+        enough = size_bytes >= self._min_bytes
+        if failed:
+            self._finish_early()
+        elif enough or self._services.deadlines.now() >= self._ends_at or self._is_limited():
             self._finish()
         else:
             self._hold(size_bytes)
@@ -388,10 +395,10 @@ class PendingFetch(Deadline):
         self._listen()
 
     def _listen(self) -> None:
-        """Have the logs report their changes from now on, also between requests."""
+        """Have the logs that can be read report their changes from now on, also between requests."""
         listener = self._on_log_changed
         for partition in self._strategy.partitions:
-            if partition.listened_log is not partition.log:
+            if partition.listened_log is not partition.log and partition.error is ErrorCode.none:
                 partition.listen(listener)
 
     def _on_log_changed(self, partition: FetchedPartition) -> None:
@@ -419,6 +426,13 @@ class PendingFetch(Deadline):
 
     # Answering
 
+    def _finish_early(self) -> None:
+        """Answer with errors that the client gets at once. A client that does so again and again has to see
+        entries of native writers in its other partitions, too: from now on the broker knows their ends.
+        """
+        self._listen()
+        self._finish()
+
     def _finish(self) -> None:
         self._services.deadlines.disarm(self)
         # If the request cannot be answered, its slot has no holder any more: that ends the connection.
@@ -426,7 +440,7 @@ class PendingFetch(Deadline):
         assert respond is not None
         strategy = self._strategy
         self._was_answered = True
-        if self._has_failed:
+        if self._has_errors:
             self._count_errors()
         if self._has_read:
             held_bytes, self._held_bytes = self._held_bytes, 0

@@ -22,7 +22,9 @@ class FetchStrategy(Protocol):
         """
 
     def select(self, params: FetchParams) -> Sequence[FetchedPartition] | None:
-        """Begin a request. Returns the partitions to read at once; None to wait for a log to change."""
+        """Begin a request. Returns the partitions to read at once; none of them to answer without a read;
+        None to wait for a log to change.
+        """
 
     def repeats(self, request: object) -> bool:
         """Whether this is the same request again, whose partitions stay as they are."""

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from korvet.api.common.request_counts import RequestCounts
 from korvet.api.fetching.deadlines import Deadlines
 from korvet.api.fetching.full_fetch import FullFetch
 from korvet.api.fetching.memory import FetchMemory
@@ -19,6 +20,7 @@ from korvet.api.fetching.params import FetchParams
 from korvet.api.fetching.partition import FetchedPartition
 from korvet.api.fetching.pending_fetch import PendingFetch
 from korvet.api.fetching.response import encode_response
+from korvet.protocol import registry
 from korvet.protocol.fetch_request import FetchRequest, FetchTopic, requested_partition
 from korvet.storage.log.values import Fetched
 from tests.unit.api.test_deadlines import Clock
@@ -194,6 +196,19 @@ def test_a_log_that_was_closed_during_a_read_is_located_again() -> None:
     successor.grow()
     scene.ask(asked)
     assert scene.read == [0]
+
+
+def test_beside_a_failing_partition_the_others_are_listened_to() -> None:
+    """Nothing waits for them while the error is returned at once. The failing one may fail the watcher's
+    question for all of them.
+    """
+    scene = Scene()
+    scene.services.requests = RequestCounts(registry.registered())
+    scene.logs[1].close()
+    scene.ask(ALL)
+    assert scene.read == []
+    assert scene.listened == [0, 2]
+    assert scene.looked_at == {1}
 
 
 @pytest.mark.parametrize(
