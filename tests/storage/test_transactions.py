@@ -289,6 +289,18 @@ def test_nothing_lies_between_what_is_decided_and_an_open_transaction(bench: Ben
     assert values_of(committed_of(bench, log, end)) == [b"open"]
 
 
+def test_records_appended_during_a_read_are_before_its_last_stable_offset(bench: Bench) -> None:
+    """They are in one batch with the records before them. Consumers derive their lag from that offset."""
+    log = bench.log()
+    producer = Producer(bench, log, 1)
+    first = producer.append(b"a", transactional=False).base_offset
+    log.state.tail.clear()
+    bench.client.xadd(log.stream, {"key": "k", "value": "b"})
+    committed = committed_of(bench, log, first)
+    assert values_of(committed) == [b"a", b"b"]
+    assert committed.last_stable_offset == committed.high_watermark
+
+
 def test_a_reader_gets_past_deleted_records_to_an_open_transaction(bench: Bench) -> None:
     log = bench.log()
     producer = Producer(bench, log, 1)

@@ -37,7 +37,7 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
     aborted: list[Aborted]
     """The aborted transactions with records in the batches."""
     last_stable_offset: int
-    """The last stable offset at which the batches are cut."""
+    """A last stable offset of the log; the batches are before it."""
     log_start: int
     high_watermark: int
 
@@ -230,4 +230,6 @@ def _committed(
         if pieces and offset < last_stable_offset:
             gap = [empty_batch(offset, last_stable_offset - 1, state.leader_epoch)]
         return Committed(gap, [], last_stable_offset, log_start, watermark)
-    return Committed(kept, overlapping(aborted, after), last_stable_offset, log_start, watermark)
+    # Records appended since may be in the last batch: no transaction begins within a batch.
+    stable = max(last_stable_offset, after)
+    return Committed(kept, overlapping(aborted, after), stable, log_start, watermark)
