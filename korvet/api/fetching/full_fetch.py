@@ -176,10 +176,11 @@ class FullFetch:
     def _settle(self, partition: FetchedPartition, params: FetchParams) -> None:
         """Look at the partition no more if only a change of its log can bring news."""
         log = partition.log
-        if (
+        if partition.error is not ErrorCode.none:
+            partition.unlisten()
+        elif (
             log is not None
             and partition.listened_log is log
-            and partition.error is ErrorCode.none
             and not partition.size_bytes
             and partition.is_at_end(log.state, is_committed=params.is_committed)
             and partition.shows(log.state)

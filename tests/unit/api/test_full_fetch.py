@@ -22,6 +22,7 @@ from korvet.api.fetching.pending_fetch import PendingFetch
 from korvet.api.fetching.response import encode_response
 from korvet.protocol import registry
 from korvet.protocol.fetch_request import FetchRequest, FetchTopic, requested_partition
+from korvet.storage.errors import StorageFault
 from korvet.storage.log.values import Fetched
 from tests.unit.api.test_deadlines import Clock
 from tests.unit.api.test_pending_fetch import VERSION, Log
@@ -196,6 +197,19 @@ def test_a_log_that_was_closed_during_a_read_is_located_again() -> None:
     successor.grow()
     scene.ask(asked)
     assert scene.read == [0]
+
+
+def test_a_partition_whose_read_fails_is_listened_to_no_more(scene: Scene) -> None:
+    """As in a session: its key may fail the watcher's question for all logs."""
+    scene.services.requests = RequestCounts(registry.registered())
+    fetch, answers = scene.fetch, []
+    assert fetch is not None
+    fetch.start(FetchParams.of(VERSION, ALL, 100), answers.append)
+    scene.logs[1].grow()
+    (done,) = scene.logs[1].reads
+    done(StorageFault("the key is no stream"))
+    assert len(answers) == 1
+    assert scene.listened == [0, 2]
 
 
 def test_beside_a_failing_partition_the_others_are_listened_to() -> None:
