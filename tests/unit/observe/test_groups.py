@@ -72,9 +72,13 @@ def test_partitions_without_a_commit_take_no_quadratic_time() -> None:
     )
     lag = SimpleNamespace(groups={"g": watched_group(topics, 9)}, logs={}, shows_group=lambda _: True)
     collector = GroupCollector(parts_with({"g": group}, lag))
-    began_s = time.process_time()
-    page = page_of(collector.collect())
-    assert time.process_time() - began_s < 1
+    durations_s = []
+    # The shortest of three: another process may slow one of them down.
+    for _ in range(3):
+        began_s = time.process_time()
+        page = page_of(collector.collect())
+        durations_s.append(time.process_time() - began_s)
+    assert min(durations_s) < 1
     rows = {key: value for key, value in page.items() if key.startswith("kafka_consumergroup_lag{")}
     assert rows == {
         f"kafka_consumergroup_lag{{consumergroup=g,partition=9,topic={name}}}": -1 for name in topics
