@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 _TOP_LEVEL_ERROR_SINCE: Final = 2
 _GROUPS_SINCE: Final = 8
 _TOPIC_IDS_SINCE: Final = 10
-# Limits how long a request waits for groups that are being loaded, and how often it looks for them. Kafka
-# refuses it at once; librdkafka then reads nothing more if its assignment changes before it asks again.
+# Limits how long a request waits for groups that are being loaded. Kafka refuses such a request at once, and
+# librdkafka then reads nothing more if its assignment changes before it repeats the request.
 LOAD_WAIT_S: Final = 5.0
+# Interval at which a waiting request asks the coordinator again.
 _LOAD_POLL_S: Final = 0.05
 
 
@@ -107,7 +108,7 @@ async def _fetch(
         asked = tuple(
             FetchTopic(name, tuple(indexes), topic_id) for (name, topic_id), indexes in known.items()
         )
-    reply = await _loaded(context, FetchRequest(group_id, asked, stable, *member), give_up_at_s)
+    reply = await _ask(context, FetchRequest(group_id, asked, stable, *member), give_up_at_s)
     topics = reply.topics
     if asked is None:
         topics = tuple(
@@ -116,8 +117,10 @@ async def _fetch(
     return FetchReply(reply.group_id, reply.error, (*topics, *unknown))
 
 
-async def _loaded(context: RequestContext, request: FetchRequest, give_up_at_s: float) -> FetchReply:
-    """The coordinator's reply, once it has loaded the group or `give_up_at_s` on the loop's clock is over."""
+async def _ask(context: RequestContext, request: FetchRequest, give_up_at_s: float) -> FetchReply:
+    """Returns the coordinator's reply. While the group is being loaded, asks again until `give_up_at_s` on
+    the event loop's clock.
+    """
     clock = asyncio.get_running_loop().time
     while True:
         reply: FetchReply = await context.services.coordinator.call(

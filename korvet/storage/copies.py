@@ -30,7 +30,7 @@ class Copies(NamedTuple):
     """Replicas that follow the primary."""
 
     def expecting(self, replicas: int) -> Copies:
-        """The same replicas, but at least this number is expected, and no more than 31 for its sake."""
+        """The same replicas, of which at least this number is expected; a number above 31 counts as 31."""
         wanted = min(replicas, _MOST_WANTED)
         return self if wanted <= self.expected else self._replace(expected=wanted)
 
@@ -75,6 +75,10 @@ class PartitionCopies:
     def expected(self) -> int:
         """The number of replicas that every partition should have."""
         return self._expected
+
+    def expecting(self, replicas: int) -> int:
+        """The number of replicas that every partition of a topic should have that asks for this number."""
+        return Copies(self._expected).expecting(replicas).expected
 
     def of_topic(self, topic: str, count: int, wanted: int = 0) -> Copies | list[Copies]:
         """The copies of any partition of a topic, or those of each of its first `count` partitions. At least

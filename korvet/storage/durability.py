@@ -136,9 +136,10 @@ def refused_writes(server: ServerFacts, setup: Setup) -> str:
     count = sum(replica.is_online and replica.lag_s <= lag_s for replica in server.replication.replicas)
     if count >= needed:
         return ""
-    # That is how korvet stops its own server.
-    why = f"it has {count} of {needed} replicas (min-replicas-to-write)"
-    return f"the server refuses all writes: {'its disk is full' if setup.embedded else why}"
+    if setup.embedded:
+        # korvet sets min-replicas-to-write on its own server to stop writes.
+        return "the server refuses all writes: its disk is full"
+    return f"the server refuses all writes: it has {count} of {needed} replicas (min-replicas-to-write)"
 
 
 def refusing_topics(server: ServerFacts, levels: Mapping[Level, int]) -> str:

@@ -298,7 +298,7 @@ def test_entries_of_native_writers(ask, topic, korvet):
 
 
 def test_entries_of_native_writers_beside_a_failing_partition(ask, new_topic, korvet):
-    """The error is answered at once, so nobody listens to the other partitions: each fetch reads them."""
+    """The error is answered at once, so no fetch waits for changes of the other partitions."""
     topic = new_topic(2)
     session = Session(ask, max_wait=LONG_MS)
     session.fetch((topic, 1, 10**15), (topic, 0, 0))

@@ -18,7 +18,7 @@ from tests.api.asking import connect
 from tests.support.polling import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from types import SimpleNamespace
 
     from tests.api.asking import Client
@@ -35,8 +35,8 @@ class Loads:
         self.duration_s = 0.0
         self.began_s: float | None = None
 
-    @property
-    def is_loading(self) -> bool:
+    def refuse(self) -> bool:
+        """Whether to refuse a request now. The first request begins the load."""
         if self.began_s is None:
             self.began_s = time.monotonic()
         return time.monotonic() < self.began_s + self.duration_s
@@ -48,7 +48,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> Loads:
     made, call = Loads(), CoordinatorService.call
 
     async def refused(self: CoordinatorService, group_id: str, handler: Any, request: Any) -> Any:
-        if isinstance(request, FetchRequest) and made.is_loading:
+        if isinstance(request, FetchRequest) and made.refuse():
             return refuse(request, ErrorCode.coordinator_load_in_progress)
         return await call(self, group_id, handler, request)
 
@@ -120,15 +120,12 @@ def test_librdkafka_reads_although_its_assignment_grows_meanwhile(
     )
     read: set[int] = set()
 
-    def has_read(partitions: int) -> Callable[[], bool]:
-        def poll() -> bool:
-            message = consumer.poll(0.1)
-            if message is not None:
-                assert message.error() is None, message.error()
-                read.add(message.partition())
-            return len(read) == partitions
-
-        return poll
+    def has_read_all() -> bool:
+        message = consumer.poll(0.1)
+        if message is not None:
+            assert message.error() is None, message.error()
+            read.add(message.partition())
+        return len(read) == 4
 
     try:
         consumer.subscribe([TOPIC])
@@ -139,6 +136,6 @@ def test_librdkafka_reads_although_its_assignment_grows_meanwhile(
         for partition in range(4):
             producer.produce(TOPIC, b"value", partition=partition)
         producer.flush()
-        until(has_read(4), DEADLINE_S, "all partitions")
+        until(has_read_all, DEADLINE_S, "all partitions")
     finally:
         consumer.close()

@@ -14,10 +14,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from korvet.storage.brokers.assignment import NO_NODE
-from korvet.storage.copies import Copies
 
 if TYPE_CHECKING:
     from korvet.api.common.context import RequestContext
+    from korvet.storage.copies import Copies
     from korvet.storage.topic import Topic
 
 FIRST_REPLICA: Final = 1_000_000_001
@@ -52,4 +52,4 @@ def copies_of(context: RequestContext, topic: Topic) -> Copies | list[Copies]:
 def replication_factor(context: RequestContext, topic: Topic) -> int:
     """The number of copies that each partition of a topic should have, with the primary."""
     wanted = context.services.topics.level(topic).replicas
-    return 1 + Copies(context.services.copies.expected).expecting(wanted).expected
+    return 1 + context.services.copies.expecting(wanted)

@@ -37,7 +37,7 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
     aborted: list[Aborted]
     """The aborted transactions with records in the batches."""
     last_stable_offset: int
-    """A last stable offset of the log; the batches are before it."""
+    """A last stable offset of the log, at or after the end of the batches."""
     log_start: int
     high_watermark: int
 
@@ -230,6 +230,7 @@ def _committed(
         if pieces and offset < last_stable_offset:
             gap = [empty_batch(offset, last_stable_offset - 1, state.leader_epoch)]
         return Committed(gap, [], last_stable_offset, log_start, watermark)
-    # Records appended since may be in the last batch: no transaction begins within a batch.
+    # The last batch may hold records that were appended after the last stable offset was determined. None of
+    # them begins a transaction, because no transaction begins within a batch.
     stable = max(last_stable_offset, after)
     return Committed(kept, overlapping(aborted, after), stable, log_start, watermark)

@@ -96,8 +96,8 @@ local function remove_dead(brokers, entries, strange, node_id, now_ms)
   return gone
 end
 
--- Lets the other brokers' leases last until `until_ms` at least.
-local function spare(brokers, entries, node_id, until_ms)
+-- Extends the leases of the other brokers to `until_ms`, if they end earlier.
+local function extend_others(brokers, entries, node_id, until_ms)
   for other, entry in pairs(entries) do
     if other ~= node_id and entry.expiry_ms < until_ms then
       entry.expiry_ms = until_ms
@@ -192,9 +192,9 @@ end
 -- the assignment a new version, and so does a broker that joins again.  If the caller has heard of a later version than
 -- Redis has (Redis lost its newest writes), the new version is later still.  Damaged entries are deleted as if their
 -- brokers had left; a live broker returns with its next renewal.
--- A broker that joins again, or whose lease is over and was not removed, shows that no broker could renew for a while:
--- then the others get the length of a lease to do so.  Otherwise the first one to return would lead everything, and all
--- groups would move to it and back.
+-- If the caller joins again, or still has its entry although its lease is over, no broker could renew for a while.
+-- Then the other brokers get the length of a lease to renew.  Otherwise the first broker to return would lead all
+-- partitions, and all groups would move to that broker and back.
 -- Returns {"refused", remaining ms, token, description} of the holder; or {"held", version of the assignment, version
 -- of the catalogue, the lowest version of each that another broker has acknowledged (nil without others), deleted
 -- fields, and then, unless the caller has that version, who left, and node id, joined and description of each live
@@ -220,7 +220,7 @@ local function lease(keys, args)
     return { 'refused', holder.expiry_ms - now_ms, holder.token, holder.description }
   end
   if args[12] == '1' or (holder and holder.token == token and holder.expiry_ms <= now_ms) then
-    spare(brokers, entries, node_id, now_ms + duration_ms)
+    extend_others(brokers, entries, node_id, now_ms + duration_ms)
   end
   local gone = remove_dead(brokers, entries, strange, node_id, now_ms)
   if not counter(cluster, 'topics') then

@@ -12,7 +12,7 @@ from tests.robustness.history import UNKNOWN, Assign, NativeRead, Truncated
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.robustness.checkers.facts import Facts, Log, Partition
+    from tests.robustness.checkers.facts import Facts, Partition
 
 
 def phantoms(facts: Facts) -> Iterator[Violation]:
@@ -43,7 +43,10 @@ def _where(facts: Facts) -> Iterator[tuple[str, Partition, int, tuple[int, ...]]
             known.add((read.value, read.partition))
             yield read.value, read.partition, read.offset, (read.index,)
     for partition in facts.partitions:
-        for offset, value in (*_longest(facts, partition), *(facts.final(partition, "read_committed") or ())):
+        for offset, value in (
+            *(facts.log(partition) or ()),
+            *(facts.final(partition, "read_committed") or ()),
+        ):
             if (value, partition) not in known:
                 known.add((value, partition))
                 yield value, partition, offset, ()
@@ -60,7 +63,7 @@ def duplicates(facts: Facts) -> Iterator[Violation]:
             read_at[read.partition][read.value].add(read.offset)
     for partition in sorted({*facts.partitions, *read_at}):
         offsets = read_at[partition]
-        for offset, value in _longest(facts, partition):
+        for offset, value in facts.log(partition) or ():
             offsets[value].add(offset)
         for value, places in offsets.items():
             if len(places) < 2:
@@ -76,17 +79,13 @@ def duplicates(facts: Facts) -> Iterator[Violation]:
             )
 
 
-def _longest(facts: Facts, partition: Partition) -> Log:
-    return facts.log(partition) or ()
-
-
 def moved_offsets(facts: Facts) -> Iterator[Violation]:
     """A producer was told an offset at which its record is not, although the record is in the log."""
     at: dict[str, set[int]] = defaultdict(set)
     for read in facts.reads:
         at[read.value].add(read.offset)
     for partition in facts.partitions:
-        for offset, value in _longest(facts, partition):
+        for offset, value in facts.log(partition) or ():
             at[value].add(offset)
     for sent in facts.sends.values():
         if (
@@ -124,7 +123,7 @@ def inconsistent_offsets(facts: Facts) -> Iterator[Violation]:
             epoch = max(place.get(sent.value, (UNKNOWN, ()))[0], sent.epoch)
             place[sent.value] = (epoch, sent.events)
     for partition in facts.partitions:
-        for offset, value in _longest(facts, partition):
+        for offset, value in facts.log(partition) or ():
             seen[partition, offset].setdefault(value, (UNKNOWN, ()))
     for (partition, offset), values in seen.items():
         if len(values) < 2:

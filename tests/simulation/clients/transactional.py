@@ -129,9 +129,9 @@ class TransactionalProducer:
         """One transaction. Returns whether the next one can begin without a new epoch."""
         dice = self.client.dice
         chosen = sorted({dice.one_of(self._partitions) for _ in range(dice.between(1, 2))})
-        counts = {partition: [None] * dice.between(1, 3) for partition in chosen}
+        originals = {partition: [None] * dice.between(1, 3) for partition in chosen}
         action = "abort" if dice.chance(self.plan.abort_percent / 100) else "commit"
-        return await self.transact(counts, action)
+        return await self.transact(originals, action)
 
     async def transact(
         self, originals: Mapping[Partition, Sequence[str | None]], action: str, offsets: Offsets | None = None
