@@ -66,7 +66,8 @@ class AppendArguments(msgspec.Struct, frozen=True, gc=False):
     resp: bytes
     """RESP bulk strings. For korvet_append, per record: the number m of field arguments, the 1-based position
     of the timestamp's value among them (0: none), then m strings: field, value, field, value. For
-    korvet_append_batch: the largest timestamp and the batch."""
+    korvet_append_batch: the largest timestamp, the offset after the last record that readers have seen, and
+    the batch."""
     argc: int
     """Number of bulk strings in `resp`."""
     record_count: int

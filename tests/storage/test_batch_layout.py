@@ -183,33 +183,6 @@ def test_rubbish_is_not_stored(bench: Bench) -> None:
     assert bench.client.exists(log.stream) == 0
 
 
-def test_native_entries_are_records_of_their_own(bench: Bench) -> None:
-    log = batched(bench)
-    client, stream = bench.client, log.stream
-    data = batch(pairs(*[b"v"] * 10))
-    first = bench.run(append(log, data))
-    native = [
-        {"temperature": "21.5"},
-        {"value": "x"},
-        {"batch": "short"},
-        {"batch": "as long as a record batch, and an application's nevertheless" * 9},
-        {"batch": b"\xff\x02" * 99},
-        {"batch": data, "more": "1"},
-    ]
-    ids = [client.xadd(stream, fields) for fields in native]
-    second = bench.run(append(log, data))
-    third = bench.run(append(log, data))
-    end = third.base_offset + 10
-    assert bench.run(log.queries.count(0, end)) == 36
-    assert bench.run(log.queries.count(first.base_offset + 4, second.base_offset + 3)) == 6 + 6 + 3
-    found = bench.run(all_records(log))
-    assert [each.offset for each in found[10:16]] == [offset_of(one) for one in ids]
-    values = [each.value for each in found[10:16]]
-    assert values[:3] == [b'{"temperature":"21.5"}', b"x", b'{"batch":"short"}']
-    assert all(value is not None and value.startswith(b'{"batch":') for value in values[3:])
-    assert [each.value for each in found if each.value == b"v"] == [b"v"] * 30
-
-
 @assignments
 def test_a_damaged_batch_is_no_record(
     bench: Bench, assignment: str, caplog: pytest.LogCaptureFixture
@@ -243,35 +216,6 @@ def test_a_damaged_batch_is_no_record(
     found = bench.run(log.queries.offset_for_timestamp(0))
     assert found is not None
     assert found[0] == behind
-
-
-def test_deleted_and_trimmed_entries(bench: Bench) -> None:
-    log = batched(bench)
-    sent = [bench.run(append(log, batch(pairs(*[b"v"] * (number + 1))))) for number in range(8)]
-    ids = [one for one, _ in bench.client.xrange(log.stream)]
-    bench.client.xdel(log.stream, ids[4])
-    bench.client.xtrim(log.stream, minid=ids[2], approximate=False)
-    bounds = bench.run(log.bounds())
-    assert (bounds.log_start, bounds.entries) == (sent[2].base_offset, 5)
-    assert bench.run(log.queries.count(0, bounds.log_end)) == 3 + 4 + 6 + 7 + 8
-    assert bench.run(log.queries.count(sent[4].base_offset + 1, sent[5].base_offset + 2)) == 2
-    # The index that was built again serves further appends.
-    again = bench.run(append(log, batch(pairs(*[b"v"] * 5))))
-    assert bench.run(log.queries.count(sent[7].base_offset, again.base_offset + 5)) == 13
-
-
-def test_a_native_trim_costs_no_more_than_a_span(bench: Bench) -> None:
-    log = batched(bench)
-    sent = [bench.run(append(log, batch(pairs(*[b"v" * 50] * 300)))) for _ in range(50)]
-    payload_bytes = bench.run(log.bounds()).payload_bytes
-    bench.client.xtrim(log.stream, maxlen=20, approximate=False)
-    before = calls_of(bench.client, "xrange")
-    assert bench.run(log.queries.count(0, log.log_end)) == 6_000
-    assert calls_of(bench.client, "xrange") - before < 10
-    bounds = bench.run(log.bounds())
-    assert (bounds.log_start, bounds.entries) == (sent[30].base_offset, 20)
-    assert bounds.payload_bytes == payload_bytes * 20 // 50
-    assert bench.run(log.queries.count(sent[35].base_offset + 7, sent[40].base_offset)) == 1_493
 
 
 @assignments
@@ -379,28 +323,6 @@ def test_a_cut_link(server: Server, prefix: str, taken: bool, kind: str) -> None
             assert await log.queries.count(0, log.log_end) == 1 + 55 + 4
 
     asyncio.run(work())
-
-
-def test_native_writers_between_batches_in_flight(bench: Bench) -> None:
-    log = batched(bench)
-    bench.run(append(log, batch(pairs(b"first"))))
-    far = (log.log_end >> 10) + 5_000
-
-    async def work() -> list[Appended]:
-        appends = [append(log, batch(pairs(*[b"%d" % number] * 7))) for number in range(20)]
-        waiting = asyncio.gather(*appends)
-        await asyncio.sleep(0)
-        # After the offsets that the broker assigned: the guard refuses, and all go by script in their order.
-        bench.client.xadd(log.stream, {"f": "1"}, id=f"{far}-0")
-        return list(await waiting)
-
-    found = bench.run(work())
-    records = bench.run(all_records(log))
-    values = [each.value for each in records if each.key is not None][1:]
-    assert values == [b"%d" % number for number in range(20) for _ in range(7)]
-    offsets = {each.offset: each.value for each in records}
-    assert all(offsets[one.base_offset + 6] == b"%d" % number for number, one in enumerate(found))
-    assert bench.run(log.queries.count(0, log.log_end)) == 142
 
 
 def test_duplicates_and_sequences(bench: Bench) -> None:

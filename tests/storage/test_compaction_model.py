@@ -102,16 +102,21 @@ class CompactedLog(RuleBasedStateMachine):
     async def append_wait(self, pairs: Sequence[tuple[bytes | None, bytes | None]]) -> None:
         pairs = [(key, value and value + b"%d" % (self.number + at)) for at, (key, value) in enumerate(pairs)]
         self.number += len(pairs)
+        seen_end = self.log.state.seen_end
         if self.log.topic.storage_layout == "batch":
             base = (await append_batch(self.log, batch(pairs))).base_offset
         else:
             timed = [(key, value, 0) for key, value in pairs]
             base = (await append_own(self.log, encode_append_records(timed))).base_offset
+        assert base >= seen_end
         self.note(base, pairs)
 
     def note(self, base: int, pairs: Sequence[tuple[bytes | None, bytes | None]]) -> None:
         for offset, pair in enumerate(pairs, base):
-            assert offset not in self.known
+            # Entries that were deleted before a broker saw them may leave their offsets to a batch.
+            assert offset not in self.known or offset in self.deleted
+            for gone in (self.deleted, self.foreign, self.held):
+                gone.discard(offset)
             self.known[offset] = pair
             self.doubtful.discard(pair[0])
 

@@ -224,10 +224,9 @@ class Appender:
         if guarded.link is not state.links.write and (guarded.in_flight or guarded.gathering is not None):
             # It would overtake an append that another server has yet to answer.
             return Guard.NOT_YET, -1
-        if state.bias:
-            return Guard.READY, position
         if guarded.gathering is None:
-            position = max(position, state.links.clock.now_ms() << SEQUENCE_BITS)
+            now_position = 0 if state.bias else state.links.clock.now_ms() << SEQUENCE_BITS
+            position = max(position, state.seen_end + state.bias, now_position)
         ahead_ms = state.ahead_ms(position)
         if ahead_ms <= 0:
             return Guard.READY, position

@@ -126,8 +126,8 @@ class BatchLayout:
         summary, append_ms = self._check(received)
         newest_ms = summary.max_timestamp_ms if append_ms < 0 else append_ms
         return AppendArguments(
-            resp=kernel.pack_arguments(newest_ms, self._stored(received, newest_ms, 0)),
-            argc=2,
+            resp=kernel.pack_arguments(newest_ms, self._state.seen_end, self._stored(received, newest_ms, 0)),
+            argc=3,
             record_count=received.header.record_count,
             max_timestamp_ms=summary.max_timestamp_ms,
             min_timestamp_ms=summary.min_timestamp_ms,

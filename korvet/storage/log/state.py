@@ -196,6 +196,13 @@ class LogState:
         return self.release is None or self.release.end != UNKNOWN_END
 
     @property
+    def seen_end(self) -> int:
+        """The offset after the last record that readers have seen, entries included that native clients have
+        deleted since. 0 while the log is not loaded: a failover may have taken records back.
+        """
+        return self.log_end if self.loaded else 0
+
+    @property
     def keeps_batches(self) -> bool:
         """Whether the tail cache accepts what is appended."""
         return self.refusal is None and self._tails.limit_bytes > 0

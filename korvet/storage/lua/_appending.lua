@@ -12,7 +12,8 @@ local function look_closely(log)
 end
 
 -- The same at less cost if only brokers' appends have changed the stream since the meta hash was saved: then
--- `info.unchanged` is set.  That overlooks a last ID that was set ahead with XSETID; the next XADD fails then.
+-- `info.unchanged` is set.  That overlooks a last ID that was set ahead with XSETID, or by an entry that was deleted.
+-- The next XADD fails then, except that of a batch that ends after that ID; hence `seen_end` in `begin_append`.
 local function look(log)
   local length = redis.call('XLEN', log.stream)
   local expected = length > 0 and length == log.live_entries
@@ -23,11 +24,13 @@ local function look(log)
   return look_closely(log)
 end
 
--- Notes the time, and the log end before the append.
-local function begin_append(log)
+-- Notes the time, and the log end before the append.  `seen_end` is the offset after the last record that the caller
+-- has seen: no other record gets an offset before it, even if its entry is gone.
+local function begin_append(log, seen_end)
   log.now_ms = clock_ms()
   -- If the index is complete, the log end was saved with it, and current_end would only parse an ID.
-  log.previous_end = log.info.last_id == log.indexed_id and log.log_end or current_end(log)
+  local log_end = log.info.last_id == log.indexed_id and log.log_end or current_end(log)
+  log.previous_end = math.max(log_end, seen_end or 0)
 end
 
 -- Notes a lead over the clock that a step of the clock or a foreign entry caused.  Waiting does not end such a lead,

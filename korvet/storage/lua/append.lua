@@ -1,29 +1,34 @@
 -- Appends by script: korvet_append and korvet_append_batch assign the entry IDs and add every record.
 
--- Returns whether `args` from RECORDS on are the largest timestamp and a batch of `count` records.
+-- Places of the arguments of korvet_append_batch.
+local NEWEST, SEEN_END, BATCH = RECORDS, RECORDS + 1, RECORDS + 2
+
+-- Returns whether `args` from RECORDS on are the largest timestamp, the end that readers have seen, and a batch of
+-- `count` records.
 local function batch_is_sound(args, count)
-  if #args ~= RECORDS + 1 or not tonumber(args[RECORDS]) then
+  if #args ~= BATCH or not (tonumber(args[NEWEST]) and tonumber(args[SEEN_END])) then
     return false
   end
-  local _, records = read_batch(args[RECORDS + 1])
+  local _, records = read_batch(args[BATCH])
   return records == count
 end
 
 -- Adds a batch as one entry, its first record at position `base`.  Returns nil, or the error reply of the XADD.
 local function write_batch(log, args, count, base, options)
-  local batch = struct.pack('>i8', base - log.bias) .. string.sub(args[RECORDS + 1], 9)
+  local batch = struct.pack('>i8', base - log.bias) .. string.sub(args[BATCH], 9)
   local added = redis.pcall('XADD', log.stream, id_of(base + count - 1), 'batch', batch)
   if added.err then
     return added
   end
   if options.complete then
-    add_entry(log, base, count, tonumber(args[RECORDS]), #'batch' + #batch, log.now_ms)
+    add_entry(log, base, count, tonumber(args[NEWEST]), #'batch' + #batch, log.now_ms)
   end
 end
 
--- The two layouts: what is checked of the records before the first write, and how the records become entries.
+-- The two layouts: what is checked of the records before the first write, how the records become entries, and which
+-- argument is the end that readers have seen (see `begin_append`).
 local AS_ENTRIES = { are_sound = records_are_sound, write = write_records }
-local AS_ONE_ENTRY = { are_sound = batch_is_sound, write = write_batch }
+local AS_ONE_ENTRY = { are_sound = batch_is_sound, write = write_batch, seen_end = SEEN_END }
 
 -- Returns an error reply if the arguments are malformed, else nil.
 local function check_arguments(layout, keys, args)
@@ -42,12 +47,12 @@ end
 
 -- Decides on an append before anything is written.  Returns the position of the first record and the meta fields of the
 -- producers; or nil and the reply (an error, or that of a duplicate).
-local function admit(log, args, first_stored, count)
+local function admit(log, args, first_stored, count, seen_end)
   local fault = fence(log, args[5])
   if fault then
     return nil, fault
   end
-  begin_append(log)
+  begin_append(log, seen_end)
   local base, throttled = next_base(log, tonumber(args[2]))
   local verdict, result = check_producers(log, args[7], first_stored, count, (base or 0) - log.bias)
   if verdict == DUPLICATE then
@@ -74,7 +79,7 @@ local function append_after(examine, layout, keys, args)
   for at = 4, #keys do
     redis.call('HLEN', keys[at])
   end
-  local base, result = admit(log, args, first_stored, count)
+  local base, result = admit(log, args, first_stored, count, tonumber(args[layout.seen_end]))
   if not base then
     return result
   end
@@ -115,8 +120,8 @@ local function append_records(keys, args)
   return append(AS_ENTRIES, keys, args)
 end
 
--- The same for records that become one entry.  ARGV from the 8th on: their largest timestamp, the record batch.  The
--- function sets the base offset in the batch.
+-- The same for records that become one entry.  ARGV from the 8th on: their largest timestamp, the offset after the last
+-- record that readers have seen, the record batch.  The function sets the base offset in the batch.
 local function append_batch(keys, args)
   return append(AS_ONE_ENTRY, keys, args)
 end
