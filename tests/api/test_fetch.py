@@ -289,9 +289,9 @@ def test_the_limit_of_a_response_that_waited_for_more(ask, another, new_topic):
     assert time.monotonic() - started < 20
 
 
-def test_a_fetch_of_nothing_waits(ask, korvet):
+def test_a_fetch_of_nothing_does_not_wait(ask, korvet):
     started = time.monotonic()
-    assert fetch(ask, BY_NAME, wait_ms=120) == []
+    assert fetch(ask, BY_NAME, wait_ms=60_000) == []
     assert time.monotonic() - started < 20
 
 
