@@ -49,6 +49,18 @@ LEFT: Final = re.compile(
 )
 
 
+class Lines:
+    """The lines of a text that arrives in pieces."""
+
+    def __init__(self) -> None:
+        self._rest = ""
+
+    def take(self, text: str) -> list[str]:
+        """Returns the lines that the next piece completes."""
+        *lines, self._rest = (self._rest + text).split("\n")
+        return lines
+
+
 class Tool(Worker):
     """A tool whose output is read while it runs."""
 
@@ -64,13 +76,14 @@ class Tool(Worker):
 
     def work(self) -> None:
         child = Child(self._command, self._log, self._environ)
+        lines = Lines()
         try:
             with self._log.open() as output:
                 while not self.closing.wait(TICK_S):
                     assert child.running, f"{self.name} ended: {child.output()[-2_000:]}"
-                    self._take(output.readlines())
+                    self._take(lines.take(output.read()))
                 child.terminate(STOP_TIMEOUT_S)
-                self._take(output.readlines())
+                self._take(lines.take(output.read()))
         finally:
             child.kill()
 
