@@ -119,14 +119,16 @@ async def _fetch(
 
 async def _ask(context: RequestContext, request: FetchRequest, give_up_at_s: float) -> FetchReply:
     """Returns the coordinator's reply. While the group is being loaded, asks again until `give_up_at_s` on
-    the event loop's clock.
+    the event loop's clock, or until the broker stops or the client has gone.
     """
-    clock = asyncio.get_running_loop().time
+    clock, client = asyncio.get_running_loop().time, context.client
     while True:
         reply: FetchReply = await context.services.coordinator.call(
             request.group_id, GroupShard.fetch, request
         )
         if reply.error is not ErrorCode.coordinator_load_in_progress or clock() >= give_up_at_s:
+            return reply
+        if client.closing or client.closed:
             return reply
         await asyncio.sleep(_LOAD_POLL_S)
 

@@ -89,9 +89,14 @@ def in_process(korvet) -> Iterator[SimpleNamespace]:
     thread.start()
     assert up.wait(20)
     host, _, port = config.listen.rpartition(":")
-    yield SimpleNamespace(host=host, port=int(port), keyspace=config.keyspace)
-    loop.call_soon_threadsafe(serving.cancel)
-    thread.join(20)
+
+    def stop() -> None:
+        if thread.is_alive():
+            loop.call_soon_threadsafe(serving.cancel)
+            thread.join(20)
+
+    yield SimpleNamespace(host=host, port=int(port), keyspace=config.keyspace, stop=stop)
+    stop()
     gc.unfreeze()
     gc.set_threshold(*threshold)
     assert not thread.is_alive()

@@ -104,6 +104,19 @@ def test_a_load_that_takes_long_is_reported_once_for_all_groups(
     assert time.monotonic() < began_s + 0.3 * len(groups) / 2
 
 
+def test_a_broker_that_stops_does_not_wait_for_a_load(
+    in_process: SimpleNamespace, client: Client, loads: Loads
+) -> None:
+    loads.duration_s = 1_000
+    group = {"group_id": GROUP, "topics": [{"name": TOPIC, "partition_indexes": [0]}]}
+    client.send("OffsetFetch", 8, groups=[group])
+    until(lambda: loads.began_s is not None, DEADLINE_S, "the request")
+    began_s = time.monotonic()
+    in_process.stop()
+    assert time.monotonic() < began_s + offset_fetch.LOAD_WAIT_S / 2
+    assert [each.error_code for each in client.receive("OffsetFetch", 8).groups] == [LOADING]
+
+
 def test_librdkafka_reads_although_its_assignment_grows_meanwhile(
     in_process: SimpleNamespace, client: Client, loads: Loads
 ) -> None:

@@ -50,6 +50,8 @@ class Client(Protocol):
     pipelines: bool
     """Whether the client has recently sent requests before earlier ones were answered."""
 
+    closing: bool
+    """Whether it takes no more requests, because the broker stops or for another reason."""
     closed: bool
     """Whether the client has disconnected."""
 
