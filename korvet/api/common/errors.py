@@ -88,16 +88,20 @@ _OF_READS: Final[dict[type[Exception], ErrorCode]] = {
 }
 
 _OF_COORDINATORS: Final[dict[type[Exception], ErrorCode]] = {
-    # The error of Kafka if it gets no producer IDs: clients retry with the same broker.
+    # The error of Kafka if it gets no producer IDs: clients retry with the same broker. Java's producers
+    # without transactions fail for good after others, COORDINATOR_NOT_AVAILABLE included.
     storage.LinkLost: ErrorCode.coordinator_load_in_progress,
     storage.WritesRefused: ErrorCode.coordinator_load_in_progress,
     storage.Loading: ErrorCode.coordinator_load_in_progress,
     storage.Busy: ErrorCode.coordinator_load_in_progress,
     storage.SlotUnavailable: ErrorCode.coordinator_load_in_progress,
     storage.NotPrimary: ErrorCode.coordinator_load_in_progress,
+    storage.AccessRefused: ErrorCode.coordinator_load_in_progress,
+    storage.StorageFault: ErrorCode.coordinator_load_in_progress,
+    storage.WrongType: ErrorCode.coordinator_load_in_progress,
+    storage.KeyspaceLost: ErrorCode.coordinator_load_in_progress,
+    storage.TopicExists: ErrorCode.coordinator_load_in_progress,
     storage.FencedEpoch: ErrorCode.not_coordinator,
-    storage.AccessRefused: ErrorCode.coordinator_not_available,
-    storage.StorageFault: ErrorCode.coordinator_not_available,
 }
 
 _OF: Final = {Asked.WRITE: {}, Asked.READ: _OF_READS, Asked.COORDINATOR: _OF_COORDINATORS}

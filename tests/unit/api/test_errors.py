@@ -16,6 +16,7 @@ from korvet.storage.errors import (
     RedisFault,
     StorageError,
     StorageFault,
+    TopicExists,
     domain_error,
 )
 
@@ -43,7 +44,8 @@ OF_FETCHES = {
     ErrorCode.fenced_leader_epoch,
     ErrorCode.offset_not_available,
 }
-# On these Java's producer asks again for its id, whatever its release.
+# On these Java's producer asks again for its id, whatever its release. On COORDINATOR_NOT_AVAILABLE one
+# without transactions looks for a coordinator that it does not have, and fails for good.
 OF_COORDINATORS = {ErrorCode.coordinator_load_in_progress}
 
 
@@ -70,7 +72,21 @@ def test_what_wrote_nothing_says_so(reply: str) -> None:
 def test_what_an_operator_has_to_mend_is_no_fault_of_the_client(reply: str) -> None:
     assert error_code_of(of(reply)) is ErrorCode.kafka_storage_error
     assert error_code_of(of(reply), Asked.READ) in OF_FETCHES
-    assert error_code_of(of(reply), Asked.COORDINATOR) is ErrorCode.coordinator_not_available
+    assert error_code_of(of(reply), Asked.COORDINATOR) in OF_COORDINATORS
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        of("KEYSPACELOST the cluster id is another one"),
+        of("WRONGTYPE Operation against a key holding the wrong kind of value"),
+        of("ERR something else"),
+        TopicExists("another broker deletes the topic of the coordinators"),
+    ],
+    ids=str,
+)
+def test_a_producer_asks_again_for_its_id_whatever_the_reason(error: StorageError) -> None:
+    assert error_code_of(error, Asked.COORDINATOR) in OF_COORDINATORS
 
 
 def test_records_that_a_failover_may_have_lost_are_sent_again() -> None:
