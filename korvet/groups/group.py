@@ -5,6 +5,7 @@ Nothing here answers requests, sets timers or makes decisions; membership.py doe
 
 from __future__ import annotations
 
+from dataclasses import replace
 from struct import error as StructError  # noqa: N812 - it is an exception class, named against the convention
 from struct import unpack_from
 from typing import TYPE_CHECKING, Final
@@ -113,6 +114,7 @@ class Group:
         "initial_delay_ms",
         "initial_remaining_ms",
         "join_deadline",
+        "last_record",
         "leader_id",
         "members",
         "new_member_added",
@@ -160,13 +162,14 @@ class Group:
         self.sync_deadline: Deadline | None = None
         self.predecessor: list[Record] = []  # tombstones of a former consumer group, until they are replayed
         self.has_record = False  # None for a simple group, which is known only by its offsets
+        self.last_record: GroupMetadataValue | None = None  # the newest one, if it has static members
         self.unconfirmed: list[GroupMetadataValue] = []  # records of this shard that are not replayed yet
 
     @classmethod
     def from_value(cls, group_id: str, value: GroupMetadataValue) -> Group:
         """The group that a record describes: Stable if it has members, else Empty."""
         group = cls(group_id, value.current_state_timestamp_ms)
-        group.has_record = True
+        group.recorded(value)
         group.generation = value.generation
         group.protocol_type = value.protocol_type or None
         group.protocol_name = (value.protocol or "") if value.members else value.protocol
@@ -213,6 +216,26 @@ class Group:
                 for member in self.members.values()
             ),
         )
+
+    def recorded(self, value: GroupMetadataValue) -> None:
+        """Note that this record of the group is replayed."""
+        self.has_record = True
+        self.predecessor = []
+        is_static = any(member.group_instance_id is not None for member in value.members)
+        self.last_record = value if is_static else None
+
+    def renamed_record(self, member: Member) -> GroupMetadataValue | None:
+        """The newest record with the present id of a static member; None if it does not have the member."""
+        record, instance_id = self.last_record, member.group_instance_id
+        if record is None or instance_id is None:
+            return None
+        former = next((each for each in record.members if each.group_instance_id == instance_id), None)
+        if former is None:
+            return None
+        renamed = replace(former, member_id=member.member_id)
+        members = tuple(renamed if each is former else each for each in record.members)
+        leader = member.member_id if record.leader == former.member_id else record.leader
+        return replace(record, leader=leader, members=members)
 
     def transition(self, state: GroupState, now_ms: int) -> None:
         """Change the state. Raises IllegalTransition if the current state is not a legal predecessor."""

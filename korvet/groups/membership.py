@@ -214,7 +214,12 @@ class Membership:
         self._update_member(group, member, request, token)
         if group.state is GroupState.STABLE and group.select_protocol() == group.protocol_name:
             self._keep_generation(group, member, former_leader, can_skip=request.can_skip_assignment)
-        elif group.state is GroupState.PREPARING_REBALANCE:
+            return
+        renamed = group.renamed_record(member)
+        if renamed is not None:
+            # After a load during the rebalance, the old id would fence the new one.
+            self._record(group, renamed)
+        if group.state is GroupState.PREPARING_REBALANCE:
             self._maybe_complete_join(group)
         else:
             # While the leader assigns, it may assign to the old id, and the new one would get nothing.

@@ -432,12 +432,12 @@ class GroupShard:
             self._context.end_rebalance(group)
 
     def _confirm(self, group: Group, value: GroupMetadataValue) -> None:
-        """A record of this shard: its content is known, except for the assignments that make the group
-        Stable.
+        """A record of this shard: its content is known, except for the assignments of a new generation,
+        which make the group Stable.
         """
-        group.has_record = True
-        group.predecessor = []
-        if group.state is not GroupState.COMPLETING_REBALANCE or not value.members:
+        group.recorded(value)
+        is_new = value.generation == group.generation and value.members
+        if group.state is not GroupState.COMPLETING_REBALANCE or not is_new:
             return
         for stored in value.members:
             group.members[stored.member_id].assignment = stored.assignment
