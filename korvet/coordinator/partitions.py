@@ -20,6 +20,7 @@ from korvet.coordinator.partition_timers import Alarms
 from korvet.coordinator.served import Claim, ServedPartition
 from korvet.logs import fields
 from korvet.metrics.histogram import Histogram
+from korvet.storage.brokers.assignment import to_leader_epoch
 from korvet.storage.errors import FencedEpoch, StorageError, WritesRefused
 from korvet.supervisor import keep
 
@@ -297,7 +298,7 @@ class Partitions(Generic[_Term]):
         """An append or a handler failed: the shard no longer equals the log."""
         if partition.term is not term or self.closed:
             return
-        if isinstance(error, FencedEpoch):
+        if isinstance(error, FencedEpoch) and not _is_own_claim(error, partition):
             message, extra = "%s-%d is coordinated by another broker now", fields(**self._named(partition))
             logger.warning(message, self._name, partition.number, extra=extra)
             partition.epoch = None
@@ -338,3 +339,10 @@ class Partitions(Generic[_Term]):
         term = self._partitions[number].term if number < len(self._partitions) else None
         if term is not None:
             term.tick()
+
+
+def _is_own_claim(error: FencedEpoch, partition: Partition[Any]) -> bool:
+    """Whether this broker itself has claimed the partition again: a claim whose connection broke may reach
+    Redis after the next one.
+    """
+    return error.newest is not None and to_leader_epoch(error.newest) == partition.epoch

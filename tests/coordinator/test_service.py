@@ -25,6 +25,7 @@ from korvet.offsets.codec import decode_key, decode_value
 from korvet.offsets.packing import pack
 from korvet.offsets.partition import partition_for
 from korvet.offsets.schema import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
+from korvet.storage.brokers.claims import claim
 from korvet.storage.keys import OFFSETS_TOPIC
 from tests.coordinator.conftest import CONFIG, TOPIC, Running, lose_topic, running
 from tests.storage.proxy import proxied, until
@@ -145,16 +146,36 @@ async def test_groups_go_on_after_a_failover_that_lost_their_topic(
         assert (await one.committed(group)).offset == 7
 
 
+async def claim_offsets(run: Running, group: str, leader_epoch: int, *, new_writer: bool = False) -> None:
+    """Claim the group's partition of `__consumer_offsets`, without the knowledge of its coordinator."""
+    topic = run.store.catalogue.get(OFFSETS_TOPIC)
+    assert topic is not None
+    await claim(run.store.commands, topic, partition_for(group), leader_epoch, new_writer=new_writer)
+
+
 async def test_stale_epoch_is_refused(server: Server, prefix: str, group: str) -> None:
     async with running(server, prefix) as run:
         assert await run.commit(group, 1) == ErrorCode.none
-        async with running(server, prefix) as newer:
-            assert await newer.commit(group, 2) == ErrorCode.none
-            assert await run.commit(group, 3) == ErrorCode.not_coordinator
-            assert await run.commit(group, 4) == ErrorCode.not_coordinator
-            offsets = [value.offset for _, value in records(run, group)]
-            assert offsets == [1, 2]
-            assert (await newer.committed(group)).offset == 2
+        await claim_offsets(run, group, 1)
+        assert await run.commit(group, 2) == ErrorCode.not_coordinator
+        assert await run.commit(group, 3) == ErrorCode.not_coordinator
+        assert [value.offset for _, value in records(run, group)] == [1]
+
+
+async def test_claim_of_its_own_that_arrives_late_ends_no_coordinator(
+    server: Server, prefix: str, group: str
+) -> None:
+    """The connection broke before Redis had received the claim, and the broker claimed again."""
+    async with running(server, prefix, node_id=1) as run:
+        assert await run.commit(group, 1) == ErrorCode.none
+        epoch = run.store.logs.leader_epoch_of(OFFSETS_TOPIC, partition_for(group))
+        assert epoch is not None
+        await claim_offsets(run, group, epoch, new_writer=True)
+        assert await run.commit(group, 2) == ErrorCode.coordinator_not_available
+        async with asyncio.timeout(WAIT_S):
+            await run.service.wait_loaded()
+        assert await run.commit(group, 3) == ErrorCode.none
+        assert (await run.committed(group)).offset == 3
 
 
 async def test_failed_append_reloads_the_partition(server: Server, prefix: str, group: str) -> None:
