@@ -10,12 +10,12 @@ import pytest
 from korvet.offsets.packing import entry_id, offset_of, pack
 from tests.api.batches import batch, now_ms
 from tests.storage.batches import decode
-from tests.storage.conftest import calls_of
+from tests.storage.conftest import Bench, calls_of
 from tests.storage.test_batch_layout import all_records, append, assignments, batched, pairs, read
 
 if TYPE_CHECKING:
     from korvet.storage.log.values import Appended
-    from tests.storage.conftest import Bench
+    from tests.storage.conftest import Server
 
 
 @assignments
@@ -39,6 +39,30 @@ def test_offsets_of_deleted_entries_that_readers_saw(
     appended = [bench.run(append(log, batch(pairs(b"c", b"d", b"e")))).base_offset for _ in range(2)]
     assert appended == [last + 2, last + 5]
     assert bench.run(log.queries.count(0, log.log_end)) == len(bench.run(all_records(log)))
+
+
+@assignments
+@pytest.mark.parametrize("change", ["leader", "server"])
+def test_offsets_that_readers_saw_before_a_change(
+    bench: Bench, server: Server, prefix: str, assignment: str, change: str
+) -> None:
+    """The next leader does not know what its readers have seen, nor does a broker whose server changed."""
+    log = batched(bench, offset_assignment=assignment)
+    if assignment == "clock":
+        bench.client.xadd(log.stream, {"native": "0"}, id=entry_id(pack(now_ms() + 60_000, 7)))
+    last = max(bench.run(append(log, batch(pairs(b"a", b"b")))).base_offset + 1 for _ in range(2))
+    native_id = entry_id(last + 1 + log.bias)
+    bench.client.xadd(log.stream, {"native": "1"}, id=native_id)
+    assert decode(bench.run(read(log, last + 1)))[0].offset == last + 1
+    bench.client.xdel(log.stream, native_id)
+    other = Bench(server, prefix)
+    if change == "leader":
+        bench, log = other, other.store.logs.get(log.topic, 0)
+    else:
+        log.moved()
+    appended = [bench.run(append(log, batch(pairs(b"c", b"d", b"e")))).base_offset for _ in range(2)]
+    other.close()
+    assert appended == [last + 2, last + 5]
 
 
 def test_native_entries_are_records_of_their_own(bench: Bench) -> None:

@@ -219,7 +219,8 @@ class Appender:
         """Whether the guard can take the next batch, and the position of that batch."""
         state, guarded = self._state, self._guarded
         position = state.next_position
-        if position < 0:
+        if position < 0 or not state.loaded:
+            # Without the log end it is unknown what readers have seen.
             return Guard.NOT_YET, -1
         if guarded.link is not state.links.write and (guarded.in_flight or guarded.gathering is not None):
             # It would overtake an append that another server has yet to answer.

@@ -198,7 +198,7 @@ class LogState:
     @property
     def seen_end(self) -> int:
         """The offset after the last record that readers have seen, entries included that native clients have
-        deleted since. 0 while the log is not loaded: a failover may have taken records back.
+        deleted since. 0, for unknown, while the log is not loaded: a failover may have taken records back.
         """
         return self.log_end if self.loaded else 0
 

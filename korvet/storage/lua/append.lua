@@ -101,9 +101,14 @@ local function append_after(examine, layout, keys, args)
 end
 
 local function append(layout, keys, args)
-  return check_arguments(layout, keys, args)
-    or append_after(look, layout, keys, args)
-    or append_after(look_closely, layout, keys, args)
+  local fault = check_arguments(layout, keys, args)
+  if fault then
+    return fault
+  elseif args[layout.seen_end] == '0' then
+    -- The caller does not know what readers have seen.
+    return append_after(look_closely, layout, keys, args)
+  end
+  return append_after(look, layout, keys, args) or append_after(look_closely, layout, keys, args)
 end
 
 -- KEYS: stream, index, meta; on topics whose newest entry per key is noted, the hash of these entries, latest, and for
@@ -121,7 +126,7 @@ local function append_records(keys, args)
 end
 
 -- The same for records that become one entry.  ARGV from the 8th on: their largest timestamp, the offset after the last
--- record that readers have seen, the record batch.  The function sets the base offset in the batch.
+-- record that readers have seen (0: unknown), the record batch.  The function sets the base offset in the batch.
 local function append_batch(keys, args)
   return append(AS_ONE_ENTRY, keys, args)
 end
