@@ -191,6 +191,20 @@ def test_batches_are_acknowledged_as_a_whole(bench: Bench, assignment: str) -> N
     assert found.at == sent[2] + 10
 
 
+@pytest.mark.parametrize("layout", ["record", "batch"])
+@pytest.mark.parametrize("left", [0, 3])
+def test_the_lag_after_a_commit_before_trimmed_entries(bench: Bench, layout: str, left: int) -> None:
+    log = bench.log(storage_layout=layout)
+    sent = [bench.run(append(log, batch(pairs(*[b"v"] * 100)))) for _ in range(10)]
+    bench.client.xtrim(log.stream, maxlen=left, approximate=False)
+    groups = Groups(bench, log)
+    groups.project(sent[2].base_offset, 1)
+    added = bench.client.xinfo_stream(log.stream)["entries-added"]
+    assert added - bench.client.xinfo_groups(log.stream)[0]["entries-read"] == left
+    groups.read()
+    assert bench.client.xinfo_groups(log.stream)[0]["lag"] == 0
+
+
 def test_many_groups_take_several_calls(groups: Groups) -> None:
     groups.add(*IDS)
     pipeline = groups.client.pipeline(transaction=False)

@@ -131,6 +131,9 @@ local function entries_read(view, group, last_id)
   local info = info_of(view)
   if not id_less(last_id, info.last_id) then
     return info.added
+  elseif not info.first_id or id_less(last_id, info.first_id) then
+    -- The index may still count entries that were trimmed.
+    return math.max(0, info.added - info.length)
   end
   local ahead = group and group.read and not id_less(last_id, group.delivered)
   if ahead and not has_batches(view) and is_intact_after(info, group.delivered) then
