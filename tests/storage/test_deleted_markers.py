@@ -63,3 +63,21 @@ def test_two_transactions_without_their_markers(bench: Bench, layout: str) -> No
     log.end(7, committed=True)
     read = log.committed(first, ALL_BYTES)
     assert [value for _, value in read.values()] == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("assignment", ["clock", "dense"])
+@layouts
+def test_transactions_that_follow_each_other_stay_apart(bench: Bench, layout: str, assignment: str) -> None:
+    """Without the markers in between, records of several transactions of one producer are neighbours."""
+    log = Log(bench, layout, assignment)
+    first = log.append(7, (b"a", b"1"))
+    delete(log, log.end(7, committed=False))
+    log.append(7, (b"b", b"2"), (b"c", b"3"))
+    delete(log, log.end(7, committed=True))
+    log.append(7, (b"d", b"4"))
+    delete(log, log.end(7, committed=False))
+    log.append(7, (b"e", b"5"))
+    delete(log, log.end(7, committed=True))
+    log.append(7, (b"f", b"6"))
+    log.log.state.tail.clear()
+    assert [value for _, value in log.committed(first, ALL_BYTES).values()] == [b"2", b"3", b"5"]

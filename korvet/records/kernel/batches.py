@@ -81,15 +81,16 @@ def entries_to_batches(
 ) -> Entries:
     """One raw XRANGE reply (RESP2), reply[start:end], as record batches.
 
-    An entry at ms-seq gets the offset pack(ms, seq) - bias. An entry that is a whole record batch, which ends
-    at that offset, is returned unchanged; all others become records of uncompressed batches. An entry whose
-    fields are not such as `encode_append` writes becomes a record with a null key and the value
-    `native(fields)`. The first damaged record batch ends the result (Entries.damaged_offset). A new batch
-    begins if an offset delta would leave int32 or a timestamp delta int64, if the transaction changes, and
-    with log_append_time if the ms changes, since consumers then take a batch's maximum for every record
-    (KIP-32). `max_bytes` bounds the size of the result, but it has at least one record if there is one.
-    `base_sequence` is the base sequence of the batches made here, as entries have none. Raises
-    BatchError("corrupt") if the bytes are no XRANGE reply; no entry of a reply raises.
+    An entry at ms-seq gets the offset pack(ms, seq) - bias. An entry that is a whole record batch, which
+    ends at that offset, is returned unchanged; all others become records of uncompressed batches. An
+    entry whose fields are not such as `encode_append` writes becomes a record with a null key and the
+    value `native(fields)`. The first damaged record batch ends the result (Entries.damaged_offset). A new
+    batch begins if an offset delta would leave int32 or a timestamp delta int64, if the transaction
+    changes, after a gap within a transaction, and with log_append_time if the ms changes, since consumers
+    then take a batch's maximum for every record (KIP-32). `max_bytes` bounds the size of the result, but
+    it has at least one record if there is one. `base_sequence` is the base sequence of the batches made
+    here, as entries have none. Raises BatchError("corrupt") if the bytes are no XRANGE reply; no entry of
+    a reply raises.
     """
     if not 0 <= start <= end <= len(reply):
         raise BatchError("corrupt", f"bytes {start} to {end} are not inside a reply of {len(reply)}")
@@ -256,6 +257,8 @@ def _belongs(
         and fields.outcome < 0
         and batch.attributes < CONTROL
         and offset - batch.base_offset <= MAX_INT32
+        # The marker between two transactions of a producer may be deleted.
+        and (fields.producer < 0 or offset == batch.last_offset + 1)
         and (fields.timestamp < 0 or batch.base_timestamp >= fields.timestamp - MAX_INT64)
         and (fields.timestamp >= 0 or batch.base_timestamp <= MAX_INT64 + fields.timestamp)
         and (not log_append_time or fields.timestamp == batch.base_timestamp)
