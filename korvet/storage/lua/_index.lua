@@ -161,8 +161,27 @@ local function fold(log, budget)
   return log.indexed_id == log.info.last_id
 end
 
+-- An *ordinal* is the number of records that were ever appended before a position, if those that are gone had been at
+-- the log start.  So ordinals never decrease, and the difference of two ordinals is the number of records between two
+-- positions.  The ordinal of a position is its records_before plus the *shift*, which makes up for what compactions
+-- and repairs of the index changed in records_before.  The meta field `ordinals` holds the shift and the *edition*, a
+-- number that changes whenever the ordinal of a position within the log may have changed.
+
+-- Returns the shift and the edition.
+local function shift_of(log)
+  local shift, edition = string.match(redis.call('HGET', log.meta, 'ordinals') or '0 0', '^(%-?%d+) (%d+)$')
+  return tonumber(shift), tonumber(edition)
+end
+
+-- Adds to the shift and begins a new edition.
+local function shift_ordinals(log, difference)
+  local shift, edition = shift_of(log)
+  redis.call('HSET', log.meta, 'ordinals', integer(shift + difference) .. ' ' .. integer(edition + 1))
+end
+
 -- Brings the index up to what native clients added, `budget` entries at most.  Returns whether the index is complete
--- then.  If a native client deleted the stream, the index starts over, and offsets continue after the log end.
+-- then.  If a native client deleted the stream, or set its last ID back, the index starts over, and offsets continue
+-- after the log end.
 local function catch_up(log, budget)
   local last_id = log.info.last_id
   if log.indexed_id == last_id then
@@ -170,6 +189,8 @@ local function catch_up(log, budget)
   end
   if id_less(last_id, log.indexed_id) then
     clear_index(log)
+    -- Entries that are still there are counted a second time.
+    shift_ordinals(log, 0)
     log.log_start = math.max(log.log_start, log.info.exists and 0 or log.log_end)
     log.indexed_id = '0-0'
     if last_id == '0-0' then
@@ -264,24 +285,6 @@ local function records_before(log, position, near)
     records = records + math.max(0, position - start)
   end
   return floor.records_before + records
-end
-
--- An *ordinal* is the number of records that were ever appended before a position, if those that are gone had been at
--- the log start.  So ordinals never decrease, and the difference of two ordinals is the number of records between two
--- positions.  The ordinal of a position is its records_before plus the *shift*, which makes up for what compactions
--- and repairs of the index changed in records_before.  The meta field `ordinals` holds the shift and the *edition*, a
--- number that changes whenever the ordinal of a position within the log may have changed.
-
--- Returns the shift and the edition.
-local function shift_of(log)
-  local shift, edition = string.match(redis.call('HGET', log.meta, 'ordinals') or '0 0', '^(%-?%d+) (%d+)$')
-  return tonumber(shift), tonumber(edition)
-end
-
--- Adds to the shift and begins a new edition.
-local function shift_ordinals(log, difference)
-  local shift, edition = shift_of(log)
-  redis.call('HSET', log.meta, 'ordinals', integer(shift + difference) .. ' ' .. integer(edition + 1))
 end
 
 -- Notes that the index is about to be made again from the start, which counts the present records a second time.
