@@ -48,8 +48,8 @@ class Projected(msgspec.Struct, frozen=True, gc=False):
 class NativeGroup(msgspec.Struct, frozen=True, gc=False):
     """A Redis group at offset `at`, which differs from its last synchronisation (None: never synchronised).
 
-    `at`: its oldest pending entry that still exists, else the offset after the last delivered entry; it may
-    lie before `log_start`.
+    `at`: its oldest pending entry that still exists, or the offset after the last delivered entry if that is
+    earlier or nothing is pending; it may lie before `log_start`.
     """
 
     group: str

@@ -23,9 +23,10 @@ end
 -- Runs of deleted pending entries that are skipped in search of a pending entry that exists.
 local GAPS = 64
 
--- Returns the offset of a Redis group, as text: that of its oldest pending entry that still exists, else the one after
--- the entry delivered last.  If that entry is a record batch and the offset committed before is inside the batch, it is
--- the committed offset: the records before it are done.
+-- Returns the offset of a Redis group, as text: that of its oldest pending entry that still exists, or the one after
+-- the entry delivered last if that is earlier (XGROUP SETID went back) or nothing is pending.  If the pending entry is
+-- a record batch and the offset committed before is inside the batch, it is the committed offset: the records before it
+-- are done.
 local function native_offset(stream, name, pending, delivered, bias, committed)
   local from, found = '-', nil
   for _ = 1, pending > 0 and GAPS or 0 do
@@ -36,13 +37,14 @@ local function native_offset(stream, name, pending, delivered, bias, committed)
     end
     from = found[1]
   end
+  local following = position_after(delivered)
   if not found then
-    return integer(math.max(0, position_after(delivered) - bias))
+    return integer(math.max(0, following - bias))
   end
   local start = start_of(found[1], found[2], bias)
   local inside = (tonumber(committed) or 0) + bias
   if start < inside and inside <= (position_at(found[1]) or 0) then
     start = inside
   end
-  return integer(start - bias)
+  return integer(math.max(0, math.min(start, following) - bias))
 end
