@@ -113,7 +113,11 @@ class MarkerWriter:
         true.
         """
         marker = ControlMarker(
-            markers.producer_id, markers.producer_epoch, markers.committed, coordinator_epoch
+            markers.producer_id,
+            markers.producer_epoch,
+            markers.committed,
+            coordinator_epoch,
+            markers.decided_ms,
         )
 
         async def one(partition: TopicPartition) -> None:

@@ -206,7 +206,7 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
             return
         for pending in batch:
             pending.step.error = error
-            if error is ErrorCode.none:
+            if not isinstance(result, StorageError) and result.offset >= 0:
                 self._end_transaction(pending.step, marker)
         self._go_on(batch, 0 if isinstance(result, StorageError) else result.end)
 

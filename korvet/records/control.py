@@ -37,6 +37,10 @@ class ControlMarker(msgspec.Struct, frozen=True, gc=False):
     producer_epoch: int
     committed: bool
     coordinator_epoch: int
+    decided_ms: int = -1
+    """When the coordinator decided the outcome, increasing with each transaction; -1 if an administrator ends
+    the transaction.
+    """
 
 
 def control_batch(

@@ -138,13 +138,17 @@ Reply: TypeAlias = InitReply | AddReply | EndReply | DescribeReply | ListReply
 
 
 class Markers(msgspec.Struct, frozen=True):
-    """Markers to write: at the end of a transaction, one in each of its partitions (WriteTxnMarkers)."""
+    """Markers to write: at the end of a transaction, one in each of its partitions (WriteTxnMarkers).
+
+    decided_ms is when the outcome was decided; it increases with each transaction of the id.
+    """
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     committed: bool
     partitions: frozenset[TopicPartition]
+    decided_ms: int
 
 
 class Outcome(msgspec.Struct, frozen=True):

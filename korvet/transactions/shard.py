@@ -170,7 +170,7 @@ class TransactionShard:
                 transaction.unmarked -= markers.partitions
                 if not transaction.unmarked:
                     decided_ms = transaction.value.transaction_last_update_timestamp_ms
-                    self._counts.marking.observe((now_ms - decided_ms) / 1000)
+                    self._counts.marking.observe(max(now_ms - decided_ms, 0) / 1000)
                     self._record(transaction, completed(transaction.value, now_ms))
         return self.take_outcome()
 
@@ -452,7 +452,14 @@ class TransactionShard:
     ) -> None:
         committed = decided.transaction_status == TransactionState.PREPARE_COMMIT
         self._markers.append(
-            Markers(transactional_id, decided.producer_id, decided.producer_epoch, committed, partitions)
+            Markers(
+                transactional_id,
+                decided.producer_id,
+                decided.producer_epoch,
+                committed,
+                partitions,
+                decided.transaction_last_update_timestamp_ms,
+            )
         )
 
     # Descriptions

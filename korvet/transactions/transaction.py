@@ -69,7 +69,12 @@ class Transaction:
         committed = self.state is TransactionState.PREPARE_COMMIT
         value = self.value
         return Markers(
-            self.transactional_id, value.producer_id, value.producer_epoch, committed, self.unmarked
+            self.transactional_id,
+            value.producer_id,
+            value.producer_epoch,
+            committed,
+            self.unmarked,
+            value.transaction_last_update_timestamp_ms,
         )
 
     # Possible next records
@@ -111,7 +116,8 @@ class Transaction:
         is_open = self.state is TransactionState.ONGOING
         return self._next(
             TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT,
-            now_ms,
+            # The time distinguishes the markers from delayed ones of the transaction before.
+            max(now_ms, self.value.transaction_last_update_timestamp_ms + 1),
             producer_epoch=epoch,
             next_producer_id=next_id,
             transaction_partitions=by_topic(self.partitions if is_open else ()),
@@ -151,7 +157,7 @@ def _following(
     return replace(
         value,
         transaction_status=int(state),
-        transaction_last_update_timestamp_ms=now_ms,
+        transaction_last_update_timestamp_ms=max(now_ms, value.transaction_last_update_timestamp_ms),
         version=1,
         unknown_tags=(),
         **fields,

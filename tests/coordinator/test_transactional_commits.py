@@ -28,11 +28,15 @@ def write(run: Running, *times_ms: int) -> None:
 
 
 async def end(
-    run: Running, group: str, committed: bool = True, epoch: int = 2, coordinator: int = 1
+    run: Running,
+    group: str,
+    committed: bool = True,
+    epoch: int = 2,
+    coordinator: int = 1,
+    decided_ms: int = -1,
 ) -> ErrorCode:
-    return await run.service.mark(
-        partition_for(group), ControlMarker(PRODUCER[0], epoch, committed, coordinator)
-    )
+    marker = ControlMarker(PRODUCER[0], epoch, committed, coordinator, decided_ms)
+    return await run.service.mark(partition_for(group), marker)
 
 
 async def stands(run: Running, group: str) -> tuple[int, list[bytes]]:
@@ -107,6 +111,20 @@ async def test_a_marker_that_comes_too_late(server: Server, prefix: str, group: 
         assert await end(run, group, False, coordinator=3) is ErrorCode.transaction_coordinator_fenced
         assert await end(run, group, False, coordinator=4) is ErrorCode.none
         assert (await run.committed(group)).offset == 5
+        assert run.service.reloads == 0
+
+
+async def test_a_delayed_marker_does_not_end_the_next_transaction(
+    server: Server, prefix: str, group: str
+) -> None:
+    async with running(server, prefix) as run:
+        assert await run.commit(group, 5, producer=PRODUCER) is ErrorCode.none
+        assert await end(run, group, decided_ms=100) is ErrorCode.none
+        assert await run.commit(group, 6, producer=PRODUCER) is ErrorCode.none
+        assert await end(run, group, decided_ms=100) is ErrorCode.none
+        assert (await run.committed(group)).offset == 5
+        assert await end(run, group, decided_ms=101) is ErrorCode.none
+        assert (await run.committed(group)).offset == 6
         assert run.service.reloads == 0
 
 

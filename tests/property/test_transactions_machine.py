@@ -1,5 +1,6 @@
 """Producers of one transactional id that begin, write, end, repeat themselves, fence each other and stall,
-with restarts of the coordinator at any point, markers in any order and lost acknowledgements.
+with restarts of the coordinator at any point, markers in any order, some of them late, and lost
+acknowledgements.
 
 The model tracks the responses to each producer and the records of each partition. In every interleaving, all
 records of a transaction are committed, or none: all if its producer got the response of a commit, none if it
@@ -9,14 +10,19 @@ once its markers are written.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from kio.schema.errors import ErrorCode
 
-from korvet.transactions.messages import Markers
 from korvet.transactions.transaction import LAST_CLIENT_EPOCH
 from tests.unit.transactions.driver import TIMEOUT_MS, Driver
+
+if TYPE_CHECKING:
+    from korvet.transactions.messages import Markers
 
 PARTITIONS = tuple((topic, partition) for topic in ("orders", "bills") for partition in range(2))
 # Mostly the first one: producers that fence each other at once get nothing done.
@@ -34,6 +40,8 @@ class Log:
         self.epochs: dict[int, int] = {}
         self.open: dict[int, list[int]] = {}
         self.outcomes: dict[int, bool] = {}
+        self.marked: list[Markers] = []
+        self.decided: dict[int, int] = {}
 
     def write(self, producer_id: int, epoch: int, record: int) -> bool:
         if epoch < self.epochs.get(producer_id, 0):
@@ -44,9 +52,18 @@ class Log:
 
     def mark(self, markers: Markers) -> None:
         assert markers.producer_epoch >= self.epochs.get(markers.producer_id, 0), "a marker was overtaken"
+        self.marked.append(markers)
+        if markers.decided_ms <= self.decided.get(markers.producer_id, -1):
+            return
+        self.decided[markers.producer_id] = markers.decided_ms
         self.epochs[markers.producer_id] = markers.producer_epoch
         for record in self.open.pop(markers.producer_id, ()):
             self.outcomes[record] = markers.committed
+
+    def mark_late(self, index: int) -> None:
+        markers = self.marked[index % len(self.marked)]
+        if markers.producer_epoch >= self.epochs[markers.producer_id]:
+            self.mark(markers)
 
 
 class Producer:
@@ -183,10 +200,15 @@ class TransactionMachine(RuleBasedStateMachine):
         if not is_acknowledged or not these:
             return
         self.driver.markers.remove(markers)
-        fields = (markers.transactional_id, markers.producer_id, markers.producer_epoch, markers.committed)
         if left := markers.partitions - these:
-            self.driver.markers.append(Markers(*fields, left))
-        self.driver.written(Markers(*fields, these))
+            self.driver.markers.append(msgspec.structs.replace(markers, partitions=left))
+        self.driver.written(msgspec.structs.replace(markers, partitions=these))
+
+    @rule(partition=st.sampled_from(PARTITIONS), index=st.integers(0, 20))
+    def mark_late(self, partition: tuple[str, int], index: int) -> None:
+        """A marker arrives once more, from a connection that was given up."""
+        if self.logs[partition].marked:
+            self.logs[partition].mark_late(index)
 
     @rule(by_ms=st.sampled_from((1, 1, 1, TIMEOUT_MS // 3, TIMEOUT_MS)))
     def wait(self, by_ms: int) -> None:

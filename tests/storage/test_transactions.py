@@ -81,9 +81,16 @@ class Producer:
     def append(self, *values: bytes, transactional: bool = True) -> Appended:
         return self.bench.run(self.append_wait(*values, transactional=transactional))
 
-    def mark(self, committed: bool = True, *, epoch: int | None = None, coordinator: int = 1) -> Marked:
+    def mark(
+        self,
+        committed: bool = True,
+        *,
+        epoch: int | None = None,
+        coordinator: int = 1,
+        decided_ms: int = -1,
+    ) -> Marked:
         epoch = self.epoch if epoch is None else epoch
-        marker = ControlMarker(self.producer_id, epoch, committed, coordinator)
+        marker = ControlMarker(self.producer_id, epoch, committed, coordinator, decided_ms)
         marked: Marked = self.bench.run(outcome_of(partial(self.log.mark, marker)))
         return marked
 
@@ -326,6 +333,25 @@ def test_a_marker_that_is_repeated_leaves_no_trace(bench: Bench) -> None:
     assert bench.client.xlen(log.stream) == length
     producer.append(b"b")  # the sequence continues, as the epoch does
     assert Producer(bench, log, 99).mark(committed=False).offset == -1
+
+
+def test_a_delayed_marker_does_not_end_the_next_transaction(bench: Bench) -> None:
+    """Its connection was given up, and it was repeated on another one."""
+    log = bench.log()
+    producer = Producer(bench, log, 1)
+    producer.append(b"a")
+    assert producer.mark(decided_ms=100).offset >= 0
+    began = producer.append(b"b").previous_end
+    assert producer.mark(committed=False, decided_ms=100).offset == -1
+    assert producer.mark(committed=False, decided_ms=99).last_stable_offset == began
+    assert last_stable_offsets(bench, log) == (began, began)
+    assert producer.mark(decided_ms=101).offset >= 0
+    producer.append(b"c")
+    # A coordinator whose clock is behind ends it, and so does an administrator.
+    assert producer.mark(coordinator=2, decided_ms=90).offset >= 0
+    producer.append(b"d")
+    assert producer.mark(coordinator=2).offset >= 0
+    assert aborted_in_redis(bench, log) == []
 
 
 def test_markers_and_producers_that_come_too_late(bench: Bench) -> None:

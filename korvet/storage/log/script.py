@@ -90,4 +90,5 @@ class ScriptCommands:
             marker.coordinator_epoch,
             "commit" if marker.committed else "abort",
             self._layout.marker(marker, state.links.clock.now_ms()),
+            marker.decided_ms,
         )

@@ -4,6 +4,7 @@
 -- for each of the newest batches, REMEMBERED_BATCHES at most, first sequence, last sequence and base offset.  One more
 -- item with the base offset EXPECTED is no batch: it ends before the sequence that is expected next (see refuse_gap).
 -- The meta field `c:<producer id>` is the epoch (text) of the coordinator that wrote the producer's last marker.
+-- The meta field `d:<producer id>` is the time (ms, text) at which a coordinator decided the last transaction.
 -- The meta field `open` is the open transactions, the oldest first: for each, as big-endian doubles, the producer id
 -- and the offset at which the transaction begins.  That is the log end before its first record: on clock topics there
 -- is a gap between the two, and a reader of committed records stops before the gap, so it needs no record for the gap.

@@ -12,6 +12,13 @@ local function outdated(stored, epoch, newest_coordinator, coordinator)
   end
 end
 
+-- Whether the transaction that a marker ends has its marker, or a later transaction has: the marker was delayed, for
+-- example on a connection that was given up.  It must not end the transaction that has begun since.
+local function is_repeated(stored_coordinator, coordinator, stored_decided_ms, decided_ms)
+  return decided_ms >= 0 and tonumber(stored_coordinator) == coordinator
+    and decided_ms <= (tonumber(stored_decided_ms) or -1)
+end
+
 -- The transaction whose records were noted has ended: if it commits, these records are the newest of their keys,
 -- unless a newer one came in between.
 local function end_pending(latest, pending, commits)
@@ -67,17 +74,20 @@ end
 
 -- KEYS: stream, index, meta, aborted; on topics whose newest entry per key is noted also latest and pending.
 -- ARGV: bias, writer's epoch (or ""), producer id, producer epoch, coordinator epoch, "commit" or "abort", the marker
--- as a record batch, or "" if entries are records.
+-- as a record batch, or "" if entries are records; when the coordinator decided the outcome (ms, increasing with each
+-- transaction of the producer; -1 if that is not known).
 -- Ends a producer's transaction (WriteTxnMarkers): adds the marker, and fences older epochs of the producer.  If the
--- producer has no open transaction, no marker is added, so the call can be repeated.
+-- producer has no open transaction, or one that began after the coordinator's decision, no marker is added: the call
+-- can be repeated, and may be executed late.
 -- Returns {offset of the marker or -1, previous log end, log start, append ms, last stable offset, offset at which the
 -- transaction began or -1, index incomplete}.
 -- Errors: FENCED, FENCEDCOORDINATOR, INVALIDPRODUCEREPOCH, EXHAUSTED, WRONGTYPE, OOM.
 local function mark(keys, args)
   local bias, producer, epoch = tonumber(args[1]), tonumber(args[3]), tonumber(args[4])
-  local coordinator, known_outcome = tonumber(args[5]), args[6] == 'commit' or args[6] == 'abort'
-  local sound = (#keys == 4 or #keys == 6) and #args == 7 and known_outcome
-  if not (sound and bias and producer and epoch and coordinator) then
+  local coordinator, decided_ms = tonumber(args[5]), tonumber(args[8])
+  local known_outcome = args[6] == 'commit' or args[6] == 'abort'
+  local sound = (#keys == 4 or #keys == 6) and #args == 8 and known_outcome
+  if not (sound and bias and producer and epoch and coordinator and decided_ms) then
     return redis.error_reply('ERR korvet_mark: malformed arguments')
   end
   local log, fault = open_log(keys[1], keys[2], keys[3], bias)
@@ -89,16 +99,20 @@ local function mark(keys, args)
   for at = 5, #keys do
     redis.call('HLEN', keys[at])
   end
-  local producer_field, coordinator_field = 'p:' .. args[3], 'c:' .. args[3]
-  local stored = redis.call('HMGET', log.meta, producer_field, coordinator_field)
+  local producer_field, coordinator_field, decided_field = 'p:' .. args[3], 'c:' .. args[3], 'd:' .. args[3]
+  local stored = redis.call('HMGET', log.meta, producer_field, coordinator_field, decided_field)
   fault = fence(log, args[2]) or outdated(stored[1], epoch, stored[2], coordinator)
   if fault then
     return fault
   end
   begin_append(log)
+  if is_repeated(stored[2], coordinator, stored[3], decided_ms) then
+    return mark_without_transaction(log, {})
+  end
   local fields = {
     [producer_field] = touch_producer(stored[1], epoch, log.now_ms),
     [coordinator_field] = args[5],
+    [decided_field] = decided_ms >= 0 and args[8] or stored[3] or nil,
   }
   local at, first = find_open(log.open, producer)
   if not at then

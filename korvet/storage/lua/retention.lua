@@ -161,7 +161,7 @@ local function expire_producers(keys, args)
     local _, seen_ms = struct.unpack(PRODUCER_FORMAT, found[at + 1])
     local id = string.sub(found[at], 3)
     if seen_ms < cutoff_ms and not find_open(open, tonumber(id)) then
-      redis.call('HDEL', meta, found[at], 'c:' .. id)
+      redis.call('HDEL', meta, found[at], 'c:' .. id, 'd:' .. id)
       forgotten = forgotten + 1
     end
   end

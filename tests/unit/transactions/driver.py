@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from korvet.transactions.messages import Outcome
 
 START_MS = 1_700_000_000_000
+END_MS = START_MS + 1  # of what begins at START_MS: the end is later, although the clock stands still
 TIMEOUT_MS = 60_000
 PARTITION = ("orders", 0)
 

@@ -30,3 +30,18 @@ def test_a_transaction_that_began_in_the_future_times_out() -> None:
     assert other.state == "Ongoing"
     other.advance(1)
     assert other.state == "PrepareAbort"
+
+
+@pytest.mark.parametrize("by_ms", [0, -3_600_000])
+def test_each_decision_is_later_than_the_one_before(by_ms: int) -> None:
+    """So a delayed marker differs from those of the next transaction, on another coordinator too."""
+    driver, producer_id, epoch = begun()
+    decided = []
+    for _ in range(3):
+        driver.add(producer_id, epoch)
+        driver.end(producer_id, epoch)
+        decided += [markers.decided_ms for markers in driver.write_markers()]
+        driver = driver.restarted()
+        driver.now_ms += by_ms
+    assert decided == sorted(set(decided))
+    assert len(decided) == 3

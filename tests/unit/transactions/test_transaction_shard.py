@@ -13,7 +13,7 @@ from korvet.transactions.messages import InitRequest, ListRequest, Markers
 from korvet.transactions.shard import NotLoaded, TransactionShard, unknown_states
 from korvet.transactions.state import PREDECESSORS, IllegalTransition, TransactionState
 from korvet.transactions.transaction import LAST_CLIENT_EPOCH, MAX_EPOCH, Transaction, completed
-from tests.unit.transactions.driver import PARTITION, START_MS, TIMEOUT_MS, Driver
+from tests.unit.transactions.driver import END_MS, PARTITION, START_MS, TIMEOUT_MS, Driver
 
 NONE = ErrorCode.none
 OTHER = ("orders", 1)
@@ -78,7 +78,7 @@ def test_a_new_producer_aborts_what_is_open() -> None:
     assert driver.state == "PrepareAbort"
     assert driver.init().error is ErrorCode.concurrent_transactions
     (markers,) = driver.write_markers()
-    assert markers == Markers("t", producer_id, epoch + 1, False, frozenset({PARTITION}))
+    assert markers == Markers("t", producer_id, epoch + 1, False, frozenset({PARTITION}), END_MS)
     assert driver.state == "CompleteAbort"
     assert driver.init().producer_epoch == epoch + 2
     assert driver.end(producer_id, epoch).error is ErrorCode.producer_fenced
@@ -199,7 +199,7 @@ def test_the_first_protocol(committed: bool) -> None:
     assert driver.end(producer_id, epoch, committed=committed).error is NONE
     assert driver.end(producer_id, epoch, committed=committed).error is ErrorCode.concurrent_transactions
     (markers,) = driver.write_markers()
-    assert markers == Markers("t", producer_id, epoch, committed, frozenset({PARTITION}))
+    assert markers == Markers("t", producer_id, epoch, committed, frozenset({PARTITION}), END_MS)
     assert driver.state == ("CompleteCommit" if committed else "CompleteAbort")
     reply = driver.end(producer_id, epoch, committed=committed)
     assert (reply.error, reply.producer_id) == (NONE, -1)
@@ -367,18 +367,18 @@ def test_the_last_marker_completes() -> None:
     driver.add(producer_id, epoch, OTHER)
     driver.end(producer_id, epoch)
     (markers,) = driver.markers
-    one = Markers("t", producer_id, epoch, True, frozenset({OTHER}))
+    one = Markers("t", producer_id, epoch, True, frozenset({OTHER}), END_MS)
     driver.written(one)
     driver.written(one)
     assert driver.state == "PrepareCommit"
     for other in (
-        Markers("t", producer_id, epoch, False, markers.partitions),
-        Markers("t", producer_id, epoch + 1, True, markers.partitions),
-        Markers("u", producer_id, epoch, True, markers.partitions),
+        Markers("t", producer_id, epoch, False, markers.partitions, END_MS),
+        Markers("t", producer_id, epoch + 1, True, markers.partitions, END_MS),
+        Markers("u", producer_id, epoch, True, markers.partitions, END_MS),
     ):
         driver.written(other)
     assert driver.state == "PrepareCommit"
-    driver.written(Markers("t", producer_id, epoch, True, frozenset({PARTITION})))
+    driver.written(Markers("t", producer_id, epoch, True, frozenset({PARTITION}), END_MS))
     assert driver.state == "CompleteCommit"
 
 
@@ -386,9 +386,9 @@ def test_a_restart_asks_for_all_markers_again() -> None:
     driver, producer_id, epoch = begun()
     driver.add(producer_id, epoch, OTHER)
     driver.end(producer_id, epoch)
-    driver.written(Markers("t", producer_id, epoch, True, frozenset({OTHER})))
+    driver.written(Markers("t", producer_id, epoch, True, frozenset({OTHER}), END_MS))
     driver = driver.restarted()
-    assert driver.markers == [Markers("t", producer_id, epoch, True, frozenset({PARTITION, OTHER}))]
+    assert driver.markers == [Markers("t", producer_id, epoch, True, frozenset({PARTITION, OTHER}), END_MS)]
     driver.write_markers()
     assert driver.state == "CompleteCommit"
     assert driver.restarted().markers == []
