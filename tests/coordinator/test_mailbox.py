@@ -15,6 +15,7 @@ from korvet.coordinator.peers import Peers
 from korvet.coordinator.service import CoordinatorService
 from korvet.groups.config import GroupConfig
 from korvet.storage.brokers import lease, mailbox
+from korvet.storage.brokers.assignment import NO_NODE
 from korvet.storage.brokers.mailbox import Mailbox
 from korvet.storage.errors import LinkLost, StorageError
 from korvet.storage.keys import TRANSACTIONS_TOPIC, Keyspace
@@ -140,11 +141,19 @@ async def test_who_gets_no_answer_hears_so(
             raise RuntimeError("a defect")
 
         second.handle("fail", fail)
-        for node_id, kind in ((2, "fail"), (2, "unknown"), (3, "fail")):
+        for kind in ("fail", "unknown"):
             with pytest.raises(LinkLost):
-                await asked(first, node_id, kind, b"")
+                await asked(first, 2, kind, b"")
         second.handle("work", lambda body, answer: answer(body))
         assert await asked(first, 2, "work", b"on") == b"on"
+
+
+async def test_a_broker_that_is_not_live_is_not_waited_for(server: Server, prefix: str) -> None:
+    """The leader of a partition that has none at the moment, for example."""
+    async with two(server, prefix) as (first, _), asyncio.timeout(mailbox.ANSWER_TIMEOUT_S / 2):
+        for node_id in (3, NO_NODE):
+            with pytest.raises(LinkLost):
+                await asked(first, node_id, "work", b"")
 
 
 async def test_one_who_fails_at_the_answer_keeps_nobody_from_theirs(

@@ -94,13 +94,17 @@ class Mailbox:
         self._handlers[kind] = handler
 
     def ask(self, node_id: int, kind: str, body: bytes, done: Callable[[bytes | StorageError], None]) -> None:
-        """Ask a live broker. `done` is called later, once, with the answer, or with LinkLost after
-        ANSWER_TIMEOUT_S. Redis command RPUSH.
+        """Ask a broker. `done` is called later, once, with the answer, or with LinkLost: at once if it is not
+        live, else after ANSWER_TIMEOUT_S. Redis command RPUSH.
         """
         number = next(self._numbers)
         timer = asyncio.get_running_loop().call_later(ANSWER_TIMEOUT_S, self._unanswered, node_id, number)
         self._awaited[number] = _Awaited(self._receiver(node_id), done, timer)
-        self._send(node_id, number, kind, body)
+        if self._receiver(node_id)[1] == NO_VERSION:
+            absent = LinkLost(f"node {node_id} is not live")
+            asyncio.get_running_loop().call_soon(self._complete, number, absent)
+        else:
+            self._post(self._receiver(node_id), number, kind, body)
 
     async def announce(self) -> bool:
         """Let all other brokers renew their leases now, because the assignment has changed. Returns when they
@@ -192,12 +196,6 @@ class Mailbox:
             log.info("the lease cannot be renewed at once: %s", error)
             self._member.refresh_soon()
         answer(b"")
-
-    def _send(self, node_id: int, number: int, kind: str, body: bytes) -> None:
-        receiver = self._receiver(node_id)
-        # Else the mail counts as lost on the way.
-        if receiver[1] != NO_VERSION:
-            self._post(receiver, number, kind, body)
 
     def _post(self, receiver: tuple[int, int], number: int, kind: str, body: bytes) -> None:
         key = self._key(*receiver)
