@@ -189,7 +189,11 @@ class _Produce(msgspec.Struct, eq=False):
             return True
         # Appends keep the order of their requests, because the coordinator's replies do.
         self._pending += 1
-        context.services.transactions.add(added, lambda reply: self._in_transaction(reply, append))
+        try:
+            context.services.transactions.add(added, lambda reply: self._in_transaction(reply, append))
+        except Exception:
+            self._pending -= 1
+            raise
         return True
 
     def _now_ms(self) -> int:
@@ -329,6 +333,8 @@ class _Produce(msgspec.Struct, eq=False):
             self._append(append)
         except (Refused, BatchError) as refusal:
             self._refuse(append, refusal)
+        except Exception:  # noqa: BLE001 - answered and logged
+            self._fail(append)
         self._end_one()
 
     def _apply_group_records(

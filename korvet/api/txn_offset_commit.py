@@ -95,9 +95,13 @@ async def txn_offset_commit(context: RequestContext, request: Any) -> Any:
             resolve(answer, error)
         else:
             # At once: the transaction may end in the loop's next turn.
-            context.services.coordinator.submit(
-                commit.group_id, GroupShard.commit, commit, partial(resolve, answer)
-            )
+            try:
+                context.services.coordinator.submit(
+                    commit.group_id, GroupShard.commit, commit, partial(resolve, answer)
+                )
+            except Exception as failure:  # noqa: BLE001 - raised in the handler
+                if not answer.done():
+                    answer.set_exception(failure)
 
     context.services.transactions.add(asked, in_transaction)
     reply = await answer

@@ -11,13 +11,18 @@ from korvet.api.fetching.full_fetch import FullFetch
 from korvet.api.fetching.memory import FetchMemory
 from korvet.api.fetching.pending_fetch import PendingFetch
 from korvet.coordinator.term import Term
+from korvet.groups.shard import GroupShard
 from korvet.storage.log import append_replies
+from korvet.storage.log.partition_log import PartitionLog
 from korvet.storage.log.reader import Read
 from korvet.storage.log.state import LogState
+from korvet.transactions.shard import TransactionShard
 from tests.api.asking import Client, connect
 from tests.api.batches import batch
 from tests.api.test_fetch import BY_NAME, fetch
 from tests.api.test_produce import put
+from tests.api.test_transactions import FIRST_PROTOCOL, SECOND_PROTOCOL, Producer
+from tests.api.test_txn_offsets import Mover
 from tests.support.polling import until
 from tests.support.wire import ConnectionClosed
 
@@ -50,6 +55,33 @@ def fails_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[s
 
     monkeypatch.setattr(owner, name, fail)
     return failed
+
+
+@pytest.mark.parametrize("protocol", [FIRST_PROTOCOL, SECOND_PROTOCOL])
+@pytest.mark.parametrize(("owner", "name"), [(PartitionLog, "append"), (TransactionShard, "add_partitions")])
+def test_a_batch_of_a_transaction_that_fails_is_answered(
+    client: Client, monkeypatch: pytest.MonkeyPatch, protocol: int, owner: Any, name: str
+) -> None:
+    producer = Producer(client, "t", protocol)
+    producer.init()
+    producer.write(b"first")
+    failed = fails_once(monkeypatch, owner, name)
+    assert producer.put(b"second").error_code == ErrorCode.unknown_server_error
+    assert failed
+    assert producer.put(b"second").error_code == ErrorCode.none
+    assert producer.end() == ErrorCode.none
+
+
+def test_offsets_of_a_transaction_that_fail_are_answered(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = Mover(client, "t", SECOND_PROTOCOL)
+    producer.init()
+    failed = fails_once(monkeypatch, GroupShard, "commit")
+    assert producer.commit(5) == [ErrorCode.unknown_server_error]
+    assert failed
+    assert producer.commit(5) == [ErrorCode.none]
+    assert producer.end() == ErrorCode.none
 
 
 def test_an_append_that_took_effect_is_acknowledged_all_the_same(
