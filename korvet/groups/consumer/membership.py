@@ -321,7 +321,9 @@ class ConsumerMembership:
         new = _subscription(request, old)
         if new != old:
             draft.subscription(request.member_id, new)
-        self.refresh(draft, old, new, request.may_describe)
+        # The assignment of a classic group may lack partitions, and in its first join phase, there is none.
+        upgrades = self._context.classic(request.group_id) is not None
+        self.refresh(draft, old, new, request.may_describe, bump=upgrades)
 
     def refresh(
         self,
@@ -329,10 +331,12 @@ class ConsumerMembership:
         old: ConsumerMember,
         new: ConsumerMember,
         may_describe: Callable[[str], bool] | None,
+        *,
+        bump: bool = False,
     ) -> None:
-        """Bump the group's epoch if a member's topics have changed, or the existing topics."""
+        """Bump the group's epoch if a member's topics have changed, or the existing topics, or if `bump`."""
         regex, old_regex = new.subscribed_topic_regex or "", old.subscribed_topic_regex or ""
-        bump = new.subscribed_topic_names != old.subscribed_topic_names or regex != old_regex
+        bump = bump or new.subscribed_topic_names != old.subscribed_topic_names or regex != old_regex
         if regex != old_regex:
             self._drop_regexes(draft, (old_regex,))
         version = self._context.topics.version
