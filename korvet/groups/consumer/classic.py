@@ -86,10 +86,10 @@ class ClassicMembers:
         self._context.records += draft.records
         generation = member.epoch
         if self._migration.must_downgrade(draft.group, ()):
-            if not draft.group.is_stable:
-                # The other members have not heard of a newer epoch: all are asked to join again.
-                generation = group.epoch
-                self._migration.rebalance_soon(group.group_id)
+            # The other members have not heard of a newer epoch. All are asked to join again: a leader is
+            # needed, which notices new partitions.
+            generation = group.epoch
+            self._migration.rebalance_soon(group.group_id)
             self._membership.downgrade(draft.group, generation)
         else:
             self._membership.arm_session(group.group_id, member)

@@ -117,3 +117,15 @@ def test_classic_member_that_does_not_join_again_is_out():
         if member_id in group_of(driver).members:
             driver.heartbeat(member_id, group_of(driver).members[member_id].epoch)
     assert set(group_of(driver).members) == {"one", "two"}
+
+
+def test_downgrade_by_a_returning_static_member_elects_a_leader():
+    driver, _ = make()
+    joined(driver, "one", instance_id="static")
+    reply = driver.replies[driver.join("", group_instance_id="static")]
+    assert reply.error is ErrorCode.none
+    driver.advance(1)
+    member_id = reply.member_id
+    assert driver.heartbeat(member_id, reply.generation_id, "static") is ErrorCode.rebalance_in_progress
+    again = driver.replies[driver.join(member_id, group_instance_id="static")]
+    assert (again.error, again.leader) == (ErrorCode.none, member_id)
