@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -225,6 +226,43 @@ def test_groups_change_during_a_compaction(bench: Bench, before: str) -> None:
     assert {one["name"] for one in client.xinfo_consumers(stream, "g")} == {b"one", b"two", b"four"}
     assert client.xlen(stream) == 2500
     assert shadows(bench) == []
+
+
+@pytest.mark.parametrize("change", ["owners", "set back"])
+def test_pending_entries_change_but_not_their_counts(bench: Bench, change: str) -> None:
+    log = compacted_log(bench)
+    client, stream = bench.client, log.stream
+    names = [
+        entry_id(offset)
+        for offset in append(bench, log, [(b"%d" % (number % 50), b"", 0) for number in range(100)])
+    ]
+    client.xgroup_create(stream, "g", names[49])
+    for consumer in ("one", "two"):
+        client.xreadgroup("g", consumer, {stream: ">"}, count=4)
+    client.xack(stream, "g", names[52])
+    time.sleep(1.1)
+    seen: list[Any] = []
+
+    def pending() -> list[Any]:
+        rows = client.xpending_range(stream, "g", "-", "+", 100)
+        return [(one["message_id"], one["consumer"], one["times_delivered"]) for one in rows]
+
+    def act() -> None:
+        summary = client.xpending(stream, "g")
+        if change == "owners":
+            client.xclaim(stream, "g", "two", 0, [names[51]])
+            client.xclaim(stream, "g", "one", 0, [names[55]])
+        else:
+            client.xack(stream, "g", names[51])
+            client.xgroup_setid(stream, "g", names[51])
+            client.xreadgroup("g", "one", {stream: ">"}, count=1)
+            client.xgroup_setid(stream, "g", names[57])
+        assert client.xpending(stream, "g") == summary
+        seen.extend(pending())
+
+    commands = Watched(bench.store, "korvet_shadow_swap", act)
+    assert bench.run(Compactor(commands, log, Pace(1e12), 1 << 27).compact(RULES, NOW_MS)) == 50
+    assert pending() == seen
 
 
 def test_memory_comes_back(bench: Bench) -> None:

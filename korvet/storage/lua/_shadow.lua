@@ -17,15 +17,17 @@ end
 --   deleted_id   the last of these that is not in the shadow as it was
 --   more         entries more than in the original, by the splitting of batches
 --   began_ms     when the compaction began
+--   pending_ms   when the copying of pending entries began
 -- nil if another compaction, or none, uses the shadow.
 local function load_shadow(keys, bias, token)
-  local found = redis.call('HMGET', keys[6], 'token', 'seen', 'more', 'deleted', 'began')
+  local found = redis.call('HMGET', keys[6], 'token', 'seen', 'more', 'deleted', 'began', 'pending')
   if found[1] ~= token then
     return nil
   end
   local shadow = load_log(keys[4], keys[5], keys[6], bias)
   shadow.seen, shadow.more, shadow.deleted_id = tonumber(found[2]), tonumber(found[3]), found[4]
   shadow.began_ms = tonumber(found[5])
+  shadow.pending_ms = tonumber(found[6]) or shadow.began_ms
   return shadow
 end
 

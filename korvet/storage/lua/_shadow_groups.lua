@@ -129,15 +129,43 @@ local function pending_summary(stream, group)
   return table.concat(words, ' ')
 end
 
--- Gives the shadow, which has its final counters, all groups as they are now; copy_pending did most of the work before.
--- `more` entries than the log ever had count as read, so the lag of a group that has read all is 0.
-local function copy_groups(stream, shadow_stream, more)
+-- Returns the milliseconds since a time, and some more to be safe.
+local function time_since(ms)
+  return clock_ms() - ms + SAME_TIME_MS
+end
+
+-- Returns whether a consumer of a group may have received or claimed entries within the last `since_ms`.  Redis 7.0
+-- does not report that, but only when the consumer asked for entries.
+local function has_received(stream, group, since_ms)
+  for _, reply in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
+    local found = pairs_of(reply)
+    local ago_ms = found.inactive or found.idle
+    if ago_ms >= 0 and ago_ms <= since_ms then
+      return true
+    end
+  end
+  return false
+end
+
+-- Returns whether the pending entries of a group may have changed since copy_pending gave them to the shadow, less than
+-- `since_ms` ago.  If no consumer has received an entry since, a change has made some consumer's number smaller.
+local function pending_differs(stream, shadow_stream, group, since_ms)
+  if pending_summary(stream, group.name) ~= pending_summary(shadow_stream, group.name) then
+    return true
+  end
+  return group.pending > 0 and has_received(stream, group.name, since_ms)
+end
+
+-- Gives the shadow, which has its final counters, all groups as they are now; copy_pending did most of the work before,
+-- less than `since_ms` ago.  `more` entries than the log ever had count as read, so the lag of a group that has read
+-- all is 0.
+local function copy_groups(stream, shadow_stream, more, since_ms)
   local groups, copies = groups_of(stream), groups_of(shadow_stream)
   local wanted, existing = names_of(groups), names_of(copies)
   for _, group in ipairs(groups) do
     local name, read = group.name, group['entries-read']
     copy_group(stream, shadow_stream, group, existing[name], read and read + more or -1)
-    if pending_summary(stream, name) ~= pending_summary(shadow_stream, name) then
+    if pending_differs(stream, shadow_stream, group, since_ms) then
       local from = '-'
       repeat
         from = copy_pending(stream, shadow_stream, name, from)
@@ -157,7 +185,7 @@ local function has_received_parts(log, shadow)
   if log.entries_before == log.records_before then
     return false
   end
-  local since_ms = clock_ms() - shadow.began_ms + SAME_TIME_MS
+  local since_ms = time_since(shadow.began_ms)
   for _, group in ipairs(groups_of(log.stream)) do
     local from = group.pending > 0 and '-' or nil
     while from do

@@ -67,6 +67,7 @@ local function copy_pending_page(keys, args)
   if fault then
     return fault
   end
+  redis.call('HSETNX', shadow.meta, 'pending', integer(clock_ms()))
   local existing = names_of(groups_of(shadow.stream))
   for _, group in ipairs(groups_of(keys[1])) do
     if group.name == args[5] then
@@ -179,7 +180,7 @@ local function swap_in(keys, args)
   local deleted_id = id_less(info.deleted_id, shadow.deleted_id) and shadow.deleted_id or info.deleted_id
   local added = info.added + shadow.more
   redis.call('XSETID', shadow.stream, info.last_id, 'ENTRIESADDED', added, 'MAXDELETEDID', deleted_id)
-  copy_groups(log.stream, shadow.stream, shadow.more)
+  copy_groups(log.stream, shadow.stream, shadow.more, time_since(shadow.pending_ms))
   take_over_counts(log, shadow)
   remember(log.meta, args[6], args[8])
   rename_shadow(log, shadow, keys[7], keys[8])
