@@ -431,3 +431,17 @@ def test_a_deleted_entry_with_many_fields_does_not_come_back(bench: Bench) -> No
     assert bench.run(Compactor(commands, log, Pace(1e12), 1 << 27).compact(RULES, NOW_MS)) == 1
     assert bench.client.xlen(log.stream) == 1
     assert [value for _, value in contents(bench, log).values()] == [b"2"]
+
+
+@assignments
+def test_records_are_deleted_from_a_log_that_compaction_emptied(bench: Bench, assignment: str) -> None:
+    log = compacted_log(bench, assignment)
+    first = append(bench, log, [(b"k", None, 0) for _ in range(10)])
+    rules = CompactionRules(0, 0, None, 0.0)
+    assert (compact(bench, log, rules), compact(bench, log, rules, NOW_MS + 1)) == (9, 1)
+    assert bench.run(log.delete_before(first[4], 1_000)) == first[4]
+    assert bench.run(log.bounds()).log_start == first[4]
+    assert bench.run(log.delete_before(first[2], 1_000)) == first[4]
+    (later,) = append(bench, log, [(b"k", b"v", 0)])
+    assert bench.run(log.bounds()).log_start == log.log_start == first[4]
+    assert bench.run(log.delete_before(None, 1_000)) == later + 1 == bench.run(log.bounds()).log_start

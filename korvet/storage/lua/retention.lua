@@ -129,7 +129,7 @@ local function delete_before(keys, args)
   if offset < 0 or offset > log.log_end then
     return { 'range', 0, log.log_start, log.log_end }
   end
-  if offset <= log.log_start or log.info.length == 0 then
+  if offset <= log.log_start then
     return { 'ok', 0, log.log_start, log.log_end }
   end
   local far = redis.call('ZRANGEBYSCORE', log.index, '-inf', integer(offset), 'LIMIT', TRIMMED_SPANS, 1)[1]
