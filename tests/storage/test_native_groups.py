@@ -203,6 +203,26 @@ def test_batches_are_acknowledged_as_a_whole(bench: Bench, assignment: str) -> N
     assert found.at == sent[2] + 10
 
 
+def test_a_pending_batch_that_begins_before_the_log_start(bench: Bench) -> None:
+    groups = Groups(bench, batched(bench))
+    sent = [bench.run(append(groups.log, batch(pairs(*[b"v"] * 10)))).base_offset for _ in range(3)]
+    groups.create()
+    held = groups.read(2)
+    start = bench.run(groups.log.delete_before(sent[0] + 4, 1_000))
+    (found,) = groups.moved()
+    assert (found.at, found.offset) == (sent[0], start)
+    groups.project(found.offset, 1, native=found.at)
+    assert groups.moved() == []
+    # Neither after a Kafka commit further on in the batch, nor back at the log start.
+    groups.project(start + 2, 2)
+    assert groups.moved() == []
+    groups.project(start, 3)
+    assert groups.read(1) == held[:1]
+    assert groups.moved() == []
+    groups.client.xack(groups.stream, GROUP, held[0])
+    assert groups.offset() == sent[1]
+
+
 @pytest.mark.parametrize("layout", ["record", "batch"])
 @pytest.mark.parametrize("left", [0, 3])
 def test_the_lag_after_a_commit_before_trimmed_entries(bench: Bench, layout: str, left: int) -> None:

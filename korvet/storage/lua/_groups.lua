@@ -26,7 +26,8 @@ local GAPS = 64
 -- Returns the offset of a Redis group, as text: that of its oldest pending entry that still exists, or the one after
 -- the entry delivered last if that is earlier (XGROUP SETID went back) or nothing is pending.  If the pending entry is
 -- a record batch and the offset committed before is inside the batch, it is the committed offset: the records before it
--- are done.
+-- are done.  Returns also the offset without that exception, at which a group is that has a batch pending with the log
+-- start inside.
 local function native_offset(stream, name, pending, delivered, bias, committed)
   local from, found = '-', nil
   for _ = 1, pending > 0 and GAPS or 0 do
@@ -39,12 +40,14 @@ local function native_offset(stream, name, pending, delivered, bias, committed)
   end
   local following = position_after(delivered)
   if not found then
-    return integer(math.max(0, following - bias))
+    local offset = integer(math.max(0, following - bias))
+    return offset, offset
   end
   local start = start_of(found[1], found[2], bias)
+  local whole = integer(math.max(0, math.min(start, following) - bias))
   local inside = (tonumber(committed) or 0) + bias
   if start < inside and inside <= (position_at(found[1]) or 0) then
     start = inside
   end
-  return integer(math.max(0, math.min(start, following) - bias))
+  return integer(math.max(0, math.min(start, following) - bias)), whole
 end

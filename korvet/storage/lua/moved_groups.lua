@@ -56,8 +56,9 @@ local function moved_groups(keys, args)
       local _
       _, committed, known = decode_projection(field)
     end
-    local offset = native_offset(stream, name, pending, field_of(group, 'last-delivered-id'), bias, committed)
-    if offset ~= known then
+    local delivered = field_of(group, 'last-delivered-id')
+    local offset, whole = native_offset(stream, name, pending, delivered, bias, committed)
+    if offset ~= known and whole ~= known then
       moved[#moved + 1] = name
       moved[#moved + 1] = offset
       moved[#moved + 1] = field or ''

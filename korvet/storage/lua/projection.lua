@@ -84,7 +84,8 @@ local function has_moved(view, name, bias, projected)
     return false
   end
   local _, committed, native = decode_projection(projected)
-  return native_offset(view.stream, name, group.pending, group.delivered, bias, committed) ~= native
+  local offset, whole = native_offset(view.stream, name, group.pending, group.delivered, bias, committed)
+  return offset ~= native and whole ~= native
 end
 
 -- Results of one commit.
