@@ -24,6 +24,7 @@ from tests.storage.compacting import (
     newest,
 )
 from tests.storage.test_batch_layout import append as append_batch
+from tests.storage.test_batch_layout import placed
 
 if TYPE_CHECKING:
     from tests.storage.conftest import Bench
@@ -209,3 +210,25 @@ def test_a_batch_that_a_group_receives_while_it_is_split_stays_whole(bench: Benc
     assert bench.client.xrange(log.stream)[0] == (name, fields)
     bench.client.xack(log.stream, "g", name)
     assert bench.client.xpending(log.stream, "g")["pending"] == 0
+
+
+@assignments
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_native_batch_over_the_offsets_of_earlier_entries_stays(
+    bench: Bench, assignment: str, *, clean: bool
+) -> None:
+    log = bench.log(configs=COMPACT, offset_assignment=assignment, storage_layout="batch")
+    first = bench.run(append_batch(log, batch([(b"a%d" % number, b"v") for number in range(20)]))).base_offset
+    if clean:
+        assert compact(bench, log) == 0
+    last = first + 24
+    forged = placed(batch([(b"b%d" % number, b"v") for number in range(20)]), last - 19)
+    bench.client.xadd(log.stream, {"batch": forged}, id=entry_id(last, log.bias))
+    rows = [(b"b%d" % number, b"w") for number in range(0, 20, 2)]
+    rows += [(b"a%d" % number, b"w") for number in range(10)]
+    bench.run(append_batch(log, batch(rows)))
+    assert compact(bench, log) == 10
+    assert compact(bench, log, now_ms=NOW_MS + 1) == 0
+    entries = bench.client.xrange(log.stream)
+    assert [fields for _, fields in entries if fields == {b"batch": forged}]
+    assert {b"a%d" % number for number in range(20)} <= {key for key, _ in contents(bench, log).values()}

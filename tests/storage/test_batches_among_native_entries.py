@@ -11,7 +11,7 @@ from korvet.offsets.packing import entry_id, offset_of, pack
 from tests.api.batches import batch, now_ms
 from tests.storage.batches import decode
 from tests.storage.conftest import Bench, calls_of
-from tests.storage.test_batch_layout import all_records, append, assignments, batched, pairs, read
+from tests.storage.test_batch_layout import all_records, append, assignments, batched, pairs, placed, read
 
 if TYPE_CHECKING:
     from korvet.storage.log.values import Appended
@@ -90,6 +90,30 @@ def test_native_entries_are_records_of_their_own(bench: Bench) -> None:
     assert values[:3] == [b'{"temperature":"21.5"}', b"x", b'{"batch":"short"}']
     assert all(value is not None and value.startswith(b'{"batch":') for value in values[3:])
     assert [each.value for each in found if each.value == b"v"] == [b"v"] * 30
+
+
+@assignments
+def test_a_native_batch_over_the_offsets_of_earlier_entries(bench: Bench, assignment: str) -> None:
+    """Readers get each offset once, and neither counts nor the log start go back."""
+    log = batched(bench, offset_assignment=assignment)
+    data = batch(pairs(*[b"v"] * 300))
+    sent = [bench.run(append(log, data)).base_offset for _ in range(3)]
+    last = sent[2] + 309
+    forged = placed(batch(pairs(*[b"w"] * 600)), last - 599)
+    bench.client.xadd(log.stream, {"batch": forged}, id=entry_id(last, log.bias))
+    later = bench.run(append(log, data)).base_offset
+
+    def counts() -> list[int]:
+        places = [sent[2], sent[2] + 299, sent[2] + 300, last - 5, last, last + 1, later, later + 300]
+        return [bench.run(log.queries.count(sent[2], place)) for place in places]
+
+    assert counts() == [0, 299, 300, 894, 899, 900, 900, 1_200]
+    found = bench.run(all_records(log))
+    assert [each.value for each in found if each.value == b"v"] == [b"v"] * 1_200
+    assert [each.offset for each in found] == sorted({each.offset for each in found})
+    assert bench.run(log.delete_before(sent[2] + 305, 1_000)) == sent[2] + 305
+    bench.run(log.trimming.trim(None, 300, 0))
+    assert bench.run(log.bounds()).log_start >= sent[2] + 305
 
 
 def test_deleted_and_trimmed_entries(bench: Bench) -> None:

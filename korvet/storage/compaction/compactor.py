@@ -105,6 +105,8 @@ class Compactor:
         self._token = b""
         # The last entry that the shadow has.
         self._copied = b"0-0"
+        # Batches of Redis clients with offsets that entries before them have.
+        self._overlapping: set[bytes] = set()
 
     async def drop_leftovers(self) -> None:
         """Delete the keys of an interrupted compaction. Raises StorageError. Function korvet_shadow_drop."""
@@ -212,13 +214,15 @@ class Compactor:
         """Report all records before `end` to `survivors`. Returns the offset at which the memory for keys
         ended the compaction, at most `end`.
         """
+        free = await self._offset_after_entries(dirty_from) if dirty_from else 0
         async for entries in self._pages(dirty_from, end):
-            self._report(survivors, entries, clean=False)
+            free = self._report(survivors, entries, free, clean=False)
             if survivors.is_full:
                 end = min(end, offset_after(entries[-1][0], self._log.bias))
                 break
+        free = 0
         async for entries in self._pages(0, dirty_from):
-            self._report(survivors, entries, clean=True)
+            free = self._report(survivors, entries, free, clean=True)
         # What the removal of tombstones costs a log with batches: the records before them are read again.
         async for entries in self._pages(0, dirty_from if survivors.due_to else 0):
             self._report_again(survivors, entries)
@@ -227,9 +231,16 @@ class Compactor:
         survivors.sweep()
         return end
 
-    def _report(self, survivors: Survivors, entries: Sequence[Entry], *, clean: bool) -> None:
+    async def _offset_after_entries(self, end: int) -> int:
+        """The offset after the last entry before `end`, which is not 0; 0 if there is none."""
+        bias = self._log.bias
+        found = await self._read("XREVRANGE", self._stream, "(" + entry_id(end, bias), "-", "COUNT", 1)
+        return max(0, offset_after(found[0][0], bias)) if found else 0
+
+    def _report(self, survivors: Survivors, entries: Sequence[Entry], free: int, *, clean: bool) -> int:
         """Report the records and markers of entries. Entries of Redis applications are not reported, because
-        no key shows what supersedes them, and neither are entries that no offset addresses.
+        no key shows what supersedes them, and neither are entries that no offset addresses, and batches that
+        begin before `free`, the offset after the entry before. Returns the offset after the entries.
         """
         bias = self._log.bias
         report = survivors.clean if clean else survivors.dirty
@@ -238,6 +249,7 @@ class Compactor:
                 offset = offset_of(name, bias)
             except AddressError:
                 continue
+            before, free = free, offset + 1
             found = record_key(fields)
             if found is not None:
                 key, tombstone, producer_id = found
@@ -245,10 +257,13 @@ class Compactor:
                     report(offset, key, tombstone=tombstone)
                 continue
             header = batch_of(fields, offset)
-            if header is not None:
+            if header is not None and header.base_offset < before:
+                self._overlapping.add(name)
+            elif header is not None:
                 self._report_batch(survivors, header, fields[1], clean=clean)
             elif (ended := marker_producer(fields)) is not None:
                 survivors.marker(ended, offset, clean=clean)
+        return free
 
     def _report_batch(self, survivors: Survivors, header: BatchHeader, data: bytes, *, clean: bool) -> None:
         first, count = header.base_offset, header.record_count
@@ -271,7 +286,7 @@ class Compactor:
         for name, fields in entries:
             with contextlib.suppress(AddressError, BatchError):
                 header = batch_of(fields, offset_of(name, self._log.bias))
-                if header is None or header.control:
+                if header is None or header.control or name in self._overlapping:
                     continue
                 if header.transactional and survivors.is_aborted(header.producer_id, header.base_offset):
                     continue

@@ -138,9 +138,10 @@ local function add_entry(log, position, records, time_ms, size, append_ms)
 end
 
 -- Accounts for up to `budget` entries after log.indexed_id.  Returns whether that was all.  On dense topics, whose IDs
--- are no times, entries count as appended now.
+-- are no times, entries count as appended now.  A span begins after the entries before it, also if a batch of a native
+-- client has their offsets.
 local function fold(log, budget)
-  local bytes, now_ms = 0, log.bias > 0 and clock_ms() or nil
+  local bytes, now_ms, free = 0, log.bias > 0 and clock_ms() or nil, position_after(log.indexed_id)
   while budget > 0 and bytes < 4 * SPAN_BYTES do
     local asked = math.min(PAGE, budget)
     local page = redis.call('XRANGE', log.stream, '(' .. log.indexed_id, '+', 'COUNT', asked)
@@ -148,7 +149,9 @@ local function fold(log, budget)
       local id, fields = entry[1], entry[2]
       local size, ms = payload_bytes(fields), parts_of(id)
       local position, records, time_ms = records_of(id, fields, log.bias)
-      add_entry(log, position, records, time_ms, size, position and now_ms or ms)
+      local start = position and math.max(position, free)
+      add_entry(log, start, records, time_ms, size, position and now_ms or ms)
+      free = position and position + records or position_after(id)
       bytes = bytes + size
     end
     if #page < asked then

@@ -38,6 +38,9 @@ local function account(shadow, id, fields, append_ms)
   local position, records, time_ms = records_of(id, fields, shadow.bias)
   if not position then
     append_ms = parts_of(id)
+  elseif records > 1 then
+    -- A batch of a native client may have offsets of entries before it.
+    position = math.max(position, position_after(shadow.indexed_id))
   end
   add_entry(shadow, position, records, time_ms, payload_bytes(fields), append_ms)
 end

@@ -71,7 +71,7 @@ local function delete_spans(log, point, bytes)
   log.live_bytes = bytes
   local first = redis.call('XRANGE', log.stream, '-', '+', 'COUNT', 1)[1]
   local start = first and start_of(first[1], first[2], log.bias) - log.bias or log.log_end
-  log.log_start = math.min(start, log.log_end)
+  log.log_start = math.min(math.max(log.log_start, start), log.log_end)
   return deleted
 end
 
