@@ -237,6 +237,31 @@ def test_the_lag_after_a_commit_before_trimmed_entries(bench: Bench, layout: str
     assert bench.client.xinfo_groups(log.stream)[0]["lag"] == 0
 
 
+@pytest.mark.parametrize("layout", ["record", "batch"])
+@pytest.mark.parametrize("reads", [0, 3])
+def test_the_lag_after_native_reads_past_trimmed_entries(bench: Bench, layout: str, reads: int) -> None:
+    log = bench.log(storage_layout=layout)
+    sent = [bench.run(append(log, batch(pairs(b"v")))).base_offset for _ in range(20)]
+    groups = Groups(bench, log)
+    groups.project(sent[1], 1)
+    bench.client.xtrim(log.stream, minid=entry_id(sent[12]), approximate=False)
+    for _ in range(reads):
+        groups.read(1)
+
+    def lag() -> int:
+        return bench.client.xinfo_stream(log.stream)["entries-added"] - group()["entries-read"]
+
+    def group() -> Any:
+        return bench.client.xinfo_groups(log.stream)[0]
+
+    groups.project(sent[2], 2)
+    assert lag() == 8 - reads
+    groups.project(sent[16], 3)
+    assert lag() == group()["lag"] == 4
+    groups.read()
+    assert lag() == group()["lag"] == 0
+
+
 def test_many_groups_take_several_calls(groups: Groups) -> None:
     groups.add(*IDS)
     pipeline = groups.client.pipeline(transaction=False)

@@ -50,7 +50,7 @@ local function follow(view, name, last_id, rewinds, limit)
   end
   if rewinds or id_less(group.delivered, last_id) then
     move_group(view, name, group, last_id)
-  elseif not group.read then
+  elseif not group.read or misses_trimmed(view, group) then
     move_group(view, name, group, group.delivered)
   end
   return true
