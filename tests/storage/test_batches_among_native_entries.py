@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from korvet.observe.ordinals import LogOrdinals
 from korvet.offsets.packing import entry_id, offset_of, pack
 from tests.api.batches import batch, now_ms
 from tests.storage.batches import decode
@@ -114,6 +115,23 @@ def test_a_native_batch_over_the_offsets_of_earlier_entries(bench: Bench, assign
     assert bench.run(log.delete_before(sent[2] + 305, 1_000)) == sent[2] + 305
     bench.run(log.trimming.trim(None, 300, 0))
     assert bench.run(log.bounds()).log_start >= sent[2] + 305
+
+
+@assignments
+def test_records_deleted_from_within_a_batch_do_not_count(bench: Bench, assignment: str) -> None:
+    log = batched(bench, offset_assignment=assignment)
+    sent = [bench.run(append(log, batch(pairs(*[b"v"] * 10)))).base_offset for _ in range(3)]
+    start = bench.run(log.delete_before(sent[1] + 4, 1_000))
+    ends, positions = bench.run(
+        LogOrdinals(bench.store.commands, log.topic, 0).positions(
+            [(offset, None) for offset in (sent[0], sent[1], start, start + 1, sent[2])], 0
+        )
+    )
+    assert (ends.log_start, ends.end_ordinal - ends.start_ordinal) == (start, 16)
+    assert [ends.end_ordinal - one.ordinal for one in positions] == [16, 16, 16, 15, 10]
+    counts = [bench.run(log.queries.count(offset, ends.log_end)) for offset in (0, sent[1], start, start + 1)]
+    assert counts == [16, 16, 16, 15]
+    assert bench.run(log.queries.count(sent[0], start)) == 0
 
 
 def test_deleted_and_trimmed_entries(bench: Bench) -> None:

@@ -290,6 +290,17 @@ local function records_before(log, position, near)
   return floor.records_before + records
 end
 
+-- Returns the position of the log start if it is inside a batch, the first records of which DeleteRecords deleted; else
+-- 0.  No record before that position counts.
+local function counted_from(log, log_start)
+  local info = log.info
+  if not info.first_id or log.entries_before == log.records_before then
+    return 0
+  end
+  local position = log_start + log.bias
+  return start_of(info.first_id, info.first_fields, log.bias) < position and position or 0
+end
+
 -- Notes that the index is about to be made again from the start, which counts the present records a second time.
 local function note_remaking(log)
   local noted = integer(log.records_before) .. ' ' .. integer(position_after(log.info.last_id))

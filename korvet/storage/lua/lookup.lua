@@ -18,7 +18,8 @@ local function count(keys, args)
   if last <= first then
     return { 'ok', 0 }
   end
-  return { 'ok', records_before(log, last + bias) - records_before(log, first + bias) }
+  local from = counted_from(log, current_start(log, current_end(log)))
+  return { 'ok', records_before(log, math.max(last + bias, from)) - records_before(log, math.max(first + bias, from)) }
 end
 
 -- Returns the rank of the point to look for a timestamp from: the last one before which all records are older (0 if

@@ -31,7 +31,11 @@ local function ordinals(keys, args)
   local oldest = redis.call('ZRANGE', log.index, 0, 0)[1]
   local log_end = current_end(log)
   local log_start = current_start(log, log_end)
+  local from = counted_from(log, log_start)
   local first = oldest and decode_point(oldest).records_before or log.records_before
+  if from > 0 then
+    first = records_before(log, from)
+  end
   local found = { 'ok', edition, log_start, log_end, first + shift, log.records_before + shift }
   for at = 3, #args, 3 do
     local offset, near_offset, near_ordinal = tonumber(args[at]), tonumber(args[at + 1]), tonumber(args[at + 2])
@@ -44,7 +48,7 @@ local function ordinals(keys, args)
         and edition == known_edition
         and { position = near_offset + bias, records_before = near_ordinal - shift }
       local entry = redis.call('XRANGE', log.stream, id_of(offset + bias), '+', 'COUNT', 1)[1]
-      found[#found + 1] = records_before(log, offset + bias, near) + shift
+      found[#found + 1] = records_before(log, math.max(offset + bias, from), near) + shift
       found[#found + 1] = entry and integer(first_time(entry[1], entry[2], bias)) or ''
     end
   end
