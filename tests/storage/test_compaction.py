@@ -228,7 +228,7 @@ def test_groups_change_during_a_compaction(bench: Bench, before: str) -> None:
     assert shadows(bench) == []
 
 
-@pytest.mark.parametrize("change", ["owners", "set back"])
+@pytest.mark.parametrize("change", ["owners", "set back", "delivered again"])
 def test_pending_entries_change_but_not_their_counts(bench: Bench, change: str) -> None:
     log = compacted_log(bench)
     client, stream = bench.client, log.stream
@@ -252,6 +252,8 @@ def test_pending_entries_change_but_not_their_counts(bench: Bench, change: str) 
         if change == "owners":
             client.xclaim(stream, "g", "two", 0, [names[51]])
             client.xclaim(stream, "g", "one", 0, [names[55]])
+        elif change == "delivered again":
+            client.xreadgroup("g", "one", {stream: "0"})
         else:
             client.xack(stream, "g", names[51])
             client.xgroup_setid(stream, "g", names[51])

@@ -134,13 +134,12 @@ local function time_since(ms)
   return clock_ms() - ms + SAME_TIME_MS
 end
 
--- Returns whether a consumer of a group may have received or claimed entries within the last `since_ms`.  Redis 7.0
--- does not report that, but only when the consumer asked for entries.
+-- Returns whether a consumer of a group may have received or claimed entries within the last `since_ms` that it still
+-- has.  Redis reports when a consumer asked for entries; `inactive` leaves out entries that it received again.
 local function has_received(stream, group, since_ms)
   for _, reply in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
     local found = pairs_of(reply)
-    local ago_ms = found.inactive or found.idle
-    if ago_ms >= 0 and ago_ms <= since_ms then
+    if found.pending > 0 and found.idle <= since_ms then
       return true
     end
   end
