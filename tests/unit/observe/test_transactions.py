@@ -44,6 +44,8 @@ class Shard:
             add = AddRequest(name, *producer, PARTITIONS)
             assert self.replay(self.shard.add_partitions(add, 0, self.now_ms)).error is ErrorCode.none
             assert self.replay(self.shard.add_partitions(add, 0, self.now_ms)).error is ErrorCode.none
+            # A transaction is decided later than it began.
+            self.now_ms += 1
             return producer
         return self.begin(name)
 
@@ -60,7 +62,7 @@ def test_transactions_are_counted_by_outcome() -> None:
     # Another producer takes the id over.
     shard.begin("c")
     shard.begin("d")
-    shard.now_ms += TIMEOUT_MS - 1
+    shard.now_ms += TIMEOUT_MS - 10
     shard.replay(shard.shard.tick(shard.now_ms))
     assert shard.counts.timed_out == 0
     shard.now_ms += 1000
