@@ -324,6 +324,10 @@ class Projector:
                 CommitChange(group, *stream, position, offset, restored=True)
                 for group, (position, offset) in islice(groups.items(), AT_ONCE)
             ]
+            for change in chunk:
+                del groups[change.group]
+            if not groups:
+                del self._expected[stream]
             await self._apply_all(chunk)
 
     async def _apply_all(self, changes: Sequence[CommitChange]) -> None:
@@ -333,10 +337,14 @@ class Projector:
             await applied
             await asyncio.sleep(0)  # changes of topics that do not exist are done at once
 
-    def _forget_expected(self, stream: Stream, group: str) -> None:
-        groups = self._expected.get(stream)
-        if groups is not None:
-            groups.pop(group, None)
+    def _forget_expected(self, stream: Stream, change: CommitChange) -> None:
+        """A change is about to be applied: a loaded commit that it supersedes need not be compared."""
+        groups = self._expected.get(stream, {})
+        position, _ = groups.get(change.group, (None, None))
+        # The retry of a change from before the load leaves the commit: without it, its projection would be
+        # taken for one whose commit was deleted.
+        if position is not None and change.position > position:
+            del groups[change.group]
             if not groups:
                 del self._expected[stream]
 
@@ -350,7 +358,7 @@ class Projector:
     def _enqueue(self, change: CommitChange, finished: Callable[[], None]) -> None:
         stream = change.topic, change.partition
         if self._expected:
-            self._forget_expected(stream, change.group)
+            self._forget_expected(stream, change)
         lane = self._lanes.get(stream)
         if lane is not None:
             lane.add(change, finished)

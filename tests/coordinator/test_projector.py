@@ -275,6 +275,19 @@ async def test_reconcile_projects_what_is_missing_and_drops_what_is_gone() -> No
     assert not subject.expects
 
 
+async def test_reconcile_keeps_a_commit_that_is_retried_after_the_load() -> None:
+    subject, held = projector("t")
+    (group,) = groups_of(7, 1)
+    subject.expect({("t", 0): {group: (3, 10)}}, 7, 9)
+    subject.apply([change(3, 10, group)], lambda: None)
+    await turn()
+    held.stored["t", 0] = {group: 3}
+    held.answer()
+    await answering(held, asyncio.ensure_future(subject.reconcile(50, lambda _: None)))
+    assert held.log == [("project", [3])]
+    assert not subject.expects
+
+
 async def test_reconcile_forgets_records_that_the_log_has_lost() -> None:
     subject, held = projector("t")
     lost, overtaken, alone, newer = groups_of(7, 4)
