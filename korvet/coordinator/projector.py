@@ -338,7 +338,7 @@ class Projector:
             await asyncio.sleep(0)  # changes of topics that do not exist are done at once
 
     def _forget_expected(self, stream: Stream, change: CommitChange) -> None:
-        """A change is about to be applied: a loaded commit that it supersedes need not be compared."""
+        """Forget the loaded commit that a change supersedes: that commit need not be compared."""
         groups = self._expected.get(stream, {})
         position, _ = groups.get(change.group, (None, None))
         # The retry of a change from before the load leaves the commit: without it, its projection would be

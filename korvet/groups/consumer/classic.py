@@ -86,8 +86,8 @@ class ClassicMembers:
         self._context.records += draft.records
         generation = member.epoch
         if self._migration.must_downgrade(draft.group, ()):
-            # The other members have not heard of a newer epoch. All are asked to join again: a leader is
-            # needed, which notices new partitions.
+            # All members are asked to join again: the other members may not have heard of a newer epoch, and
+            # the group needs a leader that notices new partitions.
             generation = group.epoch
             self._migration.rebalance_soon(group.group_id)
             self._membership.downgrade(draft.group, generation)

@@ -97,14 +97,13 @@ class Mailbox:
         """Ask a broker. `done` is called later, once, with the answer, or with LinkLost: at once if it is not
         live, else after ANSWER_TIMEOUT_S. Redis command RPUSH.
         """
-        number = next(self._numbers)
-        timer = asyncio.get_running_loop().call_later(ANSWER_TIMEOUT_S, self._unanswered, node_id, number)
-        self._awaited[number] = _Awaited(self._receiver(node_id), done, timer)
-        if self._receiver(node_id)[1] == NO_VERSION:
-            absent = LinkLost(f"node {node_id} is not live")
-            asyncio.get_running_loop().call_soon(self._complete, number, absent)
+        loop, receiver, number = asyncio.get_running_loop(), self._receiver(node_id), next(self._numbers)
+        timer = loop.call_later(ANSWER_TIMEOUT_S, self._unanswered, node_id, number)
+        self._awaited[number] = _Awaited(receiver, done, timer)
+        if receiver[1] == NO_VERSION:
+            loop.call_soon(self._complete, number, LinkLost(f"node {node_id} is not live"))
         else:
-            self._post(self._receiver(node_id), number, kind, body)
+            self._post(receiver, number, kind, body)
 
     async def announce(self) -> bool:
         """Let all other brokers renew their leases now, because the assignment has changed. Returns when they
