@@ -106,8 +106,8 @@ class OutOfOrderSequence(StorageError):
 
 
 class SequenceGap(StorageError):
-    """Batches of an idempotent producer before this one may be lost. Nothing was written. When the producer
-    sends the batch again, the batch is accepted.
+    """Batches of an idempotent producer before this one may be lost, or on their way to the former leader.
+    Nothing was written. The producer has to send the batch again, after those before it.
     """
 
 

@@ -12,6 +12,7 @@ import pytest
 from korvet.cli.client import Cluster
 from korvet.cli.group_requests import committed_offsets
 from tests.api.batches import batch
+from tests.api.test_produce import LAST_BY_NAME, producer_id, put, request_of, stamped
 from tests.faults.brokers import (
     COORDINATOR_NOT_AVAILABLE,
     LEASE_MS,
@@ -36,6 +37,8 @@ from tests.support.servers import KorvetServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tests.api.asking import Client
 
 
 pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
@@ -100,6 +103,46 @@ def test_a_paused_broker_writes_nothing_when_it_comes_back(
         assert [read.record.value for read in stored] == expected
     with Cluster(brokers.node(1).bootstrap) as cluster:
         assert committed_offsets(cluster, group) == {}
+
+
+def test_a_batch_does_not_overtake_one_on_its_way_to_a_paused_leader(
+    start: Callable[[int], Brokers], connected: Connect
+) -> None:
+    """Neither of a producer that the log knows, nor of a new one, which may begin with any sequence."""
+    brokers = start(2)
+    create_topic(brokers.bootstrap, "paused", PARTITIONS)
+    partition = brokers.led_by("paused", 2)
+    clients = [connected(brokers.node(2)) for _ in range(2)]
+    known, new = (producer_id(client) for client in clients)
+
+    def put_from(client: Client, producer: int, *sequences: int) -> list[int]:
+        answers = [
+            put(client, "paused", stamped(producer, sequence), partition=partition) for sequence in sequences
+        ]
+        return [int(answer.error_code) for answer in answers]
+
+    assert put_from(clients[0], known, 0) == [0]
+    os.kill(brokers.node(2).process.pid, signal.SIGSTOP)
+    try:
+        # These requests wait in its receive buffers.
+        for client, producer, sequence in zip(clients, (known, new), (1, 0), strict=True):
+            waiting = request_of([("paused", partition, stamped(producer, sequence))])
+            client.send("Produce", LAST_BY_NAME, **waiting)
+        brokers.wait_for(1, timeout_s=LEASE_MS / 1000 + 5)
+        for producer, sequence in ((known, 1), (new, 0)):
+            first, second, third = (sequence + number for number in range(3))
+            for _ in range(2):
+                # The broker knows nothing of what was refused on other connections.
+                other = connected(brokers.node(1))
+                assert put_from(other, producer, second, third, second) == [NOT_LEADER] * 3
+            assert put_from(other, producer, first, second, third) == [0] * 3
+    finally:
+        os.kill(brokers.node(2).process.pid, signal.SIGCONT)
+    for client in clients:
+        (answer,) = client.receive("Produce", LAST_BY_NAME).responses[0].partition_responses
+        assert answer.error_code == NOT_LEADER
+    stored = read_all(brokers.bootstrap, "paused", partition)
+    assert [read.record.value for read in stored] == [b"%d" % number for number in (0, 1, 2, 3, 0, 1, 2)]
 
 
 @pytest.mark.long

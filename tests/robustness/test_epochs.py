@@ -53,6 +53,10 @@ def test_a_truncation_of_what_was_lost_or_deleted_is_not_needless() -> None:
     assert lost().truncated("c", 7).end((90, "new")).violations() == set()
     deleted = Story().sent("a", 5).polled("c", (5, "a"), **VALIDATES).admin("delete_records", offset=6)
     assert deleted.truncated("c", 6).end().violations() == set()
+    # A failover undoes a deletion that was not acknowledged.
+    undone = Story().sent("a", 5).polled("c", (5, "a"), **VALIDATES)
+    undone.admin("delete_records", "invoke", offset=6).admin("delete_records", "info", offset=6)
+    assert undone.truncated("c", 6).end((5, "a")).violations() == set()
 
 
 def test_a_truncation_may_be_that_of_a_marker_in_a_topic_that_may_lose_records() -> None:

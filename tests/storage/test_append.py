@@ -11,6 +11,7 @@ import pytest
 
 from korvet.offsets.packing import entry_id
 from korvet.records.kernel import encode_append_records
+from korvet.storage.brokers.claims import claim
 from korvet.storage.errors import (
     FencedEpoch,
     InvalidProducerEpoch,
@@ -84,6 +85,36 @@ def test_a_gap_after_a_cut_displaces_no_batch_that_may_come_again(bench: Bench) 
     again = [append(bench, log, stamp=(7, 0, number)) for number in range(2, 7)]
     assert [each.base_offset for each in again] == [each.base_offset for each in first[2:]]
     assert log.log_end == 7
+
+
+def test_a_gap_after_a_change_of_leader_is_kept_for_the_batches_before_it(bench: Bench) -> None:
+    """These may be on their way to the former leader, for a minute at most."""
+    log = bench.log(offset_assignment="dense")
+    for leader_epoch in (0, 1):
+        append(bench, log, stamp=(1, leader_epoch, 0))
+        bench.run(claim(bench.store.commands, log.topic, 0, leader_epoch))
+    for producer, epoch, known in ((1, 1, 1), (1, 2, 0), (2, 0, 0)):
+        with pytest.raises(SequenceGap):
+            append(bench, log, stamp=(producer, epoch, known + 1))
+        for sequence in (known, known + 1):
+            append(bench, log, stamp=(producer, epoch, sequence))
+        with pytest.raises(SequenceGap):
+            append(bench, log, stamp=(producer, epoch, known + 3))
+    append(bench, log, 7, (2, 0, 2))
+    with pytest.raises(OutOfOrderSequence):
+        append(bench, log, stamp=(2, 0, 3))
+    bench.client.hincrby(log.state.meta, "taken_over", -60_000)
+    with pytest.raises(OutOfOrderSequence):
+        append(bench, log, stamp=(1, 2, 3))
+
+
+def test_later_claims_of_a_leader_are_no_change_of_leader(bench: Bench) -> None:
+    log = bench.log()
+    for new_writer in (False, True, True):
+        bench.run(claim(bench.store.commands, log.topic, 0, 3, new_writer=new_writer))
+    append(bench, log, stamp=(1, 0, 0))
+    with pytest.raises(OutOfOrderSequence):
+        append(bench, log, stamp=(1, 0, 2))
 
 
 @pytest.mark.parametrize("sequence", [0, 1, 3, 9])

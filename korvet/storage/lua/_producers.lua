@@ -15,6 +15,8 @@ local OPEN_FORMAT, OPEN_BYTES = '>dd', 16
 local REMEMBERED_BATCHES = 5
 local EXPECTED = -1
 local SEQUENCE_NUMBERS = 2147483648
+-- How long a request to a partition's former leader may last: clients give up after 30 s (Java) or 60 s (librdkafka).
+local LONGEST_REQUEST_MS = 60000
 
 -- The producers of the batches of one append, in the order of the batches.  For each producer
 --   "<producer id> <producer epoch> <first sequence> <records>;"
@@ -58,6 +60,10 @@ local function out_of_order(why)
   return redis.error_reply('OUTOFORDERSEQUENCE ' .. why)
 end
 
+local function sequence_gap(first)
+  return redis.error_reply('SEQUENCEGAP batches before sequence ' .. first .. ' may come later or be lost')
+end
+
 local function sequence_after(sequence, count)
   return (sequence + count) % SEQUENCE_NUMBERS
 end
@@ -86,6 +92,17 @@ local function may_be_lost(log, stored)
   return base_offset < tonumber(cut_end)
 end
 
+-- Whether batches before a gap may be on their way to the partition's former leader, which refuses them: then their
+-- producer sends them to this one.
+local function may_be_under_way(log)
+  local taken_over_ms = tonumber(redis.call('HGET', log.meta, 'taken_over') or '')
+  if not taken_over_ms then
+    return false
+  end
+  local age_ms = log.now_ms - taken_over_ms
+  return age_ms >= 0 and age_ms < LONGEST_REQUEST_MS
+end
+
 -- Refuses a batch that does not follow the remembered ones, although batches between them may be lost.  A transaction
 -- lacks records then, and has to be aborted.  Another producer sends all its batches in flight again, in order: the
 -- first of them that comes again is expected then, and accepted.  `alone`: whether no other batch comes with it.
@@ -100,8 +117,6 @@ local function refuse_gap(log, producer, stored, epoch, first, transactional, al
     if base_offset == EXPECTED then
       expected = sequence_after(newest, 1)
       batches = string.sub(batches, 1, -BATCH_BYTES - 1)
-    elseif comes_before(first, newest) then
-      return out_of_order(first .. ' follows ' .. newest)
     end
   end
   if alone and (expected == nil or comes_before(first, expected)) then
@@ -109,11 +124,11 @@ local function refuse_gap(log, producer, stored, epoch, first, transactional, al
     batches = batches .. struct.pack(BATCH_FORMAT, before, before, EXPECTED)
     redis.call('HSET', log.meta, 'p:' .. producer, struct.pack(PRODUCER_FORMAT, epoch, log.now_ms) .. batches)
   end
-  return redis.error_reply('SEQUENCEGAP batches before sequence ' .. first .. ' may be lost')
+  return sequence_gap(first)
 end
 
 -- Checks a producer's next sequences, `first` to `last`.  Returns ACCEPTED and the batches that are remembered so far,
--- DUPLICATE, REFUSED, or GAP and the error reply if no batches may be lost (see may_be_lost).
+-- DUPLICATE, REFUSED, or GAP and the error reply if no batches between may come later or be lost.
 local function check_sequences(stored, epoch, first, last)
   if not stored then
     return first == 0 and ACCEPTED or GAP, ''
@@ -139,7 +154,8 @@ local function check_sequences(stored, epoch, first, last)
       return DUPLICATE, base_offset
     end
   end
-  return GAP, out_of_order(first .. ' follows ' .. newest)
+  local is_behind = newest_offset ~= EXPECTED and comes_before(first, newest)
+  return is_behind and REFUSED or GAP, out_of_order(first .. ' follows ' .. newest)
 end
 
 -- Appends a producer's next batches to the remembered ones, and keeps the newest.  The next batches have `total`
@@ -179,6 +195,9 @@ local function next_state(log, producer, stored, epoch, first, total, counts, ba
   end
   local verdict, result = check_sequences(stored, epoch, first, sequence_after(first, total - 1))
   if verdict == GAP then
+    if may_be_under_way(log) then
+      return REFUSED, sequence_gap(first)
+    end
     if may_be_lost(log, stored) then
       return REFUSED, refuse_gap(log, producer, stored, epoch, first, transactional, alone)
     end

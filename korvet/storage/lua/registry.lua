@@ -50,7 +50,8 @@ end
 
 -- Cuts of the log that are kept in the meta field `leaders`, each "<lowest writers' epoch of the leader after it>:<log
 -- end then>".  A cut is where writes may have been lost: the log got a leader in another history of the server's data.
--- A leader that follows another one in the same history continues the log without a cut.
+-- A leader that follows another one in the same history continues the log without a cut; the meta field `taken_over` is
+-- the time (ms) at which the last one did.
 local LEADERS_KEPT = 64
 
 -- Notes a cut.  Returns nil, or an error reply.
@@ -65,6 +66,7 @@ local function note_cut(meta, stream, leaders, lowest, bias)
   end
   kept[#kept + 1] = integer(lowest) .. ':' .. integer(current_end(log))
   redis.call('HSET', meta, 'leaders', table.concat(kept, ' ', math.max(1, #kept - LEADERS_KEPT + 1)))
+  redis.call('HDEL', meta, 'taken_over')
 end
 
 -- KEYS: meta, stream.
@@ -83,10 +85,14 @@ local function claim(keys, args)
   end
   local taken = args[4] == '1' and math.max(epoch + 1, lowest) or lowest
   local history = args[6]
-  if epoch < lowest and (found[4] ~= history or history == '') then
-    local fault = note_cut(keys[1], keys[2], found[3], lowest, bias)
-    if fault then
-      return fault
+  if epoch < lowest then
+    if found[4] ~= history or history == '' then
+      local fault = note_cut(keys[1], keys[2], found[3], lowest, bias)
+      if fault then
+        return fault
+      end
+    elseif found[2] == args[3] then
+      redis.call('HSET', keys[1], 'taken_over', integer(clock_ms()))
     end
   end
   if found[4] ~= history and (epoch < lowest or not found[4]) then

@@ -146,7 +146,9 @@ def _known_epochs(facts: Facts) -> tuple[dict[Partition, list[Known]], dict[Part
 
 
 def needless_truncations(facts: Facts) -> Iterator[Violation]:
-    """A consumer is told of a truncation, although the last record that it read is still in the log."""
+    """A consumer is told of a truncation, although the last record that it read is still in the log, and
+    nobody tried to delete it.
+    """
     for process, stream in facts.streams.items():
         last: dict[Partition, tuple[Record, int]] = {}
         for index, event in stream:
@@ -159,7 +161,7 @@ def needless_truncations(facts: Facts) -> Iterator[Violation]:
                     record, before = last.pop((topic, number))
                     # A marker after the record may be lost.
                     is_note = offset > record.offset and not facts.is_stable(topic)
-                    if _is_there(facts, record):
+                    if _is_there(facts, record) and not facts.may_be_deleted((topic, number), record.offset):
                         message = (
                             f"{process} was told of a truncation, but {short(record.value)} is still there"
                         )

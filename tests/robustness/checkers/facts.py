@@ -325,9 +325,13 @@ class Facts:
             if isolation == "read_uncommitted" or self.is_visible(value):
                 yield offset, value
 
+    def may_be_deleted(self, partition: Partition, offset: int) -> bool:
+        """Whether an administrator may have deleted a record at an offset, if only until a failover."""
+        return self.is_deleted(partition[0]) or offset < self._deleted.get(partition, -math.inf)
+
     def may_be_removed(self, partition: Partition, offset: int, sent: Sent | None) -> bool:
         """Whether an administrator or compaction may have removed a record at an offset."""
-        if self.is_deleted(partition[0]) or offset < self._deleted.get(partition, -math.inf):
+        if self.may_be_deleted(partition, offset):
             return True
         if sent is None or not self.topic(partition[0]).compacted:
             return False
