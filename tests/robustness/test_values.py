@@ -72,6 +72,12 @@ def test_the_acknowledged_copy_of_a_record_that_a_plain_producer_wrote_twice_may
     assert idempotent.violations() == {"moved offset"}
 
 
+def test_the_acknowledged_copy_of_a_record_that_a_plain_producer_wrote_twice_may_be_deleted() -> None:
+    story = Story().send("a").polled("c", (3, "a")).acked("a", 5).admin("delete_records", offset=6)
+    assert story.end().violations() == set()
+    assert "moved offset" in story.notes()
+
+
 def test_one_offset_has_one_value() -> None:
     story = Story().send("a").send("b").polled("c", (5, "a")).polled("d", (5, "b"))
     assert story.violations() == {"inconsistent offset"}

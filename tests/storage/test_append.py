@@ -73,10 +73,13 @@ def test_an_unknown_producer_may_begin_anywhere(bench: Bench, sequence: int) -> 
     assert not append(bench, bench.log(), 1, (1, 3, sequence)).duplicate
 
 
-def test_a_gap_after_a_cut_displaces_no_batch_that_may_come_again(bench: Bench) -> None:
+@pytest.mark.parametrize("claims", [0, 2], ids=["one leader", "another leader follows"])
+def test_a_gap_after_a_cut_displaces_no_batch_that_may_come_again(bench: Bench, claims: int) -> None:
     """The producer had five batches in flight, of which the failover lost the fourth."""
     log = bench.log(offset_assignment="dense")
     first = [append(bench, log, stamp=(7, 0, number)) for number in range(5)]
+    for leader_epoch in range(claims):
+        bench.run(claim(bench.store.commands, log.topic, 0, leader_epoch))
     bench.client.hset(log.state.meta, "leaders", f"1:{log.log_end}")
     for number in (6, 5):
         with pytest.raises(SequenceGap):
@@ -101,9 +104,15 @@ def test_a_gap_after_a_change_of_leader_is_kept_for_the_batches_before_it(bench:
         with pytest.raises(SequenceGap):
             append(bench, log, stamp=(producer, epoch, known + 3))
     append(bench, log, 7, (2, 0, 2))
-    with pytest.raises(OutOfOrderSequence):
-        append(bench, log, stamp=(2, 0, 3))
-    bench.client.hincrby(log.state.meta, "taken_over", -60_000)
+    for overlapping in (3, 8):
+        with pytest.raises(OutOfOrderSequence):
+            append(bench, log, stamp=(2, 0, overlapping))
+    # An unknown producer may be one whose state has expired.
+    bench.client.hincrby(log.state.meta, "taken_over", -10_000)
+    append(bench, log, stamp=(3, 0, 1))
+    with pytest.raises(SequenceGap):
+        append(bench, log, stamp=(1, 2, 3))
+    bench.client.hincrby(log.state.meta, "taken_over", -50_000)
     with pytest.raises(OutOfOrderSequence):
         append(bench, log, stamp=(1, 2, 3))
 
@@ -115,6 +124,17 @@ def test_later_claims_of_a_leader_are_no_change_of_leader(bench: Bench) -> None:
     append(bench, log, stamp=(1, 0, 0))
     with pytest.raises(OutOfOrderSequence):
         append(bench, log, stamp=(1, 0, 2))
+
+
+def test_a_gap_after_a_cut_is_no_overlap(bench: Bench) -> None:
+    """A batch that begins within the newest one would be appended in part a second time."""
+    log = bench.log(offset_assignment="dense")
+    append(bench, log, 3, (7, 0, 0))
+    bench.client.hset(log.state.meta, "leaders", f"1:{log.log_end}")
+    for sequence, error in ((5, SequenceGap), (2, OutOfOrderSequence), (0, OutOfOrderSequence)):
+        with pytest.raises(error):
+            append(bench, log, stamp=(7, 0, sequence))
+    append(bench, log, stamp=(7, 0, 5))
 
 
 @pytest.mark.parametrize("sequence", [0, 1, 3, 9])

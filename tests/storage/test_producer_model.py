@@ -192,6 +192,13 @@ class ProducerMachine(RuleBasedStateMachine):
         (log_end,) = struct.unpack_from(">d", self.bench.client.hget(meta, "log") or bytes(8))
         self.cuts.append(f"{len(self.cuts) + 1}:{log_end:.0f}")
         self.bench.client.hset(meta, "leaders", " ".join(self.cuts))
+        self.bench.client.hdel(meta, "taken_over")
+
+    @rule()
+    def change_leader(self) -> None:
+        """Another leader follows, without a loss."""
+        seconds, _ = self.bench.client.time()
+        self.bench.client.hset(self.keys[2], "taken_over", 1000 * seconds)
 
     @invariant()
     def each_record_is_there_once_and_in_order(self) -> None:

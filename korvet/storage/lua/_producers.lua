@@ -16,7 +16,8 @@ local REMEMBERED_BATCHES = 5
 local EXPECTED = -1
 local SEQUENCE_NUMBERS = 2147483648
 -- How long a request to a partition's former leader may last: clients give up after 30 s (Java) or 60 s (librdkafka).
-local LONGEST_REQUEST_MS = 60000
+-- A producer that the log does not know may also be one whose state has expired: it has to wait less.
+local LONGEST_REQUEST_MS, LONGEST_FIRST_REQUEST_MS = 60000, 10000
 
 -- The producers of the batches of one append, in the order of the batches.  For each producer
 --   "<producer id> <producer epoch> <first sequence> <records>;"
@@ -94,13 +95,13 @@ end
 
 -- Whether batches before a gap may be on their way to the partition's former leader, which refuses them: then their
 -- producer sends them to this one.
-local function may_be_under_way(log)
+local function may_be_under_way(log, stored)
   local taken_over_ms = tonumber(redis.call('HGET', log.meta, 'taken_over') or '')
   if not taken_over_ms then
     return false
   end
   local age_ms = log.now_ms - taken_over_ms
-  return age_ms >= 0 and age_ms < LONGEST_REQUEST_MS
+  return age_ms >= 0 and age_ms < (stored and LONGEST_REQUEST_MS or LONGEST_FIRST_REQUEST_MS)
 end
 
 -- Refuses a batch that does not follow the remembered ones, although batches between them may be lost.  A transaction
@@ -125,6 +126,17 @@ local function refuse_gap(log, producer, stored, epoch, first, transactional, al
     redis.call('HSET', log.meta, 'p:' .. producer, struct.pack(PRODUCER_FORMAT, epoch, log.now_ms) .. batches)
   end
   return sequence_gap(first)
+end
+
+-- Whether a batch begins before the end of the newest remembered one.
+local function is_behind(stored, first)
+  for at = #stored - BATCH_BYTES + 1, PRODUCER_BYTES + 1, -BATCH_BYTES do
+    local _, newest, base_offset = struct.unpack(BATCH_FORMAT, stored, at)
+    if base_offset ~= EXPECTED then
+      return not comes_before(newest, first)
+    end
+  end
+  return false
 end
 
 -- Checks a producer's next sequences, `first` to `last`.  Returns ACCEPTED and the batches that are remembered so far,
@@ -154,8 +166,7 @@ local function check_sequences(stored, epoch, first, last)
       return DUPLICATE, base_offset
     end
   end
-  local is_behind = newest_offset ~= EXPECTED and comes_before(first, newest)
-  return is_behind and REFUSED or GAP, out_of_order(first .. ' follows ' .. newest)
+  return is_behind(stored, first) and REFUSED or GAP, out_of_order(first .. ' follows ' .. newest)
 end
 
 -- Appends a producer's next batches to the remembered ones, and keeps the newest.  The next batches have `total`
@@ -195,10 +206,11 @@ local function next_state(log, producer, stored, epoch, first, total, counts, ba
   end
   local verdict, result = check_sequences(stored, epoch, first, sequence_after(first, total - 1))
   if verdict == GAP then
-    if may_be_under_way(log) then
+    local is_lost = may_be_lost(log, stored)
+    if not (stored and is_lost) and may_be_under_way(log, stored) then
       return REFUSED, sequence_gap(first)
     end
-    if may_be_lost(log, stored) then
+    if is_lost then
       return REFUSED, refuse_gap(log, producer, stored, epoch, first, transactional, alone)
     end
     verdict = stored and REFUSED or ACCEPTED

@@ -120,7 +120,8 @@ end
 -- within 2^52 of 1970.
 -- Returns {base offset, previous log end, log start, append ms, lead ms, duplicate, index incomplete, last stable
 -- offset}.  Index incomplete is 1 if korvet_fold is due.  The last stable offset is that of the log with these records.
--- Errors: THROTTLED <ms>, FENCED, OUTOFORDERSEQUENCE, INVALIDPRODUCEREPOCH, INVALIDTXNSTATE, EXHAUSTED, WRONGTYPE, OOM.
+-- Errors: THROTTLED <ms>, FENCED, OUTOFORDERSEQUENCE, SEQUENCEGAP, UNKNOWNPRODUCER, INVALIDPRODUCEREPOCH,
+-- INVALIDTXNSTATE, EXHAUSTED, WRONGTYPE, OOM.
 local function append_records(keys, args)
   return append(AS_ENTRIES, keys, args)
 end
