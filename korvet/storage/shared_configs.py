@@ -69,8 +69,9 @@ class SharedConfigs:
         self.group_configs = group_configs
         self.live = live
         self.features = Features()
-        # The counter of changes in Redis when it was read last, even if it is damaged.
-        self._version: bytes | None = None
+        # The history of Redis's data and the counter of changes when they were read last, even if the counter
+        # is damaged. A failover that loses changes lets the counter repeat, in another history.
+        self._known: tuple[str, bytes] | None = None
         self._loading = asyncio.Lock()
 
     async def keep_up(self, *, guards: bool) -> None:
@@ -99,8 +100,9 @@ class SharedConfigs:
         """
         async with self._loading:
             keys = self._commands.keyspace
+            history = self._commands.links(keys.cluster).server.write.history
             version = await self._stored_version()
-            if version == self._version:
+            if (history, version) == self._known:
                 return
             users = await self._read(keys.users, parse_user)
             bindings = await self._read(keys.acls, parse_acl)
@@ -120,7 +122,7 @@ class SharedConfigs:
             if self.authorizer is not None:
                 self.authorizer.replace(bindings)
             # A change during the reads has a later version, and is read again.
-            self._version = version
+            self._known = history, version
 
     async def _stored_version(self) -> bytes:
         """The counter of changes in Redis. Raises StorageError and KeyspaceLost."""
@@ -180,11 +182,13 @@ class SharedConfigs:
 
     async def change_group_configs(self, group_id: str, configs: Mapping[str, str]) -> None:
         """Replace all configs of a group."""
+        await self.refresh()
         before = self.group_configs.of(group_id)
         await self._replace(self._commands.keyspace.group_configs, group_id, before, configs)
 
     async def change_broker_configs(self, broker: str, configs: Mapping[str, str]) -> None:
         """Replace all dynamic configs of this broker, or of all brokers if `broker` is empty (KIP-226)."""
+        await self.refresh()
         before = self.live.of_broker if broker else self.live.of_cluster
         await self._replace(self._commands.keyspace.broker_configs, broker, before, configs)
 

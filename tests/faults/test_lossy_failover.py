@@ -292,3 +292,35 @@ def test_a_batch_after_a_gap_is_accepted_when_it_comes_again(pair: Pair) -> None
     values = [read.record.value for read in read_all(pair.broker.bootstrap, TOPIC)]
     assert values == [b"0", b"1", b"4", b"5", b"6"]
     client.raw.socket.close()
+
+
+def test_shared_configs_after_a_failover_that_lost_some(pair: Pair) -> None:
+    """Changes are counted in Redis: the first one after the failover has the number of the lost one."""
+    client = connect(pair.broker)
+
+    def limit(user: str) -> int:
+        entity = [{"entity_type": "user", "entity_name": user}]
+        entry = {"entity": entity, "ops": [{"key": "producer_byte_rate", "value": 1000.0, "remove": False}]}
+        return int(client("AlterClientQuotas", 1, entries=[entry], validate_only=False).entries[0].error_code)
+
+    def set_retention() -> int:
+        config = {"name": "log.retention.ms", "config_operation": 0, "value": "86400000"}
+        resource = {"resource_type": 4, "resource_name": "", "configs": [config]}
+        answer = client("IncrementalAlterConfigs", 1, resources=[resource], validate_only=False)
+        return int(answer.responses[0].error_code)
+
+    def limited() -> set[str]:
+        users = [{"entity_type": "user", "match_type": 2, "match": None}]
+        answer = client("DescribeClientQuotas", 1, components=users, strict=False)
+        return {each.entity[0].entity_name for each in answer.entries}
+
+    with client.raw:
+        assert limit("kept") == NONE
+        pair.fall_behind()
+        assert set_retention() == NONE
+        pair.fail_over()
+        until(lambda: limit("new") == NONE, WAIT_S, "the new primary has the change")
+        assert limited() == {"kept", "new"}
+        assert set_retention() == NONE
+    stored = pair.replica.client.hgetall(Keyspace().broker_configs)
+    assert list(stored.values()) == ["86400000"]
