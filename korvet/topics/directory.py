@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from uuid import UUID, uuid5
 
 import msgspec
@@ -42,7 +42,7 @@ from korvet.topics.levels import default_level
 from korvet.topics.names import CollidingNames, check_topic_name
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
     from korvet.config.live import LiveConfig
     from korvet.config.settings import Config
@@ -65,6 +65,10 @@ TOO_MANY: Final = "Excessively large number of partitions per request."
 # Limits the wait for other brokers to learn of a new topic. A broker that is late learns of it with the first
 # request for it.
 _SPREAD_S: Final = 1.0
+# Limits the attempts at a change of a topic that other brokers keep changing.
+_MOST_CONFLICTS: Final = 20
+
+T = TypeVar("T")
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -326,24 +330,26 @@ class TopicDirectory:
 
     async def add_partitions(self, name: str, count: int, *, validate_only: bool = False) -> Topic:
         """Raise a topic's number of partitions to `count`. Raises TopicError and StorageError."""
-        await self._catch_up()
-        topic = self._changeable(name)
-        if count <= topic.partitions:
-            raise InvalidPartitions(
-                f"The topic {name} has {topic.partitions} partition(s); {count} would not be an increase."
-            )
-        if count - topic.partitions > MAX_PARTITIONS:
-            raise TooManyPartitions(TOO_MANY)
-        if validate_only:
-            return topic
-        async with self._lock:
+
+        async def extend() -> Topic:
+            topic = self._changeable(name)
+            if count <= topic.partitions:
+                raise InvalidPartitions(
+                    f"The topic {name} has {topic.partitions} partition(s); {count} would not be an increase."
+                )
+            if count - topic.partitions > MAX_PARTITIONS:
+                raise TooManyPartitions(TOO_MANY)
+            if validate_only:
+                return topic
             try:
-                topic = await self._catalogue.add_partitions(name, count)
-            except TopicGone:
-                raise UnknownTopic(f"there is no topic {name}") from None
+                return await self._catalogue.add_partitions(name, count)
             except ValueError as error:
                 raise InvalidPartitions(str(error)) from error
-        await self._spread()
+
+        await self._catch_up()
+        topic = await self._change(name, extend)
+        if not validate_only:
+            await self._spread()
         return topic
 
     async def alter_configs(self, name: str, alteration: Alteration, *, validate_only: bool = False) -> None:
@@ -354,13 +360,7 @@ class TopicDirectory:
         """
         check_topic_name(name)
         await self._catch_up()
-        async with self._lock:
-            try:
-                await self._alter(name, alteration, validate_only)
-            except CatalogueConflict:
-                # Another process changed the topic; its change must not be lost.
-                await self._catalogue.load()
-                await self._alter(name, alteration, validate_only)
+        await self._change(name, lambda: self._alter(name, alteration, validate_only))
 
     async def _alter(self, name: str, alteration: Alteration, validate_only: bool) -> None:
         topic = self.get(name)
@@ -379,10 +379,22 @@ class TopicDirectory:
         check_fixed(topic, altered)
         if validate_only or altered == topic.configs:
             return
-        try:
-            await self._catalogue.set_configs(name, altered)
-        except TopicGone:
-            raise UnknownTopic(f"The topic '{name}' does not exist.") from None
+        await self._catalogue.set_configs(name, altered)
+
+    async def _change(self, name: str, change: Callable[[], Awaitable[T]]) -> T:
+        """Check and make a change of a topic; again if another broker has changed the topic meanwhile, so
+        that neither change is lost. Raises as `change`, and UnknownTopic.
+        """
+        async with self._lock:
+            try:
+                for _ in range(_MOST_CONFLICTS):
+                    try:
+                        return await change()
+                    except CatalogueConflict:
+                        await self._catalogue.load()
+                return await change()
+            except TopicGone:
+                raise UnknownTopic(f"The topic '{name}' does not exist.") from None
 
     async def look_again(self, name: str | None, topic_id: UUID | None) -> Topic | None:
         """The topic with that name or id, which another broker may have created a moment ago. Raises
@@ -405,13 +417,13 @@ class TopicDirectory:
 
     async def delete(self, name: str) -> None:
         """Delete a topic, its records and its committed offsets. Raises TopicError and StorageError."""
+
+        async def mark() -> Topic:
+            self._changeable(name)
+            return await self._catalogue.mark_deleting(name)
+
         await self._catch_up()
-        self._changeable(name)
-        async with self._lock:
-            try:
-                topic = await self._catalogue.mark_deleting(name)
-            except TopicGone:
-                raise UnknownTopic(f"there is no topic {name}") from None
+        topic = await self._change(name, mark)
         await self._catalogue.finish_delete(topic, self._forget_everywhere)
 
     async def finish_deletes(self) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import re
 import signal
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -45,6 +48,8 @@ from tests.support.servers import KorvetServer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+
+UNKNOWN_TOPIC = 3
 
 pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
 
@@ -205,6 +210,43 @@ def test_topics_are_changed_at_any_broker(pair: Brokers) -> None:
         create_topic(pair.node(2).bootstrap, topic, 3)
         assert pair.leaders(topic, 1).keys() == {0, 1, 2}
         assert read_all(pair.bootstrap, topic) == []
+
+
+def test_changes_of_one_topic_at_both_brokers_do_not_disturb_each_other(
+    pair: Brokers, connected: Connect
+) -> None:
+    name, made = "changed-everywhere", connected(pair.node(1))
+    altering, ended = connected(pair.node(2)), threading.Event()
+
+    def alter_without_end() -> set[int]:
+        found = set()
+        for value in itertools.count(2_000_000):
+            if ended.is_set():
+                return found
+            config = {"name": "retention.ms", "config_operation": 0, "value": str(value)}
+            resource = {"resource_type": 2, "resource_name": name, "configs": [config]}
+            answer = altering("IncrementalAlterConfigs", 1, resources=[resource], validate_only=False)
+            found.add(int(answer.responses[0].error_code))
+        raise AssertionError
+
+    with ThreadPoolExecutor() as pool:
+        altered = pool.submit(alter_without_end)
+        try:
+            for _ in range(10):
+                create_topic(pair.bootstrap, name, 1)
+                extended = made(
+                    "CreatePartitions",
+                    3,
+                    topics=[{"name": name, "count": 2, "assignments": None}],
+                    timeout=10_000,
+                    validate_only=False,
+                )
+                assert extended.results[0].error_code == 0
+                deleted = made("DeleteTopics", 6, topics=[{"name": name, "topic_id": None}], timeout=10_000)
+                assert deleted.responses[0].error_code == 0
+        finally:
+            ended.set()
+    assert altered.result() <= {0, UNKNOWN_TOPIC}
 
 
 def test_a_node_id_in_use_is_refused(pair: Brokers) -> None:
