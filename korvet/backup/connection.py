@@ -28,17 +28,20 @@ class Connection:
 
     def __init__(self, address: RedisAddress) -> None:
         self.address = address
+        self._open()
+
+    def _open(self) -> None:
         try:
-            self._socket = _connect(address)
+            self._socket = _connect(self.address)
         except OSError as error:
             raise self._failed(f"cannot be reached: {error}") from error
         self._input = io.BufferedReader(socket.SocketIO(self._socket, "rb"), _PIECE_BYTES)
         try:
-            if address.password is not None:
-                user = (address.username,) if address.username else ()
-                self.call("AUTH", *user, address.password)
-            if address.database:
-                self.call("SELECT", address.database)
+            if self.address.password is not None:
+                user = (self.address.username,) if self.address.username else ()
+                self.call("AUTH", *user, self.address.password)
+            if self.address.database:
+                self.call("SELECT", self.address.database)
         except ServerError as error:
             self.close()
             raise self._failed(f"refuses the connection: {error}") from error
@@ -83,10 +86,23 @@ class Connection:
 
     def begin_snapshot(self) -> tuple[str, int]:
         """Ask for a snapshot of everything. Returns the ID of the server's history and the replication offset
-        to which the snapshot extends. Redis commands REPLCONF, PSYNC.
+        to which the snapshot extends. Redis commands INFO, REPLCONF, PSYNC.
 
-        The snapshot begins after this call, so it holds every write that was answered before.
+        The snapshot holds every write that was answered before this call. The call may last until the end of
+        another snapshot.
         """
+        before = self.info("replication")
+        history, offset = self._request_snapshot()
+        # With `repl-diskless-sync no`, a server may send the snapshot that it writes for another client.
+        # It counts all writes while it has such a client, so a lower offset shows that some are missing.
+        while history == before["master_replid"] and offset < int(before["master_repl_offset"]):
+            self._head()
+            self.close()
+            self._open()
+            history, offset = self._request_snapshot()
+        return history, offset
+
+    def _request_snapshot(self) -> tuple[str, int]:
         try:
             self.call("REPLCONF", "capa", "eof")
             # The server then sends no commands after the snapshot, and keeps none for us.
@@ -104,17 +120,25 @@ class Connection:
     def snapshot(self) -> Iterator[bytes]:
         """Yields the snapshot, an RDB file, in pieces; raises BackupError if it ends before its end."""
         try:
+            head = self._head()
+            if head.startswith(b"$EOF:"):
+                yield from self._until_mark(head[5:].strip())
+            else:
+                yield from self._counted(int(head[1:]))
+        except (OSError, ValueError) as error:
+            raise self._failed(f"has not sent the whole snapshot: {error}") from error
+
+    def _head(self) -> bytes:
+        """The line before a snapshot. If the snapshot goes to a disk, the line comes when it is complete."""
+        try:
             head = self._input.readline()
             while head == b"\n":
                 head = self._input.readline()
-            if head.startswith(b"$EOF:"):
-                yield from self._until_mark(head[5:].strip())
-            elif head.startswith(b"$"):
-                yield from self._counted(int(head[1:]))
-            else:
-                raise self._failed(f"gives no snapshot: {head[:200].decode(errors='replace').strip()!r}")
-        except (OSError, ValueError) as error:
-            raise self._failed(f"has not sent the whole snapshot: {error}") from error
+        except OSError as error:
+            raise self._failed(f"gives no snapshot: {error}") from error
+        if not head.startswith(b"$"):
+            raise self._failed(f"gives no snapshot: {head[:200].decode(errors='replace').strip()!r}")
+        return head
 
     def _counted(self, left: int) -> Iterator[bytes]:
         while left:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from korvet.backup import loading
+from korvet.backup.connection import Connection
 from korvet.backup.manifest import SNAPSHOT
 from korvet.embedded import EmbeddedServer, EmbeddedServerError
+from korvet.storage.link.address import parse_url
 from tests.backup.contents import (
     CLUSTER,
     RESTORING,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
     Start = Callable[..., Server]
 
+KINDS = ("valkey", "redis")
 ENTRIES = 20_000
 DEADLINE_S = 60.0
 
@@ -100,6 +103,23 @@ def test_two_backups_do_not_mix(source: Server, tmp_path: Path) -> None:
         return True
 
     kill_when(second, "backup", target, "--redis", source.url)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_backup_holds_what_was_answered_while_an_earlier_backup_runs(
+    start: Start, tmp_path: Path, kind: str
+) -> None:
+    """A server that writes snapshots to its disk sends one to all clients that ask meanwhile."""
+    source = start("--repl-diskless-sync", "no", "--rdb-key-save-delay", "100000", kind=kind)
+    fill(source.client)
+    with Connection(parse_url(source.url)[0]) as earlier:
+        earlier.begin_snapshot()
+        source.client.set("answered", "x")
+        source.client.config_set("rdb-key-save-delay", 0)
+        assert source.client.info("persistence")["rdb_bgsave_in_progress"]
+        success("backup", tmp_path / "backup", "--redis", source.url)
+        assert b"answered" not in b"".join(earlier.snapshot())
+    assert b"answered" in (tmp_path / "backup" / SNAPSHOT).read_bytes()
 
 
 MOMENTS: dict[str, Callable[[Path], object]] = {
