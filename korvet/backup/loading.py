@@ -22,13 +22,18 @@ _LIBRARY_EXISTS: Final = "already exists"
 Command = tuple[bytes, ...]
 
 
+class LastReplyLostError(BackupError):
+    """The connection broke during the last step of a restore, which may have succeeded."""
+
+
 def load(
     parts: list[Path], keyspaces: list[Found], manifest: Manifest, target: Connection, report: Report
 ) -> None:
     """Send the commands of an append-only file to an empty server.
 
     A mark in each keyspace makes brokers refuse it until the end, and makes a repetition possible. The hash
-    with the cluster id comes last, in one transaction with the removal of the mark. Raises BackupError.
+    with the cluster id comes last, in one transaction with the removal of the mark. Raises BackupError;
+    LastReplyLostError if it is unknown whether that transaction was executed.
     """
     repeated = check_target(keyspaces, manifest, target)
     _set_marks(keyspaces, manifest, target)
@@ -65,6 +70,13 @@ def check_target(keyspaces: list[Found], manifest: Manifest, target: Connection)
         raise BackupError(f"another restore into the server at {target.address} is running")
     held = databases(target)
     marks = {_mark(each, target) for each in keyspaces} - {None}
+    if not marks and is_restored(manifest, target):
+        raise BackupError(
+            f"the server at {target.address} holds the keyspace {manifest.keyspace!r} of this backup "
+            "already, because it has been restored or the backup was made there: `korvet doctor` shows its "
+            "state. To restore once more, use another server: this one may hold what was acknowledged since "
+            "the backup"
+        )
     if not marks and held:
         raise BackupError(
             f"the server at {target.address} holds {sum(held.values())} keys, and a backup is restored into "
@@ -76,6 +88,16 @@ def check_target(keyspaces: list[Found], manifest: Manifest, target: Connection)
             "restore, or delete everything there (FLUSHALL)"
         )
     return bool(marks)
+
+
+def is_restored(manifest: Manifest, target: Connection) -> bool:
+    """Whether a server holds the keyspace of a backup, and no restore of it is unfinished."""
+    keyspace = described_by(manifest).keyspace
+    target.call("SELECT", manifest.database)
+    if target.call("EXISTS", keyspace.restoring):
+        return False
+    cluster_id: bytes | None = target.call("HGET", keyspace.cluster, "id")
+    return cluster_id is not None and cluster_id.decode(errors="replace") == manifest.cluster_id
 
 
 def _connected(target: Connection) -> Any:
@@ -122,7 +144,10 @@ def _finish(keyspaces: Iterable[Found], withheld: list[tuple[int, Command]], tar
         commands += [("SELECT", database), command]
     for each in keyspaces:
         commands += [("SELECT", each.database), ("DEL", each.keyspace.restoring)]
-    *queued, done = target.pipeline([("MULTI",), *commands, ("EXEC",)])
+    try:
+        *queued, done = target.pipeline([("MULTI",), *commands, ("EXEC",)])
+    except BackupError as error:
+        raise LastReplyLostError(str(error)) from error
     for reply in (*queued, *(done if isinstance(done, list) else (done,))):
         if isinstance(reply, ServerError):
             raise _refused(target, "its last step", reply)

@@ -11,13 +11,14 @@ from pathlib import Path
 from korvet.backup import files, restores
 from korvet.backup.errors import BackupError
 from korvet.backup.files import Report
-from korvet.backup.loading import check_target, load
+from korvet.backup.loading import LastReplyLostError, check_target, is_restored, load
 from korvet.backup.manifest import Manifest, read
 from korvet.backup.numbers import described_by
 from korvet.backup.primary import primary
 from korvet.backup.staging import stage
 from korvet.embedded import append_only, find_server, folder
 from korvet.embedded.writer import note_writer
+from korvet.storage.errors import StoreError
 from korvet.storage.versions import format_problem
 
 
@@ -69,7 +70,8 @@ def restore_server(backup: Path, url: str, scratch: Path | None, report: Report)
     """Restore a backup into a server that holds no keys, or an unfinished restore of the same backup.
 
     Call it on the main thread. Raises BackupError, StoreError and EmbeddedServerError. After a failure the
-    server may hold a part of the data; brokers refuse it until the restore is repeated.
+    server may hold a part of the data; brokers refuse it until the restore is repeated. If the connection
+    breaks during the last step and the server stays away, the restore may be complete: the message says so.
     """
     manifest = _read(backup)
     with _scratch(scratch) as name:
@@ -79,9 +81,26 @@ def restore_server(backup: Path, url: str, scratch: Path | None, report: Report)
             check_target([described_by(manifest)], manifest, target)
         keyspaces = stage(backup, manifest, Path(name), report, earlier=restores.note(backup))
         # Servers close connections that are idle for as long as that takes (timeout).
-        with primary(url) as target:
-            load(append_only.parts(Path(name)), keyspaces, manifest, target, report)
+        try:
+            with primary(url) as target:
+                load(append_only.parts(Path(name)), keyspaces, manifest, target, report)
+        except LastReplyLostError as lost:
+            _confirm(manifest, url, lost)
     return manifest
+
+
+def _confirm(manifest: Manifest, url: str, lost: LastReplyLostError) -> None:
+    """Look whether the last step of a restore has succeeded. Raises BackupError unless it has."""
+    try:
+        with primary(url) as target:
+            restored = is_restored(manifest, target)
+    except (BackupError, StoreError) as error:
+        raise BackupError(
+            f"{lost}. The restore may be complete: look with `korvet doctor` when the server answers again. "
+            f"Now: {error}"
+        ) from error
+    if not restored:
+        raise BackupError(f"{lost}. The restore is not finished: run it again") from lost
 
 
 def _check_database(manifest: Manifest, database: int, what: str) -> None:

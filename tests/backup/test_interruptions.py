@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import time
@@ -29,7 +30,7 @@ from tests.embedded.folders import running
 from tests.support.polling import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from tests.storage.conftest import Server
@@ -208,6 +209,70 @@ def test_keyspaces_become_usable_together(
     success("restore", tmp_path / "backup", "--redis", target.url)
     assert target.client.exists(CLUSTER, "{other}:cluster") == 2
     assert not target.client.exists(RESTORING, "{other}:restoring")
+
+
+def at_last_step(monkeypatch: pytest.MonkeyPatch, broken: int, then: Callable[[], object] = bool) -> None:
+    """Shut the connection of a restore down for its last step. `then` is called when the step has failed."""
+    pipeline = Connection.pipeline
+
+    def break_last(connection: Connection, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        if commands[-1] != ("EXEC",):
+            return pipeline(connection, commands)
+        connection._socket.shutdown(broken)
+        try:
+            return pipeline(connection, commands)
+        finally:
+            then()
+
+    monkeypatch.setattr(Connection, "pipeline", break_last)
+
+
+def test_a_restore_whose_last_reply_is_lost_is_complete(
+    start: Start, source: Server, backup: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = start()
+    at_last_step(monkeypatch, socket.SHUT_RD)
+    success("restore", backup, "--redis", target.url)
+    assert without_numbers(contents(target.client)) == without_numbers(contents(source.client))
+    assert not target.client.exists(RESTORING)
+
+
+def test_a_restore_whose_last_step_is_lost_is_repeated(
+    start: Start, backup: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = start()
+    at_last_step(monkeypatch, socket.SHUT_RDWR)
+    assert "The restore is not finished: run it again" in failure("restore", backup, "--redis", target.url)
+    assert target.client.exists(RESTORING)
+    assert not target.client.exists(CLUSTER)
+    monkeypatch.undo()
+    success("restore", backup, "--redis", target.url)
+    assert target.client.hget(CLUSTER, "id") == b"the-id"
+
+
+def test_a_server_that_is_away_after_the_last_step_may_have_everything(
+    start: Start, backup: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = start()
+    at_last_step(monkeypatch, socket.SHUT_RD, target.stop)
+    message = failure("restore", backup, "--redis", target.url)
+    assert "The restore may be complete" in message
+    assert "`korvet doctor`" in message
+    assert "cannot be reached" in message
+    assert "run it again" not in message
+
+
+def test_a_complete_restore_is_not_repeated(start: Start, source: Server, backup: Path) -> None:
+    """An empty server is not suggested: it would lose everything that was acknowledged since."""
+    target = start()
+    success("restore", backup, "--redis", target.url)
+    for server in (target, source):
+        before = contents(server.client)
+        message = failure("restore", backup, "--redis", server.url)
+        assert "holds the keyspace 'korvet' of this backup already" in message
+        assert "`korvet doctor`" in message
+        assert "FLUSHALL" not in message
+        assert contents(server.client) == before
 
 
 def test_a_terminated_command_leaves_nothing(source: Server, start: Start, tmp_path: Path) -> None:
