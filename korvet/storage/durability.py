@@ -26,6 +26,7 @@ _UNFLUSHED_S: Final = 30
 _GRACE_S: Final = 0.1
 _ALWAYS: Final = "always"
 _EVERYSEC: Final = "everysec"
+_NO: Final = "no"
 _NOTHING: Final = "nothing is lost"
 _UNKNOWN: Final = "unknown: the Redis user may not run CONFIG GET"
 _ALLOW_CONFIG: Final = "give the user the ACL rule +config|get"
@@ -146,10 +147,11 @@ def refusing_topics(server: ServerFacts, levels: Mapping[Level, int]) -> str:
     """Which topics refuse records with acks=all now, and why; empty if none does."""
     in_sync, topics = server.replication.in_sync, sum(levels.values())
     short = _count(levels, lambda level: level.replicas > in_sync)
-    flushed = 0 if server.append_only else _count(levels, lambda level: level.fsync)
+    lacking = _lacking_for_fsync(server)
+    flushed = _count(levels, lambda level: level.fsync) if lacking else 0
     reasons = (
         (short, f"they need more replicas than {in_sync} (min.insync.replicas)"),
-        (flushed, "they need an append-only file (acks.all.fsync)"),
+        (flushed, f"they need {lacking} (acks.all.fsync)"),
     )
     return "; ".join(f"{count} of {topics} topics refuse records: {why}" for count, why in reasons if count)
 
@@ -178,7 +180,7 @@ def _restart(server: ServerFacts, setup: Setup) -> Outlook:
         # With "no", the server writes the file before it replies, too: only the system has not flushed it.
         return Outlook(failure, Loss.NOTHING, f"{_NOTHING}: it writes its append-only file before it replies")
     lost = f"up to {_EVERYSEC_S} s of writes are lost if a flush was in progress (appendfsync everysec)"
-    return _unless_kept(failure, lost, _flush_always(setup), setup, _flushed)
+    return _unless_kept(failure, lost, _flush_always(server, setup), setup, _flushed(server))
 
 
 def _without_file(server: ServerFacts, failure: Failure) -> Outlook:
@@ -199,10 +201,10 @@ def _power(server: ServerFacts, setup: Setup, restart: Outlook) -> Outlook:
     failure = Failure.POWER
     if not server.append_only or server.append_only_fails or server.appendfsync is None:
         return msgspec.structs.replace(restart, failure=failure, is_fault=False)
-    advice = _flush_always(setup)
+    advice = _flush_always(server, setup)
     if server.no_appendfsync_on_rewrite:
         always = "" if server.appendfsync == _ALWAYS else "appendfsync always and "
-        advice = f"set {always}no-appendfsync-on-rewrite no, or acks.all.fsync"
+        advice = f"set {always}no-appendfsync-on-rewrite no{_or_fsync(server)}"
     if server.appendfsync == _EVERYSEC:
         lost = f"up to {_EVERYSEC_S} s of writes are lost (appendfsync everysec)"
         if server.no_appendfsync_on_rewrite:
@@ -215,7 +217,7 @@ def _power(server: ServerFacts, setup: Setup, restart: Outlook) -> Outlook:
     else:
         text = f"{_NOTHING}: each write is flushed before the reply, if the disk keeps what it has confirmed"
         return Outlook(failure, Loss.NOTHING, text)
-    return _unless_kept(failure, lost, advice, setup, _flushed)
+    return _unless_kept(failure, lost, advice, setup, _flushed(server))
 
 
 def _disk_full(server: ServerFacts, setup: Setup) -> Outlook:
@@ -227,7 +229,7 @@ def _disk_full(server: ServerFacts, setup: Setup) -> Outlook:
         return Outlook(failure, Loss.NOTHING, text)
     if server.append_only and server.appendfsync is not None:
         lost = "the last writes are lost if the server exits before the disk has room; then it refuses writes"
-        return _unless_kept(failure, lost, _flush_always(setup), setup, _flushed)
+        return _unless_kept(failure, lost, _flush_always(server, setup), setup, _flushed(server))
     if server.append_only or server.save is None:
         return Outlook(failure, Loss.UNKNOWN, _UNKNOWN, _ALLOW_CONFIG)
     if not server.save:
@@ -318,9 +320,23 @@ def _split(server: ServerFacts, setup: Setup) -> Outlook:
     return _unless_kept(Failure.SPLIT, lost, advice, setup, _on_all_replicas(server))
 
 
-def _flush_always(setup: Setup) -> str:
+def _lacking_for_fsync(server: ServerFacts) -> str:
+    """What the server lacks to confirm that records are on its disk; empty if it lacks nothing we know of."""
+    if not server.append_only:
+        return "an append-only file"
+    if server.appendfsync == _NO:
+        # The server never reports that its file is on disk: WAITAOF waits in vain.
+        return "appendfsync always or everysec"
+    return "" if server.has_waitaof else "Redis 7.2, or Valkey"
+
+
+def _or_fsync(server: ServerFacts) -> str:
+    return "" if _lacking_for_fsync(server) else ", or acks.all.fsync"
+
+
+def _flush_always(server: ServerFacts, setup: Setup) -> str:
     setting = "embedded.appendfsync" if setup.embedded else "appendfsync"
-    return f"set {setting} always, or acks.all.fsync"
+    return f"set {setting} always{_or_fsync(server)}"
 
 
 def _more_copies(server: ServerFacts) -> str:
@@ -333,8 +349,10 @@ def _on_all_replicas(server: ServerFacts) -> Callable[[Level], bool]:
     return lambda level: level.replicas >= len(server.replication.standing)
 
 
-def _flushed(level: Level) -> bool:
-    return level.fsync
+def _flushed(server: ServerFacts) -> Callable[[Level], bool]:
+    """The server's disk has what was acknowledged."""
+    lacking = _lacking_for_fsync(server)
+    return lambda level: level.fsync and not lacking
 
 
 def _unless_kept(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -28,6 +29,8 @@ _CONFIGS: Final = (
     "cluster-replica-validity-factor",
     "repl-ping-replica-period",
 )
+# The version of Redis. All versions of Valkey have it.
+_FIRST_WITH_WAITAOF: Final = (7, 2)
 
 
 class ServerFacts(msgspec.Struct, frozen=True):
@@ -53,6 +56,8 @@ class ServerFacts(msgspec.Struct, frozen=True):
     node_timeout_s: float | None
     replica_validity_s: float | None
     """How long a replica may have been cut off and still take over in a cluster; infinite without limit."""
+    has_waitaof: bool
+    """Whether the server can wait for flushes of append-only files; true if its version is unknown."""
     version: str = ""
     """The server's kind and version, `Valkey 9.1.2`."""
 
@@ -106,8 +111,14 @@ def facts_of(reply: bytes, configs: Mapping[str, str]) -> ServerFacts:
         cluster=cluster,
         node_timeout_s=timeout_s,
         replica_validity_s=validity_s,
+        has_waitaof=valkey is not None or _has_waitaof(info.get("redis_version", "")),
         version=f"Valkey {valkey}" if valkey else f"Redis {info.get('redis_version', '')}",
     )
+
+
+def _has_waitaof(redis_version: str) -> bool:
+    found = re.match(r"(\d+)\.(\d+)", redis_version)
+    return found is None or (int(found[1]), int(found[2])) >= _FIRST_WITH_WAITAOF
 
 
 def _whole(configs: Mapping[str, str], name: str) -> int | None:

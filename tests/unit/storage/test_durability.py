@@ -251,6 +251,54 @@ def test_topics_that_refuse_records() -> None:
     assert refusing_topics(but(SAFE, append_only=False), levels) == f"{short}; {flushed}"
 
 
+CANNOT_CONFIRM: list[tuple[dict[str, Any], str]] = [
+    ({"append_only": False}, "an append-only file"),
+    ({"appendfsync": "no"}, "appendfsync always or everysec"),
+    ({"has_waitaof": False}, "Redis 7.2, or Valkey"),
+]
+
+
+@pytest.mark.parametrize(("changes", "needed"), CANNOT_CONFIRM)
+def test_topics_that_ask_for_a_flush_of_a_server_that_cannot_confirm_it(
+    changes: dict[str, Any], needed: str
+) -> None:
+    facts = but(SAFE, **changes)
+    assert refusing_topics(facts, {ALONE: 1, FLUSHED: 1}) == (
+        f"1 of 2 topics refuse records: they need {needed} (acks.all.fsync)"
+    )
+    assert not refusing_topics(facts, {ALONE: 1})
+    assert not refusing_topics(but(SAFE, appendfsync=None), {FLUSHED: 1}), "unknown"
+
+
+@pytest.mark.parametrize(
+    "changes", [{"appendfsync": "no"}, {"appendfsync": "everysec", "has_waitaof": False}]
+)
+@pytest.mark.parametrize("on_rewrite", [False, True])
+def test_a_flush_is_no_advice_for_a_server_that_cannot_confirm_it(
+    changes: dict[str, Any], on_rewrite: bool
+) -> None:
+    facts = but(SAFE, no_appendfsync_on_rewrite=on_rewrite, **changes)
+    for failure in (Failure.POWER, Failure.DISK_FULL):
+        found = outlook(failure, facts, setup(FLUSHED))
+        assert found.loss is SOME
+        assert found.advice.startswith("set appendfsync always")
+        assert "acks.all.fsync" not in found.advice
+
+
+@pytest.mark.parametrize(
+    ("info", "has_waitaof"),
+    [
+        (b"redis_version:7.0.15\r\n", False),
+        (b"redis_version:7.2.0\r\n", True),
+        (b"redis_version:10.0.0\r\n", True),
+        (b"redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.2\r\n", True),
+        (b"", True),
+    ],
+)
+def test_which_servers_can_confirm_flushes(info: bytes, has_waitaof: bool) -> None:
+    assert facts_of(info, {}).has_waitaof is has_waitaof
+
+
 def test_a_server_that_refuses_all_writes() -> None:
     of, needs_one = setup(ALONE), but(SAFE, min_replicas_to_write=1, min_replicas_max_lag_s=10)
     refused = "the server refuses all writes: it has 0 of 1 replicas (min-replicas-to-write)"
