@@ -86,12 +86,15 @@ def outlooks(server: ServerFacts, setup: Setup) -> tuple[Outlook, ...]:
     """What each kind of failure of one server can lose. Failures that need a replica are left out if there is
     none.
     """
+    if setup.embedded:
+        # It has had its append-only file since its first start.
+        server = msgspec.structs.replace(server, append_only_begins=False)
     restart = _restart(server, setup)
     found = [
         _broker(restart, setup),
         restart,
         _power(server, setup, restart),
-        _disk_full(server, setup),
+        _disk_full(server, setup, restart),
         _memory_full(server, restart),
     ]
     if server.replication.standing:
@@ -167,6 +170,15 @@ def _broker(restart: Outlook, setup: Setup) -> Outlook:
 
 def _restart(server: ServerFacts, setup: Setup) -> Outlook:
     failure = Failure.REDIS
+    if server.append_only_begins:
+        text = (
+            "everything is lost if appendonly was set to yes just now, because the first append-only file is "
+            "not complete"
+        )
+        advice = "wait until its rewrite has ended"
+        if server.rewrite_fails:
+            advice += "; the last one failed, see the server's log"
+        return Outlook(failure, Loss.EVERYTHING, text, advice, is_fault=server.rewrite_fails)
     if server.append_only and server.append_only_fails:
         text = (
             "everything since the last write to the append-only file is lost, because the last write failed"
@@ -199,7 +211,8 @@ def _without_file(server: ServerFacts, failure: Failure) -> Outlook:
 
 def _power(server: ServerFacts, setup: Setup, restart: Outlook) -> Outlook:
     failure = Failure.POWER
-    if not server.append_only or server.append_only_fails or server.appendfsync is None:
+    no_file = not server.append_only or server.append_only_begins or server.append_only_fails
+    if no_file or server.appendfsync is None:
         return msgspec.structs.replace(restart, failure=failure, is_fault=False)
     advice = _flush_always(server, setup)
     if server.no_appendfsync_on_rewrite:
@@ -220,10 +233,12 @@ def _power(server: ServerFacts, setup: Setup, restart: Outlook) -> Outlook:
     return _unless_kept(failure, lost, advice, setup, _flushed(server))
 
 
-def _disk_full(server: ServerFacts, setup: Setup) -> Outlook:
+def _disk_full(server: ServerFacts, setup: Setup, restart: Outlook) -> Outlook:
     failure = Failure.DISK_FULL
     if setup.embedded:
         return Outlook(failure, Loss.NOTHING, f"{_NOTHING}: writes are refused before (disk.reserve.bytes)")
+    if server.append_only_begins:
+        return Outlook(failure, restart.loss, f"if the server exits, {restart.text}", restart.advice)
     if server.append_only and server.appendfsync == _ALWAYS:
         text = f"{_NOTHING}: the server exits, and can start again when the disk has room"
         return Outlook(failure, Loss.NOTHING, text)

@@ -92,11 +92,27 @@ def test_settings_of_the_server_change_what_can_be_lost(new_server: Callable[...
     server = new_server()
     assert findings(server)["if the machine of Redis loses power"][0] == "warning"
     server.client.config_set("appendonly", "yes")
+    until(lambda: server.client.info("persistence")["aof_base_size"], WAIT_S, "the file is complete")
     for flush, state in (("everysec", "warning"), ("always", "ok"), ("no", "warning")):
         server.client.config_set("appendfsync", flush)
         assert findings(server)["if the machine of Redis loses power"][0] == state, flush
     server.client.config_set("appendfsync", "always")
     assert all(found[0] != "fault" for found in findings(server).values())
+
+
+def test_the_first_append_only_file_of_a_running_server(new_server: Callable[..., Server]) -> None:
+    restart = "if the Redis process dies and restarts"
+    options = "--appendfsync", "always", "--rdb-key-save-delay", "20000"
+    assert findings(new_server("--appendonly", "yes", *options))[restart][0] == "ok"
+    server = new_server(*options)
+    server.client.mset({f"key{number}": "" for number in range(100)})
+    server.client.config_set("appendonly", "yes")
+    assert findings(server)[restart] == (
+        "warning",
+        "everything is lost if appendonly was set to yes just now, because the first append-only file is not "
+        "complete; wait until its rewrite has ended",
+    )
+    until(lambda: findings(server)[restart][0] == "ok", WAIT_S, "the file is complete")
 
 
 def test_the_doctor_finds_a_server_that_refuses_all_writes(new_server: Callable[..., Server]) -> None:

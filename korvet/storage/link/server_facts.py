@@ -37,8 +37,16 @@ class ServerFacts(msgspec.Struct, frozen=True):
     """A server's facts. A config is None if the user may not read configs."""
 
     append_only: bool
+    append_only_begins: bool
+    """Whether the append-only file may be the first one, and incomplete: a restart then loads nothing.
+
+    This is the case after appendonly was set to yes, until a rewrite has ended. A new server that started
+    with appendonly looks the same during its first rewrite.
+    """
     append_only_fails: bool
     """Whether the last write to the append-only file failed."""
+    rewrite_fails: bool
+    """Whether the last rewrite of the append-only file failed."""
     appendfsync: str | None
     no_appendfsync_on_rewrite: bool
     save: str | None
@@ -93,9 +101,14 @@ def facts_of(reply: bytes, configs: Mapping[str, str]) -> ServerFacts:
     if timeout_s is not None and factor is not None:
         validity_s = timeout_s * factor + ping_s if factor else math.inf
     needed, max_lag_s = (_whole(configs, f"min-replicas-{name}") for name in ("to-write", "max-lag"))
+    append_only = info.get("aof_enabled") == "1"
+    rewrites = "1" in (info.get("aof_rewrite_in_progress"), info.get("aof_rewrite_scheduled"))
     return ServerFacts(
-        append_only=info.get("aof_enabled") == "1",
+        append_only=append_only,
+        # A first rewrite that fails is scheduled again.
+        append_only_begins=append_only and rewrites and info.get("aof_base_size") == "0",
         append_only_fails=info.get("aof_last_write_status", "ok") != "ok",
+        rewrite_fails=info.get("aof_last_bgrewrite_status", "ok") != "ok",
         appendfsync=configs.get("appendfsync"),
         no_appendfsync_on_rewrite=configs.get("no-appendfsync-on-rewrite") == "yes",
         save=configs.get("save"),

@@ -121,6 +121,38 @@ def test_a_rewrite_may_prevent_flushes(appendfsync: str, advice: str) -> None:
     assert outlook(Failure.POWER, facts, setup(FLUSHED)).loss is NOTHING
 
 
+@pytest.mark.parametrize("changes", [{}, {"appendfsync": "everysec"}, {"appendfsync": None}])
+def test_a_server_whose_first_append_only_file_is_incomplete(changes: dict[str, Any]) -> None:
+    facts, of = but(SAFE, append_only_begins=True, **changes), setup(FLUSHED)
+    for failure in (Failure.REDIS, Failure.POWER, Failure.DISK_FULL):
+        found = outlook(failure, facts, of)
+        assert found.loss is EVERYTHING
+        assert "the first append-only file is not complete" in found.text
+        assert found.advice == "wait until its rewrite has ended"
+        assert not found.is_fault
+    found = outlook(Failure.REDIS, but(facts, rewrite_fails=True), of)
+    assert (found.loss, found.is_fault) == (EVERYTHING, True)
+    assert outlook(Failure.REDIS, but(SAFE, rewrite_fails=True), of).loss is NOTHING
+
+
+def test_the_append_only_file_of_an_embedded_server_is_complete_from_the_start() -> None:
+    facts = but(SAFE, append_only_begins=True)
+    assert outlook(Failure.REDIS, facts, setup(ALONE, embedded=True)).loss is NOTHING
+
+
+@pytest.mark.parametrize(
+    ("base", "running", "scheduled", "begins"),
+    [(0, 1, 0, True), (0, 0, 1, True), (0, 0, 0, False), (89, 1, 0, False), (89, 0, 1, False)],
+)
+def test_when_the_first_append_only_file_is_incomplete(
+    base: int, running: int, scheduled: int, begins: bool
+) -> None:
+    rewrite = f"aof_rewrite_in_progress:{running}\r\naof_rewrite_scheduled:{scheduled}\r\n"
+    info = f"aof_enabled:1\r\n{rewrite}aof_base_size:{base}\r\n"
+    assert facts_of(info.encode(), {}).append_only_begins is begins
+    assert not facts_of(rewrite.encode(), {}).append_only_begins, "there is no append-only file"
+
+
 def test_a_server_without_files_is_unfit() -> None:
     facts = but(PAIR, append_only=False)
     found = outlook(Failure.REDIS, facts, setup(TWO))
