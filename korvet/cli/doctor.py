@@ -214,7 +214,7 @@ def check_server(client: "redis.Redis") -> Iterator[Finding]:
 
 def addresses_of(first: RedisAddress, servers: Collection[NodeAddress]) -> list[RedisAddress]:
     """Returns the addresses of the servers that `find_servers` found, with the credentials of `first`."""
-    return [first] if len(servers) == 1 else [_at(first, place) for place in servers]
+    return [first if place == (first.host, first.port) else _at(first, place) for place in servers]
 
 
 def check_durability(addresses: Sequence[RedisAddress], setup: Setup) -> Iterator[Finding]:

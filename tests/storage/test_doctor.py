@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from korvet.cli.doctor import check_entries, check_shared
+import pytest
+
+from korvet.cli.doctor import addresses_of, check_entries, check_shared
+from korvet.storage.link.address import parse_url
 
 if TYPE_CHECKING:
     from tests.storage.conftest import Server
@@ -42,3 +45,24 @@ def test_entries_beyond_the_last_offset(server: Server, prefix: str) -> None:
     assert (found.subject, found.state) == (stream, "fault")
     what = "are beyond the last offset, so no record can follow"
     assert found.text == f"2 of 3 entries {what}, the first is {ids[1]}"
+
+
+@pytest.mark.parametrize(
+    ("url", "found", "addresses"),
+    [
+        ("redis://one:1", [("one", 1)], ["one:1"]),
+        ("unix:///run/redis.sock", [("localhost", 6379)], ["/run/redis.sock"]),
+        # The primary of a cluster with one shard, whose replica has the URL's address.
+        ("redis://user:secret@replica:1", [("primary", 1)], ["primary:1"]),
+        ("unix:///run/replica.sock", [("primary", 1)], ["primary:1"]),
+        ("redis://down:1,one:1", [("one", 1)], ["one:1"]),
+        ("redis://user:secret@two:1", [("one", 1), ("two", 1)], ["one:1", "two:1"]),
+    ],
+)
+def test_the_addresses_of_the_servers_that_hold_the_data(
+    url: str, found: list[tuple[str, int]], addresses: list[str]
+) -> None:
+    first = parse_url(url)[0]
+    servers = addresses_of(first, found)
+    assert [str(each) for each in servers] == addresses
+    assert {(each.username, each.password) for each in servers} == {(first.username, first.password)}
