@@ -275,8 +275,13 @@ def _ready(
 
 
 def _setup(parts: Parts, redis_url: str) -> Setup:
-    embedded = parts.disk is not None
-    return setup_of(parts.topics.listed(), parts.store.resources.level, redis_url, embedded=embedded)
+    return setup_of(
+        parts.topics.listed(),
+        parts.store.resources.level,
+        redis_url,
+        embedded=parts.disk is not None,
+        reserve_bytes=parts.config.disk_reserve_bytes,
+    )
 
 
 def _services(parts: Parts) -> Services:

@@ -242,6 +242,7 @@ async def _facts(address: RedisAddress) -> "ServerFacts | StorageError":
 def _setup(servers: "Sequence[redis.Redis]", keyspace: str, url: str, *, embedded: bool) -> Setup:
     """The levels of the topics whose fields in the catalogue are readable. For topics without configs of
     their own, the dynamic settings of all brokers count, else the settings of this environment.
+    disk.reserve.bytes is that of this environment.
     """
     keys = _keys(keyspace)
     hashes: dict[bytes, dict[bytes, bytes]] = {}
@@ -255,7 +256,8 @@ def _setup(servers: "Sequence[redis.Redis]", keyspace: str, url: str, *, embedde
     configs, _ = read_fields(hashes.get(keys.broker_configs, {}).items(), parse_broker_config)
     live.take({name: value for broker, name, value in configs if not broker}, {})
     topics, _ = read_fields(hashes.get(keys.topics, {}).items(), parse_topic)
-    return setup_of(topics, default_level(live.now), url, embedded=embedded)
+    reserve_bytes = live.now.disk_reserve_bytes
+    return setup_of(topics, default_level(live.now), url, embedded=embedded, reserve_bytes=reserve_bytes)
 
 
 def _shared(keyspace: str) -> str:

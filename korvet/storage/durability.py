@@ -78,6 +78,8 @@ class Setup(msgspec.Struct, frozen=True):
     """The number of topics of each level, with internal topics."""
     embedded: bool = False
     """Whether `korvet serve` runs the server."""
+    reserve: bool = False
+    """Whether `korvet serve` makes it refuse writes before its disk is full (disk.reserve.bytes)."""
     sentinel: bool = False
     """Whether Sentinel promotes replicas."""
 
@@ -140,7 +142,7 @@ def refused_writes(server: ServerFacts, setup: Setup) -> str:
     count = sum(replica.is_online and replica.lag_s <= lag_s for replica in server.replication.replicas)
     if count >= needed:
         return ""
-    if setup.embedded:
+    if setup.reserve:
         # korvet sets min-replicas-to-write on its own server to stop writes.
         return "the server refuses all writes: its disk is full"
     return f"the server refuses all writes: it has {count} of {needed} replicas (min-replicas-to-write)"
@@ -235,7 +237,7 @@ def _power(server: ServerFacts, setup: Setup, restart: Outlook) -> Outlook:
 
 def _disk_full(server: ServerFacts, setup: Setup, restart: Outlook) -> Outlook:
     failure = Failure.DISK_FULL
-    if setup.embedded:
+    if setup.reserve:
         return Outlook(failure, Loss.NOTHING, f"{_NOTHING}: writes are refused before (disk.reserve.bytes)")
     if server.append_only_begins:
         return Outlook(failure, restart.loss, f"if the server exits, {restart.text}", restart.advice)

@@ -21,7 +21,12 @@ def default_level(config: Config) -> Level:
     return Level(config.min_insync_replicas - 1, config.acks_all_fsync)
 
 
-def setup_of(topics: Iterable[Topic], default: Level, url: str, *, embedded: bool) -> Setup:
-    """What topics and the URL of Redis contribute to the outlooks; `default`: see default_level."""
+def setup_of(
+    topics: Iterable[Topic], default: Level, url: str, *, embedded: bool, reserve_bytes: int
+) -> Setup:
+    """What topics, the URL of Redis and disk.reserve.bytes contribute to the outlooks; `default`: see
+    default_level.
+    """
     levels = Counter(level_of(topic, default) for topic in topics)
-    return Setup(levels, embedded=embedded, sentinel="+sentinel:" in url)
+    reserve = embedded and reserve_bytes > 0
+    return Setup(levels, embedded=embedded, reserve=reserve, sentinel="+sentinel:" in url)

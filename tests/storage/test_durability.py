@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from korvet.cli.app import korvet as korvet_command
 from korvet.cli.doctor import check_durability
+from korvet.embedded import EmbeddedServer
 from korvet.storage.durability import Setup
 from korvet.storage.keys import Keyspace
 from korvet.storage.link.address import parse_url
@@ -23,6 +24,7 @@ from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     import pytest
 
@@ -142,6 +144,23 @@ def test_a_user_who_may_not_read_configs(new_server: Callable[..., Server]) -> N
 def test_a_server_that_does_not_answer() -> None:
     (found,) = check_durability(parse_url("redis://127.0.0.1:1"), Setup({}))
     assert (found.subject, found.state) == ("durability, 127.0.0.1:1", "warning")
+
+
+def test_the_doctor_knows_whether_an_embedded_server_has_a_reserve(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path)
+    server.start()
+    try:
+        for reserve_bytes, expected in (
+            ("1", "nothing is lost: writes are refused before (disk.reserve.bytes)"),
+            ("0", "nothing is lost: the server exits, and can start again when the disk has room"),
+        ):
+            done = CliRunner(env={"KORVET_DISK_RESERVE_BYTES": reserve_bytes}).invoke(
+                korvet_command, ["doctor", "--data-dir", str(tmp_path), "--json"]
+            )
+            found = {each["subject"]: each["text"] for each in json.loads(done.stdout)}
+            assert found["if the disk of Redis is full"] == expected
+    finally:
+        server.stop()
 
 
 def test_the_log_has_a_line_for_each_failure_that_loses_something(

@@ -208,6 +208,20 @@ def test_an_embedded_server_exits_with_its_broker() -> None:
     assert advice == "set embedded.appendfsync always, or acks.all.fsync"
 
 
+def test_a_full_disk_loses_nothing_if_writes_are_refused_before() -> None:
+    facts = but(SAFE, appendfsync="everysec")
+    reserve = outlook(Failure.DISK_FULL, facts, setup(ALONE, embedded=True, reserve=True))
+    assert (reserve.loss, reserve.text) == (
+        NOTHING,
+        "nothing is lost: writes are refused before (disk.reserve.bytes)",
+    )
+    found = outlook(Failure.DISK_FULL, facts, setup(ALONE, embedded=True))
+    assert found.loss is SOME
+    assert found.advice == "set embedded.appendfsync always, or acks.all.fsync"
+    exits = outlook(Failure.DISK_FULL, SAFE, setup(ALONE, embedded=True))
+    assert "the server exits" in exits.text
+
+
 @pytest.mark.parametrize("facts", [PAIR, CLUSTER])
 @pytest.mark.parametrize("failure", [Failure.PRIMARY, Failure.SPLIT])
 def test_a_lost_primary(facts: ServerFacts, failure: Failure) -> None:
@@ -340,7 +354,8 @@ def test_a_server_that_refuses_all_writes() -> None:
     assert not refused_writes(with_replicas(needs_one, LATE), of)
     assert not refused_writes(SAFE, of)
     assert not refused_writes(but(SAFE, min_replicas_to_write=None, min_replicas_max_lag_s=None), of)
-    assert "its disk is full" in refused_writes(needs_one, setup(embedded=True))
+    assert refused_writes(needs_one, setup(embedded=True)) == refused
+    assert "its disk is full" in refused_writes(needs_one, setup(embedded=True, reserve=True))
 
 
 def test_servers_with_the_same_outlook_are_named_once() -> None:
