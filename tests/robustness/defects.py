@@ -19,7 +19,7 @@ from korvet.groups.membership import Membership
 from korvet.groups.messages import CommitReply, JoinReply
 from korvet.groups.offset_table import OffsetTable
 from korvet.storage.keys import OFFSETS_TOPIC
-from korvet.storage.link import library
+from korvet.storage.link import functions
 from korvet.storage.log import committed, guarded, script
 from korvet.storage.log.partition_log import PartitionLog
 from korvet.storage.log.release import Release
@@ -109,7 +109,7 @@ def _change_lua(name: str, old: str, new: str) -> None:
         assert text.count(old) == 1, f"{name}.lua has changed"
         return text.replace(old, new)
 
-    read = _replace(library, "_file", changed)
+    read = _replace(functions, "_file", changed)
 
 
 @shown_by("race", kinds={"nonmonotonic send"})
@@ -256,7 +256,7 @@ def keep_an_old_epoch() -> None:
 @shown_by(kinds={"untold truncation", "two values for a consumer", "unread by group"}, plan=LOSSY_FAILOVER)
 def forget_where_an_epoch_ended() -> None:
     """A new leader does not note where the log of its predecessor ended."""
-    _change_lua("registry", "epoch < lowest and (found[4] ~= history or history == '')", "false")
+    _change_lua("registry", "if found[4] ~= history or history == '' then", "if false then")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +15,19 @@ from tests.robustness.small_run import small_run
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def test_the_defects_fit_the_sources() -> None:
+    """Planting them in a process of its own, all at once, raises nothing."""
+    plant_all = "\n".join(
+        (
+            "from korvet.storage.link.functions import library_source",
+            "from tests.robustness.defects import DEFECTS",
+            "for defect in DEFECTS.values(): defect.plant()",
+            "library_source()",
+        )
+    )
+    subprocess.run((sys.executable, "-c", plant_all), check=True)
 
 
 def test_a_small_run_has_no_violation(tmp_path: Path) -> None:
