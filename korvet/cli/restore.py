@@ -36,8 +36,8 @@ def restore(
     backup. Consumers that have read beyond the backup learn that the log was truncated.
 
     If the command fails or is killed, the target is without data, or brokers refuse it; run the command
-    again before you start brokers. If the last step had succeeded, the command reports that, and changes
-    nothing.
+    again before you start brokers. If the earlier run had completed the restore, the command reports that
+    and changes nothing.
 
     \b
     korvet restore /backups/monday --data-dir ./korvet-data

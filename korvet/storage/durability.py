@@ -79,7 +79,7 @@ class Setup(msgspec.Struct, frozen=True):
     embedded: bool = False
     """Whether `korvet serve` runs the server."""
     reserve: bool = False
-    """Whether `korvet serve` makes it refuse writes before its disk is full (disk.reserve.bytes)."""
+    """Whether `korvet serve` makes the server refuse writes before its disk is full (disk.reserve.bytes)."""
     sentinel: bool = False
     """Whether Sentinel promotes replicas."""
 
@@ -89,7 +89,7 @@ def outlooks(server: ServerFacts, setup: Setup) -> tuple[Outlook, ...]:
     none.
     """
     if setup.embedded:
-        # It has had its append-only file since its first start.
+        # An embedded server has its append-only file from its first start.
         server = msgspec.structs.replace(server, append_only_begins=False)
     restart = _restart(server, setup)
     found = [
@@ -367,7 +367,7 @@ def _on_all_replicas(server: ServerFacts) -> Callable[[Level], bool]:
 
 
 def _flushed(server: ServerFacts) -> Callable[[Level], bool]:
-    """The server's disk has what was acknowledged."""
+    """Returns whether records of a level are on the server's disk when they are acknowledged."""
     lacking = _lacking_for_fsync(server)
     return lambda level: level.fsync and not lacking
 

@@ -108,7 +108,7 @@ def test_a_paused_broker_writes_nothing_when_it_comes_back(
 def test_a_batch_does_not_overtake_one_on_its_way_to_a_paused_leader(
     start: Callable[[int], Brokers], connected: Connect
 ) -> None:
-    """Neither of a producer that the log knows, nor of a new one, which may begin with any sequence."""
+    """This holds for a producer that the log knows, and for a new one, which may begin with any sequence."""
     brokers = start(2)
     create_topic(brokers.bootstrap, "paused", PARTITIONS)
     partition = brokers.led_by("paused", 2)

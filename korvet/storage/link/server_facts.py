@@ -29,7 +29,7 @@ _CONFIGS: Final = (
     "cluster-replica-validity-factor",
     "repl-ping-replica-period",
 )
-# The version of Redis. All versions of Valkey have it.
+# The first version of Redis with the command WAITAOF. All versions of Valkey have the command.
 _FIRST_WITH_WAITAOF: Final = (7, 2)
 
 

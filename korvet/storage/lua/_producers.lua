@@ -16,7 +16,7 @@ local REMEMBERED_BATCHES = 5
 local EXPECTED = -1
 local SEQUENCE_NUMBERS = 2147483648
 -- How long a request to a partition's former leader may last: clients give up after 30 s (Java) or 60 s (librdkafka).
--- A producer that the log does not know may also be one whose state has expired: it has to wait less.
+-- A producer that the log does not know may be one whose state has expired, so the wait for its batches is shorter.
 local LONGEST_REQUEST_MS, LONGEST_FIRST_REQUEST_MS = 60000, 10000
 
 -- The producers of the batches of one append, in the order of the batches.  For each producer
@@ -206,6 +206,7 @@ local function next_state(log, producer, stored, epoch, first, total, counts, ba
   end
   local verdict, result = check_sequences(stored, epoch, first, sequence_after(first, total - 1))
   if verdict == GAP then
+    -- A producer that the log does not know is new more often than it has lost its state.
     local is_lost = may_be_lost(log, stored)
     if not (stored and is_lost) and may_be_under_way(log, stored) then
       return REFUSED, sequence_gap(first)

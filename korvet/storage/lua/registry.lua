@@ -50,8 +50,8 @@ end
 
 -- Cuts of the log that are kept in the meta field `leaders`, each "<lowest writers' epoch of the leader after it>:<log
 -- end then>".  A cut is where writes may have been lost: the log got a leader in another history of the server's data.
--- A leader that follows another one in the same history continues the log without a cut; the meta field `taken_over` is
--- the time (ms) at which the last one did.
+-- A leader that follows another one in the same history continues the log without a cut.  The meta field `taken_over`
+-- is the time (ms) of the last claim by such a leader; a cut removes the field.
 local LEADERS_KEPT = 64
 
 -- Notes a cut.  Returns nil, or an error reply.

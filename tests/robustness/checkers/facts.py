@@ -326,7 +326,7 @@ class Facts:
                 yield offset, value
 
     def may_be_deleted(self, partition: Partition, offset: int) -> bool:
-        """Whether an administrator may have deleted a record at an offset, if only until a failover."""
+        """Whether an administrator may have deleted a record at an offset. A failover may undo a deletion."""
         return self.is_deleted(partition[0]) or offset < self._deleted.get(partition, -math.inf)
 
     def may_be_removed(self, partition: Partition, offset: int, sent: Sent | None) -> bool:
