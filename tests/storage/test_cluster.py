@@ -16,6 +16,7 @@ from korvet.storage.compaction.compactor import CompactionRules, Compactor, Pace
 from korvet.storage.errors import OffsetOutOfRange, SlotUnavailable
 from korvet.storage.keys import Keyspace
 from korvet.storage.link import slot_links
+from korvet.storage.link.cluster import Cluster
 from korvet.storage.log.values import Appended, ReceivedBatch
 from korvet.storage.redis_groups.projection import GroupCommit, Projection
 from korvet.storage.store import Store
@@ -250,6 +251,25 @@ def test_a_slot_moves_under_load(bench: Bench) -> None:
     for producer in bench.run(loaded(bench, logs, move)):
         assert producer.failures() == []
         assert bench.run(values_of(producer.log)) == producer.appended()
+
+
+def test_a_redirection_of_a_primary_begins_no_history(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = bench.logs("t", 1)[0]
+    moved: list[object] = []
+    bench.store.router.on_moved = moved.append
+
+    async def old_map(cluster: Cluster) -> None:
+        """The map comes from a node that has not heard of the move."""
+
+    async def work() -> None:
+        await produced(log, b"first")
+        monkeypatch.setattr(Cluster, "refresh", old_map)
+        await asyncio.to_thread(bench.cluster.move, log.stream, bench.cluster.other_than_owner(log.stream))
+        await produced(log, b"last")
+        assert await values_of(log) == [b"first", b"last"]
+        assert moved == []
+
+    bench.run(work())
 
 
 def redirections(cluster: RedisCluster, kind: str) -> int:

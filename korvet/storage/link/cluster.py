@@ -139,7 +139,8 @@ class Cluster:
             # The map came from a node that has not heard of the move yet.
             server = self.server_at(redirected_to(fault, refused_by.address.host))
             await connected_soon(server)
-            lossy = await _lossy([(refused_by, server)])
+            # A primary that redirects to another one gave the slot away, with all writes.
+            lossy = not await refused_by.still_leads() and await _lossy([(refused_by, server)])
             if self._owners[slot] is refused_by:
                 if lossy:
                     self._report_moved({slot})

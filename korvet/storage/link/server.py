@@ -223,6 +223,15 @@ class Server:
         self._note_history(now)
         return not may_lack(former._history, end_of(former._history, then), now)
 
+    async def still_leads(self) -> bool:
+        """Whether this server certainly is the primary of the history that the broker has seen last."""
+        try:
+            async with asyncio.timeout(_FORMER_TIMEOUT_S):
+                now = await self._ask_replication()
+        except (StorageError, TimeoutError):
+            return False
+        return not now.is_replica and now.history == self._history
+
     async def _ask_replication(self) -> Replication:
         return parse_replication(await self.write.call_packed(_INFO))
 
