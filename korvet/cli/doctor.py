@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -202,7 +203,7 @@ def _cluster(client: "redis.Redis", primaries: int) -> Finding:
 def check_server(client: "redis.Redis") -> Iterator[Finding]:
     """Check a server's version, role and function library."""
     info = client.info()
-    yield _version(info)
+    yield check_version(info)
     if info["role"] != "master":
         primary = f"{info.get('master_host')}:{info.get('master_port')}"
         text = f"replica of {primary}, which may lack acknowledged records; brokers use the primary: name it"
@@ -292,13 +293,13 @@ async def _verdict(address: RedisAddress) -> Verdict:
         return Verdict(Use.UNKNOWN, str(error))
 
 
-def _version(info: Any) -> Finding:
+def check_version(info: Mapping[str, Any]) -> Finding:
+    """Check the version in the reply to INFO. Versions that begin with no number pass."""
     kind = "Valkey" if "valkey_version" in info else "Redis"
-    version = tuple(int(part) for part in str(info.get("valkey_version", info["redis_version"])).split("."))
-    fit = version >= OLDEST_VERSION
-    text = f"{kind} {version_text(version)}" + (
-        "" if fit else f"; {version_text(OLDEST_VERSION)} or newer is needed"
-    )
+    version = str(info.get("valkey_version", info["redis_version"]))
+    found = re.match(r"(\d+)\.(\d+)", version)
+    fit = found is None or (int(found[1]), int(found[2])) >= OLDEST_VERSION[:2]
+    text = f"{kind} {version}" + ("" if fit else f"; {version_text(OLDEST_VERSION)} or newer is needed")
     return Finding("version", OK if fit else FAULT, text)
 
 
