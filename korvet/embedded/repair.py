@@ -73,7 +73,11 @@ class Repair:
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         target = self.data_dir / f"{append_only.FOLDER}.backup-{stamp}"
         try:
-            shutil.copytree(self._files, target)
+            target.mkdir(mode=0o700)
+        except OSError as error:
+            raise EmbeddedServerError(f"the backup {target} cannot be created: {error}") from error
+        try:
+            shutil.copytree(self._files, target, dirs_exist_ok=True)
         except (OSError, shutil.Error) as error:
             shutil.rmtree(target, ignore_errors=True)
             raise EmbeddedServerError(f"the backup {target} cannot be created: {error}") from error

@@ -326,6 +326,21 @@ def test_what_no_cut_mends_is_left_as_it_was(tmp_path: Path) -> None:
     assert base.read_bytes() == damaged
 
 
+def test_backups_of_one_second_replace_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    damage(tmp_path)
+    monkeypatch.setattr("korvet.embedded.repair.time.gmtime", lambda: time.struct_time((2026,) + (1,) * 8))
+    first = repair(tmp_path, "--yes")
+    assert first.exit_code == 0, first.output
+    (backup,) = tmp_path.glob("appendonlydir.backup-*")
+    kept = {file.name: file.read_bytes() for file in backup.iterdir()}
+    damage_again = next((tmp_path / "appendonlydir").glob("*.incr.aof"))
+    damage_again.write_bytes(damage_again.read_bytes()[:-1])
+    second = repair(tmp_path, "--yes")
+    assert second.exit_code == 1
+    assert "cannot be created" in second.output
+    assert {file.name: file.read_bytes() for file in backup.iterdir()} == kept
+
+
 def test_a_folder_in_use_is_not_mended(tmp_path: Path) -> None:
     with running(tmp_path):
         assert "is in use by process" in repair(tmp_path, "--yes").output
