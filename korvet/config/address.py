@@ -43,5 +43,6 @@ def is_host(name: str) -> bool:
 
 def redacted(url: str) -> str:
     """A Redis URL without its password, for logs and messages."""
-    hidden = _USERS_PASSWORD.sub(r"\1***@", url)
-    return _QUERYS_PASSWORD.sub(r"\1***", hidden)
+    # The query first: an @ in it does not end the password of a user.
+    hidden = _QUERYS_PASSWORD.sub(r"\1***", url)
+    return _USERS_PASSWORD.sub(r"\1***@", hidden)

@@ -291,6 +291,7 @@ def test_a_pair_that_does_not_fit_is_named(key: str, value: str, message: str) -
         ("redis://host:6379", "redis://host:6379"),
         ("redis://me:se/cr@et@one:1,[::1]:2", "redis://me:***@one:1,[::1]:2"),
         ("redis://host?password=secret&db=1", "redis://host?password=***&db=1"),
+        ("redis://host:1?password=se@cret", "redis://host:1?password=***"),
         (
             "redis+sentinel://h/n?db=1&sentinel_password=secret",
             "redis+sentinel://h/n?db=1&sentinel_password=***",

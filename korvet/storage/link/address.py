@@ -19,7 +19,7 @@ _SENTINEL_PORT: Final = 26379
 # The parts of a URL in RFC 3986. Python's urlsplit accepts no IPv6 address after a comma.
 _URL: Final = re.compile(
     r"(?P<scheme>[^:/?#]*):(?://(?:(?P<user>[^/?#]*)@)?(?P<nodes>[^/?#]*))?(?P<path>[^?#]*)"
-    r"(?:\?(?P<query>[^#]*))?(?:#.*)?"
+    r"(?:\?(?P<query>[^#]*))?(?:#(?P<fragment>.*))?"
 )
 _HOST_AND_PORT: Final = re.compile(r"(?:\[(?P<ipv6>[^\]]+)\]|(?P<name>[^:\[\]]*))(?::(?P<port>[0-9]*))?")
 _LAST_PORT: Final = 65535
@@ -89,6 +89,10 @@ def parse_target(url: str) -> tuple[RedisAddress, ...] | SentinelAddress:
             f"{redacted(url)}: a Redis URL begins with redis://, rediss://, unix://, redis+sentinel:// or "
             "rediss+sentinel://"
         )
+    if _splits_credentials(found):
+        raise StoreError(
+            f"{redacted(url)}: '/', '?' and '#' in a user or a password must be percent-encoded, as in %2F"
+        )
     query = {name: values[-1] for name, values in parse_qs(found["query"] or "").items()}
     known = _PARAMETERS | _SENTINEL_PARAMETERS if scheme in _SENTINEL_SCHEMES else _PARAMETERS
     unknown = sorted(query.keys() - known)
@@ -122,6 +126,17 @@ def parse_target(url: str) -> tuple[RedisAddress, ...] | SentinelAddress:
         msgspec.structs.replace(server, host=host, port=port)
         for host, port in (_host_and_port(node, _DEFAULT_PORT, url) for node in nodes)
     )
+
+
+def _splits_credentials(url: re.Match[str]) -> bool:
+    """Whether a delimiter in the user or the password divides it: the @ after it is in a later part."""
+    parameters = (url["query"] or "").split("&")
+    unknown = [
+        text for text in parameters if text.partition("=")[0] not in _PARAMETERS | _SENTINEL_PARAMETERS
+    ]
+    # A path may contain an @ if it is that of a socket.
+    path = "" if url["scheme"].lower() == "unix" and not url["nodes"] else url["path"]
+    return any("@" in part for part in (path, *unknown, url["fragment"] or ""))
 
 
 def parse_url(url: str) -> tuple[RedisAddress, ...]:
