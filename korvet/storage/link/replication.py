@@ -13,6 +13,8 @@ _NAMED: Final = re.compile(r"slave\d+")
 # A replica reports its offset every second. Redis and Valkey have the same limit for min-replicas-to-write.
 _MOST_LAG_S: Final = 10
 _ONLINE: Final = "online"
+# A second connection of a replica, which receives the snapshot (dual-channel-replication-enabled of Valkey).
+_SNAPSHOT_CHANNEL: Final = "type=rdb-channel"
 
 
 class Replica(msgspec.Struct, frozen=True):
@@ -81,14 +83,16 @@ class Replication(msgspec.Struct, frozen=True):
 def parse_replication(reply: bytes) -> Replication:
     """A reply to INFO replication; what it lacks is 0, -1 or empty."""
     fields = parse_info(reply)
+    named = [text for name, text in fields.items() if _NAMED.fullmatch(name)]
+    channels = [text for text in named if _SNAPSHOT_CHANNEL in text]
     return Replication(
         is_replica=fields.get("role") == "slave",
         history=fields.get("master_replid", ""),
         former_history=fields.get("master_replid2", ""),
         former_end=int(fields.get("second_repl_offset", "-1")),
         offset=int(fields.get("master_repl_offset", "0")),
-        attached=int(fields.get("connected_slaves", "0")),
-        replicas=tuple(_replica(text) for name, text in fields.items() if _NAMED.fullmatch(name)),
+        attached=int(fields.get("connected_slaves", "0")) - len(channels),
+        replicas=tuple(_replica(text) for text in named if text not in channels),
     )
 
 

@@ -28,7 +28,8 @@ class Servers:
         return SimpleNamespace(server=self.found[int(key.rpartition(b":")[2])])
 
     def report(self, *replicas: str | None) -> None:
-        """Each server reports its replicas: `+` in sync, `-` not, `b` a backup; None if nothing is known."""
+        """Each server reports its replicas: `+` in sync, `-` not, `b` a backup, `c` a second
+        connection of a replica, for its snapshot; None if nothing is known."""
         for server, states in zip(self.found, replicas, strict=True):
             server.replication = None if states is None else replication(states)
         self.copies.look()
@@ -41,6 +42,7 @@ def replication(states: str) -> Replication:
     lines = [
         f"slave{number}:ip=h,port={0 if state == 'b' else 6379},"
         f"state={'online' if state == '+' else 'wait_bgsave'},offset=1,lag=0"
+        f"{',type=rdb-channel' if state == 'c' else ''}"
         for number, state in enumerate(states)
     ]
     return parse_replication("\r\n".join(lines).encode() + b"\r\n")
@@ -53,6 +55,12 @@ def test_replicas_that_attach_are_counted() -> None:
     assert one.of() == Copies(1, 1, 0)
     one.report("+-+")
     assert one.of() == Copies(3, 3, 2)
+
+
+def test_a_replica_that_synchronises_by_two_connections_is_one() -> None:
+    one = Servers("+")
+    one.report("-c")
+    assert one.of() == Copies(1, 1, 0)
 
 
 def test_a_backup_is_no_replica() -> None:
