@@ -438,6 +438,15 @@ def test_native_function_follows_our_ids(bench: Bench, first: str) -> None:
     assert bench.run(log.queries.count(0, 3)) == 3
 
 
+def test_a_claim_notes_that_a_topic_is_dense(bench: Bench) -> None:
+    """A failover may lose what CreateTopics noted in the partition, and not the topic."""
+    log = bench.log(offset_assignment="dense")
+    bench.client.delete(log.state.meta)
+    bench.run(claim(bench.store.commands, log.topic, 0, 0))
+    keys = bench.store.commands.keyspace.partition_keys("t", 0)[:3]
+    assert bench.client.fcall("korvet_xadd", 3, *keys, "key", "b") == b"0-1"
+
+
 def test_native_entries_of_a_dense_topic_are_as_old_as_their_append(bench: Bench) -> None:
     log = bench.log(offset_assignment="dense")
     keys = bench.store.commands.keyspace.partition_keys("t", 0)[:3]

@@ -84,7 +84,7 @@ local function append_after(examine, layout, keys, args)
     return result
   end
 
-  local is_new, complete = log.appended_ms == 0, catch_up(log, FOLD_INLINE)
+  local complete = catch_up(log, FOLD_INLINE)
   fault = layout.write(log, args, count, base, {
     latest = latest,
     pending = keys[5],
@@ -93,9 +93,6 @@ local function append_after(examine, layout, keys, args)
   })
   if fault then
     return not log.info.unchanged and fault or nil
-  end
-  if is_new and bias == 1 then
-    redis.call('HSET', log.meta, 'bias', '1')
   end
   return conclude(log, base, count, id_of(base + count - 1), result, complete)
 end

@@ -78,7 +78,7 @@ local function claim(keys, args)
   if #keys ~= 2 or #args ~= 6 or not (lowest and highest and bias) then
     return redis.error_reply('ERR korvet_claim: malformed arguments')
   end
-  local found = redis.call('HMGET', keys[1], 'epoch', 'topic', 'leaders', 'history')
+  local found = redis.call('HMGET', keys[1], 'epoch', 'topic', 'leaders', 'history', 'bias')
   local epoch = tonumber(found[1] or '0')
   if epoch > highest then
     return fenced(args[1], found[1])
@@ -103,6 +103,10 @@ local function claim(keys, args)
   end
   if found[2] ~= args[3] then
     redis.call('HSET', keys[1], 'topic', args[3])
+  end
+  if bias > 0 and found[5] ~= args[5] then
+    -- Functions for native writers read the bias here.  The write by which CreateTopics notes it may be lost.
+    redis.call('HSET', keys[1], 'bias', args[5])
   end
   return integer(taken)
 end
