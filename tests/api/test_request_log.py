@@ -48,9 +48,9 @@ class Log:
         assert [each.error_code for each in answer.responses] == [0], answer.responses
 
     def lines(self, logger: str = "korvet.server.request_log") -> list[dict[str, Any]]:
-        found = [
-            json.loads(line) for line in self.server.log.read_text().splitlines() if line.startswith("{")
-        ]
+        # The last line may still be written.
+        *whole, _ = self.server.log.read_text().split("\n")
+        found = [json.loads(line) for line in whole if line.startswith("{")]
         return [line for line in found if line["logger"] == logger]
 
     def wait(self, count: int = 1, **fields: Any) -> list[dict[str, Any]]:
