@@ -25,6 +25,7 @@ SENT_AGAIN: Final = frozenset(
         ErrorCode.not_enough_replicas,
         ErrorCode.request_timed_out,
         ErrorCode.kafka_storage_error,
+        ErrorCode.concurrent_transactions,
     )
 )
 """After these errors clients send a batch again, and those after it, with the same sequences. The batch was
