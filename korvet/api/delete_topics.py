@@ -70,7 +70,11 @@ async def _delete(context: RequestContext, name: str | None, topic_id: Any) -> A
     try:
         context.mutate(topic.partitions)
         await directory.delete(topic.name)
-    except (TopicError, MutationsExceeded, StorageError, CoordinatorError) as refused:
+    except CoordinatorError as unfinished:
+        # The brokers go on with the deletion.
+        message = f"Offsets of the topic are not deleted yet: {unfinished}"
+        return _result(context, topic.name, topic.topic_id, ErrorCode.request_timed_out, message)
+    except (TopicError, MutationsExceeded, StorageError) as refused:
         return _result(context, topic.name, topic.topic_id, error_code_of(refused), str(refused))
     return _result(context, topic.name, topic.topic_id, ErrorCode.none, None)
 

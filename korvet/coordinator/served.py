@@ -179,7 +179,7 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
             # The append would end this term, which still answers reads: groups' offsets, for example.
             self._discard(outcome, token, error=ErrorCode.coordinator_load_in_progress)
             return token
-        if outcome.records and self._waits_for_replicas and self._log.missing_replicas is not None:
+        if outcome.records and self._lacks_replicas:
             self._discard(outcome, token, error=ErrorCode.coordinator_not_available)
             return token
         try:
@@ -246,9 +246,12 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
             call(on_safe, error)
 
     def _apply_or_discard(self, step: _Step, now_ms: int) -> ErrorCode:
-        """Apply the step of an event. If its records do not fit Kafka's format, discards it and returns an
-        error.
+        """Apply the step of an event. Discards it and returns an error if its records do not fit Kafka's
+        format, or if a caller waits for them and replicas are known to be missing.
         """
+        if step.outcome.records and step.on_safe is not None and self._lacks_replicas:
+            self._discard(step.outcome)
+            return ErrorCode.coordinator_not_available
         try:
             self._apply(step, now_ms)
         except EncodeError:
@@ -356,6 +359,10 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
     @property
     def _waits_for_replicas(self) -> bool:
         return self._claim.release_timeout_ms is not None and self._log.waits_for_replicas
+
+    @property
+    def _lacks_replicas(self) -> bool:
+        return self._waits_for_replicas and self._log.missing_replicas is not None
 
     def _await_replicas(self, batch: Sequence[Pending], end: int) -> None:
         timeout_ms = self._claim.release_timeout_ms

@@ -119,6 +119,7 @@ class CoordinatorService:
         self._logs = logs
         self._catalogue = catalogue
         self._config = config
+        self._release_timeout_ms = release_timeout_ms
         self._projector = Projector(Projection(commands), catalogue)
         self._partitions: Partitions[Term] = Partitions(
             logs,
@@ -256,7 +257,8 @@ class CoordinatorService:
         """Write tombstones for all offsets that groups have committed for a topic; returns once they are
         safe.
 
-        Waits for partitions that are being loaded. Raises CoordinatorError if a write failed: try again.
+        Waits for partitions that are being loaded. Raises CoordinatorError if a write failed, or if replicas
+        do not have the tombstones in time: try again.
         """
         await asyncio.gather(*(self._forget_topic(partition, name) for partition in self._partitions))
 
@@ -270,10 +272,18 @@ class CoordinatorService:
             if partition.term is None:
                 error = partition.error
                 continue
-            error = await awaited(partial(partition.term.delete_topics, (name,)))
+            error = await self._deleted(partition.term, name)
             if error is ErrorCode.none:
                 return
         raise CoordinatorError(error)
+
+    async def _deleted(self, term: Term, topic: str) -> ErrorCode:
+        timeout_ms = self._release_timeout_ms
+        try:
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                return await awaited(partial(term.delete_topics, (topic,)))
+        except TimeoutError:
+            raise CoordinatorError(ErrorCode.request_timed_out) from None
 
     async def mark(self, number: int, marker: ControlMarker) -> ErrorCode:
         """End a producer's transaction in a partition of `__consumer_offsets`; see Term.mark. Other

@@ -180,6 +180,35 @@ def test_requests_are_refused_at_once_without_the_replica(
     assert fetched(ask)[:2] == ([b"1"], end)
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_deletions_are_answered_without_the_replica(
+    ask: Client, pair: tuple[ReplicatedServer, ReplicatedServer], is_known: bool
+) -> None:
+    """A group has committed an offset of the topic, which the deletion deletes, too."""
+    put(ask, b"1", ALL)
+    assert commit(ask, "readers") == 0
+    pair[1].pause()
+    if is_known:
+        pair[1].kill()
+        gone = NOT_ENOUGH_REPLICAS
+        until(lambda: put(ask, b"2", ALL, 300).error_code == gone, NOTICED_S, "the broker knows it")
+    began = time.monotonic()
+    (deleted,) = ask("DeleteTopics", 5, topic_names=[TOPIC], timeout=5_000).responses
+    assert deleted.error_code == REQUEST_TIMED_OUT
+    assert time.monotonic() - began < 8
+    if is_known:
+        pair[1].start("--replicaof", "127.0.0.1", str(pair[0].port))
+    else:
+        pair[1].resume()
+
+    def is_gone() -> bool:
+        groups = ask("OffsetFetch", 7, group_id="readers", topics=None)
+        exists = pair[0].client.exists(f"korvet:{TOPIC}:0")
+        return groups.error_code == 0 and not groups.topics and not exists
+
+    until(is_gone, 30, "the deletion ends by itself")
+
+
 def test_a_topic_is_auto_created_when_the_replica_has_it(
     ask: Client, pair: tuple[ReplicatedServer, ReplicatedServer]
 ) -> None:
