@@ -11,7 +11,6 @@ KIP-890's transactions, v13 names topics by ID.
 from __future__ import annotations
 
 import logging
-import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,6 +49,8 @@ log = logging.getLogger(__name__)
 
 # acks: the answer waits for replicas, if the topic asks for some.
 _ALL: Final = -1
+# Requests of one connection that are not answered. Those that wait for replicas hold no records, but memory.
+_IN_FLIGHT: Final = 1000
 
 
 class _PartitionAppend(PartitionAnswer):
@@ -105,14 +106,14 @@ def refuse(context: RequestContext, request: ProduceRequest, error: ErrorCode) -
     return context.make("ProduceResponse", responses=tuple(topics))
 
 
-# Requests keep their order in the log, as the link to Redis does. Their bytes, not their number, are limited.
+# Requests keep their order in the log, as the link to Redis does.
 @submit_api(
     0,
     "Produce",
     (3, 13),
     refuse=refuse,
     advertised_min=0,
-    in_flight_max=sys.maxsize,
+    in_flight_max=_IN_FLIGHT,
     writes_records=True,
     decode=decode_produce,
 )
@@ -132,6 +133,8 @@ class _Produce(msgspec.Struct, eq=False):
     """Appends in progress, and one for the request itself, so that nothing is answered before all appends
     have begun.
     """
+    _awaiting: int = 0
+    """Of these, the appends that Redis has answered, and replicas have not."""
     _left: Iterator[tuple[ProduceTopic, _PartitionAppend]] = iter(())
     """The appends that have not begun."""
     _throttle_ms: int = 0
@@ -380,15 +383,29 @@ class _Produce(msgspec.Struct, eq=False):
             if self._request.acks == _ALL and appended_to.waits_for_replicas:
                 assert append.header is not None
                 end = outcome.base_offset + append.header.record_count
+                append.records = None
+                self._awaiting += 1
+                self._look_stored()
                 appended_to.await_released(end, self._request.timeout_ms, partial(self._released, append))
                 return
         self._end_one()
 
     def _released(self, append: _PartitionAppend, error: StorageError | None) -> None:
         """The replicas have the records, or may lack them."""
+        self._awaiting -= 1
         if error is not None:
             self._refuse(append, error)
         self._end_one()
+
+    def _look_stored(self) -> None:
+        """If only replicas are awaited, give back the memory of the records: others may be received."""
+        if self._awaiting < self._pending or not self._request.topics:
+            return
+        replace = msgspec.structs.replace
+        self._request = replace(self._request, topics=())
+        self._answers = [(replace(topic, partitions=()), appends) for topic, appends in self._answers]
+        if self._context.stored is not None:
+            self._context.stored()
 
     def _after_refused(self, append: _PartitionAppend) -> Refused | None:
         """The refusal of a batch whose producer has to send the batch before it again; None for others."""
@@ -428,6 +445,7 @@ class _Produce(msgspec.Struct, eq=False):
         """One append has ended, or the request has begun all of them. Answer after the last one."""
         self._pending -= 1
         if self._pending:
+            self._look_stored()
             return
         if self._request.acks == 0:
             self._respond(None)

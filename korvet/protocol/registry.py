@@ -51,8 +51,8 @@ class Api(msgspec.Struct, frozen=True):
     in_flight_max: int = 1
     """Requests of this API that one connection may have in progress at the same time."""
     writes_records: bool = False
-    """Requests carry records. Until a request is answered, its bytes count towards backpressure; they count
-    towards `producer_byte_rate`, too.
+    """Requests carry records. Until Redis has them, the bytes of a request count towards backpressure; they
+    count towards `producer_byte_rate`, too.
     """
     read_quota: ReadQuota | None = None
     """Set if responses carry records."""

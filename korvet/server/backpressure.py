@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -20,12 +19,23 @@ class Backpressure:
     the sum has fallen below half the limit. One request is always admitted, however large.
     """
 
-    __slots__ = ("_blocked_s", "_limit_bytes", "_since_s", "_waiting", "full", "holds", "in_flight_bytes")
+    __slots__ = (
+        "_blocked_s",
+        "_limit_bytes",
+        "_since_s",
+        "_waiting",
+        "full",
+        "holds",
+        "in_flight_bytes",
+        "unanswered",
+    )
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self.in_flight_bytes = 0
-        """Bytes of the requests that are not answered yet."""
+        """Bytes of the requests on their way to Redis."""
+        self.unanswered = 0
+        """The requests that are not answered yet: on their way, or waiting for replicas or memory."""
         self.full = limit_bytes <= 0
         """Whether the next request has to wait."""
         self._waiting: list[Callable[[], None]] = []
@@ -57,14 +67,15 @@ class Backpressure:
         waits_s = perf_counter() - self._since_s if self._waiting else 0.0
         return self._blocked_s + waits_s
 
-    def take(self, size_bytes: int) -> Callable[[], None]:
-        """Count a request of that size. Returns the function that gives its bytes back."""
+    def take(self, size_bytes: int) -> InFlight:
+        """Count a request of that size."""
+        self.unanswered += 1
         self.in_flight_bytes += size_bytes
         self.full = self.in_flight_bytes >= self._limit_bytes
-        return partial(self.give_back, size_bytes)
+        return InFlight(self, size_bytes)
 
     def give_back(self, size_bytes: int) -> None:
-        """Stop counting a request of that size, which has been answered."""
+        """Stop counting the bytes of a request, which are on their way no more."""
         self.in_flight_bytes -= size_bytes
         self.full = self.in_flight_bytes >= self._limit_bytes
         if self._waiting and self.in_flight_bytes <= self._limit_bytes // 2:
@@ -76,3 +87,24 @@ class Backpressure:
                 except Exception:
                     # The other connections must not wait for ever.
                     log.exception("a connection that waited for room failed")
+
+
+class InFlight:
+    """One request whose bytes count."""
+
+    __slots__ = ("_backpressure", "_size_bytes")
+
+    def __init__(self, backpressure: Backpressure, size_bytes: int) -> None:
+        self._backpressure = backpressure
+        self._size_bytes = size_bytes
+
+    def give_back(self) -> None:
+        """Count the bytes no more: Redis has them, or the request waits for memory."""
+        size_bytes, self._size_bytes = self._size_bytes, 0
+        if size_bytes:
+            self._backpressure.give_back(size_bytes)
+
+    def answered(self) -> None:
+        """The request is answered. Called once."""
+        self._backpressure.unanswered -= 1
+        self.give_back()

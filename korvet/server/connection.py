@@ -267,9 +267,8 @@ class Connection(asyncio.BufferedProtocol):
         """
         self._flow.held |= WAITING
         newest = self._in_flight[-1]
-        give_back, newest.on_answer = newest.on_answer, None
-        if give_back is not None:
-            give_back()
+        if newest.in_flight is not None:
+            newest.in_flight.give_back()
         return partial(self._take_again, WAITING)
 
     def on_disconnect(self, callback: Callable[[], None]) -> None:

@@ -130,7 +130,8 @@ class Dispatcher:
             self._keep(api, context, once(api.name, self._handle(api, context, request, slot)))
         else:
             if api.writes_records:
-                place.on_answer = self.backpressure.take(len(frame))
+                place.in_flight = self.backpressure.take(len(frame))
+                context.stored = place.in_flight.give_back
             elif api.is_repeated is not None and not request_log.active and api.is_repeated(request):
                 again = partial(self._repeat, api, context, request)
                 connection.repeat = Repeat.of(frame, responses.flexible, again)
@@ -164,7 +165,8 @@ class Dispatcher:
             self._keep(api, context, once(api.name, throttled.timed(handle)))
             return
         if api.writes_records:
-            slot.place.on_answer = self.backpressure.take(size_bytes)
+            slot.place.in_flight = self.backpressure.take(size_bytes)
+            context.stored = slot.place.in_flight.give_back
         throttled.resume()
         self._submit(api, context, throttled.request, throttled, slot.place)
         throttled.pause()
@@ -187,7 +189,7 @@ class Dispatcher:
         while self._tasks:
             await asyncio.wait(self._tasks)
         # An event would cost every request.
-        while self.backpressure.in_flight_bytes:  # noqa: ASYNC110
+        while self.backpressure.unanswered:  # noqa: ASYNC110
             await asyncio.sleep(_ANSWER_POLL_S)
 
     def _keep(self, api: registry.Api, context: RequestContext, task: asyncio.Task[None]) -> None:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from korvet.api.common.request_counts import ApiCounts, Timing
     from korvet.request_log.trace import Trace
+    from korvet.server.backpressure import InFlight
 
 _LENGTH: Final = struct.Struct(">i")
 
@@ -35,8 +36,8 @@ class PendingResponse(msgspec.Struct, eq=False):
 
     segments: Sequence[bytes] | None = None
     """The response; None until the request is answered."""
-    on_answer: Callable[[], None] | None = None
-    """Gives back what the request holds."""
+    in_flight: InFlight | None = None
+    """Set if the request carries records, whose bytes count towards backpressure."""
     counts: ApiCounts | None = None
     """What is counted of the API's requests; None before the API is known."""
     held_since_s: float = 0.0
@@ -54,7 +55,7 @@ class ResponseSlot(msgspec.Struct, eq=False):
     """Takes the response to one request. It is called once, with the response's body.
 
     A handler may fail in any way, and so may a callback that gets a reply of Redis. Nobody holds the slot
-    then. A slot that nobody holds gives back what the request holds (`on_answer`) and ends the connection:
+    then. A slot that nobody holds gives back what the request holds (`in_flight`) and ends the connection:
     otherwise the client would wait without end, and so would all requests that it has pipelined.
     """
 
@@ -83,8 +84,8 @@ class ResponseSlot(msgspec.Struct, eq=False):
         try:
             self.connection.send_ready()
         finally:
-            if place.on_answer is not None:
-                place.on_answer()
+            if place.in_flight is not None:
+                place.in_flight.answered()
             if place.trace is not None:
                 place.trace.answered(place, size)
 

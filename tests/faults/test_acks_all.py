@@ -151,6 +151,34 @@ def test_nobody_sees_what_the_replica_lacks(
     assert commit(ask, "late") == 0
 
 
+@pytest.mark.parametrize("leave", [False, True], ids=["they stay", "they leave"])
+def test_producers_that_wait_for_replicas_hold_up_no_others(
+    broker: KorvetServer, pair: tuple[ReplicatedServer, ReplicatedServer], leave: bool
+) -> None:
+    create_topic(broker.bootstrap, "careless", 1, {"min.insync.replicas": "1"})
+    other, waiting = connect(broker), [connect(broker) for _ in range(5)]
+    pair[1].pause()
+    partition = {"index": 0, "records": batch([(b"k", b"x" * 500_000)])}
+    for client in waiting:
+        data = [{"name": TOPIC, "partition_data": [partition]}]
+        client.send("Produce", 9, acks=ALL, timeout=20_000, topic_data=data)
+    until(lambda: pair[0].client.xlen(f"korvet:{TOPIC}:0") == 5, 10, "the records are appended")
+    if leave:
+        for client in waiting:
+            client.raw.socket.close()
+    began = time.monotonic()
+    with other.raw:
+        data = [{"name": "careless", "partition_data": [partition]}]
+        answer = other("Produce", 9, acks=LEADER, timeout=1_000, topic_data=data)
+    assert answer.responses[0].partition_responses[0].error_code == 0
+    assert time.monotonic() - began < 10
+    pair[1].resume()
+    for client in () if leave else waiting:
+        with client.raw:
+            answer = client.receive("Produce", 9)
+        assert answer.responses[0].partition_responses[0].error_code == 0
+
+
 def test_requests_are_refused_at_once_without_the_replica(
     ask: Client, pair: tuple[ReplicatedServer, ReplicatedServer]
 ) -> None:

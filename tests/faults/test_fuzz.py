@@ -111,7 +111,7 @@ class InProcess:
 
     def _gives_back(self) -> bool:
         pressure = self._dispatcher.backpressure
-        return pressure.in_flight_bytes == 0
+        return pressure.in_flight_bytes == pressure.unanswered == 0
 
 
 def is_open(wire: Wire) -> bool:

@@ -108,6 +108,10 @@ class RequestContext(msgspec.Struct, eq=False):
     """What the request log notes of the request, if it may have to be logged."""
     mutations: Mutations | None = None
     """Set if the client has a quota for creating and deleting partitions."""
+    stored: Callable[[], None] | None = None
+    """To be called when Redis has all records of a request that is answered later. Called again, it does
+    nothing.
+    """
     unpacked_bytes: int = 0
     """The size of the request's compressed records, once these are decompressed."""
 

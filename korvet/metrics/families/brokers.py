@@ -216,7 +216,7 @@ BACKPRESSURE_WAITING: Final = Family(
     "korvet_backpressure_waiting_connections", Kind.GAUGE, "Connections that wait for that now."
 )
 IN_FLIGHT_BYTES: Final = Family(
-    "korvet_produce_in_flight_bytes", Kind.GAUGE, "Bytes of Produce requests that are not answered."
+    "korvet_produce_in_flight_bytes", Kind.GAUGE, "Bytes of Produce requests that Redis has not answered."
 )
 FETCH_MEMORY_BYTES: Final = Family(
     "korvet_fetch_memory_bytes", Kind.GAUGE, "Memory of Fetch responses that clients have not received."

@@ -38,3 +38,15 @@ def test_one_that_is_resumed_may_be_held_again() -> None:
     assert order == ["hungry", "patient", "held again"]
     pressure.give_back(100)
     assert order == ["hungry", "patient", "held again", "patient"]
+
+
+def test_bytes_are_given_back_once_and_requests_when_they_are_answered() -> None:
+    pressure = Backpressure(100)
+    waiting, answered = pressure.take(60), pressure.take(60)
+    assert pressure.full
+    waiting.give_back()
+    waiting.give_back()
+    answered.answered()
+    assert (pressure.in_flight_bytes, pressure.unanswered) == (0, 1)
+    waiting.answered()
+    assert (pressure.in_flight_bytes, pressure.unanswered) == (0, 0)

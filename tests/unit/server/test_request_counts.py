@@ -152,13 +152,13 @@ def test_connections_are_counted_by_listener() -> None:
 def test_the_time_of_backpressure_is_counted(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("korvet.server.backpressure.perf_counter", clock)
     pressure = Backpressure(10)
-    give_back = pressure.take(10)
+    taken = pressure.take(10)
     assert pressure.blocked(lambda: None)
     clock.now_s += 2
     assert pressure.blocked(lambda: None)
     assert pressure.waiting == 2
     clock.now_s += 1
     assert pressure.total_blocked_s == 3.0
-    give_back()
+    taken.answered()
     clock.now_s += 1
     assert (pressure.waiting, pressure.holds, pressure.total_blocked_s) == (0, 2, 3.0)
