@@ -23,6 +23,8 @@ async def hand_over(parts: Parts) -> None:
     """
     # The others look at their mail more often after that.
     await parts.mailbox.announce()
+    # The next leaders begin with these.
+    parts.store.resources.watermarks.note_all()
     await parts.member.leave(partial(_inform, parts))
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_REDIRECTED_S):

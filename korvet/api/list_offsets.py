@@ -20,6 +20,7 @@ from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import answer_each
 from korvet.storage.errors import HighWatermarkUnknown, StorageError
+from korvet.storage.log.readable_end import readable_end
 
 if TYPE_CHECKING:
     from korvet.api.common.context import RequestContext
@@ -108,7 +109,7 @@ async def _look_up(log: PartitionLog, timestamp_ms: int, *, is_committed: bool) 
         return _NONE
     if timestamp_ms in (_LATEST, _EARLIEST, _EARLIEST_LOCAL):
         if timestamp_ms == _LATEST:
-            return await log.readable_end(is_committed=is_committed), -1, log.leader_epoch
+            return await readable_end(log, is_committed=is_committed), -1, log.leader_epoch
         return (await log.bounds()).log_start, -1, log.leader_epoch
     if timestamp_ms == _MAX_TIMESTAMP:
         found = await log.queries.offset_of_max_timestamp()
@@ -117,7 +118,7 @@ async def _look_up(log: PartitionLog, timestamp_ms: int, *, is_committed: bool) 
     if found is None:
         return _NONE
     is_limited = is_committed or log.waits_for_replicas
-    if is_limited and found[0] >= await log.readable_end(is_committed=is_committed):
+    if is_limited and found[0] >= await readable_end(log, is_committed=is_committed, after=found[0]):
         return _NONE
     return found[0], found[1], log.leader_epoch
 

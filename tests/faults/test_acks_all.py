@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
 
 TOPIC = "kept"
 LEADER_NOT_AVAILABLE, REQUEST_TIMED_OUT, COORDINATOR_NOT_AVAILABLE = 5, 7, 15
-NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND = 19, 20
+NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND, OFFSET_NOT_AVAILABLE = 19, 20, 78
 ALL, LEADER = -1, 1
 COMMIT_TIMEOUT_MS = 500
 # The broker knows within this time that a replica is gone.
@@ -97,13 +97,17 @@ def fetched(ask: Client, isolation: int = 0) -> tuple[list[bytes], int, int]:
     return [value for _, _, value in read(part.records)], part.high_watermark, part.last_stable_offset
 
 
-def latest(ask: Client, isolation: int = 0) -> int:
-    partitions = [{"partition_index": 0, "timestamp": -1, "current_leader_epoch": -1}]
+def looked_up(ask: Client, timestamp: int, isolation: int = 0) -> Any:
+    partitions = [{"partition_index": 0, "timestamp": timestamp, "current_leader_epoch": -1}]
     topics = [{"name": TOPIC, "partitions": partitions}]
     answer = ask("ListOffsets", 6, replica_id=-1, isolation_level=isolation, topics=topics)
-    part = answer.topics[0].partitions[0]
-    assert part.error_code == 0
-    return int(part.offset)
+    return answer.topics[0].partitions[0]
+
+
+def latest(ask: Client, isolation: int = 0) -> int:
+    found = looked_up(ask, -1, isolation)
+    assert found.error_code == 0
+    return int(found.offset)
 
 
 def commit(ask: Client, group: str) -> int:
@@ -259,6 +263,30 @@ def test_a_broker_that_starts_without_the_replica_serves_what_was_seen(
     assert [each.record.value for each in read_all(broker.bootstrap, TOPIC)] == [
         each.value for each in records
     ]
+
+
+def test_the_latest_offset_does_not_go_back_when_the_leader_changes(
+    broker: KorvetServer, pair: tuple[ReplicatedServer, ReplicatedServer]
+) -> None:
+    """The next leader finds an older high watermark in Redis (KIP-207)."""
+    ask = connect(broker)
+    with ask.raw:
+        put(ask, b"1", ALL)
+        meta = f"{{korvet:{TOPIC}:0}}:meta"
+        until(lambda: pair[0].client.hget(meta, "watermark"), 10, "the high watermark is noted")
+        put(ask, b"2", ALL)
+        seen = latest(ask)
+    broker.kill()
+    pair[1].pause()
+    broker.start()
+    ask = connect(broker)
+    with ask.raw:
+        for _ in range(3):
+            assert looked_up(ask, -1).error_code == OFFSET_NOT_AVAILABLE
+        assert looked_up(ask, 0).offset < seen - 1, "the first record is known to be visible"
+        pair[1].resume()
+        until(lambda: looked_up(ask, -1).error_code == 0, 10, "the replica has the records")
+        assert latest(ask) == seen
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])

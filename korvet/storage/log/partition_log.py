@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     )
     from korvet.storage.topic import Topic
 
-
 # Longest wait for the replicas' first answer about a log. It usually takes a millisecond.
 _FIRST_RELEASE_MS: Final = 1000
 
@@ -373,21 +372,28 @@ class PartitionLog:
             read()
 
     def await_watermark(self, done: Callable[[StorageError | None], None]) -> None:
-        """Call done(None) once the high watermark is known; or `done` with HighWatermarkUnknown if no replica
-        confirms soon what the log holds, or with another StorageError.
+        """Call done(None) once the high watermark is known, `done` with HighWatermarkUnknown if no replica
+        confirms soon what the log holds, or `done` with another StorageError.
+        """
+
+        def arrived(reply: memoryview | StorageError) -> None:
+            if isinstance(reply, StorageError):
+                done(domain_error(reply))
+            else:
+                self.state.take_bounds(parse_reply(reply))
+                self.await_confirmed(0, done)
+
+        self.links.read_functions.send(self.state.bounds_call, arrived)
+
+    def await_confirmed(self, end: int, done: Callable[[StorageError | None], None]) -> None:
+        """Call done(None) once the high watermark is known to be `end` or more, or `done` with
+        HighWatermarkUnknown if no replica confirms that soon.
         """
 
         def confirmed(error: StorageError | None) -> None:
             done(None if error is None else HighWatermarkUnknown(str(error)))
 
-        def arrived(reply: memoryview | StorageError) -> None:
-            if isinstance(reply, StorageError):
-                done(domain_error(reply))
-                return
-            self.state.take_bounds(parse_reply(reply))
-            self.await_released(0, _FIRST_RELEASE_MS, confirmed)
-
-        self.links.read_functions.send(self.state.bounds_call, arrived)
+        self.await_released(end, _FIRST_RELEASE_MS, confirmed)
 
     def cached(
         self, offset: int, max_bytes: int, remaining_bytes: int | None, *, zstd: bool
@@ -417,14 +423,12 @@ class PartitionLog:
         """Read both ends from Redis; see Queries.bounds. Raises StorageError."""
         return await self.queries.bounds()
 
-    async def readable_end(self, *, is_committed: bool) -> int:
-        """The high watermark, or the last stable offset if `is_committed`, of the log as Redis has it now.
-        Raises HighWatermarkUnknown if no replica confirms soon what the log holds, and StorageError.
-        """
+    async def read_watermark(self) -> int:
+        """The high watermark of the log as Redis has it now. Raises as `await_watermark`."""
         if not self.state.knows_watermark:
             await awaited(self.await_watermark)
         await self.bounds()
-        return self.last_stable_offset if is_committed else self.high_watermark
+        return self.high_watermark
 
     async def read_last_stable_offset(self) -> int:
         """The last stable offset, read from Redis. It is not after the high watermark, nor after the first
@@ -445,7 +449,7 @@ class PartitionLog:
         """
         if (release := self.state.release) is None:
             return await self.trimming.delete_before(offset)
-        history, end = self.links.server.write.history, await self.readable_end(is_committed=False)
+        history, end = self.links.server.write.history, await self.read_watermark()
         if offset is not None and offset > end:
             raise OffsetOutOfRange(offset, self.log_start, end)
         start = await self.trimming.delete_before(end if offset is None else offset)

@@ -103,7 +103,18 @@ class Waiter(NamedTuple):
 class Release:
     """The released end of one log, and the callers that wait for it."""
 
-    __slots__ = ("_asked", "_is_catalogued", "_log", "_retry", "_timer", "_waiters", "end", "level", "stable")
+    __slots__ = (
+        "_asked",
+        "_is_catalogued",
+        "_log",
+        "_retry",
+        "_timer",
+        "_waiters",
+        "end",
+        "found_end",
+        "level",
+        "stable",
+    )
 
     def __init__(self, log: _Log, level: Level, end: int, stable: int) -> None:
         self.level = level
@@ -111,6 +122,10 @@ class Release:
         """The offset before which all records are released; UNKNOWN_END before the first answer."""
         self.stable = stable
         """The last stable offset if only released markers count, as far as is known; UNKNOWN_END at first."""
+        self.found_end = UNKNOWN_END
+        """The log end that this leader found. Readers of the last leader may have seen all records before it,
+        though `end` starts with that leader's note, which may be older.
+        """
         self._log = log
         # Whether replicas are known to have the topic with this partition: records were released before.
         self._is_catalogued = False
@@ -151,8 +166,9 @@ class Release:
         if not end:
             self.end = 0
         elif self.end != UNKNOWN_END:
-            self.end = min(self.end, end)
+            self.end, self.found_end = min(self.end, end), min(self.found_end, end)
         else:
+            self.found_end = end
             asked = self._asked = _Asked(end, stable)
             command = pack_command("HGET", self._log.meta, "watermark")
             self._log.links.read.send(command, partial(self._noted, asked))
@@ -187,6 +203,7 @@ class Release:
             for waiter in waiters:
                 answer(waiter.done, None)
         else:
+            successor.found_end = self.found_end
             for waiter in waiters:
                 successor.add(waiter)
             successor.grown()

@@ -45,6 +45,11 @@ class Watermarks:
             # A lost note only makes the noted watermark older.
             state.links.write_functions.send(command, lambda reply: None)
 
+    def note_all(self) -> None:
+        """Note the high watermarks of all logs that have changed."""
+        for state in list(self._changed):
+            self.note(state)
+
     async def close(self) -> None:
         """Note no more."""
         await end(self._task)
@@ -52,5 +57,4 @@ class Watermarks:
     async def _run(self) -> NoReturn:
         while True:
             await asyncio.sleep(_INTERVAL_S)
-            for state in list(self._changed):
-                self.note(state)
+            self.note_all()
