@@ -28,6 +28,7 @@ _ALWAYS: Final = "always"
 _EVERYSEC: Final = "everysec"
 _NO: Final = "no"
 _NOTHING: Final = "nothing is lost"
+_UNFLUSHED: Final = "during a rewrite of the append-only file or a snapshot (no-appendfsync-on-rewrite yes)"
 _UNKNOWN: Final = "unknown: the Redis user may not run CONFIG GET"
 _ALLOW_CONFIG: Final = "give the user the ACL rule +config|get"
 
@@ -223,12 +224,11 @@ def _power(server: ServerFacts, setup: Setup, restart: Outlook) -> Outlook:
     if server.appendfsync == _EVERYSEC:
         lost = f"up to {_EVERYSEC_S} s of writes are lost (appendfsync everysec)"
         if server.no_appendfsync_on_rewrite:
-            rewrite = "during a rewrite of the append-only file (no-appendfsync-on-rewrite yes)"
-            lost += f", up to about {_UNFLUSHED_S} s {rewrite}"
+            lost += f", up to about {_UNFLUSHED_S} s {_UNFLUSHED}"
     elif server.appendfsync != _ALWAYS:
         lost = f"up to about {_UNFLUSHED_S} s of writes are lost (appendfsync {server.appendfsync})"
     elif server.no_appendfsync_on_rewrite:
-        lost = "the writes during a rewrite of the append-only file are lost (no-appendfsync-on-rewrite yes)"
+        lost = f"up to about {_UNFLUSHED_S} s of writes {_UNFLUSHED} are lost"
     else:
         text = f"{_NOTHING}: each write is flushed before the reply, if the disk keeps what it has confirmed"
         return Outlook(failure, Loss.NOTHING, text)

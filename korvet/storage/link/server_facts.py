@@ -49,6 +49,7 @@ class ServerFacts(msgspec.Struct, frozen=True):
     """Whether the last rewrite of the append-only file failed."""
     appendfsync: str | None
     no_appendfsync_on_rewrite: bool
+    """Whether the append-only file is not flushed while the server rewrites it, or takes a snapshot."""
     save: str | None
     """The schedule of snapshots; empty if there are none."""
     unsaved_changes: int

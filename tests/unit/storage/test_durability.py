@@ -113,10 +113,10 @@ def test_persistence(changes: dict[str, Any], restart: Loss, power: Loss, disk: 
         ("everysec", "set appendfsync always and no-appendfsync-on-rewrite no, or acks.all.fsync"),
     ],
 )
-def test_a_rewrite_may_prevent_flushes(appendfsync: str, advice: str) -> None:
+def test_rewrites_and_snapshots_may_prevent_flushes(appendfsync: str, advice: str) -> None:
     facts = but(SAFE, appendfsync=appendfsync, no_appendfsync_on_rewrite=True)
     found = outlook(Failure.POWER, facts, setup(ALONE))
-    assert "during a rewrite of the append-only file" in found.text
+    assert "during a rewrite of the append-only file or a snapshot" in found.text
     assert found.advice == advice
     assert outlook(Failure.POWER, facts, setup(FLUSHED)).loss is NOTHING
 
