@@ -104,7 +104,7 @@ def outlooks(server: ServerFacts, setup: Setup) -> tuple[Outlook, ...]:
         found += [_replica(server, setup), _planned(server, setup), _primary(server, setup)]
         found.append(_split(server, setup))
     else:
-        found.append(_only_primary())
+        found.append(_only_primary(setup))
     text = "everything since the last backup is lost, on replicas too; brokers stop within a second"
     found.append(Outlook(Failure.DELETED, Loss.EVERYTHING, text, "make backups"))
     return tuple(found)
@@ -293,9 +293,13 @@ def _replica(server: ServerFacts, setup: Setup) -> Outlook:
     return Outlook(Failure.REPLICA, Loss.NOTHING, text)
 
 
-def _only_primary() -> Outlook:
+def _only_primary(setup: Setup) -> Outlook:
     text = "everything since the last backup is lost, because there is no replica"
-    return Outlook(Failure.PRIMARY, Loss.EVERYTHING, text, "attach a replica that can be promoted")
+    advice = "attach a replica that can be promoted"
+    if setup.embedded:
+        # It listens on no port that a replica could use.
+        advice = "keep backups on another machine, or use a server of your own with a replica (--redis)"
+    return Outlook(Failure.PRIMARY, Loss.EVERYTHING, text, advice)
 
 
 def _primary(server: ServerFacts, setup: Setup) -> Outlook:

@@ -235,6 +235,12 @@ def test_a_lost_primary(facts: ServerFacts, failure: Failure) -> None:
     assert outlook(failure, both, setup(Level(2, False))).loss is NOTHING
 
 
+def test_an_embedded_server_has_backups_instead_of_replicas() -> None:
+    assert outlook(Failure.PRIMARY, SAFE, setup(ALONE)).advice == "attach a replica that can be promoted"
+    found = outlook(Failure.PRIMARY, SAFE, setup(ALONE, embedded=True))
+    assert found.advice.startswith("keep backups on another machine, or use a server of your own")
+
+
 def test_only_sentinel_does_not_wait_in_a_planned_failover() -> None:
     assert outlook(Failure.PLANNED, PAIR, setup(ALONE)).loss is NOTHING
     assert outlook(Failure.PLANNED, CLUSTER, setup(ALONE)).loss is NOTHING
