@@ -309,7 +309,8 @@ def _primary(server: ServerFacts, setup: Setup) -> Outlook:
     elif server.cluster and server.replica_validity_s == math.inf:
         lost += ", however old its data are (cluster-replica-validity-factor 0)"
     elif server.cluster and server.replica_validity_s is not None:
-        lost += f", up to {server.replica_validity_s:.0f} s of writes (cluster-replica-validity-factor)"
+        limits = "cluster-replica-validity-factor, repl-timeout"
+        lost += f", up to about {server.replica_validity_s:.0f} s of writes ({limits})"
     return _unless_kept(Failure.PRIMARY, lost, _more_copies(server), setup, _on_all_replicas(server))
 
 

@@ -28,6 +28,7 @@ _CONFIGS: Final = (
     "cluster-node-timeout",
     "cluster-replica-validity-factor",
     "repl-ping-replica-period",
+    "repl-timeout",
 )
 # The first version of Redis with the command WAITAOF. All versions of Valkey have the command.
 _FIRST_WITH_WAITAOF: Final = (7, 2)
@@ -64,7 +65,9 @@ class ServerFacts(msgspec.Struct, frozen=True):
     cluster: bool
     node_timeout_s: float | None
     replica_validity_s: float | None
-    """How long a replica may have been cut off and still take over in a cluster; infinite without limit."""
+    """How long a replica may have received nothing and still take over in a cluster; infinite without
+    limit.
+    """
     has_waitaof: bool
     """Whether the server can wait for flushes of append-only files; true if its version is unknown."""
     version: str = ""
@@ -97,10 +100,11 @@ def facts_of(reply: bytes, configs: Mapping[str, str]) -> ServerFacts:
     timeout_ms = _whole(configs, "cluster-node-timeout") if cluster else None
     timeout_s = None if timeout_ms is None else timeout_ms / 1000
     factor = _whole(configs, "cluster-replica-validity-factor")
-    ping_s = _whole(configs, "repl-ping-replica-period") or 0
+    # A replica counts from when it has noticed that it is cut off: repl-timeout after the last data.
+    more_s = sum(_whole(configs, f"repl-{name}") or 0 for name in ("ping-replica-period", "timeout"))
     validity_s = None
     if timeout_s is not None and factor is not None:
-        validity_s = timeout_s * factor + ping_s if factor else math.inf
+        validity_s = timeout_s * factor + more_s if factor else math.inf
     needed, max_lag_s = (_whole(configs, f"min-replicas-{name}") for name in ("to-write", "max-lag"))
     append_only = info.get("aof_enabled") == "1"
     rewrites = "1" in (info.get("aof_rewrite_in_progress"), info.get("aof_rewrite_scheduled"))
