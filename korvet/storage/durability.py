@@ -337,7 +337,8 @@ def _split(server: ServerFacts, setup: Setup) -> Outlook:
         lasts = f"for up to {server.min_replicas_max_lag_s} s (min-replicas-max-lag)"
     else:
         lasts = "for as long as clients reach it"
-        advice += f", and min-replicas-to-write {count} on all servers"
+        stops = "all writes then stop while a replica is missing, also after a failover"
+        advice += f", and min-replicas-to-write {count} on all servers ({stops})"
     lost = f"what the old primary acknowledges {lasts} is lost"
     return _unless_kept(Failure.SPLIT, lost, advice, setup, _on_all_replicas(server))
 
