@@ -139,14 +139,26 @@ def describe_replicas(replication: Replication) -> str:
 
 def refused_writes(server: ServerFacts, setup: Setup) -> str:
     """Why the server refuses all writes now; empty if it does not, or if that is unknown."""
+    refuses = "the server refuses all writes"
+    if server.snapshot_fails and server.save and server.stop_writes_on_bgsave_error:
+        return f"{refuses}: its last snapshot failed, see its log (stop-writes-on-bgsave-error)"
+    if server.min_replicas_to_write is None and server.good_replicas == 0:
+        return f"{refuses}: it has none of the replicas that it needs (min-replicas-to-write)"
     needed, lag_s = server.min_replicas_to_write or 0, server.min_replicas_max_lag_s or 0
     count = sum(replica.is_online and replica.lag_s <= lag_s for replica in server.replication.replicas)
     if count >= needed:
         return ""
     if setup.reserve:
         # korvet sets min-replicas-to-write on its own server to stop writes.
-        return "the server refuses all writes: its disk is full"
-    return f"the server refuses all writes: it has {count} of {needed} replicas (min-replicas-to-write)"
+        return f"{refuses}: its disk is full"
+    return f"{refuses}: it has {count} of {needed} replicas (min-replicas-to-write)"
+
+
+def doubtful_writes(server: ServerFacts) -> str:
+    """Why the server may refuse all writes now, which the user may not know; empty if it does not."""
+    if not (server.snapshot_fails and server.save is None):
+        return ""
+    return f"the last snapshot failed, and whether the server refuses writes is {_UNKNOWN}; {_ALLOW_CONFIG}"
 
 
 def refusing_topics(server: ServerFacts, levels: Mapping[Level, int]) -> str:
@@ -284,10 +296,15 @@ def _memory_full(server: ServerFacts, restart: Outlook) -> Outlook:
 def _replica(server: ServerFacts, setup: Setup) -> Outlook:
     left = max(server.replication.in_sync - 1, 0)
     stopped, topics = _count(setup.levels, lambda level: level.replicas > left), sum(setup.levels.values())
-    if server.min_replicas_to_write is not None and server.min_replicas_to_write > left:
+    needed = server.min_replicas_to_write
+    # The server counts good replicas only if it needs at least one.
+    least = int(server.good_replicas is not None) if needed is None else needed
+    if least > left:
         text = f"{_NOTHING}, but the server refuses all writes (min-replicas-to-write)"
     elif stopped:
         text = f"{_NOTHING}, but {stopped} of {topics} topics refuse records with acks=all"
+    elif needed is None:
+        text = f"{_NOTHING}; whether writes go on is {_UNKNOWN}"
     else:
         text = f"{_NOTHING}, and writes go on"
     return Outlook(Failure.REPLICA, Loss.NOTHING, text)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from korvet.storage.durability import (
     Loss,
     describe_replicas,
+    doubtful_writes,
     merged,
     outlooks,
     refused_writes,
@@ -78,6 +79,8 @@ def durability_findings(found: Mapping[str, ServerFacts | StorageError], setup: 
         yield Finding(f"replicas{where}", WARNING if late else OK, describe_replicas(server.replication))
         if refused := refused_writes(server, setup):
             yield Finding(f"writes{where}", FAULT, refused)
+        elif doubtful := doubtful_writes(server):
+            yield Finding(f"writes{where}", WARNING, doubtful)
         if refusing := refusing_topics(server, setup.levels):
             yield Finding(f"acks=all{where}", FAULT, refusing)
     outlooks_of = {place: outlooks(server, setup) for place, server in facts.items()}

@@ -7,6 +7,8 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any
 
+import pytest
+import redis
 from click.testing import CliRunner
 
 from korvet.cli.app import korvet as korvet_command
@@ -25,8 +27,6 @@ from tests.support.ports import free_port
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    import pytest
 
     from tests.storage.conftest import Server
 
@@ -129,11 +129,46 @@ def test_the_doctor_finds_a_server_that_refuses_all_writes(new_server: Callable[
     assert "writes" not in findings(server)
 
 
-def test_a_user_who_may_not_read_configs(new_server: Callable[..., Server]) -> None:
+def test_the_doctor_finds_a_server_that_refuses_writes_after_a_failed_snapshot(
+    new_server: Callable[..., Server],
+) -> None:
     server = new_server()
+    server.client.config_set("save", "3600 1")
+    (server.socket.parent / "dump.rdb").mkdir()
+    server.client.bgsave()
+    until(lambda: server.client.info("persistence")["rdb_last_bgsave_status"] == "err", WAIT_S, "it failed")
+    with pytest.raises(redis.ResponseError, match="MISCONF"):
+        server.client.set("x", "y")
+    assert findings(server)["writes"] == (
+        "fault",
+        "the server refuses all writes: its last snapshot failed, see its log (stop-writes-on-bgsave-error)",
+    )
+    url = without_configs(server)
+    state, text = findings(server, url=url)["writes"]
+    assert state == "warning"
+    assert "whether the server refuses writes is unknown" in text
+
+
+def test_a_server_that_refuses_all_writes_to_a_user_who_may_not_read_configs(
+    new_server: Callable[..., Server],
+) -> None:
+    server = new_server("--min-replicas-to-write", "1")
+    assert findings(server, url=without_configs(server))["writes"] == (
+        "fault",
+        "the server refuses all writes: it has none of the replicas that it needs (min-replicas-to-write)",
+    )
+
+
+def without_configs(server: Server) -> str:
+    """The server's URL with a user who may not read configs."""
     rules = "on >secret ~* +@all -@dangerous +info"
     server.client.execute_command("ACL", "SETUSER", "broker", *rules.split())
-    url = f"{server.url}?username=broker&password=secret"
+    return f"{server.url}?username=broker&password=secret"
+
+
+def test_a_user_who_may_not_read_configs(new_server: Callable[..., Server]) -> None:
+    server = new_server()
+    url = without_configs(server)
     state, text = findings(server, url=url)["if the Redis process dies and restarts"]
     assert state == "warning"
     assert text == "unknown: the Redis user may not run CONFIG GET; give the user the ACL rule +config|get"

@@ -55,11 +55,15 @@ class ServerFacts(msgspec.Struct, frozen=True):
     """The schedule of snapshots; empty if there are none."""
     unsaved_changes: int
     """Changes since the last snapshot."""
+    snapshot_fails: bool
+    """Whether the last snapshot failed."""
     stop_writes_on_bgsave_error: bool
     maxmemory: int
     maxmemory_policy: str
     evicted_keys: int
     replication: Replication
+    good_replicas: int | None
+    """The replicas that count for min-replicas-to-write; None if the server needs none, or does not say."""
     min_replicas_to_write: int | None
     min_replicas_max_lag_s: int | None
     cluster: bool
@@ -106,6 +110,10 @@ def facts_of(reply: bytes, configs: Mapping[str, str]) -> ServerFacts:
     if timeout_s is not None and factor is not None:
         validity_s = timeout_s * factor + more_s if factor else math.inf
     needed, max_lag_s = (_whole(configs, f"min-replicas-{name}") for name in ("to-write", "max-lag"))
+    good = info.get("min_slaves_good_slaves")
+    if needed is None and good is None and "connected_slaves" in info:
+        # Servers count good replicas if both settings are above 0.
+        needed = 0
     append_only = info.get("aof_enabled") == "1"
     rewrites = "1" in (info.get("aof_rewrite_in_progress"), info.get("aof_rewrite_scheduled"))
     return ServerFacts(
@@ -118,11 +126,13 @@ def facts_of(reply: bytes, configs: Mapping[str, str]) -> ServerFacts:
         no_appendfsync_on_rewrite=configs.get("no-appendfsync-on-rewrite") == "yes",
         save=configs.get("save"),
         unsaved_changes=int(info.get("rdb_changes_since_last_save", "0")),
+        snapshot_fails=info.get("rdb_last_bgsave_status", "ok") != "ok",
         stop_writes_on_bgsave_error=configs.get("stop-writes-on-bgsave-error", "yes") == "yes",
         maxmemory=int(info.get("maxmemory", "0")),
         maxmemory_policy=info.get("maxmemory_policy", "noeviction"),
         evicted_keys=int(info.get("evicted_keys", "0")),
         replication=parse_replication(reply),
+        good_replicas=None if good is None else int(good),
         # A largest lag of 0 switches the limit off.
         min_replicas_to_write=0 if max_lag_s == 0 else needed,
         min_replicas_max_lag_s=max_lag_s,

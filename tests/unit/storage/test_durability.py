@@ -14,6 +14,7 @@ from korvet.storage.durability import (
     Outlook,
     Setup,
     describe_replicas,
+    doubtful_writes,
     merged,
     outlooks,
     refused_writes,
@@ -364,6 +365,38 @@ def test_a_server_that_refuses_all_writes() -> None:
     assert not refused_writes(but(SAFE, min_replicas_to_write=None, min_replicas_max_lag_s=None), of)
     assert refused_writes(needs_one, setup(embedded=True)) == refused
     assert "its disk is full" in refused_writes(needs_one, setup(embedded=True, reserve=True))
+
+
+def test_a_server_whose_snapshots_fail_refuses_all_writes() -> None:
+    of, fails = setup(ALONE), but(SAFE, snapshot_fails=True, save="3600 1")
+    assert refused_writes(fails, of).startswith("the server refuses all writes: its last snapshot failed")
+    assert not refused_writes(but(fails, save=""), of), "the snapshot was for a replica or a backup"
+    assert not refused_writes(but(fails, stop_writes_on_bgsave_error=False), of)
+    unknown = but(fails, save=None)
+    assert not refused_writes(unknown, of)
+    assert "whether the server refuses writes is unknown" in doubtful_writes(unknown)
+    assert not doubtful_writes(fails)
+    assert not doubtful_writes(but(unknown, snapshot_fails=False))
+    assert facts_of(b"rdb_last_bgsave_status:err\r\n", {}).snapshot_fails
+
+
+@pytest.mark.parametrize(
+    ("good", "count", "refuses", "lost"),
+    [
+        ("min_slaves_good_slaves:0\r\n", 1, True, "the server refuses all writes"),
+        ("min_slaves_good_slaves:1\r\n", 1, False, "the server refuses all writes"),
+        ("min_slaves_good_slaves:2\r\n", 2, False, "whether writes go on is unknown"),
+        ("", 2, False, "writes go on"),
+    ],
+)
+def test_writes_that_need_replicas_if_the_user_may_not_read_configs(
+    good: str, count: int, refuses: bool, lost: str
+) -> None:
+    facts = with_replicas(facts_of(f"connected_slaves:{count}\r\n{good}".encode(), {}), *[NEAR] * count)
+    assert ("the server refuses all writes: it has none" in refused_writes(facts, setup(ALONE))) is refuses
+    text = outlook(Failure.REPLICA, facts, setup(ALONE)).text
+    assert lost in text
+    assert text.endswith("and writes go on") is (not good)
 
 
 def test_servers_with_the_same_outlook_are_named_once() -> None:
