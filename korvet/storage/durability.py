@@ -29,6 +29,7 @@ _EVERYSEC: Final = "everysec"
 _NO: Final = "no"
 _NOTHING: Final = "nothing is lost"
 _UNFLUSHED: Final = "during a rewrite of the append-only file or a snapshot (no-appendfsync-on-rewrite yes)"
+_SWITCHED: Final = "unless appendonly was set to yes just now"
 _UNKNOWN: Final = "unknown: the Redis user may not run CONFIG GET"
 _ALLOW_CONFIG: Final = "give the user the ACL rule +config|get"
 
@@ -67,6 +68,8 @@ class Outlook(msgspec.Struct, frozen=True):
     """What to change; empty if nothing can be lost, or nothing helps."""
     is_fault: bool = False
     """Whether the server is unfit to hold data until that is changed."""
+    condition: str = ""
+    """When the outlook holds, as the text says, for lists of failures without the text."""
 
     def __str__(self) -> str:
         return f"{self.text}; {self.advice}" if self.advice else self.text
@@ -91,7 +94,7 @@ def outlooks(server: ServerFacts, setup: Setup) -> tuple[Outlook, ...]:
     """
     if setup.embedded:
         # An embedded server has its append-only file from its first start.
-        server = msgspec.structs.replace(server, append_only_begins=False)
+        server = msgspec.structs.replace(server, append_only_begins=False, rewrites=False)
     restart = _restart(server, setup)
     found = [
         _broker(restart, setup),
@@ -100,6 +103,8 @@ def outlooks(server: ServerFacts, setup: Setup) -> tuple[Outlook, ...]:
         _disk_full(server, setup, restart),
         _memory_full(server, restart),
     ]
+    if server.append_only and server.rewrites and not server.append_only_begins:
+        found = [_unless_switched(each, server) for each in found]
     if server.replication.standing:
         found += [_replica(server, setup), _planned(server, setup), _primary(server, setup)]
         found.append(_split(server, setup))
@@ -208,6 +213,28 @@ def _restart(server: ServerFacts, setup: Setup) -> Outlook:
         return Outlook(failure, Loss.NOTHING, f"{_NOTHING}: it writes its append-only file before it replies")
     lost = f"up to {_EVERYSEC_S} s of writes are lost if a flush was in progress (appendfsync everysec)"
     return _unless_kept(failure, lost, _flush_always(server, setup), setup, _flushed(server))
+
+
+def _unless_switched(outlook: Outlook, server: ServerFacts) -> Outlook:
+    """The outlook while the append-only file is rewritten. If appendonly was set to no and to yes again, a
+    restart loads the former file until that has ended; the server does not report which rewrite it is.
+    """
+    restarts = {Failure.REDIS, Failure.POWER}
+    if outlook.loss is Loss.NOTHING:
+        restarts.add(Failure.DISK_FULL)
+    if not server.maxmemory:
+        restarts.add(Failure.MEMORY_FULL)
+    if outlook.failure not in restarts or outlook.loss not in {Loss.NOTHING, Loss.SOME}:
+        return outlook
+    text = f"{outlook.text}, {_SWITCHED}"
+    if outlook.failure is not Failure.REDIS:
+        return msgspec.structs.replace(outlook, text=text, condition=_SWITCHED)
+    text += ": then everything since it was set to no"
+    if server.rewrite_fails:
+        advice = f"{outlook.advice}; " if outlook.advice else ""
+        advice += "the last rewrite of the append-only file failed, see the server's log"
+        return Outlook(outlook.failure, Loss.SOME, text, advice, is_fault=True)
+    return msgspec.structs.replace(outlook, text=text, condition=_SWITCHED)
 
 
 def _without_file(server: ServerFacts, failure: Failure) -> Outlook:

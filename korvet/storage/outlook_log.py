@@ -29,7 +29,7 @@ async def log_outlooks(router: Router, setup: Setup) -> None:
         if facts.replication.standing:
             log.info("Redis at %s: replicas: %s", server.address, describe_replicas(facts.replication))
     kept = [
-        _named(outlook.failure.value, servers)
+        ", ".join(filter(None, (_named(outlook.failure.value, servers), outlook.condition)))
         for outlook, servers in merged(found)
         if outlook.loss is Loss.NOTHING
     ]

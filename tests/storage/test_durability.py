@@ -53,6 +53,21 @@ def states(server: Server) -> list[str]:
     return [value["state"] for name, value in info.items() if name.startswith("slave") and name[5:].isdigit()]
 
 
+def logged(server: Server, caplog: pytest.LogCaptureFixture, *levels: Level) -> list[tuple[str, str]]:
+    """The levels and the lines that a broker logs."""
+
+    async def run() -> None:
+        router = await connect(server.url)
+        try:
+            await log_outlooks(router, Setup({level: levels.count(level) for level in levels}))
+        finally:
+            await router.close()
+
+    with caplog.at_level(logging.INFO, "korvet.storage.outlook_log"):
+        asyncio.run(run())
+    return [(each.levelname, each.getMessage()) for each in caplog.records if "outlook" in each.name]
+
+
 def test_the_doctor_reports_a_pair(new_server: Callable[..., Server]) -> None:
     alone = new_server()
     assert findings(alone, ALONE)["replicas"] == ("ok", "none")
@@ -115,6 +130,29 @@ def test_the_first_append_only_file_of_a_running_server(new_server: Callable[...
         "complete; wait until its rewrite has ended",
     )
     until(lambda: findings(server)[restart][0] == "ok", WAIT_S, "the file is complete")
+
+
+def test_an_append_only_file_that_was_off_for_a_while(
+    new_server: Callable[..., Server], caplog: pytest.LogCaptureFixture
+) -> None:
+    restart, condition = "if the Redis process dies and restarts", "unless appendonly was set to yes just now"
+    server = new_server("--appendonly", "yes", "--appendfsync", "always")
+    server.client.mset({f"key{number}": "" for number in range(100)})
+    server.client.bgrewriteaof()
+    until(lambda: server.client.info("persistence")["aof_base_size"], WAIT_S, "the file is complete")
+    assert condition not in findings(server)[restart][1]
+    server.client.config_set("rdb-key-save-delay", 20_000)
+    server.client.config_set("appendonly", "no")
+    server.client.set("x", "y")
+    server.client.config_set("appendonly", "yes")
+    assert findings(server)[restart] == (
+        "ok",
+        "nothing is lost: it writes its append-only file before it replies, unless appendonly was set to yes "
+        "just now: then everything since it was set to no",
+    )
+    lines = logged(server, caplog)
+    assert f"the Redis process dies and restarts, {condition}; the machine" in lines[0][1]
+    until(lambda: condition not in findings(server)[restart][1], WAIT_S, "the file is complete")
 
 
 def test_the_doctor_finds_a_server_that_refuses_all_writes(new_server: Callable[..., Server]) -> None:
@@ -201,18 +239,7 @@ def test_the_doctor_knows_whether_an_embedded_server_has_a_reserve(tmp_path: Pat
 def test_the_log_has_a_line_for_each_failure_that_loses_something(
     new_server: Callable[..., Server], caplog: pytest.LogCaptureFixture
 ) -> None:
-    primary = pair(new_server)
-
-    async def run() -> None:
-        router = await connect(primary.url)
-        try:
-            await log_outlooks(router, Setup({TWO: 1}))
-        finally:
-            await router.close()
-
-    with caplog.at_level(logging.INFO, "korvet.storage.outlook_log"):
-        asyncio.run(run())
-    lines = [(each.levelname, each.getMessage()) for each in caplog.records if "outlook" in each.name]
+    lines = logged(pair(new_server), caplog, TWO)
     assert "replicas: 1 of 1 in sync" in lines[0][1]
     level, kept = lines[1]
     assert level == "INFO"

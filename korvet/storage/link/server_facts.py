@@ -46,6 +46,8 @@ class ServerFacts(msgspec.Struct, frozen=True):
     """
     append_only_fails: bool
     """Whether the last write to the append-only file failed."""
+    rewrites: bool
+    """Whether a rewrite of the append-only file runs, or is scheduled."""
     rewrite_fails: bool
     """Whether the last rewrite of the append-only file failed."""
     appendfsync: str | None
@@ -121,6 +123,7 @@ def facts_of(reply: bytes, configs: Mapping[str, str]) -> ServerFacts:
         # A first rewrite that fails is scheduled again.
         append_only_begins=append_only and rewrites and info.get("aof_base_size") == "0",
         append_only_fails=info.get("aof_last_write_status", "ok") != "ok",
+        rewrites=rewrites,
         rewrite_fails=info.get("aof_last_bgrewrite_status", "ok") != "ok",
         appendfsync=configs.get("appendfsync"),
         no_appendfsync_on_rewrite=configs.get("no-appendfsync-on-rewrite") == "yes",

@@ -136,6 +136,27 @@ def test_a_server_whose_first_append_only_file_is_incomplete(changes: dict[str, 
     assert outlook(Failure.REDIS, but(SAFE, rewrite_fails=True), of).loss is NOTHING
 
 
+SWITCHED = "unless appendonly was set to yes just now"
+
+
+@pytest.mark.parametrize("appendfsync", ["always", "everysec", "no"])
+def test_a_restart_during_a_rewrite_may_load_a_file_from_before_appendonly_no(appendfsync: str) -> None:
+    facts, of = but(SAFE, appendfsync=appendfsync, rewrites=True, maxmemory=0), setup(ALONE)
+    for failure in (Failure.REDIS, Failure.POWER, Failure.MEMORY_FULL):
+        before, found = outlook(failure, but(facts, rewrites=False), of), outlook(failure, facts, of)
+        assert found.text.startswith(f"{before.text}, {SWITCHED}")
+        assert (found.loss, found.advice, found.is_fault) == (before.loss, before.advice, False)
+        assert found.condition == SWITCHED
+        assert SWITCHED not in outlook(failure, facts, setup(ALONE, embedded=True)).text
+    assert outlook(Failure.REDIS, facts, of).text.endswith(": then everything since it was set to no")
+    full = outlook(Failure.DISK_FULL, facts, of)
+    assert (full.condition == SWITCHED) is (full.loss is NOTHING)
+    assert SWITCHED not in outlook(Failure.MEMORY_FULL, but(facts, maxmemory=1000), of).text
+    found = outlook(Failure.REDIS, but(facts, rewrite_fails=True), of)
+    assert (found.loss, found.is_fault) == (SOME, True)
+    assert found.advice.endswith("the last rewrite of the append-only file failed, see the server's log")
+
+
 def test_the_append_only_file_of_an_embedded_server_is_complete_from_the_start() -> None:
     facts = but(SAFE, append_only_begins=True)
     assert outlook(Failure.REDIS, facts, setup(ALONE, embedded=True)).loss is NOTHING
@@ -151,6 +172,7 @@ def test_when_the_first_append_only_file_is_incomplete(
     rewrite = f"aof_rewrite_in_progress:{running}\r\naof_rewrite_scheduled:{scheduled}\r\n"
     info = f"aof_enabled:1\r\n{rewrite}aof_base_size:{base}\r\n"
     assert facts_of(info.encode(), {}).append_only_begins is begins
+    assert facts_of(info.encode(), {}).rewrites is bool(running or scheduled)
     assert not facts_of(rewrite.encode(), {}).append_only_begins, "there is no append-only file"
 
 
