@@ -47,7 +47,7 @@ from korvet.storage.copies import PartitionCopies
 from korvet.storage.errors import NoRoom, StorageError, StorageFault, StoreError
 from korvet.storage.keys import Keyspace
 from korvet.storage.link.server_watch import ServerWatch
-from korvet.storage.outlook_log import log_outlooks
+from korvet.storage.outlook_log import watch_outlooks
 from korvet.storage.releases import keep_tidy
 from korvet.storage.shared_configs import SharedConfigs
 from korvet.storage.shared_writes import SharedWrites
@@ -122,7 +122,7 @@ async def _serve(
         announcement = once("announcement", parts.mailbox.announce())
         try:
             setup = partial(_setup, parts, redis_url)
-            now_ready = partial(_ready, parts, setup, ready, next(iter(endpoints.values())))
+            now_ready = partial(ready, *next(iter(endpoints.values())))
             await _run(parts, admin, setup, now_ready)
         finally:
             await end(*tasks, announcement)
@@ -248,6 +248,9 @@ async def _run(
             await member.wait_known()
         parts.lifecycle.phase = Phase.SERVING
         ready()
+        # One broker is enough: the others would log the same.
+        outlooks = partial(watch_outlooks, parts.store.router, setup, lambda: member.is_controller)
+        tasks.append(keep("outlooks", outlooks))
         await lost
     finally:
         if parts.lifecycle.phase is Phase.SERVING:
@@ -265,15 +268,6 @@ async def _run(
         await changes.close()
 
 
-def _ready(
-    parts: Parts, setup: Callable[[], Setup], ready: Callable[[str, int], None], endpoint: Address
-) -> None:
-    ready(*endpoint)
-    # One broker is enough: the others would log the same.
-    if parts.member.is_controller:
-        once("outlooks", log_outlooks(parts.store.router, setup()))
-
-
 def _setup(parts: Parts, redis_url: str) -> Setup:
     return setup_of(
         parts.topics.listed(),
@@ -281,6 +275,7 @@ def _setup(parts: Parts, redis_url: str) -> Setup:
         redis_url,
         embedded=parts.disk is not None,
         reserve_bytes=parts.config.disk_reserve_bytes,
+        named_replicas=parts.store.router.named_replicas,
     )
 
 

@@ -51,7 +51,7 @@ from korvet.storage.link.functions import library_name
 from korvet.storage.link.module import look
 from korvet.storage.link.module_verdict import Use, Verdict
 from korvet.storage.link.redis_link import RedisLink
-from korvet.storage.link.sentinel import inspect, servers_of
+from korvet.storage.link.sentinel import SentinelState, inspect, servers_of
 from korvet.storage.link.slots import SLOTS, NodeAddress, parse_slots
 from korvet.storage.log.entries import is_damaged, record_count
 from korvet.storage.log.transactions import parse_open, parse_producer
@@ -91,11 +91,14 @@ def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> Non
         servers = {place: stack.enter_context(client) for place, client in find_servers(named).items()}
         clients = [*servers.values()]
         addresses = addresses_of(named[0], servers)
+        sentinels = inspect_sentinels(address)
+        named_replicas = max((state.replicas for state in sentinels), default=0)
+        setup = _setup(clients, keyspace, address, embedded=not url, named_replicas=named_replicas)
         findings = [
             *([] if url else check_folder(data_dir)),
-            *check_sentinels(address),
+            *check_sentinels(address, sentinels),
             *check_servers(servers),
-            *check_durability(addresses, _setup(clients, keyspace, address, embedded=not url)),
+            *check_durability(addresses, setup),
             *check_modules(addresses),
             *check_shared(clients, keyspace),
             *check_entries(clients, keyspace),
@@ -165,12 +168,17 @@ def check_folder(data_dir: Path) -> Iterator[Finding]:
     yield Finding("data folder", OK, text)
 
 
-def check_sentinels(url: str) -> Iterator[Finding]:
+def inspect_sentinels(url: str) -> list[SentinelState]:
+    """Ask the sentinels of a URL, which may name none."""
+    target = parse_target(url)
+    return asyncio.run(inspect(target)) if isinstance(target, SentinelAddress) else []
+
+
+def check_sentinels(url: str, states: Sequence[SentinelState]) -> Iterator[Finding]:
     """Check that the sentinels of a URL agree, and can authorize a failover."""
     target = parse_target(url)
     if not isinstance(target, SentinelAddress):
         return
-    states = asyncio.run(inspect(target))
     for state in states:
         if state.problem:
             yield Finding(f"sentinel {state.address}", WARNING, state.problem)
@@ -240,7 +248,9 @@ async def _facts(address: RedisAddress) -> "ServerFacts | StorageError":
         return error
 
 
-def _setup(servers: "Sequence[redis.Redis]", keyspace: str, url: str, *, embedded: bool) -> Setup:
+def _setup(
+    servers: "Sequence[redis.Redis]", keyspace: str, url: str, *, embedded: bool, named_replicas: int
+) -> Setup:
     """The levels of the topics whose fields in the catalogue are readable. For topics without configs of
     their own, the dynamic settings of all brokers count, else the settings of this environment.
     disk.reserve.bytes is that of this environment.
@@ -257,8 +267,14 @@ def _setup(servers: "Sequence[redis.Redis]", keyspace: str, url: str, *, embedde
     configs, _ = read_fields(hashes.get(keys.broker_configs, {}).items(), parse_broker_config)
     live.take({name: value for broker, name, value in configs if not broker}, {})
     topics, _ = read_fields(hashes.get(keys.topics, {}).items(), parse_topic)
-    reserve_bytes = live.now.disk_reserve_bytes
-    return setup_of(topics, default_level(live.now), url, embedded=embedded, reserve_bytes=reserve_bytes)
+    return setup_of(
+        topics,
+        default_level(live.now),
+        url,
+        embedded=embedded,
+        reserve_bytes=live.now.disk_reserve_bytes,
+        named_replicas=named_replicas,
+    )
 
 
 def _shared(keyspace: str) -> str:

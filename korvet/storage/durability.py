@@ -86,6 +86,14 @@ class Setup(msgspec.Struct, frozen=True):
     """Whether `korvet serve` makes the server refuse writes before its disk is full (disk.reserve.bytes)."""
     sentinel: bool = False
     """Whether Sentinel promotes replicas."""
+    named_replicas: int = 0
+    """How many replicas the sentinels know, those that they do not reach too."""
+
+    def candidates(self, server: ServerFacts) -> int:
+        """How many replicas of a server may be promoted: those that are attached now, and as many as the
+        sentinels or the cluster name.
+        """
+        return max(len(server.replication.standing), server.named_replicas, self.named_replicas)
 
 
 def outlooks(server: ServerFacts, setup: Setup) -> tuple[Outlook, ...]:
@@ -105,7 +113,7 @@ def outlooks(server: ServerFacts, setup: Setup) -> tuple[Outlook, ...]:
     ]
     if server.append_only and server.rewrites and not server.append_only_begins:
         found = [_unless_switched(each, server) for each in found]
-    if server.replication.standing:
+    if setup.candidates(server):
         found += [_replica(server, setup), _planned(server, setup), _primary(server, setup)]
         found.append(_split(server, setup))
     else:
@@ -130,10 +138,14 @@ def merged(found: Mapping[str, Sequence[Outlook]]) -> list[tuple[Outlook, tuple[
     ]
 
 
-def describe_replicas(replication: Replication) -> str:
-    """How many replicas there are, and how far the last one in sync is behind."""
+def describe_replicas(replication: Replication, candidates: int) -> str:
+    """How many replicas there are, how many of the candidates are not attached, and how far the last one in
+    sync is behind.
+    """
     replicas = replication.standing
-    text = f"{replication.in_sync} of {len(replicas)} in sync" if replicas else "none"
+    text = f"{replication.in_sync} of {candidates} in sync" if candidates else "none"
+    if candidates > len(replicas):
+        text += f", {candidates - len(replicas)} not attached"
     followers = [replica for replica in replicas if replica.is_in_sync]
     if followers:
         behind = max(max(replication.offset - replica.offset, 0) for replica in followers)
@@ -355,7 +367,7 @@ def _primary(server: ServerFacts, setup: Setup) -> Outlook:
     elif server.cluster and server.replica_validity_s is not None:
         limits = "cluster-replica-validity-factor, repl-timeout"
         lost += f", up to about {server.replica_validity_s:.0f} s of writes ({limits})"
-    return _unless_kept(Failure.PRIMARY, lost, _more_copies(server), setup, _on_all_replicas(server))
+    return _unless_copied(Failure.PRIMARY, lost, _more_copies(server, setup), server, setup)
 
 
 def _planned(server: ServerFacts, setup: Setup) -> Outlook:
@@ -364,13 +376,13 @@ def _planned(server: ServerFacts, setup: Setup) -> Outlook:
         text = f"{_NOTHING}: {command} waits until the replica has everything"
         return Outlook(Failure.PLANNED, Loss.NOTHING, text)
     lost = f"what a replica that is more than {_GRACE_S} s late has not received is lost (SENTINEL FAILOVER)"
-    advice = f"use SENTINEL FAILOVER NAME COORDINATED (Valkey 9), or {_more_copies(server)}"
-    return _unless_kept(Failure.PLANNED, lost, advice, setup, _on_all_replicas(server))
+    advice = f"use SENTINEL FAILOVER NAME COORDINATED (Valkey 9), or {_more_copies(server, setup)}"
+    return _unless_copied(Failure.PLANNED, lost, advice, server, setup)
 
 
 def _split(server: ServerFacts, setup: Setup) -> Outlook:
-    needed, count = server.min_replicas_to_write, len(server.replication.standing)
-    advice = _more_copies(server)
+    needed, count = server.min_replicas_to_write, setup.candidates(server)
+    advice = _more_copies(server, setup)
     if server.cluster:
         known = server.node_timeout_s is not None
         lasts = f"for about {server.node_timeout_s:.0f} s" if known else "for the cluster's timeout"
@@ -384,7 +396,7 @@ def _split(server: ServerFacts, setup: Setup) -> Outlook:
         stops = "all writes then stop while a replica is missing, also after a failover"
         advice += f", and min-replicas-to-write {count} on all servers ({stops})"
     lost = f"what the old primary acknowledges {lasts} is lost"
-    return _unless_kept(Failure.SPLIT, lost, advice, setup, _on_all_replicas(server))
+    return _unless_copied(Failure.SPLIT, lost, advice, server, setup)
 
 
 def _lacking_for_fsync(server: ServerFacts) -> str:
@@ -406,14 +418,25 @@ def _flush_always(server: ServerFacts, setup: Setup) -> str:
     return f"set {setting} always{_or_fsync(server)}"
 
 
-def _more_copies(server: ServerFacts) -> str:
-    copies = len(server.replication.standing) + 1
-    return f"set min.insync.replicas {copies} (acks=all then stops while a replica is lost)"
+def _more_copies(server: ServerFacts, setup: Setup) -> str:
+    candidates = setup.candidates(server)
+    text = f"set min.insync.replicas {candidates + 1} (acks=all then stops while a replica is lost)"
+    if candidates > len(server.replication.standing):
+        forget = "CLUSTER FORGET" if server.cluster else "SENTINEL RESET"
+        text += f", after {forget} of replicas that are gone for good"
+    return text
 
 
-def _on_all_replicas(server: ServerFacts) -> Callable[[Level], bool]:
-    """Whichever replica takes over has what was acknowledged."""
-    return lambda level: level.replicas >= len(server.replication.standing)
+def _unless_copied(failure: Failure, lost: str, advice: str, server: ServerFacts, setup: Setup) -> Outlook:
+    """The outlook of a failure after which a replica takes over; whichever it is, it must have what was
+    acknowledged.
+    """
+    candidates, condition = setup.candidates(server), ""
+    if not (server.named_replicas or setup.named_replicas):
+        # Nobody names replicas that are not attached now.
+        which = "the replica" if candidates == 1 else f"one of the {candidates} replicas"
+        condition = f"if {which} attached now takes over"
+    return _unless_kept(failure, lost, advice, setup, lambda level: level.replicas >= candidates, condition)
 
 
 def _flushed(server: ServerFacts) -> Callable[[Level], bool]:
@@ -423,18 +446,26 @@ def _flushed(server: ServerFacts) -> Callable[[Level], bool]:
 
 
 def _unless_kept(
-    failure: Failure, lost: str, advice: str, setup: Setup, keeps: Callable[[Level], bool]
+    failure: Failure,
+    lost: str,
+    advice: str,
+    setup: Setup,
+    keeps: Callable[[Level], bool],
+    condition: str = "",
 ) -> Outlook:
     """The outlook of a failure that loses something, except records with acks=all in topics whose level
-    keeps them.
+    keeps them. `condition`: when it keeps them.
     """
     kept, topics = _count(setup.levels, keeps), sum(setup.levels.values())
     if not kept:
         return Outlook(failure, Loss.SOME, lost, advice)
+    only = f" {condition}" if condition else ""
     if kept == topics:
-        text = f"nothing that was acknowledged with acks=all is lost; with acks=1, {lost}"
-        return Outlook(failure, Loss.NOTHING, text)
-    text = f"nothing that was acknowledged with acks=all to {kept} of {topics} topics is lost; else {lost}"
+        text = f"nothing that was acknowledged with acks=all is lost{only}; with acks=1, {lost}"
+        return Outlook(failure, Loss.NOTHING, text, condition=condition)
+    text = (
+        f"nothing that was acknowledged with acks=all to {kept} of {topics} topics is lost{only}; else {lost}"
+    )
     return Outlook(failure, Loss.SOME, text, advice)
 
 

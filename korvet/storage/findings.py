@@ -75,8 +75,9 @@ def durability_findings(found: Mapping[str, ServerFacts | StorageError], setup: 
             facts[place] = reported
     for place, server in facts.items():
         where = f", {place}" if len(found) > 1 else ""
-        late = server.replication.in_sync < len(server.replication.standing)
-        yield Finding(f"replicas{where}", WARNING if late else OK, describe_replicas(server.replication))
+        candidates = setup.candidates(server)
+        state = WARNING if server.replication.in_sync < candidates else OK
+        yield Finding(f"replicas{where}", state, describe_replicas(server.replication, candidates))
         if refused := refused_writes(server, setup):
             yield Finding(f"writes{where}", FAULT, refused)
         elif doubtful := doubtful_writes(server):

@@ -22,11 +22,18 @@ def default_level(config: Config) -> Level:
 
 
 def setup_of(
-    topics: Iterable[Topic], default: Level, url: str, *, embedded: bool, reserve_bytes: int
+    topics: Iterable[Topic],
+    default: Level,
+    url: str,
+    *,
+    embedded: bool,
+    reserve_bytes: int,
+    named_replicas: int,
 ) -> Setup:
-    """What topics, the URL of Redis and disk.reserve.bytes contribute to the outlooks; `default`: see
-    default_level.
+    """What topics, the URL of Redis, disk.reserve.bytes and sentinels contribute to the outlooks; `default`:
+    see default_level; `named_replicas`: see Setup.
     """
     levels = Counter(level_of(topic, default) for topic in topics)
     reserve = embedded and reserve_bytes > 0
-    return Setup(levels, embedded=embedded, reserve=reserve, sentinel="+sentinel:" in url)
+    sentinel = "+sentinel:" in url
+    return Setup(levels, embedded, reserve, sentinel, named_replicas)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,9 +20,10 @@ from korvet.storage.keys import Keyspace
 from korvet.storage.link.address import parse_url
 from korvet.storage.link.barrier import Level
 from korvet.storage.link.opening import connect
-from korvet.storage.outlook_log import log_outlooks
+from korvet.storage.outlook_log import log_outlooks, watch_outlooks
 from korvet.storage.store import Store
-from tests.support.polling import until
+from korvet.supervisor import end, keep
+from tests.support.polling import until, until_async
 from tests.support.ports import free_port
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.storage.conftest import Server
+    from tests.support.cluster import RedisCluster
 
 WAIT_S = 20
 ALONE, TWO = Level(0, False), Level(1, False)
@@ -248,6 +251,62 @@ def test_the_log_has_a_line_for_each_failure_that_loses_something(
     lost = [(level, text.partition(":")[0]) for level, text in lines[2:]]
     assert ("WARNING", "if the Redis process dies and restarts") in lost
     assert ("INFO", "if somebody deletes the keys (FLUSHALL)") in lost
+
+
+def test_outlooks_are_logged_again_when_there_are_more_replicas(
+    new_server: Callable[..., Server], caplog: pytest.LogCaptureFixture
+) -> None:
+    port = free_port()
+    primary = new_server("--port", str(port), "--bind", "127.0.0.1", "--repl-diskless-sync-delay", "0")
+    replicas = [new_server(), new_server()]
+
+    def lines() -> list[str]:
+        return [each.getMessage() for each in caplog.records if "the primary is lost" in each.getMessage()]
+
+    async def run() -> None:
+        router = await connect(primary.url)
+        wanted: list[bool] = []
+        watch = partial(watch_outlooks, router, lambda: Setup({TWO: 1}), lambda: bool(wanted), 0.01)
+        task = keep("outlooks", watch)
+        try:
+            await asyncio.sleep(0.1)
+            assert not lines()
+            wanted.append(True)
+            for count, replica in enumerate(replicas):
+                await until_async(partial(has, count + 1), WAIT_S, "it is logged")
+                await asyncio.to_thread(replica.follow, port)
+            await until_async(partial(has, 3), WAIT_S, "it is logged again")
+            replicas[0].client.replicaof("no", "one")
+            await asyncio.to_thread(replicas[0].follow, port)
+            await asyncio.sleep(0.1)
+        finally:
+            await end(task)
+            await router.close()
+
+    async def has(count: int) -> bool:
+        return len(lines()) >= count
+
+    with caplog.at_level(logging.INFO, "korvet.storage.outlook_log"):
+        asyncio.run(run())
+    alone, one, two = lines()
+    assert "because there is no replica" in alone
+    assert "the primary is lost for good, if the replica attached now takes over" in one
+    assert "set min.insync.replicas 3" in two
+
+
+def test_replicas_that_the_cluster_names_may_take_over(own_cluster: RedisCluster) -> None:
+    primary, replica = own_cluster.nodes[0], own_cluster.nodes[-1]
+    subject = "if the primary is lost for good"
+
+    def found() -> dict[str, tuple[str, str]]:
+        setup = Setup({TWO: 1})
+        return {each.subject: each[1:] for each in check_durability(parse_url(primary.url), setup)}
+
+    assert found()[subject][0] == "ok"
+    assert "attached now" not in found()[subject][1]
+    replica.kill()
+    until(lambda: found()["replicas"] == ("warning", "0 of 1 in sync, 1 not attached"), WAIT_S, "it is away")
+    assert found()[subject][1].startswith("nothing that was acknowledged with acks=all is lost; with acks=1")
 
 
 def test_the_doctor_knows_the_dynamic_settings_of_all_brokers(

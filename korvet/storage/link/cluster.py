@@ -106,6 +106,11 @@ class Cluster:
         """See Router."""
         return {owner: None for owner in self._owners if owner is not None}.keys()
 
+    @property
+    def named_replicas(self) -> int:
+        """See Router."""
+        return 0
+
     async def close(self) -> None:
         """See Router."""
         self._closed = True

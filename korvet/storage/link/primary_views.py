@@ -26,6 +26,8 @@ class View(msgspec.Struct, frozen=True):
     """The version of the sentinels' configuration: each failover increments it."""
     failing_over: bool = False
     """Whether this sentinel performs a failover, and no replica has been promoted yet."""
+    replicas: int = 0
+    """How many replicas of that primary this sentinel knows, those that it does not reach too."""
 
 
 def parse_view(current: list[bytes], described: list[bytes]) -> View:
@@ -40,7 +42,8 @@ def parse_view(current: list[bytes], described: list[bytes]) -> View:
     fields = dict(zip(words[::2], words[1::2], strict=True))
     same = (fields["ip"], fields["port"]) == (host, port)
     in_progress = _IN_PROGRESS in fields["flags"].split(",")
-    return View((host, int(port)), int(fields["config-epoch"]), same and in_progress)
+    replicas = int(fields.get("num-slaves", "0")) if same else 0
+    return View((host, int(port)), int(fields["config-epoch"]), same and in_progress, replicas)
 
 
 class PrimaryViews:
@@ -57,6 +60,12 @@ class PrimaryViews:
         """`primary`: the server to use until the first view is known."""
         self._views: dict[Hashable, View] = {None: View(primary, -1)}
         self._failing_over_since_s: dict[Hashable, float] = {}
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas the sentinels know that name the primary to use."""
+        views = self._views.values()
+        return max(view.replicas for view in views if view.primary == newest_of(views).primary)
 
     def note(self, sentinel: Hashable, view: View, now_s: float) -> None:
         """The newest view of a sentinel. It stays when the sentinel does not answer: the sentinel may still

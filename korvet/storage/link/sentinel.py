@@ -122,6 +122,8 @@ class SentinelState(NamedTuple):
     """The primary that it names; None if it does not answer or does not know the name."""
     problem: str
     """Why the sentinel is of no use in a failover; empty if it is."""
+    replicas: int = 0
+    """How many replicas the sentinel knows, those that it does not reach too."""
 
 
 async def inspect(target: SentinelAddress) -> list[SentinelState]:
@@ -132,20 +134,21 @@ async def inspect(target: SentinelAddress) -> list[SentinelState]:
 
 
 async def _inspect(sentinel: RedisAddress, name: str) -> SentinelState:
-    primary = None
+    primary, replicas = None, 0
     try:
         async with asyncio.timeout(_FIRST_TIMEOUT_S):
             link = await RedisLink.connect(sentinel, "korvet-sentinel")
             try:
-                primary = (await _ask(link, name)).primary
+                view = await _ask(link, name)
+                primary, replicas = view.primary, view.replicas
                 await link.call("SENTINEL", "CKQUORUM", name)
             finally:
                 await link.close()
     except StorageError as error:
-        return SentinelState(sentinel, primary, str(error))
+        return SentinelState(sentinel, primary, str(error), replicas)
     except TimeoutError:
-        return SentinelState(sentinel, primary, f"{sentinel.named} does not answer")
-    return SentinelState(sentinel, primary, "")
+        return SentinelState(sentinel, primary, f"{sentinel.named} does not answer", replicas)
+    return SentinelState(sentinel, primary, "", replicas)
 
 
 class NamedPrimary(OneServer):
@@ -160,6 +163,11 @@ class NamedPrimary(OneServer):
             for each in target.sentinels
         ]
         server.on_down = server.on_silent = self._ask_soon
+
+    @property
+    def named_replicas(self) -> int:
+        """See Router."""
+        return self._views.replicas
 
     async def close(self) -> None:
         """See Router."""

@@ -101,6 +101,12 @@ class Router(Protocol):
     def servers(self) -> Collection[Server]:
         """All servers that hold keys."""
 
+    @property
+    def named_replicas(self) -> int:
+        """How many replicas of the server the sentinels know, those that they do not reach too; 0 without
+        sentinels.
+        """
+
     async def close(self) -> None:
         """Close all connections."""
 
@@ -402,6 +408,11 @@ class OneServer:
     def servers(self) -> Collection[Server]:
         """See Router."""
         return (self._server,)
+
+    @property
+    def named_replicas(self) -> int:
+        """See Router."""
+        return 0
 
     async def close(self) -> None:
         """See Router."""

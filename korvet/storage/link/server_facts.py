@@ -1,4 +1,4 @@
-"""What a server reports about its persistence, memory, and replicas (INFO, CONFIG GET)."""
+"""What a server reports about its persistence, memory, and replicas (INFO, CONFIG GET, CLUSTER NODES)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from korvet.storage.errors import LinkLost, StorageError
 from korvet.storage.link.eviction import may_evict_ours
 from korvet.storage.link.info import parse_info
 from korvet.storage.link.replication import Replication, parse_replication
+from korvet.storage.link.slots import count_replicas
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,6 +75,10 @@ class ServerFacts(msgspec.Struct, frozen=True):
     """How long a replica may have received nothing and still take over in a cluster; infinite without
     limit.
     """
+    named_replicas: int
+    """How many replicas the cluster names, those that it does not reach too; 0 if it names none, or does not
+    say.
+    """
     has_waitaof: bool
     """Whether the server can wait for flushes of append-only files; true if its version is unknown."""
     version: str = ""
@@ -96,11 +101,21 @@ async def ask(link: RedisLink) -> ServerFacts:
         # Users are often not allowed to read configs: the facts then say what is unknown.
         flat = []
     configs = dict(zip(flat[::2], flat[1::2], strict=True))
-    return facts_of(info, {name.decode(): value.decode() for name, value in configs.items()})
+    named = await _named_replicas(link) if parse_info(info).get("cluster_enabled") == "1" else 0
+    return facts_of(info, {name.decode(): value.decode() for name, value in configs.items()}, named)
 
 
-def facts_of(reply: bytes, configs: Mapping[str, str]) -> ServerFacts:
-    """The facts from the reply to INFO, and from configs, which may be empty."""
+async def _named_replicas(link: RedisLink) -> int:
+    try:
+        return count_replicas(await link.call("CLUSTER", "NODES"))
+    except LinkLost:
+        raise
+    except StorageError:
+        return 0
+
+
+def facts_of(reply: bytes, configs: Mapping[str, str], named_replicas: int = 0) -> ServerFacts:
+    """The facts from the reply to INFO, from configs, which may be empty, and from CLUSTER NODES."""
     info = parse_info(reply)
     cluster, valkey = info.get("cluster_enabled") == "1", info.get("valkey_version")
     timeout_ms = _whole(configs, "cluster-node-timeout") if cluster else None
@@ -142,6 +157,7 @@ def facts_of(reply: bytes, configs: Mapping[str, str]) -> ServerFacts:
         cluster=cluster,
         node_timeout_s=timeout_s,
         replica_validity_s=validity_s,
+        named_replicas=named_replicas,
         has_waitaof=valkey is not None or _has_waitaof(info.get("redis_version", "")),
         version=f"Valkey {valkey}" if valkey else f"Redis {info.get('redis_version', '')}",
     )

@@ -58,6 +58,16 @@ def _address(node: list[Any], asked: str) -> NodeAddress:
     return asked if host in {"", "?"} else host, int(node[1])
 
 
+def count_replicas(nodes: bytes) -> int:
+    """How many replicas the node that was asked has, those that the cluster does not reach too (CLUSTER
+    NODES).
+    """
+    lines = [line.split() for line in nodes.decode("utf-8", "replace").splitlines()]
+    # Node ID, address, flags, node ID of the primary.
+    myself = {words[0] for words in lines if "myself" in words[2].split(",")}
+    return sum(words[3] in myself for words in lines)
+
+
 def redirected_to(fault: RedisFault, asked: str) -> NodeAddress:
     """The target of MOVED <slot> <host>:<port> and of ASK; the host may be missing, or an IPv6 address."""
     host, _, port = fault.message.split()[2].rpartition(":")

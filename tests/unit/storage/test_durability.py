@@ -313,9 +313,10 @@ def test_a_lost_replica(facts: ServerFacts, levels: list[Level], text: str) -> N
 
 
 def test_replicas_now() -> None:
-    assert describe_replicas(SAFE.replication) == "none"
+    assert describe_replicas(SAFE.replication, 0) == "none"
+    assert describe_replicas(SAFE.replication, 1) == "0 of 1 in sync, 1 not attached"
     far = msgspec.structs.replace(NEAR, offset=400, lag_s=7)
-    found = describe_replicas(with_replicas(PAIR, NEAR, COPYING, far).replication)
+    found = describe_replicas(with_replicas(PAIR, NEAR, COPYING, far).replication, 3)
     assert found == "2 of 3 in sync, at most 600 bytes behind, the last report 7 s ago"
 
 

@@ -18,6 +18,8 @@ def described(port: int, flags: str = "master", epoch: int = 3) -> list[bytes]:
     ("current", "fields", "expected"),
     [
         ([b"old", b"1"], described(1), View(OLD, 3)),
+        ([b"old", b"1"], [*described(1), b"num-slaves", b"2"], View(OLD, 3, replicas=2)),
+        ([b"new", b"2"], [*described(1), b"num-slaves", b"2"], View(NEW, 3)),
         ([b"old", b"1"], described(1, "s_down,o_down,master"), View(OLD, 3)),
         ([b"old", b"1"], described(1, "master,failover_in_progress"), View(OLD, 3, failing_over=True)),
         # The replica is promoted: the sentinel names it already, and describes the former primary.
@@ -97,3 +99,13 @@ def test_each_sentinel_has_its_own_time_for_a_promotion() -> None:
     views.note("b", View(OLD, 3, failing_over=True), 30.0)
     assert views.primary(30.0) is None
     assert views.primary(30.0 + HOLD_S) == OLD
+
+
+def test_the_replicas_that_sentinels_know_are_those_of_the_primary_to_use() -> None:
+    views = PrimaryViews(OLD)
+    assert views.replicas == 0
+    views.note("a", View(OLD, 3, replicas=2), 0.0)
+    views.note("b", View(OLD, 3, replicas=1), 0.0)
+    assert views.replicas == 2, "a sentinel may not have found all yet"
+    views.note("b", View(NEW, 4, replicas=1), 0.0)
+    assert views.replicas == 1
