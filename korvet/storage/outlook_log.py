@@ -49,11 +49,6 @@ async def watch_outlooks(
         await asyncio.sleep(period_s)
 
 
-async def log_outlooks(router: Router, setup: Setup) -> None:
-    """Log in one line which failures lose nothing, and a line for each failure that can lose something."""
-    _log(await _facts(router), setup)
-
-
 async def _facts(router: Router) -> dict[str, ServerFacts | StorageError]:
     """The facts of each server, or why it does not report them."""
     found: dict[str, ServerFacts | StorageError] = {}
@@ -66,6 +61,7 @@ async def _facts(router: Router) -> dict[str, ServerFacts | StorageError]:
 
 
 def _log(asked: Mapping[str, ServerFacts | StorageError], setup: Setup) -> None:
+    """Log in one line which failures lose nothing, and a line for each failure that can lose something."""
     found = {}
     for place, facts in asked.items():
         if isinstance(facts, StorageError):

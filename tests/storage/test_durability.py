@@ -20,7 +20,7 @@ from korvet.storage.keys import Keyspace
 from korvet.storage.link.address import parse_url
 from korvet.storage.link.barrier import Level
 from korvet.storage.link.opening import connect
-from korvet.storage.outlook_log import log_outlooks, watch_outlooks
+from korvet.storage.outlook_log import watch_outlooks
 from korvet.storage.store import Store
 from korvet.supervisor import end, keep
 from tests.support.polling import until, until_async
@@ -59,16 +59,24 @@ def states(server: Server) -> list[str]:
 def logged(server: Server, caplog: pytest.LogCaptureFixture, *levels: Level) -> list[tuple[str, str]]:
     """The levels and the lines that a broker logs."""
 
+    def lines() -> list[tuple[str, str]]:
+        return [(each.levelname, each.getMessage()) for each in caplog.records if "outlook" in each.name]
+
+    async def are_there() -> bool:
+        return bool(lines())
+
     async def run() -> None:
-        router = await connect(server.url)
+        router, setup = await connect(server.url), Setup({level: levels.count(level) for level in levels})
+        task = keep("outlooks", partial(watch_outlooks, router, lambda: setup, lambda: True))
         try:
-            await log_outlooks(router, Setup({level: levels.count(level) for level in levels}))
+            await until_async(are_there, WAIT_S, "they are logged")
         finally:
+            await end(task)
             await router.close()
 
     with caplog.at_level(logging.INFO, "korvet.storage.outlook_log"):
         asyncio.run(run())
-    return [(each.levelname, each.getMessage()) for each in caplog.records if "outlook" in each.name]
+    return lines()
 
 
 def test_the_doctor_reports_a_pair(new_server: Callable[..., Server]) -> None:
