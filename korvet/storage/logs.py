@@ -143,14 +143,16 @@ class Logs:
     async def complete_changes(self) -> None:
         """See ChangeListener: `follow_assignment` has completed them."""
 
-    def follow_servers(self, has_moved: Callable[[bytes], bool]) -> None:
+    def follow_servers(self, has_moved: Callable[[bytes], bool], again: bool) -> None:
         """Another history of the keys for which `has_moved(key)` is true begins, which may lack the newest
-        writes. A broker leads all its partitions in new epochs after that, with new logs.
+        writes; `again`: see Router.on_moved. A broker leads all its partitions in new epochs after that, with
+        new logs.
         """
         if self.membership is not None:
-            log.warning("Redis was restarted or another server took over: its newest writes may be lost")
+            if not again:
+                log.warning("Redis was restarted or another server took over: its newest writes may be lost")
             self._resources.stale = WritesRefused("Redis may have lost writes: new leader epochs are due")
-            self.membership.rejoin()
+            self.membership.rejoin(again=again)
             return
         for logs in self._logs.values():
             for found in logs.values():

@@ -244,7 +244,7 @@ def serve_beyond_the_high_watermark() -> None:
 def keep_an_old_epoch() -> None:
     """After a failover, a leader keeps its epoch and reuses the offsets of lost records."""
 
-    def follow(self: Logs, has_moved: Callable[[bytes], bool]) -> None:
+    def follow(self: Logs, has_moved: Callable[[bytes], bool], again: bool) -> None:
         for logs in self._logs.values():
             for log in logs.values():
                 if has_moved(log.stream):

@@ -256,7 +256,7 @@ def test_a_slot_moves_under_load(bench: Bench) -> None:
 def test_a_redirection_of_a_primary_begins_no_history(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     log = bench.logs("t", 1)[0]
     moved: list[object] = []
-    bench.store.router.on_moved = moved.append
+    bench.store.router.on_moved = lambda has_moved, again: moved.append(has_moved)
 
     async def old_map(cluster: Cluster) -> None:
         """The map comes from a node that has not heard of the move."""
@@ -334,9 +334,9 @@ def test_a_replica_takes_over_under_load(own_bench: Bench, end: signal.Signals) 
     moved: list[PartitionLog] = []
     follow = bench.store.logs.follow_servers
 
-    def noted(has_moved: Callable[[bytes], bool]) -> None:
+    def noted(has_moved: Callable[[bytes], bool], again: bool) -> None:
         moved.extend(log for log in logs if has_moved(log.stream))
-        follow(has_moved)
+        follow(has_moved, again)
 
     bench.store.router.on_moved = noted
 

@@ -129,6 +129,31 @@ def test_lost_entries_are_not_out_of_range_before_leader_epochs_rise(
     asyncio.run(work())
 
 
+@pytest.mark.parametrize("name", ["read", "write"])
+def test_each_failover_counts_once(
+    new_server: Callable[..., Server], prefix: str, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """Whichever connection leads to the new primary first."""
+    primary, replica, _ = replicated(new_server)
+
+    async def work() -> None:
+        async with proxied_broker(primary, prefix, 10_000) as (proxy, store):
+            await store.catalogue.create("t", 1)
+            primary.client.set("sent", 1)
+            primary.client.wait(1, 5000)
+            replica.client.replicaof("NO", "ONE")
+            (server,) = store.router.servers()
+            for count, other in enumerate((replica, primary), 1):
+                version = member_of(store).assignment.version
+                proxy.socket = other.socket
+                getattr(server, name).reset("the test leads it to the other server")
+                await leads_again(store, version)
+                lines = [each for each in caplog.messages if "its newest writes may be lost" in each]
+                assert (member_of(store).counts.rejoins, len(lines)) == (count, count)
+
+    asyncio.run(work())
+
+
 def test_epochs_stay_after_a_failover_that_loses_nothing(
     new_server: Callable[..., Server], prefix: str
 ) -> None:

@@ -123,7 +123,7 @@ def test_a_planned_failover_loses_nothing(group: SentinelGroup, prefix: str, opt
             await appends.gets_on()
             former = group.primary
             losses: list[object] = []
-            store.router.on_moved = losses.append
+            store.router.on_moved = lambda has_moved, again: losses.append(has_moved)
             group.fail_over(*option.split())
             await asyncio.to_thread(group.wait_switched, former)
             await appends.gets_on()

@@ -216,13 +216,14 @@ class Membership:
         """
         return self._losses != self._losses_followed
 
-    def rejoin(self) -> None:
+    def rejoin(self, *, again: bool = False) -> None:
         """Lead nothing until the lease has a new version, or Redis takes no writes: Redis may have lost
-        writes. In the new version all partitions that this broker leads have a new leader epoch.
+        writes. In the new version all partitions that this broker leads have a new leader epoch. `again`:
+        this loss has been reported already.
         """
         if not self._left:
             self._losses += 1
-            self.counts.rejoins += 1
+            self.counts.rejoins += not again
             self._suspend()
 
     async def refresh(self) -> None:

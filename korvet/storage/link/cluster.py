@@ -46,7 +46,7 @@ class Cluster:
     def __init__(self, seeds: Sequence[RedisAddress]) -> None:
         """Use `open`."""
         self.on_up: Callable[[], None] | None = None
-        self.on_moved: Callable[[Callable[[bytes], bool]], None] | None = None
+        self.on_moved: Callable[[Callable[[bytes], bool], bool], None] | None = None
         self._seeds = seeds
         self._servers: dict[NodeAddress, Server] = {}
         self._owners: list[Server | None] = [None] * SLOTS
@@ -250,14 +250,14 @@ class Cluster:
             # The replicas of a former owner do not get later changes of these slots.
             former.barriers.drop(lambda key: slot_of(key) in owners)
 
-    def _report_moved(self, slots: Collection[int]) -> None:
-        """Report that the servers of these slots may lack the newest writes from now on. Commands that
-        earlier servers refused are not sent there.
+    def _report_moved(self, slots: Collection[int], *, again: bool = False) -> None:
+        """Report that the servers of these slots may lack the newest writes from now on; `again`: see
+        Router.on_moved. Commands that earlier servers refused are not sent there.
         """
         if not slots:
             return
         if self.on_moved is not None:
-            self.on_moved(lambda key: slot_of(key) in slots)
+            self.on_moved(lambda key: slot_of(key) in slots, again)
         for slot in slots:
             links = self._slots.get(slot)
             if links is not None:
@@ -282,8 +282,9 @@ class Cluster:
         if self.on_up is not None:
             self.on_up()
 
-    def _server_moved(self, server: Server) -> None:
-        self._report_moved({slot for slot, owner in enumerate(self._owners) if owner is server})
+    def _server_moved(self, server: Server, again: bool) -> None:
+        slots = {slot for slot, owner in enumerate(self._owners) if owner is server}
+        self._report_moved(slots, again=again)
 
     async def _keep(self) -> None:
         """Keep the map up to date."""

@@ -89,10 +89,11 @@ class Router(Protocol):
 
     on_up: Callable[[], None] | None
     """Called each time a server can be written to again after its connection was lost."""
-    on_moved: Callable[[Callable[[bytes], bool]], None] | None
+    on_moved: Callable[[Callable[[bytes], bool], bool], None] | None
     """Called with a predicate of keys when another history of their data begins that may lack the newest
     writes: another server took over the keys, or their server was restarted. It is called before any command
-    on these keys is sent in the new history.
+    on these keys is sent in the new history, by each connection that leads there; the second argument is
+    whether another connection has reported the same history already.
     """
 
     def links(self, key: bytes) -> Links:
@@ -120,6 +121,7 @@ class Server:
         "_end",
         "_history",
         "_leaving",
+        "_reported",
         "_watching",
         "barriers",
         "clock",
@@ -151,14 +153,17 @@ class Server:
         """Called each time one of the connections is lost."""
         self.on_silent: Callable[[], None] | None = None
         """Called several times a second while the server is silent although a reply is due."""
-        self.on_moved: Callable[[], None] | None = None
+        self.on_moved: Callable[[bool], None] | None = None
         """Called, before `on_up`, each time a connection leads to a history that may lack writes of the
-        former one.
+        former one; with whether the other connection has reported that history already.
         """
         # The history that the broker has seen last, and the replication offset of the newest write that the
         # broker can have seen; None while the links are in use, and if it is unknown.
         self._history = write.history
         self._end: int | None = None
+        # The history that the link for reads has reported as one that may lack writes, until the link for
+        # writes leads there too.
+        self._reported: str | None = None
         # Ends the connections when the server has reported that offset; None while it is not asked.
         self._leaving: Callable[[], None] | None = None
         # The last history that both links had (RedisLink.history).
@@ -288,7 +293,7 @@ class Server:
         self.module.came_up()
         self._compare(self.write, self.read)
         self._report_moved(self.write)
-        self._history, self._end = self.write.history, None
+        self._history, self._end, self._reported = self.write.history, None, None
         if self.on_up is not None:
             self.on_up()
 
@@ -299,7 +304,8 @@ class Server:
     def _report_moved(self, link: RedisLink) -> None:
         moved = bool(self._history) and may_lack(self._history, self._end, link.replication)
         if moved and self.on_moved is not None:
-            self.on_moved()
+            again, self._reported = link.history == self._reported, link.history
+            self.on_moved(again)
 
     def _compare(self, link: RedisLink, other: RedisLink) -> None:
         """End the other link's connection if it still leads to the former server of both links, and this link
@@ -397,7 +403,7 @@ class OneServer:
     def __init__(self, server: Server) -> None:
         self._server = server
         self.on_up: Callable[[], None] | None = None
-        self.on_moved: Callable[[Callable[[bytes], bool]], None] | None = None
+        self.on_moved: Callable[[Callable[[bytes], bool], bool], None] | None = None
         server.on_up, server.on_moved = self._came_up, self._moved
         server.write.primary_only = server.read.primary_only = True
 
@@ -422,6 +428,6 @@ class OneServer:
         if self.on_up is not None:
             self.on_up()
 
-    def _moved(self) -> None:
+    def _moved(self, again: bool) -> None:
         if self.on_moved is not None:
-            self.on_moved(lambda key: True)
+            self.on_moved(lambda key: True, again)
