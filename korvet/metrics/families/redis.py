@@ -47,7 +47,7 @@ REPLICA_LAG_BYTES: Final = Family(
 REPLICA_LAG_SECONDS: Final = Family(
     "korvet_redis_replica_lag_seconds",
     Kind.GAUGE,
-    "Time since the replica's last report.",
+    "Time since the replica's last report. The server disconnects a replica after repl-timeout (60 s).",
     ("server", "replica"),
 )
 READ_AGE: Final = Family(
