@@ -23,9 +23,9 @@ class DiskSpace:
         self.is_short = False
 
     def check(self) -> bool:
-        """Read the free space (statvfs). Returns whether `is_short` has changed."""
-        if not self.reserve_bytes:
-            return False
+        """Read the free space (statvfs). Returns whether `is_short` has changed; without a reserve it never
+        does.
+        """
         state = os.statvfs(self._folder)
         self.free_bytes = state.f_bavail * state.f_frsize
         needed_bytes = self.reserve_bytes * (1 + _HYSTERESIS if self.is_short else 1)

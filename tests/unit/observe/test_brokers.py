@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from korvet.embedded.disk_space import DiskSpace
 from korvet.observe import brokers
 from korvet.observe.lifecycle import Lifecycle, Phase
 from korvet.server.backpressure import Backpressure
@@ -17,6 +18,9 @@ from korvet.storage.log.counts import LogCounts
 from korvet.storage.log.tail_cache import TailBudget
 from korvet.topics.compaction import CompactionCounts
 from tests.unit.observe.pages import page_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TRAFFIC = "kafka_server_brokertopicmetrics_"
 
@@ -140,6 +144,14 @@ def test_the_disk_is_that_of_an_embedded_server_only() -> None:
         "korvet_disk_reserve_bytes": 20,
         "korvet_disk_short": 1,
     }
+
+
+def test_the_free_space_is_known_without_a_reserve(tmp_path: Path) -> None:
+    disk = DiskSpace(tmp_path, 0)
+    assert not disk.check()
+    page = page_of(brokers.collect_disk(disk))
+    assert page["korvet_disk_free_bytes"] > 0
+    assert page["korvet_disk_reserve_bytes"] == page["korvet_disk_short"] == 0
 
 
 def test_idle_time_is_measured_between_scrapes() -> None:
