@@ -10,6 +10,7 @@ from korvet.cli.options import json_option
 from korvet.cli.output import bytes_progress, print_json
 from korvet.cli.redis_address import redis_options
 from korvet.cli.signals import exit_on_sigterm
+from korvet.config.address import redacted
 from korvet.storage.keys import Keyspace
 
 
@@ -45,6 +46,6 @@ def backup(folder: Path, url: str | None, data_dir: Path, keyspace: str, as_json
         print_json(msgspec.to_builtins(manifest))
     else:
         click.echo(
-            f"{folder} holds the keyspace {manifest.keyspace} as of {manifest.created}: "
-            f"{manifest.topics} topics, {manifest.bytes} bytes"
+            f"{folder} holds the keyspace {manifest.keyspace} of {redacted(url) if url else data_dir} as of "
+            f"{manifest.created}: {manifest.topics} topics, {manifest.bytes} bytes"
         )

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from korvet.config.settings import Config
 from korvet.embedded import socket_of, url_of
@@ -31,11 +32,32 @@ def data_dir_option(data_dir_help: str) -> Callable[[Callable[..., Any]], Callab
     )
 
 
+def redis_option(redis_help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the option --redis, as the argument `url`, to a command that also has the option --data-dir."""
+    return click.option(
+        "--redis",
+        "url",
+        metavar="URL",
+        envvar="KORVET_REDIS",
+        callback=_unless_folder_is_named,
+        help=redis_help,
+    )
+
+
+def _unless_folder_is_named(ctx: click.Context, param: click.Parameter, url: str | None) -> str | None:
+    """A flag precedes a variable. Click processes the options of the command line first."""
+    named = ctx.get_parameter_source("data_dir") is ParameterSource.COMMANDLINE
+    return None if named and ctx.get_parameter_source("url") is ParameterSource.ENVIRONMENT else url
+
+
 def redis_options(redis_help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add the options --redis, --data-dir and --keyspace as arguments `url`, `data_dir` and `keyspace`."""
     options = (
-        click.option("--redis", "url", metavar="URL", envvar="KORVET_REDIS", help=redis_help),
-        data_dir_option("Without --redis: the data folder of a running korvet with an embedded server."),
+        redis_option(redis_help),
+        data_dir_option(
+            "Without --redis: the data folder of a running korvet with an embedded server. "
+            "Given as an option, it precedes the variable KORVET_REDIS."
+        ),
         click.option(
             "--keyspace",
             default=Config().keyspace,

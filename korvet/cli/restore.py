@@ -8,15 +8,18 @@ import msgspec
 from korvet.backup.restore import check, restore_folder, restore_server
 from korvet.cli.options import json_option
 from korvet.cli.output import bytes_progress, print_json
-from korvet.cli.redis_address import data_dir_option
+from korvet.cli.redis_address import data_dir_option, redis_option
 from korvet.cli.signals import exit_on_sigterm
 from korvet.config.address import redacted
 
 
 @click.command(short_help="Restore a backup, or check one.")
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--redis", "url", metavar="URL", envvar="KORVET_REDIS", help="An empty server to restore into.")
-@data_dir_option("Without --redis: the data folder to restore into, which must not hold data.")
+@redis_option("An empty server to restore into.")
+@data_dir_option(
+    "Without --redis: the data folder to restore into, which must not hold data. Given as an option, it "
+    "precedes the variable KORVET_REDIS."
+)
 @click.option(
     "--scratch",
     type=click.Path(exists=True, file_okay=False, path_type=Path),

@@ -86,7 +86,8 @@ def serve(file: Path | None, pairs: tuple[str, ...], profile: Path | None, **fla
     Settings come from built-in defaults, the file, KORVET_... variables and flags. Later sources override
     earlier ones.
 
-    Without --redis, a private Valkey keeps the data in --data-dir. It ends with the broker.
+    The folder --data-dir keeps the data of a private Valkey, which ends with the broker, unless --redis,
+    KORVET_REDIS or the file names a Redis.
 
     Several brokers can share a keyspace, each with its own node ID and address. Start them one by one with
     the same --redis, or together with --processes.
@@ -99,6 +100,8 @@ def serve(file: Path | None, pairs: tuple[str, ...], profile: Path | None, **fla
     settings = load(file=file, environ=os.environ, flags=flags, pairs=_split(pairs))
     alone = settings.processes == 1
     logs.configure(settings.log_level, settings.log_format, settings.node_id if alone else None)
+    if settings.redis and flags["data_dir"] is not None:
+        logger.warning("--data-dir is not used: the data are in %s", redacted(settings.redis))
     try:
         _serve(settings, profile)
     except (click.ClickException, ConfigError, EmbeddedServerError) as error:

@@ -23,7 +23,9 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     data_dir: Annotated[
         str,
         Meta(
-            min_length=1, description="Folder of the embedded server's data, relative to the working folder."
+            min_length=1,
+            description="Folder of the embedded server's data, relative to the working folder. Not used if "
+            "`redis` is set.",
         ),
     ] = "./korvet-data"
     redis: Annotated[

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 import click
+from click.core import ParameterSource
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from redis.exceptions import RedisError
@@ -37,12 +38,20 @@ if TYPE_CHECKING:
 # The embedded server's socket in its data folder; a symbolic link if that path is too long for a socket.
 EMBEDDED_SOCKET = "server.sock"
 
+
+def _unless_folder_is_named(ctx: click.Context, param: click.Parameter, url: str | None) -> str | None:
+    """A flag precedes a variable. Click processes the options of the command line first."""
+    named = ctx.get_parameter_source("data_dir") is ParameterSource.COMMANDLINE
+    return None if named and ctx.get_parameter_source("redis_url") is ParameterSource.ENVIRONMENT else url
+
+
 _REDIS_OPTIONS = [
     click.option(
         "--redis",
         "redis_url",
         metavar="URL",
         envvar="KORVET_REDIS",
+        callback=_unless_folder_is_named,
         help="The Redis that holds the data.  [default: the embedded server's, in --data-dir]",
     ),
     click.option(
@@ -51,7 +60,8 @@ _REDIS_OPTIONS = [
         default=Path("korvet-data"),
         envvar="KORVET_DATA_DIR",
         show_default=True,
-        help="Data folder of the embedded server, which must be running.",
+        help="Data folder of the embedded server, which must be running. Given as an option, it precedes the "
+        "variable KORVET_REDIS.",
     ),
     click.option(
         "--keyspace",

@@ -196,7 +196,8 @@ def test_a_stopped_folder_is_backed_up_and_stays_as_it_is(tmp_path: Path) -> Non
         before = contents(client)
         success("backup", tmp_path / "online", "--data-dir", tmp_path / "data")
     record = (tmp_path / "data" / "server.json").read_text()
-    success("backup", tmp_path / "offline", "--data-dir", tmp_path / "data")
+    told = success("backup", tmp_path / "offline", "--data-dir", tmp_path / "data")
+    assert f"holds the keyspace korvet of {tmp_path / 'data'} as of " in told
     assert (tmp_path / "data" / "server.json").read_text() == record
     for name in ("online", "offline"):
         assert "is sound" in success("restore", tmp_path / name, "--check")

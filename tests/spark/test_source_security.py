@@ -11,9 +11,11 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import click
 import pytest
+from click.testing import CliRunner
 
-from korvet.spark.cli.options import RedisOptions
+from korvet.spark.cli.options import RedisOptions, with_redis
 from korvet.spark.export.topics import check_topics
 from korvet.spark.source.errors import SourceError
 from korvet.spark.source.settings import options_of
@@ -197,3 +199,16 @@ def test_users_and_passwords(keyspace: Keyspace, tmp_path: Path) -> None:
             batch(keyspace, topic="t", **wrong)
         assert "hush" not in str(raised.value)
     keyspace.client.execute_command("ACL", "DELUSER", "reader")
+
+
+def test_a_data_folder_on_the_command_line_precedes_the_variable_of_redis() -> None:
+    @click.command()
+    @with_redis
+    def show(redis: RedisOptions) -> None:
+        click.echo(f"{redis.redis_url} {redis.data_dir}")
+
+    runner = CliRunner(env={"KORVET_REDIS": "redis://variable", "KORVET_DATA_DIR": None})
+    assert runner.invoke(show, []).output == "redis://variable korvet-data\n"
+    assert runner.invoke(show, ["--data-dir", "folder"]).output == "None folder\n"
+    both = ["--data-dir", "folder", "--redis", "redis://option"]
+    assert runner.invoke(show, both).output == "redis://option folder\n"

@@ -8,14 +8,14 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
 
 from korvet.cli import serve
 from korvet.config.settings import Config
 from tests.support.polling import until_async
-
-if TYPE_CHECKING:
-    import pytest
 
 DEADLINE_S = 20.0
 
@@ -77,3 +77,20 @@ def test_a_standard_output_that_takes_nothing_does_not_end_the_broker(
         "korvet is ready on 127.0.0.1:9092 (redis://h), but standard output takes no text: "
         "No space left on device"
     ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "warns"), [(["--data-dir", "folder"], True), (["--redis", "redis://host"], False)]
+)
+def test_a_data_folder_that_is_not_used_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, arguments: list[str], warns: bool
+) -> None:
+    """Settings of the embedded server do not turn off the Redis of the environment or the file."""
+    served: list[Config] = []
+    monkeypatch.setattr(serve, "_serve", lambda settings, profile: served.append(settings))
+    monkeypatch.setattr(serve.logs, "configure", lambda *settings: None)
+    variables = {"KORVET_REDIS": "redis://:hush@variable", "KORVET_CONFIG": None}
+    assert CliRunner(env=variables).invoke(serve.serve, arguments).exit_code == 0
+    assert bool(served[0].redis)
+    expected = "--data-dir is not used: the data are in redis://:***@variable"
+    assert (expected in caplog.messages) is warns
