@@ -81,6 +81,10 @@ _REPLY_TIMEOUT_S = 60.0
 def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> None:
     """Check the Redis or Valkey that holds the data, its entries, and open transactions.
 
+    For topics without configs of their own, min.insync.replicas and acks.all.fsync are those that are set for
+    all brokers in Redis, else those of this environment, as disk.reserve.bytes always is: options of `korvet
+    serve` are not known.
+
     The exit status is 1 if there is a fault.
     """
     address = find_redis(url, data_dir)
