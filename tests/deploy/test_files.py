@@ -64,10 +64,11 @@ def hadolint_program() -> str:
     return program
 
 
-def read_services(profile: str, variables: dict[str, str]) -> dict[str, Any]:
-    """Returns the services of a profile, as compose reads them with these variables."""
+def read_services(profile: str | None, variables: dict[str, str]) -> dict[str, Any]:
+    """Returns the services of a profile, or of the variables, as compose reads them."""
     file = str(ROOT / "docker-compose.yml")
-    command = [str(compose_program()), "--profile", profile, "-f", file, "config", "--format", "json"]
+    chosen = [] if profile is None else ["--profile", profile]
+    command = [str(compose_program()), *chosen, "-f", file, "config", "--format", "json"]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("KORVET_")}
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env=environ | variables, cwd=ROOT
@@ -83,10 +84,13 @@ def services() -> dict[str, Any]:
     return read_services("*", {})
 
 
+def head_of_compose() -> str:
+    return (ROOT / "docker-compose.yml").read_text().partition("\nname:")[0]
+
+
 def variables_of_sentinel() -> dict[str, str]:
     """Returns the variables that the head of the compose file sets for the profile with sentinels."""
-    head = (ROOT / "docker-compose.yml").read_text().partition("\nname:")[0]
-    return dict(re.findall(r"([A-Z_]+)=(\S+)", head))
+    return dict(re.findall(r"^# {5}([A-Z_]+)=(\S+)$", head_of_compose(), re.MULTILINE))
 
 
 def test_compose_refuses_what_is_wrong(tmp_path: Path) -> None:
@@ -119,6 +123,15 @@ def test_the_sentinels_and_the_replica_belong_to_a_profile(services: dict[str, A
     assert set(services) - set(chosen) == {"report", "prometheus", "grafana"}
     assert variables["KORVET_REDIS"] in chosen["korvet"]["command"]
     assert chosen["korvet"]["environment"]["KORVET_MIN_INSYNC_REPLICAS"] == "2"
+
+
+def test_sentinels_run_beside_prometheus(services: dict[str, Any]) -> None:
+    variables = variables_of_sentinel()
+    assert set(variables) == {"COMPOSE_PROFILES", "KORVET_MIN_INSYNC_REPLICAS", "KORVET_REDIS"}
+    (profiles,) = re.findall(r"COMPOSE_PROFILES=(\w+,\w+)", head_of_compose())
+    assert set(services) - set(read_services(None, variables | {"COMPOSE_PROFILES": profiles})) == {"report"}
+    # So the head doesn't name the option here.
+    assert "sentinel-1" not in read_services("metrics", variables)
 
 
 def test_the_replica_has_the_settings_of_the_first_server(services: dict[str, Any]) -> None:
