@@ -14,6 +14,7 @@ import pytest
 from korvet.records.control import ControlMarker
 from korvet.storage.errors import HistoryChanged, NotEnoughReplicasAfterAppend, StorageError
 from korvet.storage.log.committed import Committed, cached_committed, read_committed
+from korvet.storage.log.readable_end import readable_end
 from korvet.storage.log.values import ProducerSequence
 from tests.storage.proxy import proxied_store
 from tests.storage.test_release import (
@@ -76,7 +77,7 @@ async def consumed(log: PartitionLog) -> list[bytes | None]:
 
 async def last_stable_offsets(log: PartitionLog) -> set[int]:
     """The last stable offset by all ways that lead to it."""
-    proven = await log.readable_end(is_committed=True), await log.read_last_stable_offset()
+    proven = await readable_end(log, is_committed=True), await log.read_last_stable_offset()
     return {log.last_stable_offset, *proven}
 
 
