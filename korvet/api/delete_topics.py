@@ -6,6 +6,7 @@ error message, v6 deletion by topic ID (KIP-516).
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from korvet.api.common.context import RequestContext
 
 _BY_STATE_SINCE: Final = 6
+# Limits the wait for groups and other brokers, which may wait for replicas.
+_LONGEST_WAIT_S: Final = 10.0
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
@@ -37,6 +40,7 @@ async def delete_topics(context: RequestContext, request: Any) -> Any:
     """Delete the topics, each on its own."""
     asked = _asked(context, request)
     times = Counter(_named(context, name, topic_id) for name, topic_id in asked)
+    deadline_s = asyncio.get_running_loop().time() + _LONGEST_WAIT_S
     results = []
     async for name, topic_id in sliced(dict.fromkeys(asked)):
         twice = times[_named(context, name, topic_id)] > 1
@@ -51,11 +55,11 @@ async def delete_topics(context: RequestContext, request: Any) -> Any:
                 )
             )
         else:
-            results.append(await _delete(context, name, topic_id))
+            results.append(await _delete(context, name, topic_id, deadline_s))
     return context.make("DeleteTopicsResponse", responses=tuple(results))
 
 
-async def _delete(context: RequestContext, name: str | None, topic_id: Any) -> Any:
+async def _delete(context: RequestContext, name: str | None, topic_id: Any, deadline_s: float) -> Any:
     directory = context.services.topics
     topic = directory.by_id(topic_id) if name is None else directory.get(name)
     asked = name if topic is None else topic.name
@@ -69,10 +73,9 @@ async def _delete(context: RequestContext, name: str | None, topic_id: Any) -> A
         return _result(context, name, topic_id, error, "This server does not host this topic.")
     try:
         context.mutate(topic.partitions)
-        await directory.delete(topic.name)
-    except CoordinatorError as unfinished:
-        # The brokers go on with the deletion.
-        message = f"Offsets of the topic are not deleted yet: {unfinished}"
+        await directory.delete(topic.name, deadline_s)
+    except (CoordinatorError, TimeoutError):
+        message = "The deletion goes on: not all brokers and groups have forgotten the topic yet."
         return _result(context, topic.name, topic.topic_id, ErrorCode.request_timed_out, message)
     except (TopicError, MutationsExceeded, StorageError) as refused:
         return _result(context, topic.name, topic.topic_id, error_code_of(refused), str(refused))

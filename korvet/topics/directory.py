@@ -415,8 +415,10 @@ class TopicDirectory:
         if membership is not None and not membership.alone:
             await membership.refresh()
 
-    async def delete(self, name: str) -> None:
-        """Delete a topic, its records and its committed offsets. Raises TopicError and StorageError."""
+    async def delete(self, name: str, deadline_s: float) -> None:
+        """Delete a topic, its records and its committed offsets. Raises TopicError and StorageError; and
+        TimeoutError at `deadline_s` (the event loop's time): the brokers go on with the deletion.
+        """
 
         async def mark() -> Topic:
             self._changeable(name)
@@ -424,7 +426,8 @@ class TopicDirectory:
 
         await self._catch_up()
         topic = await self._change(name, mark)
-        await self._catalogue.finish_delete(topic, self._forget_everywhere)
+        async with asyncio.timeout_at(deadline_s):
+            await self._catalogue.finish_delete(topic, self._forget_everywhere)
 
     async def finish_deletes(self) -> None:
         """Finish deletions that a broker began before it died."""
