@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from korvet.coordinator.partitions import LoadCounts, Partition
-    from korvet.coordinator.served import Claim, Done, Token
+    from korvet.coordinator.served import Claim, Done, OnSafe, Token
     from korvet.coordinator.term import Handler
     from korvet.groups.config import GroupConfig
     from korvet.groups.native import NativeGroup
@@ -272,18 +272,21 @@ class CoordinatorService:
             if partition.term is None:
                 error = partition.error
                 continue
-            error = await self._deleted(partition.term, name)
+            error = await self._in_time(partial(partition.term.delete_topics, (name,)))
             if error is ErrorCode.none:
                 return
+            if error is ErrorCode.request_timed_out:
+                break
         raise CoordinatorError(error)
 
-    async def _deleted(self, term: Term, topic: str) -> ErrorCode:
+    async def _in_time(self, submit: Callable[[OnSafe], None]) -> ErrorCode:
+        """The error of what `submit` has begun; REQUEST_TIMED_OUT if replicas do not have it in time."""
         timeout_ms = self._release_timeout_ms
         try:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
-                return await awaited(partial(term.delete_topics, (topic,)))
+                return await awaited(submit)
         except TimeoutError:
-            raise CoordinatorError(ErrorCode.request_timed_out) from None
+            return ErrorCode.request_timed_out
 
     async def mark(self, number: int, marker: ControlMarker) -> ErrorCode:
         """End a producer's transaction in a partition of `__consumer_offsets`; see Term.mark. Other
@@ -294,7 +297,7 @@ class CoordinatorService:
             return ErrorCode.coordinator_not_available
         if partition.term is None:
             return partition.error
-        return await awaited(partial(partition.term.mark, marker))
+        return await self._in_time(partial(partition.term.mark, marker))
 
     # Redis groups that native consumers have moved
 
