@@ -147,6 +147,10 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
     def _release(self, step: _Step) -> None:
         """A step and all steps before it are safe: release its effects."""
 
+    def _rests_on_steps(self, request: Any) -> bool:
+        """Whether the reply to a request without records may depend on one of the steps in progress."""
+        return True
+
     def _placed(self, pending: Pending, position: int) -> None:
         """A record is in the log, at this offset."""
 
@@ -169,8 +173,9 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
             self._discard(self._shard.take_outcome())
             raise
         replies = outcome.replies
-        if not outcome.records and not self._steps and len(replies) == 1 and replies[0][0] == token:
-            # Usually a heartbeat of a quiet group: the reply depends on nothing that is unsafe.
+        is_own = len(replies) == 1 and replies[0][0] == token
+        if not outcome.records and is_own and not (self._steps and self._rests_on_steps(request)):
+            # Usually a heartbeat: the reply depends on nothing that is unsafe.
             self._on_deadline(self._shard.next_deadline_ms())
             call(done, replies[0][1])
             return token

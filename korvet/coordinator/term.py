@@ -6,6 +6,7 @@ answered, and transactions end here: their offsets count from the marker on.
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -15,7 +16,17 @@ from kio.schema.errors import ErrorCode
 from korvet.coordinator.projector import CommitChange
 from korvet.coordinator.refusals import GroupRequest, refuse
 from korvet.coordinator.served import Claim, OnSafe, Pending, ServedPartition, Step, call
-from korvet.groups.messages import Outcome, PutReply
+from korvet.coordinator.unsafe_groups import UnsafeGroups
+from korvet.groups.consumer.messages import ConsumerDescribeRequest, ConsumerHeartbeatRequest
+from korvet.groups.messages import (
+    DeleteRequest,
+    DescribeRequest,
+    HeartbeatRequest,
+    ListRequest,
+    Outcome,
+    PutReply,
+    PutRequest,
+)
 from korvet.groups.shard import GroupShard
 from korvet.offsets.codec import encode_key, encode_value
 from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
@@ -38,6 +49,10 @@ Handler: TypeAlias = "Callable[[GroupShard, Any, Token, int], Outcome]"
 Positions: TypeAlias = "dict[int, dict[GroupTopicPartition, int]]"
 """By producer: the position of the newest record per key in its open transaction."""
 
+# Limits the wait of replies for Redis groups, whose server may not answer although that of the commits does.
+_LONGEST_PROJECTION_S: Final = 1.0
+# Requests that do not name one group.
+_OF_ANY_GROUP: Final = (DescribeRequest, ConsumerDescribeRequest, ListRequest, DeleteRequest, PutRequest)
 _NO_NATIVES: Final[Mapping[GroupTopicPartition, int]] = MappingProxyType({})
 # Offset commits of transactions have no sequence numbers.
 NO_SEQUENCE: Final = -1
@@ -81,6 +96,9 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
         super().__init__(shard, claim)
         self._projector = projector
         self._positions = positions
+        self._unsafe = UnsafeGroups()
+        # Steps whose replies wait for Redis groups, and until when.
+        self._projecting: dict[_GroupStep, float] = {}
 
     def withdraw(self, token: int) -> None:
         """Send no reply to this request any more."""
@@ -153,7 +171,17 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
     def _step(self, outcome: Outcome) -> _GroupStep:
         return _GroupStep(outcome)
 
+    def _rests_on_steps(self, request: GroupRequest) -> bool:
+        """Groups do not depend on each other, nor memberships on offsets: replicas may lack a commit for
+        long, and without heartbeats clients give up their partitions.
+        """
+        if isinstance(request, _OF_ANY_GROUP):
+            return True
+        is_heartbeat = isinstance(request, HeartbeatRequest | ConsumerHeartbeatRequest)
+        return self._unsafe.has(request.group_id, offsets=not is_heartbeat)
+
     def _replay(self, outcome: Outcome) -> None:
+        self._unsafe.add(outcome.records)
         producer = outcome.producer
         for key, value in outcome.records:
             if producer is None:
@@ -219,6 +247,7 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
         positions = self._positions.pop(marker.producer_id, {})
         for place, value in self._shard.end_transaction(marker.producer_id, committed=marker.committed):
             step.changes.append(CommitChange(*place, positions[place], value.offset))
+            self._unsafe.add_offset(place[0])
             if self._projector.touched is not None:
                 self._projector.touched.add(place)
         if marker.committed:
@@ -235,8 +264,31 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
             self._handle_event(lambda _now_ms: Outcome(tombstones), partial(_GroupStep, force_drops=False))
 
     def _release(self, step: _GroupStep) -> None:
-        """Send the replies of what is safe; those of commits once Redis groups follow."""
-        if step.changes:
-            self._projector.apply(step.changes, partial(self._finish, step))
-        else:
+        """Send the replies of what is safe; those of commits once Redis groups follow, or soon if the servers
+        of the topics do not answer.
+        """
+        self._unsafe.remove(step.outcome.records)
+        if isinstance(step.append_key, ControlMarker):
+            for change in step.changes:
+                self._unsafe.remove_offset(change.group)
+        if not step.changes:
             self._finish(step)
+            return
+        loop = asyncio.get_running_loop()
+        if not self._projecting:
+            loop.call_later(_LONGEST_PROJECTION_S, self._finish_late)
+        self._projecting[step] = loop.time() + _LONGEST_PROJECTION_S
+        self._projector.apply(step.changes, partial(self._projected, step))
+
+    def _projected(self, step: _GroupStep) -> None:
+        if self._projecting.pop(step, None) is not None:
+            self._finish(step)
+
+    def _finish_late(self) -> None:
+        """Send the replies that have waited for Redis groups long enough; these will follow."""
+        loop = asyncio.get_running_loop()
+        late = [step for step, until_s in self._projecting.items() if until_s <= loop.time()]
+        for step in late:
+            self._projected(step)
+        if self._projecting:
+            loop.call_at(next(iter(self._projecting.values())), self._finish_late)

@@ -15,6 +15,7 @@ from korvet.groups.consumer.messages import ConsumerHeartbeatRequest
 from korvet.groups.messages import (
     DeleteRequest,
     DescribeRequest,
+    FetchRequest,
     FetchTopic,
     HeartbeatRequest,
     ListRequest,
@@ -260,24 +261,31 @@ async def test_reply_does_not_overtake_what_it_rests_on(server: Server, prefix: 
             run.commit(group, 5, generation_id=joined.generation_id, member_id=joined.member_id)
         )
         await asyncio.sleep(0)  # the commit is in flight now
-        beat = HeartbeatRequest(group, joined.generation_id, joined.member_id)
+        fetch = FetchRequest(group)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def beaten(_reply: object) -> None:
-            order.append("heartbeat")
-            # The record is in the log when the later heartbeat is answered.
+        def fetched(_reply: object) -> None:
+            order.append("fetch")
+            # The record is in the log when the later request is answered.
             assert isinstance(records(run, group)[-1][0], OffsetCommitKey)
             done.set_result(None)
 
-        run.service.submit(group, GroupShard.heartbeat, beat, beaten)
+        run.service.submit(group, GroupShard.fetch, fetch, fetched)
         assert order == []
+        # Neither other groups nor a membership depend on the offset.
+        beat = HeartbeatRequest(group, joined.generation_id, joined.member_id)
+        answers: list[object] = []
+        run.service.submit(group, GroupShard.heartbeat, beat, answers.append)
+        names = (f"{group}-{number}" for number in range(1000))
+        other = next(name for name in names if partition_for(name) == partition_for(group))
+        run.service.submit(other, GroupShard.fetch, FetchRequest(other), answers.append)
+        assert len(answers) == 2
         async with asyncio.timeout(WAIT_S):
             await done
             assert await commit == ErrorCode.none
-        # With nothing in flight, a heartbeat is answered at once.
-        answers: list[object] = []
-        run.service.submit(group, GroupShard.heartbeat, beat, answers.append)
-        assert len(answers) == 1
+        # With nothing in flight, the offset is answered at once.
+        run.service.submit(group, GroupShard.fetch, fetch, answers.append)
+        assert len(answers) == 3
 
 
 async def test_member_whose_client_left_while_joining(server: Server, prefix: str, group: str) -> None:

@@ -10,6 +10,7 @@ from confluent_kafka import TopicPartition
 
 from tests.api.asking import connect
 from tests.api.batches import batch, read
+from tests.api.test_groups import stable
 from tests.storage.conftest import server_programs
 from tests.support.admin import create_topic
 from tests.support.confluent import consumer, producer, read_all, send, take
@@ -239,6 +240,60 @@ def test_deletions_are_answered_without_the_replica(
         return groups.error_code == 0 and not groups.topics and not exists
 
     until(is_gone, 30, "the deletion ends by itself")
+
+
+def test_markers_are_answered_without_the_replica(
+    ask: Client, pair: tuple[ReplicatedServer, ReplicatedServer]
+) -> None:
+    assert commit(ask, "readers") == 0
+    pair[1].pause()
+    assert commit(ask, "readers") == COORDINATOR_NOT_AVAILABLE
+    marker = {
+        "producer_id": 7,
+        "producer_epoch": 0,
+        "transaction_result": False,
+        "topics": [{"name": "__consumer_offsets", "partition_indexes": [0]}],
+        "coordinator_epoch": 0,
+    }
+    began = time.monotonic()
+    (written,) = ask("WriteTxnMarkers", 1, markers=[marker]).markers
+    assert written.topics[0].partitions[0].error_code
+    assert time.monotonic() - began < 8
+
+
+@pytest.mark.parametrize("event", ["a member dies", "a commit of another group", "a commit of the group"])
+def test_groups_go_on_without_the_replica(
+    ask: Client, pair: tuple[ReplicatedServer, ReplicatedServer], event: str
+) -> None:
+    """Records of a group that replicas lack concern that group only, and commits no membership."""
+    put(ask, b"1", ALL)
+    assert commit(ask, "others") == 0
+    living = stable(ask, "living", session_ms=30_000)
+    own = {"group_id": "living", "member_id": living.member_id}
+    if event == "a member dies":
+        stable(ask, "dying", session_ms=6_000)
+    else:
+        pair[1].pause()
+        partition = {"partition_index": 0, "committed_offset": 5, "committed_metadata": ""}
+        fields = {"topics": [{"name": TOPIC, "partitions": [partition]}]}
+        if event == "a commit of the group":
+            fields |= {**own, "generation_id_or_member_epoch": living.generation_id}
+        else:
+            fields |= {"group_id": "unlucky", "generation_id_or_member_epoch": -1}
+        refused = ask("OffsetCommit", 7, **fields).topics[0].partitions[0].error_code
+        assert refused == COORDINATOR_NOT_AVAILABLE
+    pair[1].kill()
+    gone = NOT_ENOUGH_REPLICAS
+    until(lambda: put(ask, b"2", ALL, 300).error_code == gone, NOTICED_S, "the broker knows it")
+
+    def is_alone() -> bool:
+        (described,) = ask("DescribeGroups", 5, groups=["dying"]).groups
+        return described.error_code != 0 or described.group_state == "Empty"
+
+    if event == "a member dies":
+        until(is_alone, 15, "the member's session ends")
+    assert ask("Heartbeat", 3, **own, generation_id=living.generation_id).error_code == 0
+    assert ask("OffsetFetch", 7, group_id="others", topics=None).error_code == 0
 
 
 def test_a_topic_is_auto_created_when_the_replica_has_it(
