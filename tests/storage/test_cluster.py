@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,18 +12,21 @@ import uvloop
 from kio.schema.errors import ErrorCode
 
 from korvet.api.common.errors import error_code_of
+from korvet.records.control import ControlMarker
 from korvet.records.kernel import parse_batch
 from korvet.storage.compaction.compactor import CompactionRules, Compactor, Pace
 from korvet.storage.errors import OffsetOutOfRange, SlotUnavailable
 from korvet.storage.keys import Keyspace
 from korvet.storage.link import slot_links
 from korvet.storage.link.cluster import Cluster
-from korvet.storage.log.values import Appended, ReceivedBatch
+from korvet.storage.link.futures import awaited
+from korvet.storage.log.values import Appended, ProducerSequence, ReceivedBatch
 from korvet.storage.redis_groups.projection import GroupCommit, Projection
 from korvet.storage.store import Store
 from tests.api.batches import batch
 from tests.storage.batches import decode, produce
-from tests.support.logs import admit, read_log
+from tests.storage.live_brokers import RECORD
+from tests.support.logs import admit, append_own, read_log
 from tests.support.polling import until_async
 
 if TYPE_CHECKING:
@@ -417,6 +421,19 @@ def test_a_slot_that_stays_half_moved_is_a_retriable_error(
             pass
         await produced(log, b"last")
         assert await values_of(log) == [b"first", b"last"]
+
+    bench.run(work())
+
+
+def test_a_commit_holds_up_nobody_while_its_slot_moves(bench: Bench) -> None:
+    log = bench.logs("t", 1)[0]
+    marker = ControlMarker(7, 0, committed=True, coordinator_epoch=0)
+
+    async def work() -> None:
+        await append_own(log, RECORD, ProducerSequence(7, 0, 0, transactional=True))
+        next(steps := bench.cluster.migrating(log.stream, bench.cluster.other_than_owner(log.stream)))
+        await asyncio.gather(awaited(partial(log.mark, marker)), produced(log, b"a"), produced(log, b"b"))
+        list(steps)
 
     bench.run(work())
 

@@ -77,7 +77,10 @@ class ScriptCommands:
         state, marker = self._state, mark.marker
         pending = self._pending_keys(marker.producer_id)
         latest = state.keys[3:] if pending else ()
-        keys = (*state.keys[:3], state.aborted_key, *latest, *pending)
+        # The key is missing before the first abort. While the slot moves, a node refuses commands that name
+        # keys of which it has some and not all.
+        aborted = () if marker.committed else (state.aborted_key,)
+        keys = (*state.keys[:3], *aborted, *latest, *pending)
         return pack_command(
             "FCALL",
             named("korvet_mark"),

@@ -51,12 +51,13 @@ local function write_marker(log, base, args, complete)
 end
 
 -- Removes the transaction at index `at` of log.open, which began at offset `first`; `offset` is that of its marker.  An
--- aborted transaction is remembered as long as its records are there.  Returns the last stable offset.
+-- aborted transaction is remembered as long as its records are there (`aborted`: nil for a commit).  Returns the last
+-- stable offset.
 local function end_transaction(log, aborted, at, first, offset, args)
   log.open = string.sub(log.open, 1, at - 1) .. string.sub(log.open, at + OPEN_BYTES)
   redis.call('HSET', log.meta, 'open', log.open)
   local stable = last_stable_offset(log.open, offset + 1)
-  if args[6] == 'abort' then
+  if aborted then
     local member = table.concat({ args[3], integer(first), integer(stable) }, ' ')
     redis.call('ZADD', aborted, integer(offset), member)
   end
@@ -72,7 +73,8 @@ local function mark_without_transaction(log, fields)
   return { -1, log_end, current_start(log, log_end), log.now_ms, last_stable_offset(log.open, log_end), -1, 0 }
 end
 
--- KEYS: stream, index, meta, aborted; on topics whose newest entry per key is noted also latest and pending.
+-- KEYS: stream, index, meta; for an abort also aborted; on topics whose newest entry per key is noted also latest and
+-- pending.
 -- ARGV: bias, writer's epoch (or ""), producer id, producer epoch, coordinator epoch, "commit" or "abort", the marker
 -- as a record batch, or "" if entries are records; when the coordinator decided the outcome (ms, increasing with each
 -- transaction of the producer; -1 if that is not known).
@@ -85,8 +87,9 @@ end
 local function mark(keys, args)
   local bias, producer, epoch = tonumber(args[1]), tonumber(args[3]), tonumber(args[4])
   local coordinator, decided_ms = tonumber(args[5]), tonumber(args[8])
-  local known_outcome = args[6] == 'commit' or args[6] == 'abort'
-  local sound = (#keys == 4 or #keys == 6) and #args == 8 and known_outcome
+  local commits, aborts = args[6] == 'commit', args[6] == 'abort'
+  local required = aborts and 4 or 3
+  local sound = (#keys == required or #keys == required + 2) and #args == 8 and (commits or aborts)
   if not (sound and bias and producer and epoch and coordinator and decided_ms) then
     return redis.error_reply('ERR korvet_mark: malformed arguments')
   end
@@ -95,9 +98,13 @@ local function mark(keys, args)
     return fault
   end
   redis.call('ZCARD', log.index)
-  redis.call('ZCARD', keys[4])
-  for at = 5, #keys do
-    redis.call('HLEN', keys[at])
+  local aborted, latest, pending = aborts and keys[4] or nil, keys[required + 1], keys[required + 2]
+  if aborted then
+    redis.call('ZCARD', aborted)
+  end
+  if latest then
+    redis.call('HLEN', latest)
+    redis.call('HLEN', pending)
   end
   local producer_field, coordinator_field, decided_field = 'p:' .. args[3], 'c:' .. args[3], 'd:' .. args[3]
   local stored = redis.call('HMGET', log.meta, producer_field, coordinator_field, decided_field)
@@ -129,9 +136,9 @@ local function mark(keys, args)
   if fault then
     return fault
   end
-  local stable = end_transaction(log, keys[4], at, first, base - bias, args)
-  if keys[5] then
-    end_pending(keys[5], keys[6], args[6] == 'commit')
+  local stable = end_transaction(log, aborted, at, first, base - bias, args)
+  if latest then
+    end_pending(latest, pending, commits)
   end
   local reply = conclude(log, base, 1, id_of(base), fields, complete)
   return { reply[1], log.previous_end, reply[3], log.now_ms, stable, first, reply[7] }
