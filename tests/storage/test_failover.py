@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import threading
 from typing import TYPE_CHECKING
@@ -10,9 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from korvet.records.kernel import encode_append_records
-from korvet.storage.errors import StorageError
+from korvet.storage.errors import LinkLost, StorageError
 from korvet.storage.keys import Keyspace
 from korvet.storage.link.address import parse_url
+from korvet.storage.link.redis_link import RedisLink
+from korvet.storage.link.server import Server as Links
 from korvet.storage.store import Store
 from tests.storage.proxy import Proxy, proxied_store
 from tests.support.logs import append_own
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from korvet.storage.link.server import Server as Links
     from korvet.storage.log.partition_log import PartitionLog
     from tests.storage.conftest import Server
 
@@ -301,3 +303,35 @@ def test_a_server_that_still_loads_its_files_is_waited_for(
         asyncio.run(work())
     finally:
         starting.join()
+
+
+async def answer_together(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A server that answers in one piece what arrived in one piece; its offset is always the same."""
+    text = f"role:master\r\nmaster_replid:{'a' * 40}\r\nmaster_repl_offset:100\r\n".encode()
+    replies = {b"INFO": b"$%d\r\n%b\r\n" % (len(text), text), b"INCR": b":1\r\n", b"EXEC": b"*0\r\n"}
+    replies |= dict.fromkeys((b"PING", b"MULTI", b"CLIENT"), b"+OK\r\n")
+    with contextlib.suppress(ConnectionError):
+        while data := await reader.read(1 << 16):
+            writer.write(b"".join(replies.get(word, b"") for word in data.split(b"\r\n")))
+    writer.close()
+
+
+def test_no_write_after_the_reported_end_is_acknowledged() -> None:
+    """The offset decides whether a failover may have lost what the broker has acknowledged."""
+
+    async def work() -> None:
+        listening = await asyncio.start_server(answer_together, "127.0.0.1", 0)
+        (address,) = parse_url(f"redis://127.0.0.1:{listening.sockets[0].getsockname()[1]}")
+        links = Links(await RedisLink.connect(address), await RedisLink.connect(address))
+        # A reply is due, so that the next commands reach the server together.
+        earlier = links.write.call("INCR", "x")
+        links.hold("the sentinels fail over")
+        later = links.write.call("INCR", "x")
+        await earlier
+        with pytest.raises(LinkLost):
+            await later
+        await links.close()
+        listening.close()
+        await listening.wait_closed()
+
+    asyncio.run(work())

@@ -175,6 +175,9 @@ class Connection(asyncio.BufferedProtocol):
             if sent_s:
                 self._round_trips.observe(perf_counter() - sent_s)
             self._deliver(on_reply, self._view[start:found])
+            if self.reason:
+                # This side has ended the connection: what else has arrived counts as lost.
+                return
         if len(self._buffer) > _KEPT_BUFFER_BYTES:
             self._take_buffer(bytearray(_BUFFER_BYTES), 0)
         self._start = self._end = 0
