@@ -18,8 +18,10 @@ from korvet.storage.errors import (
     UnknownProducer,
     WritesRefused,
 )
+from korvet.storage.link.barrier import Level
 from korvet.storage.log.values import ProducerSequence
 from tests.storage.live_brokers import RECORD, WAIT_S, agreed, broker, led, member_of, nodes, proxied_broker
+from tests.storage.test_release import opened, released
 from tests.support.logs import append_own, read_log
 from tests.support.polling import until, until_async
 from tests.support.ports import free_port
@@ -246,6 +248,32 @@ def test_the_first_replica_of_a_server_changes_no_epoch(
             await member_of(store).refresh()
             assert member_of(store).assignment.version == version
             assert not log.closed
+
+    asyncio.run(work())
+
+
+def test_the_first_replica_of_a_server_ends_no_wait(new_server: Callable[..., Server], prefix: str) -> None:
+    """`korvet backup` and `redis-cli --rdb` attach as a replica does."""
+    port = free_port()
+    options = "--repl-diskless-sync-delay", "0", "--appendonly", "yes", "--appendfsync", "no"
+    alone = new_server("--port", str(port), *options)
+
+    async def work() -> None:
+        async with opened(alone, prefix, Level(0, fsync=True)) as log:
+            # The flush takes until the server is told to flush.
+            end = (await append_own(log, RECORD)).base_offset + 1
+            waiting = asyncio.ensure_future(released(log, end))
+            before = log.links.server.write.history
+
+            async def is_noted() -> bool:
+                return log.links.server.write.history != before
+
+            await asyncio.to_thread(new_server().follow, port)
+            await until_async(is_noted, WAIT_S, "the history has another id")
+            assert not waiting.done()
+            alone.client.config_set("appendfsync", "always")
+            alone.client.set("flushed", 1)
+            await waiting
 
     asyncio.run(work())
 

@@ -206,9 +206,10 @@ class Barrier:
 
     def _mismatch(self, waiter: _Waiter, history: str) -> StorageError | None:
         """Why a round on a server of this history proves nothing for a waiter; None if it does."""
-        if waiter.history == history:
+        appended = self._owner.present_id(waiter.history)
+        if appended == history:
             return None
-        if waiter.history != self._owner.history:
+        if appended != self._owner.history:
             return HistoryChanged("another server has taken over since the append")
         assert self._link is not None
         reason = "it leads to another server than the connection for writes"
@@ -249,11 +250,13 @@ class Primary(Protocol):
 class Barriers:
     """The barriers of one server, one for each level that topics ask for."""
 
-    __slots__ = ("_by_level", "_server", "links")
+    __slots__ = ("_by_level", "_present_ids", "_server", "links")
 
     def __init__(self, server: Primary) -> None:
         self._server = server
         self._by_level: dict[Level, Barrier] = {}
+        # The present ids of histories whose ids have changed, by their former ids.
+        self._present_ids: dict[str, str] = {}
         self.links: list[RedisLink] = []
         """The connections of all barriers, which lead to where those of the server lead to."""
 
@@ -266,6 +269,15 @@ class Barriers:
     def history(self) -> str:
         """The history to which records are appended now (RedisLink.history)."""
         return self._server.write.history
+
+    def rename(self, history: str, present_id: str) -> None:
+        """A history of the server has another id from now on, and the same data."""
+        renamed = [former for former, present in self._present_ids.items() if present == history]
+        self._present_ids = dict.fromkeys([*renamed, history], present_id)
+
+    def present_id(self, history: str) -> str:
+        """The id that a history has now."""
+        return self._present_ids.get(history, history)
 
     def begin_link(self) -> RedisLink:
         """A new connection for a barrier."""

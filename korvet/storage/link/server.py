@@ -263,7 +263,9 @@ class Server:
         if found.is_replica or found.history == self._history:
             return
         if found.former_end < 0:
-            # The first replica has attached, or the last one was away for long.
+            # The first replica has attached, or a backup, or the last replica was away for long: the data are
+            # the same.
+            self.barriers.rename(self._history, found.history)
             self._note_history(found)
         else:
             self._reset("the server was a replica for a moment")

@@ -140,6 +140,32 @@ def test_replicas_of_another_server_prove_nothing(primary: Primary, link: Link) 
     assert [type(outcome) for outcome in outcomes] == [HistoryChanged]
 
 
+def test_a_history_may_get_another_id(primary: Primary, link: Link) -> None:
+    """A server takes a new id when its first replica attaches, or a backup, and another one after a pause."""
+    outcomes: list[StorageError | None] = []
+    for history in ("h", "another", "i", "j"):
+        wait(primary, outcomes.append, history)
+    primary.barriers.rename("h", "i")
+    primary.barriers.rename("i", "j")
+    primary.write.history = link.history = "j"
+    link.reply(WRITTEN_AND_ENOUGH)
+    link.reply(WRITTEN_AND_ENOUGH)
+    assert [outcome and type(outcome) for outcome in outcomes] == [None, HistoryChanged, None, None]
+
+
+def test_the_new_id_of_a_history_is_no_name_of_the_next_one(primary: Primary, link: Link) -> None:
+    outcomes: list[StorageError | None] = []
+    primary.barriers.rename("h", "i")
+    # Another server takes over, and its history gets another id, too.
+    primary.barriers.rename("x", "y")
+    primary.write.history = link.history = "y"
+    for history in ("h", "i", "x"):
+        wait(primary, outcomes.append, history)
+    link.reply(WRITTEN_AND_ENOUGH)
+    link.reply(WRITTEN_AND_ENOUGH)
+    assert [outcome and type(outcome) for outcome in outcomes] == [HistoryChanged, HistoryChanged, None]
+
+
 def test_a_barrier_that_leads_elsewhere_connects_again(primary: Primary, link: Link) -> None:
     outcomes: list[StorageError | None] = []
     link.history = "elsewhere"
