@@ -22,7 +22,7 @@ class TopicSettings(BrokerSettings, frozen=True, kw_only=True, forbid_unknown_fi
         bool,
         Meta(
             description="Whether these copies must also be on disk, by the append-only files of Redis or "
-            "Valkey."
+            "Valkey. Needs `appendfsync always` on some versions."
         ),
     ] = False
     message_max_bytes: Annotated[Size, Meta(description="Largest record batch, as sent (compressed).")] = (

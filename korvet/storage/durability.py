@@ -30,6 +30,7 @@ _NO: Final = "no"
 _NOTHING: Final = "nothing is lost"
 _UNFLUSHED: Final = "during a rewrite of the append-only file or a snapshot (no-appendfsync-on-rewrite yes)"
 _SWITCHED: Final = "unless appendonly was set to yes just now"
+_EARLY: Final = "in spite of acks.all.fsync: its version may report flushes too early (redis/redis#13793)"
 _UNKNOWN: Final = "unknown: the Redis user may not run CONFIG GET"
 _ALLOW_CONFIG: Final = "give the user the ACL rule +config|get"
 
@@ -268,10 +269,13 @@ def _power(server: ServerFacts, setup: Setup, restart: Outlook) -> Outlook:
     no_file = not server.append_only or server.append_only_begins or server.append_only_fails
     if no_file or server.appendfsync is None:
         return msgspec.structs.replace(restart, failure=failure, is_fault=False)
-    advice = _flush_always(server, setup)
+    # What is written to the file survives the other failures: only this one needs the flush.
+    early = server.appendfsync == _EVERYSEC and not server.awaits_everysec
+    or_fsync = "" if early else _or_fsync(server)
+    advice = f"set {_appendfsync(setup)} always{or_fsync}"
     if server.no_appendfsync_on_rewrite:
         always = "" if server.appendfsync == _ALWAYS else "appendfsync always and "
-        advice = f"set {always}no-appendfsync-on-rewrite no{_or_fsync(server)}"
+        advice = f"set {always}no-appendfsync-on-rewrite no{or_fsync}"
     if server.appendfsync == _EVERYSEC:
         lost = f"up to {_EVERYSEC_S} s of writes are lost (appendfsync everysec)"
         if server.no_appendfsync_on_rewrite:
@@ -283,6 +287,10 @@ def _power(server: ServerFacts, setup: Setup, restart: Outlook) -> Outlook:
     else:
         text = f"{_NOTHING}: each write is flushed before the reply, if the disk keeps what it has confirmed"
         return Outlook(failure, Loss.NOTHING, text)
+    if early:
+        if any(level.fsync for level in setup.levels):
+            lost += f", {_EARLY}"
+        return Outlook(failure, Loss.SOME, lost, advice)
     return _unless_kept(failure, lost, advice, setup, _flushed(server))
 
 
@@ -405,7 +413,7 @@ def _lacking_for_fsync(server: ServerFacts) -> str:
         return "an append-only file"
     if server.appendfsync == _NO:
         # The server never reports that its file is on disk: WAITAOF waits in vain.
-        return "appendfsync always or everysec"
+        return "appendfsync always or everysec" if server.awaits_everysec else "appendfsync always"
     return "" if server.has_waitaof else "Redis 7.2, or Valkey"
 
 
@@ -414,8 +422,11 @@ def _or_fsync(server: ServerFacts) -> str:
 
 
 def _flush_always(server: ServerFacts, setup: Setup) -> str:
-    setting = "embedded.appendfsync" if setup.embedded else "appendfsync"
-    return f"set {setting} always{_or_fsync(server)}"
+    return f"set {_appendfsync(setup)} always{_or_fsync(server)}"
+
+
+def _appendfsync(setup: Setup) -> str:
+    return "embedded.appendfsync" if setup.embedded else "appendfsync"
 
 
 def _more_copies(server: ServerFacts, setup: Setup) -> str:
@@ -440,7 +451,9 @@ def _unless_copied(failure: Failure, lost: str, advice: str, server: ServerFacts
 
 
 def _flushed(server: ServerFacts) -> Callable[[Level], bool]:
-    """Returns whether records of a level are on the server's disk when they are acknowledged."""
+    """Returns whether records of a level are in the server's append-only file when they are acknowledged; on
+    its disk, too, unless it reports flushes too early.
+    """
     lacking = _lacking_for_fsync(server)
     return lambda level: level.fsync and not lacking
 

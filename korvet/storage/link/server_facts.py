@@ -33,6 +33,10 @@ _CONFIGS: Final = (
 )
 # The first version of Redis with the command WAITAOF. All versions of Valkey have the command.
 _FIRST_WITH_WAITAOF: Final = (7, 2)
+# With appendfsync everysec, WAITAOF may return before the flush. Redis 8.0 has the remedy, redis/redis#13793;
+# Valkey did not have it up to 9.1.2.
+_FIRST_EARLY: Final = (7, 4)
+_FIRST_EARLY_NO_MORE: Final = (8, 0)
 
 
 class ServerFacts(msgspec.Struct, frozen=True):
@@ -81,6 +85,10 @@ class ServerFacts(msgspec.Struct, frozen=True):
     """
     has_waitaof: bool
     """Whether the server can wait for flushes of append-only files; true if its version is unknown."""
+    awaits_everysec: bool
+    """Whether it certainly waits for the flush with appendfsync everysec, too. Other servers wait until the
+    file is written.
+    """
     version: str = ""
     """The server's kind and version, `Valkey 9.1.2`."""
 
@@ -118,6 +126,7 @@ def facts_of(reply: bytes, configs: Mapping[str, str], named_replicas: int = 0) 
     """The facts from the reply to INFO, from configs, which may be empty, and from CLUSTER NODES."""
     info = parse_info(reply)
     cluster, valkey = info.get("cluster_enabled") == "1", info.get("valkey_version")
+    redis_version = _numbers(info.get("redis_version", ""))
     timeout_ms = _whole(configs, "cluster-node-timeout") if cluster else None
     timeout_s = None if timeout_ms is None else timeout_ms / 1000
     factor = _whole(configs, "cluster-replica-validity-factor")
@@ -158,14 +167,21 @@ def facts_of(reply: bytes, configs: Mapping[str, str], named_replicas: int = 0) 
         node_timeout_s=timeout_s,
         replica_validity_s=validity_s,
         named_replicas=named_replicas,
-        has_waitaof=valkey is not None or _has_waitaof(info.get("redis_version", "")),
+        has_waitaof=valkey is not None or redis_version is None or redis_version >= _FIRST_WITH_WAITAOF,
+        awaits_everysec=valkey is None and redis_version is not None and _awaits_everysec(redis_version),
         version=f"Valkey {valkey}" if valkey else f"Redis {info.get('redis_version', '')}",
     )
 
 
-def _has_waitaof(redis_version: str) -> bool:
-    found = re.match(r"(\d+)\.(\d+)", redis_version)
-    return found is None or (int(found[1]), int(found[2])) >= _FIRST_WITH_WAITAOF
+def _numbers(version: str) -> tuple[int, int] | None:
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return found and (int(found[1]), int(found[2]))
+
+
+def _awaits_everysec(redis_version: tuple[int, int]) -> bool:
+    if redis_version < _FIRST_EARLY:
+        return redis_version >= _FIRST_WITH_WAITAOF
+    return redis_version >= _FIRST_EARLY_NO_MORE
 
 
 def _whole(configs: Mapping[str, str], name: str) -> int | None:

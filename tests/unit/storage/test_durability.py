@@ -115,11 +115,15 @@ def test_persistence(changes: dict[str, Any], restart: Loss, power: Loss, disk: 
     ],
 )
 def test_rewrites_and_snapshots_may_prevent_flushes(appendfsync: str, advice: str) -> None:
-    facts = but(SAFE, appendfsync=appendfsync, no_appendfsync_on_rewrite=True)
+    facts = but(SAFE, appendfsync=appendfsync, no_appendfsync_on_rewrite=True, awaits_everysec=True)
     found = outlook(Failure.POWER, facts, setup(ALONE))
     assert "during a rewrite of the append-only file or a snapshot" in found.text
     assert found.advice == advice
     assert outlook(Failure.POWER, facts, setup(FLUSHED)).loss is NOTHING
+    if appendfsync == "everysec":
+        found = outlook(Failure.POWER, but(facts, awaits_everysec=False), setup(FLUSHED))
+        assert found.loss is SOME
+        assert found.advice == "set appendfsync always and no-appendfsync-on-rewrite no"
 
 
 @pytest.mark.parametrize("changes", [{}, {"appendfsync": "everysec"}, {"appendfsync": None}])
@@ -184,9 +188,21 @@ def test_a_server_without_files_is_unfit() -> None:
     assert not outlook(Failure.REDIS, but(facts, save="60 1"), setup(TWO)).is_fault
 
 
+def test_a_server_that_reports_flushes_too_early_keeps_records_unless_its_machine_fails() -> None:
+    facts = but(SAFE, appendfsync="everysec", awaits_everysec=False)
+    found = outlook(Failure.POWER, facts, setup(FLUSHED))
+    assert (found.loss, found.advice) == (SOME, "set appendfsync always")
+    assert found.text.startswith("up to 2 s of writes are lost (appendfsync everysec), in spite of acks.all")
+    assert "acks.all.fsync" not in outlook(Failure.POWER, facts, setup(ALONE)).text
+    assert outlook(Failure.POWER, but(facts, appendfsync="always"), setup(FLUSHED)).loss is NOTHING
+    for failure in (Failure.REDIS, Failure.DISK_FULL):
+        assert outlook(failure, facts, setup(FLUSHED)).loss is NOTHING, "the file is written"
+    assert not refusing_topics(facts, {FLUSHED: 1})
+
+
 @pytest.mark.parametrize("failure", [Failure.REDIS, Failure.POWER, Failure.DISK_FULL])
 def test_topics_that_ask_for_a_flush_keep_records_in_spite_of_everysec(failure: Failure) -> None:
-    facts = but(SAFE, appendfsync="everysec")
+    facts = but(SAFE, appendfsync="everysec", awaits_everysec=True)
     assert outlook(failure, facts, setup(FLUSHED)).loss is NOTHING
     found = outlook(failure, facts, setup(FLUSHED, ALONE, FLUSHED))
     assert found.loss is SOME
@@ -331,7 +347,8 @@ def test_topics_that_refuse_records() -> None:
 
 CANNOT_CONFIRM: list[tuple[dict[str, Any], str]] = [
     ({"append_only": False}, "an append-only file"),
-    ({"appendfsync": "no"}, "appendfsync always or everysec"),
+    ({"appendfsync": "no"}, "appendfsync always"),
+    ({"appendfsync": "no", "awaits_everysec": True}, "appendfsync always or everysec"),
     ({"has_waitaof": False}, "Redis 7.2, or Valkey"),
 ]
 
@@ -364,17 +381,20 @@ def test_a_flush_is_no_advice_for_a_server_that_cannot_confirm_it(
 
 
 @pytest.mark.parametrize(
-    ("info", "has_waitaof"),
+    ("info", "has_waitaof", "awaits_everysec"),
     [
-        (b"redis_version:7.0.15\r\n", False),
-        (b"redis_version:7.2.0\r\n", True),
-        (b"redis_version:10.0.0\r\n", True),
-        (b"redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.2\r\n", True),
-        (b"", True),
+        (b"redis_version:7.0.15\r\n", False, False),
+        (b"redis_version:7.2.0\r\n", True, True),
+        (b"redis_version:7.4.1\r\n", True, False),
+        (b"redis_version:8.0.0\r\n", True, True),
+        (b"redis_version:10.0.0\r\n", True, True),
+        (b"redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.2\r\n", True, False),
+        (b"", True, False),
     ],
 )
-def test_which_servers_can_confirm_flushes(info: bytes, has_waitaof: bool) -> None:
-    assert facts_of(info, {}).has_waitaof is has_waitaof
+def test_which_servers_can_confirm_flushes(info: bytes, has_waitaof: bool, awaits_everysec: bool) -> None:
+    facts = facts_of(info, {})
+    assert (facts.has_waitaof, facts.awaits_everysec) == (has_waitaof, awaits_everysec)
 
 
 def test_a_server_that_refuses_all_writes() -> None:
