@@ -74,6 +74,7 @@ def test_a_demoted_primary_is_left_for_the_new_one(new_server: NewServer, prefix
             log = store.logs.get(await store.catalogue.create("t", 1), 0)
             acknowledged = [number for number in range(10) if await appended(log, number)]
             assert len(acknowledged) == 10
+            old.client.set("sent", 1)
             old.client.wait(1, 5000)
             in_flight = [
                 asyncio.ensure_future(appended(log, number)) for number in range(10, 20 if busy else 10)
@@ -102,6 +103,7 @@ def test_a_link_does_not_come_back_to_a_replica(new_server: NewServer, prefix: s
         async with proxied_store(old.socket, prefix) as (proxy, store):
             log = store.logs.get(await store.catalogue.create("t", 1), 0)
             assert await appended(log, 1)
+            old.client.set("sent", 1)
             old.client.wait(1, 5000)
             new.client.replicaof("NO", "ONE")
             old.client.replicaof("127.0.0.1", free_port())
@@ -128,15 +130,17 @@ def test_both_links_go_to_the_same_server(new_server: NewServer, prefix: str, na
         async with proxied_store(old.socket, prefix) as (proxy, store):
             log = store.logs.get(await store.catalogue.create("t", 1), 0)
             assert await appended(log, 1)
+            old.client.set("sent", 1)
             old.client.wait(1, 5000)
             new.client.replicaof("NO", "ONE")
             proxy.socket = new.socket
+            (server,) = store.router.servers()
             (broken,) = [each for each in old.client.client_list() if each["name"] == name]
             old.client.client_kill_filter(_id=broken["id"])
 
             async def both() -> bool:
                 names = [each["name"] for each in new.client.client_list()]
-                return {"korvet-read", "korvet-write"} <= set(names)
+                return {"korvet-read", "korvet-write"} <= set(names) and server.connected
 
             await until_async(both, RECOVERY_S, "both links lead to the new primary")
             assert await appended(log, 2)
@@ -257,6 +261,7 @@ def test_a_move_ends_a_hold_that_waits_for_the_former_server(new_server: NewServ
         try:
             log = store.logs.get(await store.catalogue.create("t", 1), 0)
             assert await appended(log, 1)
+            old.client.set("sent", 1)
             old.client.wait(1, 5000)
             new.client.replicaof("NO", "ONE")
             (links,) = store.router.servers()
