@@ -99,6 +99,7 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
         self._unsafe = UnsafeGroups()
         # Steps whose replies wait for Redis groups, and until when.
         self._projecting: dict[_GroupStep, float] = {}
+        self._looks_late = False
 
     def withdraw(self, token: int) -> None:
         """Send no reply to this request any more."""
@@ -275,9 +276,10 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
             self._finish(step)
             return
         loop = asyncio.get_running_loop()
-        if not self._projecting:
-            loop.call_later(_LONGEST_PROJECTION_S, self._finish_late)
-        self._projecting[step] = loop.time() + _LONGEST_PROJECTION_S
+        self._projecting[step] = until_s = loop.time() + _LONGEST_PROJECTION_S
+        if not self._looks_late:
+            self._looks_late = True
+            loop.call_at(until_s, self._finish_late)
         self._projector.apply(step.changes, partial(self._projected, step))
 
     def _projected(self, step: _GroupStep) -> None:
@@ -290,5 +292,6 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
         late = [step for step, until_s in self._projecting.items() if until_s <= loop.time()]
         for step in late:
             self._projected(step)
-        if self._projecting:
+        self._looks_late = bool(self._projecting)
+        if self._looks_late:
             loop.call_at(next(iter(self._projecting.values())), self._finish_late)
