@@ -136,3 +136,19 @@ def test_rules_add_up(network: Network, gate: Gate) -> None:
         began = time.monotonic()
         assert answers(client)
         assert time.monotonic() - began >= 2 * DELAY_S
+
+
+def test_a_connection_without_a_target_ends_with_its_network() -> None:
+    asked = threading.Event()
+
+    def route(source: str) -> tuple[str, int]:
+        asked.set()
+        raise KeyError(source)
+
+    network = Network(lambda: {})
+    gate = network.open(route)
+    with socket.create_connection(("127.0.0.1", gate.port), TIMEOUT_S) as client:
+        assert asked.wait(TIMEOUT_S)
+        network.close()
+        with contextlib.suppress(ConnectionResetError):
+            assert client.recv(1) == b""

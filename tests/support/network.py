@@ -77,6 +77,8 @@ class Network:
         self._processes = processes
         self._rules: dict[str, Callable[[str, str], Rule]] = {}
         self._links: set[_Link] = set()
+        # Those without a link too: the client had gone, or its route is not known.
+        self._accepted: set[asyncio.Transport] = set()
         self._servers: list[asyncio.Server] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="network", daemon=True)
@@ -134,6 +136,8 @@ class Network:
             await asyncio.gather(*begun, return_exceptions=True)
             for link in list(self._links):
                 link.reset()
+            for transport in list(self._accepted):
+                transport.abort()
             await turns()
 
         self._call(closed())
@@ -168,6 +172,14 @@ class Network:
 
     def _call(self, work: Coroutine[None, None, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_TIMEOUT_S)
+
+    def accepted(self, transport: asyncio.Transport) -> None:
+        """Remember a connection of a client. Only for the network's thread."""
+        self._accepted.add(transport)
+
+    def ended(self, transport: asyncio.Transport) -> None:
+        """Forget a connection of a client. Only for the network's thread."""
+        self._accepted.discard(transport)
 
     def add(self, link: _Link) -> None:
         """Remember an open connection. Only for the network's thread."""
@@ -308,11 +320,14 @@ class _Client(asyncio.Protocol):
 
     def __init__(self, network: Network, route: Callable[[str], tuple[str, int]]) -> None:
         self._network, self._route = network, route
+        self._transport: asyncio.Transport | None = None
         self._link: _Link | None = None
         self._connecting: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._network.accepted(transport)
         port, gate_port = transport.get_extra_info("peername")[1], transport.get_extra_info("sockname")[1]
         source = self._network.source_of(port, gate_port)
         target, target_port = self._route(source)
@@ -331,6 +346,8 @@ class _Client(asyncio.Protocol):
         self._link.requests.put(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        assert self._transport is not None
+        self._network.ended(self._transport)
         assert self._link is not None
         self._link.requests.put(None)
         if self._link.replies is not None:
