@@ -23,7 +23,7 @@ async def hand_over(parts: Parts) -> None:
     """
     # The others look at their mail more often after that.
     await parts.mailbox.announce()
-    # The next leaders begin with these.
+    # The next leaders begin with the high watermarks that are noted.
     parts.store.resources.watermarks.note_all()
     await parts.member.leave(partial(_inform, parts))
     with contextlib.suppress(TimeoutError):

@@ -49,7 +49,8 @@ log = logging.getLogger(__name__)
 
 # acks: the answer waits for replicas, if the topic asks for some.
 _ALL: Final = -1
-# Requests of one connection that are not answered. Those that wait for replicas hold no records, but memory.
+# Limits the unanswered requests of one connection. A request that waits for replicas keeps no records, but it
+# needs some memory.
 _IN_FLIGHT: Final = 1000
 
 
@@ -398,7 +399,7 @@ class _Produce(msgspec.Struct, eq=False):
         self._end_one()
 
     def _look_stored(self) -> None:
-        """If only replicas are awaited, give back the memory of the records: others may be received."""
+        """If the request waits for replicas only, drop its records, and let clients send others."""
         if self._awaiting < self._pending or not self._request.topics:
             return
         replace = msgspec.structs.replace

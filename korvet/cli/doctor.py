@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -317,8 +316,8 @@ def check_version(info: Mapping[str, Any]) -> Finding:
     """Check the version in the reply to INFO. Versions that begin with no number pass."""
     kind = "Valkey" if "valkey_version" in info else "Redis"
     version = str(info.get("valkey_version", info["redis_version"]))
-    found = re.match(r"(\d+)\.(\d+)", version)
-    fit = found is None or (int(found[1]), int(found[2])) >= OLDEST_VERSION[:2]
+    numbers = server_facts.version_numbers(version)
+    fit = numbers is None or numbers >= OLDEST_VERSION[:2]
     text = f"{kind} {version}" + ("" if fit else f"; {version_text(OLDEST_VERSION)} or newer is needed")
     return Finding("version", OK if fit else FAULT, text)
 

@@ -99,6 +99,7 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
         self._unsafe = UnsafeGroups()
         # Steps whose replies wait for Redis groups, and until when.
         self._projecting: dict[_GroupStep, float] = {}
+        # Whether `_finish_late` is scheduled.
         self._looks_late = False
 
     def withdraw(self, token: int) -> None:

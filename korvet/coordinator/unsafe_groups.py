@@ -30,7 +30,7 @@ class UnsafeGroups:
         self._change_all(records, 1)
 
     def remove(self, records: Iterable[Record]) -> None:
-        """Count them no more: they are safe."""
+        """Stop counting records, which are safe now."""
         self._change_all(records, -1)
 
     def add_offset(self, group_id: str) -> None:
@@ -38,7 +38,7 @@ class UnsafeGroups:
         _change(self._offsets, group_id, 1)
 
     def remove_offset(self, group_id: str) -> None:
-        """Count it no more: the marker is safe."""
+        """Stop counting such an offset: the marker is safe now."""
         _change(self._offsets, group_id, -1)
 
     def _change_all(self, records: Iterable[Record], by: int) -> None:

@@ -75,7 +75,7 @@ class Backpressure:
         return InFlight(self, size_bytes)
 
     def give_back(self, size_bytes: int) -> None:
-        """Stop counting the bytes of a request, which are on their way no more."""
+        """Stop counting the bytes of a request that are no longer on their way to Redis."""
         self.in_flight_bytes -= size_bytes
         self.full = self.in_flight_bytes >= self._limit_bytes
         if self._waiting and self.in_flight_bytes <= self._limit_bytes // 2:
@@ -99,7 +99,7 @@ class InFlight:
         self._size_bytes = size_bytes
 
     def give_back(self) -> None:
-        """Count the bytes no more: Redis has them, or the request waits for memory."""
+        """Stop counting the bytes: Redis has them, or the request waits for memory."""
         size_bytes, self._size_bytes = self._size_bytes, 0
         if size_bytes:
             self._backpressure.give_back(size_bytes)

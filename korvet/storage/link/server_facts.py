@@ -126,7 +126,7 @@ def facts_of(reply: bytes, configs: Mapping[str, str], named_replicas: int = 0) 
     """The facts from the reply to INFO, from configs, which may be empty, and from CLUSTER NODES."""
     info = parse_info(reply)
     cluster, valkey = info.get("cluster_enabled") == "1", info.get("valkey_version")
-    redis_version = _numbers(info.get("redis_version", ""))
+    redis_version = version_numbers(info.get("redis_version", ""))
     timeout_ms = _whole(configs, "cluster-node-timeout") if cluster else None
     timeout_s = None if timeout_ms is None else timeout_ms / 1000
     factor = _whole(configs, "cluster-replica-validity-factor")
@@ -173,7 +173,8 @@ def facts_of(reply: bytes, configs: Mapping[str, str], named_replicas: int = 0) 
     )
 
 
-def _numbers(version: str) -> tuple[int, int] | None:
+def version_numbers(version: str) -> tuple[int, int] | None:
+    """The first two numbers of a server's version; None if the version begins with no number."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return found and (int(found[1]), int(found[2]))
 
