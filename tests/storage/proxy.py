@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from korvet.storage.keys import Keyspace
 from korvet.storage.store import Store
-from tests.support.running import turns
+from tests.support.running import end_serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -81,10 +81,8 @@ class Proxy:
         self.release()
 
     async def close(self) -> None:
-        # A connection that was accepted gets its transport some turns later.
         self.refusing = True
-        self._server.close()
-        await turns()
+        await end_serving(self._server)
         await self.cut()
         for task in self._tasks:
             task.cancel()

@@ -22,6 +22,7 @@ from tests.support.logs import append_own
 from tests.support.polling import until_async
 from tests.support.ports import accepts, free_port
 from tests.support.proxy import CuttingProxy
+from tests.support.running import end_serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -315,10 +316,9 @@ async def answer_together(reader: asyncio.StreamReader, writer: asyncio.StreamWr
     text = f"role:master\r\nmaster_replid:{'a' * 40}\r\nmaster_repl_offset:100\r\n".encode()
     replies = {b"INFO": b"$%d\r\n%b\r\n" % (len(text), text), b"INCR": b":1\r\n", b"EXEC": b"*0\r\n"}
     replies |= dict.fromkeys((b"PING", b"MULTI", b"CLIENT"), b"+OK\r\n")
-    with contextlib.suppress(ConnectionError):
+    with contextlib.closing(writer), contextlib.suppress(ConnectionError):
         while data := await reader.read(1 << 16):
             writer.write(b"".join(replies.get(word, b"") for word in data.split(b"\r\n")))
-    writer.close()
 
 
 def test_no_write_after_the_reported_end_is_acknowledged() -> None:
@@ -336,7 +336,6 @@ def test_no_write_after_the_reported_end_is_acknowledged() -> None:
         with pytest.raises(LinkLost):
             await later
         await links.close()
-        listening.close()
-        await listening.wait_closed()
+        await end_serving(listening)
 
     asyncio.run(work())

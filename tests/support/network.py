@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from tests.support.running import turns
+from tests.support.running import end_serving, turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -126,10 +126,7 @@ class Network:
 
         async def closed() -> None:
             for server in self._servers:
-                server.close()
-            # A connection that was accepted has a transport, and a task that connects to the server, some
-            # turns later. A task that is cancelled before its first turn would leave its socket open.
-            await turns()
+                await end_serving(server)
             begun = asyncio.all_tasks() - {asyncio.current_task()}
             for task in begun:
                 task.cancel()

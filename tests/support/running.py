@@ -27,3 +27,13 @@ async def turns() -> None:
     """Let the event loop do all that is due, and what follows from that."""
     for _ in range(10):
         await asyncio.sleep(0)
+
+
+async def end_serving(server: asyncio.Server) -> None:
+    """Close a server after each connection that it has accepted has its transport and protocol. Python 3.11
+    fails to make the transport if the server is closed before, and leaves the socket open.
+    """
+    for each in server.sockets:
+        asyncio.get_running_loop().remove_reader(each.fileno())
+    await turns()
+    server.close()
