@@ -17,7 +17,7 @@ from korvet.storage.link.info import parse_info
 from korvet.storage.link.redis_link import RedisLink
 from korvet.storage.link.server import Server
 from korvet.storage.link.slot_links import RETRY_PAUSE_S, SlotLinks, connected_soon
-from korvet.storage.link.slots import SLOTS, parse_slots, redirected_to, slot_of
+from korvet.storage.link.slots import SLOTS, UNNAMED, parse_slots, redirected_to, slot_of
 from korvet.supervisor import end, keep, once
 
 if TYPE_CHECKING:
@@ -140,9 +140,10 @@ class Cluster:
             await self.refresh()
         except StorageError as error:
             causes.warn(error, "the map of the cluster is not known: %s", error)
-        if self._owners[slot] is refused_by:
+        named = redirected_to(fault, refused_by.address.host)
+        if self._owners[slot] is refused_by and named[0] != UNNAMED:
             # The map came from a node that has not heard of the move yet.
-            server = self.server_at(redirected_to(fault, refused_by.address.host))
+            server = self.server_at(named)
             await connected_soon(server)
             # A primary that redirects to another one gave the slot away, with all writes.
             lossy = not await refused_by.still_leads() and await _lossy([(refused_by, server)])

@@ -25,7 +25,7 @@ from korvet.storage.link.library import ensure_library, is_library_missing
 from korvet.storage.link.slots import REDIRECTIONS, redirected_to
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
     from korvet.storage.link.calls import OnReply, Payload
     from korvet.storage.link.clock import RedisClock
@@ -39,8 +39,6 @@ log = logging.getLogger(__name__)
 # timeouts of clients. A failover takes longer; clients then retry.
 SERVED_TIMEOUT_S: Final = 2.0
 RETRY_PAUSE_S: Final = 0.02
-# How long commands on a migrating slot are sent one by one before they are sent together again.
-_ASKING_PERIOD_S: Final = 0.2
 # Refusals that do not depend on the keys of the command.
 _OF_WHOLE_SLOT: Final = frozenset(("MOVED", "CLUSTERDOWN"))
 _ASKING: Final = pack_command("ASKING")
@@ -103,7 +101,6 @@ class SlotCaller(Caller):
         "_caller",
         "_caller_of",
         "_era",
-        "_fault",
         "_held",
         "_holding",
         "_outstanding",
@@ -129,10 +126,9 @@ class SlotCaller(Caller):
         # Counts the calls of `drop`.
         self._era = 0
         self._holding = False
-        # Commands that the node refused; later commands are held.
-        self._refused: deque[tuple[Payload, OnReply]] = deque()
+        # Commands that the node refused, with their refusals; later commands are held.
+        self._refused: deque[tuple[Payload, OnReply, RedisFault]] = deque()
         self._held: deque[tuple[Payload, OnReply]] = deque()
-        self._fault: RedisFault | None = None
 
     def send(self, payload: Payload, on_reply: OnReply) -> None:
         """As Caller.send; `on_reply` gets SlotUnavailable if no node serves the slot in time."""
@@ -164,10 +160,10 @@ class SlotCaller(Caller):
         return SlotUnavailable(f"slot {self._slot} has a new history since the command was given")
 
     def _end_waiting(self, error: StorageError) -> None:
-        waiting = [*self._refused, *self._held]
+        waiting = [on_reply for _, on_reply, _ in self._refused] + [on_reply for _, on_reply in self._held]
         self._refused.clear()
         self._held.clear()
-        for _, on_reply in waiting:
+        for on_reply in waiting:
             answer(on_reply, error)
 
     def _first_attempt(self, payload: Payload, on_reply: OnReply) -> OnReply:
@@ -180,8 +176,7 @@ class SlotCaller(Caller):
                     on_reply(self._dropped())
                 elif isinstance(reply, RedisFault) and reply.code in REDIRECTIONS:
                     self._holding = True
-                    self._fault = reply
-                    self._refused.append((payload, on_reply))
+                    self._refused.append((payload, on_reply, reply))
                 else:
                     self._give_up_overtaken()
                     on_reply(reply)
@@ -193,23 +188,21 @@ class SlotCaller(Caller):
 
     def _give_up_overtaken(self) -> None:
         """A later command than the refused ones may have been executed: the node serves the slot again."""
-        fault = self._fault
-        if fault is None or fault.code not in _OF_WHOLE_SLOT:
+        if not self._refused or self._refused[-1][2].code not in _OF_WHOLE_SLOT:
             return
-        self._fault = None
         refused, self._refused = self._refused, deque()
-        for _, on_reply in refused:
+        for _, on_reply, fault in refused:
             answer(on_reply, SlotUnavailable(f"slot {self._slot} was not served: {fault.message}"))
 
     def _drained(self) -> None:
         """Nothing is in flight: send the refused commands first."""
-        fault, self._fault = self._fault, None
-        if fault is None:
+        if not self._refused:
             self._release()
             return
-        self._held.extendleft(reversed(self._refused))
+        faults = [fault for _, _, fault in self._refused]
+        self._held.extendleft((payload, on_reply) for payload, on_reply, _ in reversed(self._refused))
         self._refused.clear()
-        self._slot_map.spawn("redirected commands", partial(self._resend, fault))
+        self._slot_map.spawn("redirected commands", partial(self._resend, faults))
 
     def _release(self) -> None:
         """Send all held commands together."""
@@ -219,45 +212,56 @@ class SlotCaller(Caller):
         for payload, on_reply in held:
             self.send(payload, on_reply)
 
-    async def _resend(self, fault: RedisFault) -> None:
-        """Send the held commands again, or fail all of them."""
-        log.info("slot %d: %s", self._slot, fault.message)
+    async def _resend(self, faults: Sequence[RedisFault]) -> None:
+        """Send the held commands again, or fail all of them. `faults`: why the first ones were refused."""
+        log.info("slot %d: %s", self._slot, faults[-1].message)
         try:
-            await self._follow(fault)
+            await self._follow(faults)
         except Exception as error:
             log.exception("slot %d: commands cannot be redirected", self._slot)
             self._fail_all(error)
         self._release()
 
-    async def _follow(self, fault: RedisFault) -> None:
-        """Send the held commands, one by one, to the node that a redirection names, until a node serves the
-        slot.
+    async def _follow(self, faults: Sequence[RedisFault]) -> None:
+        """Send the refused commands, one by one, to the node that the redirection of each names, until a node
+        serves the slot.
+
+        All other commands go to the owner of the slot first: a node that imports the slot would execute them
+        without the keys that have not moved yet.
         """
+        era = self._era
+        for fault in faults:
+            if era != self._era or not self._held:
+                # They were dropped.
+                return
+            followed = await self._send_first(fault)
+            if followed is None or followed.code != "ASK":
+                return
+
+    async def _send_first(self, fault: RedisFault) -> RedisFault | None:
+        """Send the first held command until a node executes it. Returns the redirection that it followed;
+        None if it was dropped, or all commands have failed.
+        """
+        first = self._held[0]
+        payload, on_reply = first
         clock = asyncio.get_running_loop().time
-        began = clock()
-        deadline = began + SERVED_TIMEOUT_S
-        while self._held:
-            first = self._held[0]
-            payload, on_reply = first
+        deadline = clock() + SERVED_TIMEOUT_S
+        while True:
             reply = await self._attempt(payload, fault)
             if not self._held or self._held[0] is not first:
-                # It was dropped.
-                continue
-            if isinstance(reply, SlotUnavailable) or _is_redirection(reply):
-                if clock() > deadline:
-                    self._fail_all(fault if isinstance(reply, SlotUnavailable) else reply)
-                    break
-                if isinstance(reply, RedisFault):
-                    if reply.code == fault.code == "MOVED":
-                        # The nodes redirect in a circle.
-                        await asyncio.sleep(RETRY_PAUSE_S)
-                    fault = reply
-                continue
-            self._held.popleft()
-            answer(on_reply, reply)
-            if fault.code != "ASK" or clock() - began > _ASKING_PERIOD_S:
-                break
-            deadline = clock() + SERVED_TIMEOUT_S
+                return None
+            if not (isinstance(reply, SlotUnavailable) or _is_redirection(reply)):
+                self._held.popleft()
+                answer(on_reply, reply)
+                return fault
+            if clock() > deadline:
+                self._fail_all(fault if isinstance(reply, SlotUnavailable) else reply)
+                return None
+            if isinstance(reply, RedisFault):
+                if reply.code == fault.code == "MOVED":
+                    # The nodes redirect in a circle.
+                    await asyncio.sleep(RETRY_PAUSE_S)
+                fault = reply
 
     def _fail_all(self, fault: object) -> None:
         held, self._held = self._held, deque()

@@ -17,6 +17,8 @@ REDIRECTIONS: Final = frozenset(("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"))
 
 NodeAddress = tuple[str, int]
 """Host and port."""
+UNNAMED: Final = "?"
+"""The host of a node without a host name in a cluster that prefers host names."""
 
 
 def slot_of(key: bytes) -> int:
@@ -54,8 +56,11 @@ def parse_slots(reply: list[Any], asked: str) -> list[SlotRange]:
 
 def _address(node: list[Any], asked: str) -> NodeAddress:
     host = (node[0] or b"").decode()
-    # "?" if the cluster prefers host names and the node has none.
-    return asked if host in {"", "?"} else host, int(node[1])
+    if host == UNNAMED:
+        # Of Redis 7 and later. A node has an address, too.
+        others = dict(zip(*[iter(node[3])] * 2, strict=True)) if len(node) > 3 else {}
+        host = others.get(b"ip", b"").decode()
+    return host or asked, int(node[1])
 
 
 def count_replicas(nodes: bytes) -> int:
@@ -69,6 +74,8 @@ def count_replicas(nodes: bytes) -> int:
 
 
 def redirected_to(fault: RedisFault, asked: str) -> NodeAddress:
-    """The target of MOVED <slot> <host>:<port> and of ASK; the host may be missing, or an IPv6 address."""
+    """The target of MOVED <slot> <host>:<port> and of ASK; the host may be missing, UNNAMED, or an IPv6
+    address.
+    """
     host, _, port = fault.message.split()[2].rpartition(":")
     return host or asked, int(port)
