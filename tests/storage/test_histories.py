@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
+from korvet.records.control import ControlMarker
 from korvet.storage.brokers.claims import claim
 from korvet.storage.errors import (
     FencedEpoch,
@@ -19,6 +21,7 @@ from korvet.storage.errors import (
     WritesRefused,
 )
 from korvet.storage.link.barrier import Level
+from korvet.storage.link.futures import awaited
 from korvet.storage.log.values import ProducerSequence
 from tests.storage.live_brokers import RECORD, WAIT_S, agreed, broker, led, member_of, nodes, proxied_broker
 from tests.storage.test_release import opened, released
@@ -309,9 +312,21 @@ def test_producers_whose_batches_may_be_lost(new_server: Callable[..., Server], 
                     await put(producer_id, epoch, first)
                 with pytest.raises(OutOfOrderSequence):
                     await put(producer_id, epoch, 8)
-            with pytest.raises(UnknownProducer):
-                await put(4, 0, 3, transactional=True)
+            for producer_id in (4, 5):
+                with pytest.raises(UnknownProducer):
+                    await put(producer_id, 0, 3, transactional=True)
             await put(4, 1, 0, transactional=True)
+            # Nothing is lost of a transaction that begins after an abort in the same epoch.
+            log = store.logs.get(topic, 0)
+            await awaited(partial(log.mark, ControlMarker(5, 0, committed=False, coordinator_epoch=0)))
+            for first in (5, 4):
+                with pytest.raises(SequenceGap):
+                    await put(5, 0, first, transactional=True)
+            for first in (4, 5):
+                await put(5, 0, first, transactional=True)
+            # A day later, the state of a producer that is not known has expired.
+            replica.client.hincrby(log.state.meta, "cut", -86_400_000)
+            await put(6, 0, 3, transactional=True)
 
     asyncio.run(work())
 

@@ -194,7 +194,8 @@ class ProducerMachine(RuleBasedStateMachine):
         meta = self.keys[2]
         (log_end,) = struct.unpack_from(">d", self.bench.client.hget(meta, "log") or bytes(8))
         self.cuts.append(f"{len(self.cuts) + 1}:{log_end:.0f}")
-        self.bench.client.hset(meta, "leaders", " ".join(self.cuts))
+        seconds, _ = self.bench.client.time()
+        self.bench.client.hset(meta, mapping={"leaders": " ".join(self.cuts), "cut": 1000 * seconds})
         self.bench.client.hdel(meta, "taken_over")
 
     @precondition(lambda self: self.changes)

@@ -18,6 +18,8 @@ local SEQUENCE_NUMBERS = 2147483648
 -- How long a request to a partition's former leader may last: clients give up after 30 s (Java) or 60 s (librdkafka).
 -- A producer that the log does not know may be one whose state has expired, so the wait for its batches is shorter.
 local LONGEST_REQUEST_MS, LONGEST_FIRST_REQUEST_MS = 60000, 10000
+-- How long a transaction that lost batches may continue.  Producers' states expire after this time, too, by default.
+local LONGEST_TRANSACTION_MS = 86400000
 
 -- The producers of the batches of one append, in the order of the batches.  For each producer
 --   "<producer id> <producer epoch> <first sequence> <records>;"
@@ -83,14 +85,28 @@ local function comes_before(sequence, other)
 end
 
 -- Whether batches that a producer appended after its remembered ones may be lost: the log was cut since (see note_cut
--- in registry.lua).
+-- in registry.lua).  If none is remembered, they are more likely to have expired since a cut of long ago.  The second
+-- value is whether the producer got a marker after the cut: then they are in an earlier transaction.
 local function may_be_lost(log, stored)
-  local cut_end = string.match(redis.call('HGET', log.meta, 'leaders') or '', ':(%d+)$')
-  if not cut_end or not stored or #stored == PRODUCER_BYTES then
-    return cut_end ~= nil
+  local found = redis.call('HMGET', log.meta, 'leaders', 'cut')
+  local cut_end = string.match(found[1] or '', ':(%d+)$')
+  if not cut_end then
+    return false, false
   end
-  local _, _, base_offset = struct.unpack(BATCH_FORMAT, stored, #stored - BATCH_BYTES + 1)
-  return base_offset < tonumber(cut_end)
+  local cut_ms = tonumber(found[2] or '')
+  if stored and #stored > PRODUCER_BYTES then
+    local _, _, base_offset = struct.unpack(BATCH_FORMAT, stored, #stored - BATCH_BYTES + 1)
+    if base_offset >= tonumber(cut_end) then
+      return false, false
+    end
+  elseif cut_ms and log.now_ms - cut_ms >= LONGEST_TRANSACTION_MS then
+    return false, false
+  end
+  if not (stored and cut_ms) then
+    return true, false
+  end
+  local _, touched_ms = struct.unpack(PRODUCER_FORMAT, stored)
+  return true, touched_ms > cut_ms
 end
 
 -- Whether batches before a gap may be on their way to the partition's former leader, which refuses them: then their
@@ -104,11 +120,12 @@ local function may_be_under_way(log, stored)
   return age_ms >= 0 and age_ms < (stored and LONGEST_REQUEST_MS or LONGEST_FIRST_REQUEST_MS)
 end
 
--- Refuses a batch that does not follow the remembered ones, although batches between them may be lost.  A transaction
--- lacks records then, and has to be aborted.  Another producer sends all its batches in flight again, in order: the
--- first of them that comes again is expected then, and accepted.  `alone`: whether no other batch comes with it.
-local function refuse_gap(log, producer, stored, epoch, first, transactional, alone)
-  if transactional then
+-- Refuses a batch that does not follow the remembered ones, although batches between them may be lost.  If they are in
+-- the same transaction (`in_transaction`), it lacks records, and has to be aborted.  Otherwise the producer sends all
+-- its batches in flight again, in order: the first of them that comes again is expected then, and accepted.  `alone`:
+-- whether no other batch comes with it.
+local function refuse_gap(log, producer, stored, epoch, first, in_transaction, alone)
+  if in_transaction then
     return redis.error_reply('UNKNOWNPRODUCER earlier batches of the producer may be lost')
   end
   local batches, expected = '', nil
@@ -207,12 +224,13 @@ local function next_state(log, producer, stored, epoch, first, total, counts, ba
   local verdict, result = check_sequences(stored, epoch, first, sequence_after(first, total - 1))
   if verdict == GAP then
     -- A producer that the log does not know is new more often than it has lost its state.
-    local is_lost = may_be_lost(log, stored)
+    local is_lost, is_marked_since = may_be_lost(log, stored)
     if not (stored and is_lost) and may_be_under_way(log, stored) then
       return REFUSED, sequence_gap(first)
     end
     if is_lost then
-      return REFUSED, refuse_gap(log, producer, stored, epoch, first, transactional, alone)
+      local in_transaction = transactional and not is_marked_since
+      return REFUSED, refuse_gap(log, producer, stored, epoch, first, in_transaction, alone)
     end
     verdict = stored and REFUSED or ACCEPTED
   end
