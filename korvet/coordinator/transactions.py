@@ -92,6 +92,8 @@ class TransactionService:
         self.counts = TransactionCounts()
         """What is counted of the transactions."""
         self._free_producer_ids: list[int] = []
+        # Those below this one are from before a restore, and would be fenced.
+        self._first_producer_id = 0
         self._refilling = False
         self._creating = asyncio.Lock()
         self._peers = peers
@@ -206,8 +208,10 @@ class TransactionService:
         return [partition.term.shard for partition in self._partitions if partition.term is not None]
 
     def _take_producer_id(self) -> int | None:
-        if self._free_producer_ids:
-            return self._free_producer_ids.pop()
+        while self._free_producer_ids:
+            taken = self._free_producer_ids.pop()
+            if taken >= self._first_producer_id:
+                return taken
         if not self._refilling and not self._partitions.closed:
             self._refilling = True
             self._partitions.spawn(self._refill)
@@ -223,7 +227,7 @@ class TransactionService:
     # Partitions
 
     async def _read(self, claim: Claim) -> TransactionTerm:
-        first_id = await self._producer_ids.first()
+        first_id = self._first_producer_id = await self._producer_ids.first()
         shard = TransactionShard(
             self._config, self._take_producer_id, first_producer_id=first_id, counts=self.counts
         )

@@ -27,8 +27,13 @@ class ProducerIds:
     async def first(self) -> int:
         """The first producer id after the keyspace was restored from a backup; 0 if it never was. Raises
         StorageError. Redis command HGET.
+
+        IDs that were taken before that restore are not allocated any more.
         """
-        return counter_of(await self._commands.call("HGET", self._commands.keyspace.cluster, FIRST_ID))
+        first = counter_of(await self._commands.call("HGET", self._commands.keyspace.cluster, FIRST_ID))
+        if self._block and self._block[0] < first:
+            self._block = self._block[len(self._block) :]
+        return first
 
     async def allocate(self) -> int:
         """A producer id that no producer had before, even if Redis loses its newest writes. Raises

@@ -289,3 +289,52 @@ def test_brokers_wait_for_a_server_that_is_restored(
         listed = asking("Metadata", newest("Metadata"), topics=None).topics
     assert {each.name for each in listed} == {TOPIC, "__consumer_offsets"} - {"later"}
     assert server.process.running
+
+
+def test_a_broker_that_waited_for_a_restore_serves_new_transactional_producers(
+    own_korvet: Callable[..., KorvetServer], start: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Producer IDs that the broker took in advance before the restore are not used after it."""
+    redis = start(kind="redis")
+    server = own_korvet(redis_url=redis.url)
+    create_topic(server.bootstrap, TOPIC, 1)
+    client = transactional(server)
+    client.begin_transaction()
+    send(client, TOPIC, 0, records(0, 3))
+    client.commit_transaction(30)
+    success("backup", tmp_path / "backup", "--redis", redis.url)
+    redis.client.flushall()
+    until(lambda: "does not hold the keyspace" in server.tail(100_000), 20, "the broker has noticed it")
+    redis.client.flushall()
+    success("restore", tmp_path / "backup", "--redis", redis.url)
+    send(producer(server.bootstrap), TOPIC, 0, records(3, 1))
+    second = transactional(server)
+    second.begin_transaction()
+    send(second, TOPIC, 0, records(9, 3))
+    second.commit_transaction(30)
+    found = [each.record for each in read_all(server.bootstrap, TOPIC)]
+    assert found == [*records(0, 4), *records(9, 3)]
+
+
+@pytest.mark.parametrize("assignment", ASSIGNMENTS)
+def test_a_consumer_misses_nothing_after_a_return_to_an_older_backup(
+    own_korvet: Callable[..., KorvetServer], tmp_path: Path, assignment: str
+) -> None:
+    """Monday is restored, Tuesday is a backup of that keyspace and is restored, then Monday again."""
+    server = own_korvet()
+    monday, tuesday = tmp_path / "monday", tmp_path / "tuesday"
+    create_topic(server.bootstrap, TOPIC, 1, {"offset.assignment": assignment})
+    send(producer(server.bootstrap), TOPIC, 0, records(0, 5))
+    success("backup", monday, "--data-dir", server.data_dir)
+    restore(server, monday)
+    success("backup", tuesday, "--data-dir", server.data_dir)
+    restore(server, tuesday)
+    send(producer(server.bootstrap), TOPIC, 0, records(5, 5))
+    epoch = epoch_of(server)
+    reader = consumer(server.bootstrap, "readers", auto_offset_reset="earliest", enable_auto_commit=False)
+    reader.assign([TopicPartition(TOPIC, 0, 0)])
+    assert [each.record for each in take(reader, 10)] == records(0, 10)
+    restore(server, monday)
+    send(producer(server.bootstrap), TOPIC, 0, records(10, 10))
+    assert [each.record for each in take(reader, 10, 20)] == records(10, 10)
+    assert epoch_of(server) > epoch
