@@ -10,6 +10,7 @@ from korvet.backup.files import Report
 from korvet.backup.manifest import Manifest
 from korvet.backup.numbers import Found, databases, described_by
 from korvet.embedded import append_only
+from korvet.storage.link.eviction import may_evict_ours
 
 # Limits of one group of commands: enough to keep the server busy, little enough that the replies fit in the
 # buffers of the connection.
@@ -63,11 +64,17 @@ def load(
 
 
 def check_target(keyspaces: list[Found], manifest: Manifest, target: Connection) -> bool:
-    """Refuse a server that holds other data, or into which another process restores. Returns whether the
-    server holds an unfinished restore of this backup. Raises BackupError.
+    """Refuse a server that holds other data or evicts keys, or into which another process restores. Returns
+    whether the server holds an unfinished restore of this backup. Raises BackupError.
     """
     if _connected(target).count(b" name=%b " % _NAME.encode()) > 1:
         raise BackupError(f"another restore into the server at {target.address} is running")
+    policy = target.info("memory").get("maxmemory_policy", "")
+    if may_evict_ours(policy):
+        raise BackupError(
+            f"the server at {target.address} may evict what is restored (maxmemory-policy {policy}): set it "
+            "to noeviction or volatile-*"
+        )
     held = databases(target)
     marks = {_mark(each, target) for each in keyspaces} - {None}
     if not marks and is_restored(manifest, target):

@@ -34,7 +34,7 @@ def stage(backup: Path, manifest: Manifest, folder: Path, report: Report, *, ear
     installed server can load it, the keyspace has another format, or the disk is full.
     """
     _copy(backup, manifest, folder, report)
-    with _loaded(folder, report) as server, Connection(parse_url(server.url)[0]) as connection:
+    with _loaded(folder, manifest, report) as server, Connection(parse_url(server.url)[0]) as connection:
         found = find_keyspaces(connection)
         if described_by(manifest) not in found:
             raise BackupError(f"{backup} does not hold the keyspace {manifest.keyspace!r} of its manifest")
@@ -60,7 +60,7 @@ def _copy(backup: Path, manifest: Manifest, folder: Path, report: Report) -> Non
 
 
 @contextlib.contextmanager
-def _loaded(folder: Path, report: Report) -> Iterator[EmbeddedServer]:
+def _loaded(folder: Path, manifest: Manifest, report: Report) -> Iterator[EmbeddedServer]:
     """Yields a server that has loaded the folder: the first installed one that can."""
     reasons = []
     for binary in installed_servers():
@@ -88,7 +88,8 @@ def _loaded(folder: Path, report: Report) -> Iterator[EmbeddedServer]:
             server.stop()
         return
     raise BackupError(
-        "no installed server can load the backup: " + "\n".join(reasons or ["none is installed"])
+        f"no installed server can load the backup, which {manifest.server} wrote: install that server or a "
+        "newer one of its kind on PATH\n" + "\n".join(reasons or ["none is installed"])
     )
 
 

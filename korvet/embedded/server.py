@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 START_TIMEOUT_S = 60.0
 # Longest wait for a stop: the server flushes its append-only file first, and the disk may be slow.
 STOP_TIMEOUT_S = 120.0
+# The first Valkey that reads snapshots of Redis 7.4 and newer, as far as it knows the types in them.
+_READS_FOREIGN_SNAPSHOTS = (9, 0, 0)
 _POLL_S = 0.01
 _LOG_TAIL_LINES = 15
 _WRITES_NEED_REPLICAS = "min-replicas-to-write"
@@ -317,6 +319,10 @@ class EmbeddedServer:
             "aof-load-truncated": "yes",
             "maxmemory-policy": "noeviction",
         }
+        assert self.binary is not None
+        if self.binary.kind == "valkey" and self.binary.version >= _READS_FOREIGN_SNAPSHOTS:
+            # A backup may hold the snapshot of another server. One with unknown types is refused.
+            pairs["rdb-version-check"] = "relaxed"
         lines = [f"{key} {_quoted(value)}" for key, value in pairs.items()]
         return "# Every start of the embedded server replaces this file.\n" + "\n".join(lines) + "\n"
 
