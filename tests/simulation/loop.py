@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import socket
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.process import CURRENT
@@ -128,6 +129,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any
     ) -> Any:  # type: ignore[override]
         return await self.network.connect(protocol_factory, host, port)
+
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:  # type: ignore[override]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, port))]
 
     async def connect_accepted_socket(self, protocol_factory: Any, sock: Any, **_: Any) -> Any:  # type: ignore[override]
         protocol = protocol_factory()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -211,6 +212,36 @@ def test_a_silent_server_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
         url = "redis://{}:{}".format(*listening.getsockname())
         with pytest.raises(StoreError, match="cannot be reached: no answer in time"):
             asyncio.run(RedisLink.connect(*parse_url(url)))
+
+
+def test_an_address_that_answers_nothing_does_not_hide_the_others(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name stands for several sentinels, and the machine of the first one is gone."""
+    monkeypatch.setattr(redis_link, "_HANDSHAKE_TIMEOUT_S", 4.0)
+
+    async def work() -> None:
+        async with proxied(server.socket) as (_, url):
+            (address,) = parse_url(url)
+            with socket.socket() as silent, contextlib.ExitStack() as crowd:
+                silent.bind(("127.0.0.2", address.port))
+                silent.listen(0)
+                # The queue is full, and the kernel drops further connections.
+                for _ in range(2):
+                    client = crowd.enter_context(socket.socket())
+                    client.setblocking(False)
+                    client.connect_ex(("127.0.0.2", address.port))
+                found = [
+                    (socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, address.port))
+                    for host in ("127.0.0.2", "127.0.0.1")
+                ]
+                monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+                link = await RedisLink.connect(msgspec.structs.replace(address, host="sentinels"))
+                monkeypatch.undo()
+                assert await link.call("PING") == b"PONG"
+                await link.close()
+
+    asyncio.run(work())
 
 
 def test_an_unreachable_server_is_reported(tmp_path: Any) -> None:

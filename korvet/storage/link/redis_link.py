@@ -213,7 +213,7 @@ class RedisLink(Caller):
 
     async def _open(self, timeout_s: float) -> None:
         address = self.address
-        connection = await asyncio.wait_for(self._dial(address), timeout_s)
+        connection = await asyncio.wait_for(self._dial(address, timeout_s), timeout_s)
         try:
             await asyncio.wait_for(self._greet(connection, address), timeout_s)
             task = asyncio.current_task()
@@ -235,7 +235,7 @@ class RedisLink(Caller):
         self._up.set()
         self._check_later(connection)
 
-    async def _dial(self, address: RedisAddress) -> Connection:
+    async def _dial(self, address: RedisAddress, timeout_s: float) -> Connection:
         loop = asyncio.get_running_loop()
         connection: Connection | None = None
 
@@ -254,8 +254,7 @@ class RedisLink(Caller):
             own_socket = transport.get_extra_info("socket")
             own_socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNIX_SEND_BUFFER_BYTES)
         else:
-            tls = ssl.create_default_context() if address.tls else None
-            transport, protocol = await loop.create_connection(make, address.host, address.port, ssl=tls)
+            transport, protocol = await _connect(make, address, timeout_s)
             _keep_alive(transport.get_extra_info("socket"), address.timeout_ms)
         return protocol
 
@@ -377,6 +376,27 @@ class RedisLink(Caller):
         if why != self._why_down:
             log.warning("no connection to %s yet%s", self.address.named, why)
             self._why_down = why
+
+
+async def _connect(
+    make: Callable[[], Connection], address: RedisAddress, timeout_s: float
+) -> tuple[asyncio.Transport, Connection]:
+    """Connect to one of the addresses of a host. Each has its share of the time, so that those after one that
+    drops packets are tried, too.
+    """
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    hosts = list(dict.fromkeys(str(place[0]) for *_, place in found))
+    tls = ssl.create_default_context() if address.tls else None
+    name = address.host if address.tls else None
+    failed: OSError = OSError(f"{address.host} has no address")
+    for host in hosts:
+        try:
+            async with asyncio.timeout(timeout_s / len(hosts)):
+                return await loop.create_connection(make, host, address.port, ssl=tls, server_hostname=name)
+        except OSError as error:
+            failed = error
+    raise failed
 
 
 def _keep_alive(own_socket: socket.socket, timeout_ms: int) -> None:
