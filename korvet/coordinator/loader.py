@@ -164,10 +164,31 @@ class OffsetsLoader(Loader["GroupShard"]):
     async def _newest(self) -> dict[int, Page]:
         pages = await super()._newest()
         topic, number = self._log.topic.name, self._log.partition
+        keys: set[bytes] = set()
         for producer_id in await self._log.queries.open_producers():
-            for offset in await self._scan(self._keyspace.pending(topic, number, producer_id), pages):
+            pending = self._keyspace.pending(topic, number, producer_id)
+            keys.update(await self._log.links.read.call("HKEYS", pending))
+            for offset in await self._scan(pending, pages):
                 self._open[offset] = producer_id
+        if self._open:
+            await self._add_tombstones(keys, pages)
         return pages
+
+    async def _add_tombstones(self, keys: set[bytes], pages: dict[int, Page]) -> None:
+        """Add the tombstones of offsets of open transactions to the pages: `latest` does not name them."""
+        bias = self._log.bias
+        after = entry_id(min(self._open), bias).encode()
+        while True:
+            entries: list[Entry] = await self._log.links.read.call(
+                "XRANGE", self._log.stream, b"(" + after, "+", "COUNT", SCANNED_AT_ONCE
+            )
+            for name, fields in entries:
+                if fields[0] == b"key" and fields[1] in keys and b"value" not in fields[2::2]:
+                    offset = offset_of(name, bias)
+                    pages.setdefault(offset >> PAGE_BITS, {})[name] = offset
+            if len(entries) < SCANNED_AT_ONCE:
+                return
+            after = entries[-1][0]
 
     def _replay_record(self, shard: GroupShard, offset: int, raw_key: bytes, raw_value: bytes | None) -> None:
         producer_id = self._open.get(offset)

@@ -151,3 +151,14 @@ async def test_producers_and_groups_side_by_side(server: Server, prefix: str, gr
             expected = NOTHING if number % 3 == 1 else number
             assert (await run.committed(f"{group}{number}")).offset == expected
             assert (await run.committed(f"plain{number}")).offset == number
+
+
+async def test_an_offset_that_is_deleted_during_a_transaction_that_is_loaded_stays_deleted(
+    server: Server, prefix: str, group: str
+) -> None:
+    async with running(server, prefix) as run:
+        assert await run.commit(group, 5, producer=PRODUCER) is ErrorCode.none
+        await run.service.forget_topic(TOPIC)
+    async with running(server, prefix) as run:
+        assert await end(run, group) is ErrorCode.none
+        assert (await run.committed(group)).offset == NOTHING
