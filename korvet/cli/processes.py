@@ -202,6 +202,10 @@ class _Broker:
             logger.error("node %d does not stop; killing it", self._config.node_id)
             self._process.kill()
             await self._process.wait()
+            return
+        status = self._process.returncode
+        if status:
+            logger.error("node %d has not stopped in order: status %d", self._config.node_id, status)
 
 
 async def run(

@@ -44,6 +44,8 @@ _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
 # Operating system errors that the user can correct. Any other is a bug and shows its traceback.
 _ADDRESS_ERRORS = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES}
+# A signal that follows the first one within this time is one of the same stop.
+_SECOND_SIGNAL_S = 1.0
 # Loading progress is logged only after this time.
 _PROGRESS_AFTER_S = 1.0
 
@@ -199,9 +201,18 @@ async def _run(settings: Config, server: EmbeddedServer | None, profile: Path | 
 
 
 def _stop(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
-    """Begin an orderly stop. A second signal ends the process at once."""
+    """Begin an orderly stop. A second signal ends the process at once, unless it follows within a second:
+    systemd and others signal all processes of a service, and the first one of these signals the others.
+    """
+    if stopping.is_set():
+        return
     logger.info("stopping")
     stopping.set()
+    loop.call_later(_SECOND_SIGNAL_S, _end_at_once, loop)
+
+
+def _end_at_once(loop: asyncio.AbstractEventLoop) -> None:
+    """Let the next signal end the process at once."""
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_DFL)

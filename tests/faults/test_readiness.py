@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +22,6 @@ from tests.support.wire import advertised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
@@ -262,6 +262,22 @@ def test_a_broker_that_drains_serves_and_is_not_ready(
     assert "\nkorvet_ready" in broker.pages.read("/metrics").text
     until(lambda: not broker.server.process.running, TIMEOUT_S, "the broker ends")
     assert broker.server.process.exit_code == 0
+
+
+def test_a_signal_to_all_processes_is_one_orderly_stop(watched: Callable[..., Watched]) -> None:
+    """As systemd stops a service: the first process then signals the others once more."""
+    broker = watched("--processes", "2", "--set", "drain.wait.ms=500")
+    broker.server.start()
+    broker.wait_ready()
+    main = broker.server.process.pid
+    others = Path(f"/proc/{main}/task/{main}/children").read_text().split()
+    assert len(others) >= 2
+    serving = [pid for pid in map(int, others) if b"korvet" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    for pid in (*serving, main):
+        os.kill(pid, signal.SIGTERM)
+    until(lambda: not broker.server.process.running, TIMEOUT_S, "the broker ends")
+    assert broker.server.process.exit_code == 0
+    assert "has not stopped in order" not in broker.server.tail(100_000)
 
 
 def test_a_broker_is_ready_again_after_a_failover(watched: Callable[..., Watched], tmp_path: Path) -> None:

@@ -43,6 +43,8 @@ _HIGHEST_PORT: Final = 65_535
 _LONGEST_HOST: Final = 255
 # Parts of a reply to a lease that has no live brokers.
 _WITHOUT_BROKERS: Final = 7
+# The start time of a process that has ended.
+_ENDED: Final = "ended"
 NO_ENTRY: Final = "it is not the entry of a broker"
 _ENTRY: Final = re.compile(rb"\d+ \S+ (\d+) -?\d+ -?\d+ (.*)", re.DOTALL)
 # A node id and the first version without it, in the cluster's hash.
@@ -69,7 +71,8 @@ class Holder(msgspec.Struct, frozen=True):
         namespace = _pid_namespace()
         if not namespace or self.namespace != namespace or self.host != socket.gethostname():
             return False
-        return _start_time(self.pid) != self.started
+        started = _start_time(self.pid)
+        return started != self.started if started else _has_ended(self.pid)
 
 
 class Renewal(msgspec.Struct, frozen=True):
@@ -373,7 +376,16 @@ def _start_time(pid: int) -> str:
     except OSError:
         return ""
     # A process that has ended and whose parent has not waited for it (Z) counts as ended.
-    return "" if stat[0] in {"Z", "X"} else stat[19]
+    return _ENDED if stat[0] in {"Z", "X"} else stat[19]
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether no process has a process id. /proc may hide those of other users (hidepid)."""
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return isinstance(error, ProcessLookupError)
+    return False
 
 
 def _pid_namespace() -> str:
