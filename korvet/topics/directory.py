@@ -452,10 +452,18 @@ class TopicDirectory:
         await self._groups.forget_topic(topic.name)
 
     async def _forget_everywhere(self, topic: Topic) -> None:
-        """Forget the topic, and wait until the other brokers have done the same."""
-        await self._forget(topic)
-        if self._logs.membership is not None:
-            await self._logs.membership.wait_acknowledged(self._catalogue.known_version)
+        """Forget the topic, and wait until the other brokers have done the same; again if a broker has left
+        meanwhile, whose groups this broker may have taken over.
+        """
+        membership = self._logs.membership
+        if membership is None:
+            await self._forget(topic)
+            return
+        version = None
+        while version != membership.assignment.version and self._catalogue.is_pending(topic):
+            version = membership.assignment.version
+            await self._forget(topic)
+            await membership.wait_acknowledged(self._catalogue.known_version)
 
     async def _spread(self) -> None:
         """Wait a moment until other brokers know of a new topic: its client asks the next broker at once."""
