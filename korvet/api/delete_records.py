@@ -1,9 +1,8 @@
 """DeleteRecords (key 21), versions 0-2 (KIP-107).
 
 Deletes all records before an offset, which is the high watermark at most; -1 means the high watermark. The
-response waits for the replicas that the topic asks for. With sparse offsets, the returned log start is the
-next existing offset. A topic that is only compacted returns POLICY_VIOLATION, an internal topic
-INVALID_TOPIC_EXCEPTION. v2 is flexible.
+response waits for the replicas that the topic asks for. A topic that is only compacted returns
+POLICY_VIOLATION, an internal topic INVALID_TOPIC_EXCEPTION. v2 is flexible.
 """
 
 from __future__ import annotations

@@ -75,10 +75,7 @@ end
 local function conclude(log, base, count, last_id, fields, complete)
   local bias, previous_end = log.bias, log.previous_end
   local start = current_start(log, previous_end)
-  if log.info.length == 0 and start > 0 and previous_end + bias > log.gap_end then
-    start = base - bias
-  end
-  end_gap(log, base)
+  begin_at(log, base)
   log.own_last_id = last_id
   if complete then
     log.indexed_id = last_id

@@ -6,8 +6,9 @@
 --   epoch                         the newest epoch of a writer, as text; false if there is none
 --   indexed_id                    the entry up to which the counts below and the index are complete
 --   own_last_id                   the last entry that a broker's append added; '' if that is not known
---   gap_end                       the position of the first entry that compaction left; -1 before any compaction.
---                                 A gap before that entry does not move the log start.
+--   gap_end                       the position of the first entry after a compaction or DeleteRecords, or after the log
+--                                 was empty; POSITION_LIMIT while there is none, -1 if that is not known.  A gap before
+--                                 that entry does not move the log start.
 --   open                          the open transactions, see _producers
 -- and of the numbers below, which the meta field `log` holds as big-endian doubles (as text they would cost a script
 -- more than all its commands).  A number that is not known is NaN there and nil here.
@@ -119,8 +120,8 @@ local function current_end(log)
   return math.max(log.log_end, position_after(log.info.last_id) - log.bias)
 end
 
--- Returns the log start as an offset: 0 until entries are gone, then the offset of the first entry that is still there.
--- Entries that compaction removed do not move the log start.
+-- Returns the log start as an offset: 0 until the first entries are gone, then the offset of the first entry that is
+-- still there, unless a gap ends with it (see gap_end).
 local function current_start(log, log_end)
   local info, start, first = log.info, log.log_start, nil
   if info.length == 0 then
@@ -144,8 +145,15 @@ local function note_both_ends(log)
   end
 end
 
--- Sets the end of the gap at the log start after a compaction that left no entry: it is the next entry, `base` (a
--- position) if that entry is about to be added.
+-- Lets the log start stay where it is although the first entry is at a later position: readers between the two have
+-- missed nothing.
+local function keep_start(log, position)
+  log.gap_end = position
+  redis.call('HSET', log.meta, 'gap_end', integer(position))
+end
+
+-- Sets the end of the gap at the log start if no entry was left: it is the next entry, `base` (a position) if that
+-- entry is about to be added.
 local function end_gap(log, base)
   if log.gap_end < POSITION_LIMIT then
     return
@@ -153,7 +161,14 @@ local function end_gap(log, base)
   local info = log.info
   local position = info.first_id and start_of(info.first_id, info.first_fields, log.bias) or base
   if position then
-    log.gap_end = position
-    redis.call('HSET', log.meta, 'gap_end', integer(position))
+    keep_start(log, position)
   end
+end
+
+-- Notes that an entry is about to be added at position `base`.  In a log without entries it is the first one.
+local function begin_at(log, base)
+  if log.info.length == 0 and log.previous_end + log.bias > log.gap_end then
+    keep_start(log, base)
+  end
+  end_gap(log, base)
 end

@@ -31,7 +31,7 @@ local function conclude_native(log, base, count, complete)
   end
   log.log_start = current_start(log, log.previous_end)
   log.log_end = base + count - log.bias
-  end_gap(log, base)
+  begin_at(log, base)
   log.appended_ms = log.now_ms
   save_log(log)
 end

@@ -60,6 +60,7 @@ local function delete_all(log)
   local deleted = redis.call('XTRIM', log.stream, 'MAXLEN', 0)
   clear_index(log)
   log.log_start = log.log_end
+  keep_start(log, POSITION_LIMIT)
   return deleted
 end
 
@@ -140,7 +141,9 @@ local function delete_before(keys, args)
     deleted = redis.call('XTRIM', log.stream, 'MINID', id_of(position))
   end
   log.log_start = math.max(log.log_start, position - bias)
-  if redis.call('XLEN', log.stream) == 0 then
+  local first = redis.call('XRANGE', log.stream, '-', '+', 'COUNT', 1)[1]
+  keep_start(log, first and start_of(first[1], first[2], bias) or POSITION_LIMIT)
+  if not first then
     clear_index(log)
   end
   save_log(log)
