@@ -103,6 +103,7 @@ class SlotCaller(Caller):
         "_era",
         "_held",
         "_holding",
+        "_logged_move",
         "_outstanding",
         "_refused",
         "_server",
@@ -129,6 +130,8 @@ class SlotCaller(Caller):
         # Commands that the node refused, with their refusals; later commands are held.
         self._refused: deque[tuple[Payload, OnReply, RedisFault]] = deque()
         self._held: deque[tuple[Payload, OnReply]] = deque()
+        # Whether the log has a line on the keys that are being moved: they are redirected many times.
+        self._logged_move = False
 
     def send(self, payload: Payload, on_reply: OnReply) -> None:
         """As Caller.send; `on_reply` gets SlotUnavailable if no node serves the slot in time."""
@@ -214,7 +217,10 @@ class SlotCaller(Caller):
 
     async def _resend(self, faults: Sequence[RedisFault]) -> None:
         """Send the held commands again, or fail all of them. `faults`: why the first ones were refused."""
-        log.info("slot %d: %s", self._slot, faults[-1].message)
+        fault = faults[-1]
+        if fault.code in _OF_WHOLE_SLOT or not self._logged_move:
+            log.info("slot %d: %s", self._slot, fault.message)
+        self._logged_move = fault.code not in _OF_WHOLE_SLOT
         try:
             await self._follow(faults)
         except Exception as error:
