@@ -16,13 +16,16 @@ from korvet.storage.producer_ids import FIRST_ID
 from korvet.storage.versions import FORMATS, format_problem, is_known_format
 
 _CLUSTER_KEY: Final = re.compile(rb"\{([^{}\s]{1,100})\}:cluster")
-# Limits the versions of the assignment (leader epochs) that a keyspace can have got: at once, because servers
-# and brokers kept restarting, and for each second of its age in the mean.
+# Limits the versions of the assignment (leader epochs) that a keyspace can have got since a backup: at once,
+# because servers and brokers kept restarting, and for each second in the mean.
 _VERSIONS_AT_ONCE: Final = 1 << 22
-_VERSIONS_PER_S: Final = 2
-# Limits the versions that a restored keyspace can have got at once: brokers of it may have served clients a
-# minute ago.
-_VERSIONS_PER_RESTORE: Final = 1 << 12
+_VERSIONS_PER_S: Final = 5
+# The same at once for a keyspace that was restored before, whose version has been raised already. If each
+# restore of a line of backups raised it by more, a later restore of an older backup would be below.
+_VERSIONS_AT_ONCE_AGAIN: Final = 1 << 12
+# Limits the versions that the keyspace of an earlier restore can have got at once: brokers of it may have
+# served clients a minute ago.
+_VERSIONS_PER_RESTORE: Final = 1 << 16
 # Leader epochs are signed numbers of 32 bits in Kafka's protocol. The restored keyspace needs some, too.
 _LARGEST_VERSION: Final = (1 << 31) - 1 - _VERSIONS_AT_ONCE
 # Producer IDs of each millisecond: see korvet_take_producer_ids.
@@ -86,10 +89,10 @@ def raise_numbers(connection: Connection, found: Found, created_ms: int, earlier
     now_ms = time.time_ns() // 1_000_000
     numbers = raised(cluster, created_ms, now_ms, earlier)
     if numbers["assignment"] > _LARGEST_VERSION:
-        days = _age_ms(cluster, created_ms, now_ms) // _DAY_MS
         raise BackupError(
-            f"the keyspace {found.prefix!r} would be {days} days old, and leader epochs, which rise with its "
-            "age, would exceed Kafka's limit: is the clock right, and created_ms in the manifest?"
+            f"the backup would be {(now_ms - created_ms) // _DAY_MS} days old, and leader epochs, which "
+            "rise with its age, would exceed Kafka's limit: is the clock right, and created_ms in the "
+            "manifest?"
         )
     connection.call("HSET", keys.cluster, *(part for pair in numbers.items() for part in pair))
     # The raised version counts for the history of the new server, too.
@@ -108,26 +111,20 @@ def raised(cluster: Mapping[bytes, bytes], created_ms: int, now_ms: int, earlier
     `earlier` restores of it: the next broker that joins takes a higher leader epoch for every partition,
     every broker reads the catalogue and the users again, and producers of transactions get new ids.
     """
-    # The backups of a keyspace know nothing of each other, but all know its age: a later restore of any of
-    # them is above an earlier one. A failover can raise the version to the age in seconds: see korvet_lease.
-    by_age = _age_ms(cluster, created_ms, now_ms) * _VERSIONS_PER_S // 1000 + _VERSIONS_AT_ONCE
-    # The version of a keyspace that was restored before has been raised already.
-    step = _VERSIONS_PER_RESTORE if FIRST_ID.encode() in cluster else _VERSIONS_AT_ONCE
-    by_version = _stored(cluster, "assignment") + step
+    # A failover can raise the version to the age of the keyspace: see korvet_lease.
+    age_s = max(created_ms - _stored(cluster, "created_ms", created_ms), 0) // 1000
+    since = max(now_ms - created_ms, 0) * _VERSIONS_PER_S // 1000
+    at_once = _VERSIONS_AT_ONCE_AGAIN if FIRST_ID.encode() in cluster else _VERSIONS_AT_ONCE
+    versions = at_once + earlier * _VERSIONS_PER_RESTORE + since
     first_id = max(_stored(cluster, "next_producer_id"), now_ms * _IDS_PER_MS)
     return {
-        "assignment": max(by_age, by_version) + earlier * _VERSIONS_PER_RESTORE,
+        "assignment": max(_stored(cluster, "assignment"), age_s) + versions,
         "next_producer_id": first_id,
         FIRST_ID: first_id,
         # Counters of changes: no broker can have made one change per millisecond.
         "catalogue": max(_stored(cluster, "catalogue") + 1, now_ms),
         "security": max(_stored(cluster, "security") + 1, now_ms),
     }
-
-
-def _age_ms(cluster: Mapping[bytes, bytes], created_ms: int, now_ms: int) -> int:
-    """The age of a keyspace now, or at its backup if that is later by a wrong clock."""
-    return max(now_ms, created_ms) - min(_stored(cluster, "created_ms", created_ms), created_ms)
 
 
 def _stored(cluster: Mapping[bytes, bytes], name: str, default: int = 0) -> int:

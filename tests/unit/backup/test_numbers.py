@@ -34,13 +34,13 @@ def test_every_number_grows(stored: dict[str, int], since_ms: int) -> None:
 def test_a_restore_of_an_older_backup_is_above_the_restore_of_a_newer_one(
     between_s: int, since_s: int, later_s: int
 ) -> None:
-    """Versions have grown by at most two per second between the backups, and since the first restore."""
-    older, newer = hash_of(assignment=1), hash_of(assignment=2 * between_s, created_ms=CREATED_MS)
+    """Versions have grown by at most five per second between the backups, and since the first restore."""
+    older, newer = hash_of(assignment=7), hash_of(assignment=7 + 5 * between_s)
     newer_ms = CREATED_MS + between_s * 1000
     now_ms = newer_ms + since_s * 1000
     first = raised(newer, newer_ms, now_ms, 0)["assignment"]
     second = raised(older, CREATED_MS, now_ms + later_s * 1000, 0)["assignment"]
-    assert second >= first + 2 * later_s
+    assert second >= first + 5 * later_s
 
 
 def test_the_numbers_of_an_empty_keyspace() -> None:
@@ -53,18 +53,18 @@ def test_versions_are_above_those_after_failovers(age_s: int, since_s: int, late
     made = hash_of(assignment=7, created_ms=CREATED_MS - age_s * 1000)
     failover_s = age_s + since_s + 320
     now_ms = CREATED_MS + (since_s + later_s) * 1000
-    assert raised(made, CREATED_MS, now_ms, 0)["assignment"] > failover_s + 2 * later_s
+    assert raised(made, CREATED_MS, now_ms, 0)["assignment"] > failover_s + 5 * later_s
 
 
 @given(st.integers(0, 100), st.integers(1, 100), st.integers(0, 86_400))
 def test_later_restores_of_one_backup_are_above_earlier_ones(earlier: int, more: int, since_s: int) -> None:
-    """Also at the same time, and if the restored keyspace has had thousands of versions."""
+    """Also at the same time, and if the restored keyspace has had tens of thousands of versions."""
     now_ms = CREATED_MS + since_s * 1000
     first, second = (
         raised(hash_of(assignment=7), CREATED_MS, now_ms, number)["assignment"]
         for number in (earlier, earlier + more)
     )
-    assert second >= first + more * 4_000
+    assert second >= first + more * 60_000
 
 
 def test_an_older_backup_is_above_a_restored_backup_of_an_earlier_restore() -> None:
@@ -73,7 +73,14 @@ def test_an_older_backup_is_above_a_restored_backup_of_an_earlier_restore() -> N
     monday = hash_of(assignment=7)
     first = raised(monday, CREATED_MS, CREATED_MS + day_ms // 2, 0)["assignment"]
     tuesday_ms = CREATED_MS + day_ms
-    restored = hash_of(assignment=first + 3, created_ms=CREATED_MS, first_producer_id=1)
+    restored = hash_of(assignment=first + 3, first_producer_id=1)
     second = raised(restored, tuesday_ms, tuesday_ms + day_ms // 2, 0)["assignment"]
     third = raised(monday, CREATED_MS, tuesday_ms + day_ms // 2 + 3_600_000, 1)["assignment"]
-    assert third > second + 4_000
+    assert third > second + 60_000
+
+
+def test_a_restored_keyspace_may_have_had_many_versions_since_its_backup() -> None:
+    day_ms = 86_400_000
+    cluster = hash_of(assignment=18_000_000, created_ms=CREATED_MS, first_producer_id=1)
+    now = raised(cluster, CREATED_MS + day_ms, CREATED_MS + 31 * day_ms, 0)
+    assert now["assignment"] > 18_000_000 + 30 * 86_400 * 4
