@@ -180,15 +180,16 @@ class OffsetsLoader(Loader["GroupShard"]):
         after = entry_id(min(self._open), bias).encode()
         while True:
             entries: list[Entry] = await self._log.links.read.call(
-                "XRANGE", self._log.stream, b"(" + after, "+", "COUNT", SCANNED_AT_ONCE
+                "XRANGE", self._log.stream, b"(" + after, "+", "COUNT", 1 << PAGE_BITS
             )
             for name, fields in entries:
                 if fields[0] == b"key" and fields[1] in keys and b"value" not in fields[2::2]:
                     offset = offset_of(name, bias)
                     pages.setdefault(offset >> PAGE_BITS, {})[name] = offset
-            if len(entries) < SCANNED_AT_ONCE:
+            if len(entries) < 1 << PAGE_BITS:
                 return
             after = entries[-1][0]
+            await asyncio.sleep(0)
 
     def _replay_record(self, shard: GroupShard, offset: int, raw_key: bytes, raw_value: bytes | None) -> None:
         producer_id = self._open.get(offset)

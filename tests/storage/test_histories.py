@@ -325,7 +325,8 @@ def test_producers_whose_batches_may_be_lost(new_server: Callable[..., Server], 
             for first in (4, 5):
                 await put(5, 0, first, transactional=True)
             # A day later, the state of a producer that is not known has expired.
-            replica.client.hincrby(log.state.meta, "cut", -86_400_000)
+            cut_ms, log_end = replica.client.hget(log.state.meta, "cut").split(b":")
+            replica.client.hset(log.state.meta, "cut", b"%d:%b" % (int(cut_ms) - 86_400_000, log_end))
             await put(6, 0, 3, transactional=True)
 
     asyncio.run(work())

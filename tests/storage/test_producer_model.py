@@ -195,7 +195,8 @@ class ProducerMachine(RuleBasedStateMachine):
         (log_end,) = struct.unpack_from(">d", self.bench.client.hget(meta, "log") or bytes(8))
         self.cuts.append(f"{len(self.cuts) + 1}:{log_end:.0f}")
         seconds, _ = self.bench.client.time()
-        self.bench.client.hset(meta, mapping={"leaders": " ".join(self.cuts), "cut": 1000 * seconds})
+        cut = f"{1000 * seconds}:{log_end:.0f}"
+        self.bench.client.hset(meta, mapping={"leaders": " ".join(self.cuts), "cut": cut})
         self.bench.client.hdel(meta, "taken_over")
 
     @precondition(lambda self: self.changes)

@@ -40,6 +40,8 @@ _HANDSHAKE_TIMEOUT_S: Final = 10.0
 # The same for a link that was lost. A server that is stopped accepts connections and does not answer; the
 # next attempt may reach another server.
 _RECONNECT_TIMEOUT_S: Final = 3.0
+# The least share of it that one address of a host gets.
+_LEAST_SHARE_S: Final = 1.0
 # Interval of checks of a connection, and the least number of checks in `RedisAddress.timeout_ms`. Checks are
 # counted instead of time: a broker that was busy has not read its replies.
 _CHECK_INTERVAL_MS: Final = 500
@@ -392,7 +394,7 @@ async def _connect(
     failed: OSError = OSError(f"{address.host} has no address")
     for host in hosts:
         try:
-            async with asyncio.timeout(timeout_s / len(hosts)):
+            async with asyncio.timeout(max(timeout_s / len(hosts), _LEAST_SHARE_S)):
                 return await loop.create_connection(make, host, address.port, ssl=tls, server_hostname=name)
         except OSError as error:
             failed = error

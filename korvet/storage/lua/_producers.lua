@@ -93,7 +93,9 @@ local function may_be_lost(log, stored)
   if not cut_end then
     return false, false
   end
-  local cut_ms = tonumber(found[2] or '')
+  -- A broker of an earlier release notes a cut without its time.
+  local cut_ms, noted_end = string.match(found[2] or '', '^(%d+):(%d+)$')
+  cut_ms = noted_end == cut_end and tonumber(cut_ms) or nil
   if stored and #stored > PRODUCER_BYTES then
     local _, _, base_offset = struct.unpack(BATCH_FORMAT, stored, #stored - BATCH_BYTES + 1)
     if base_offset >= tonumber(cut_end) then
@@ -229,7 +231,7 @@ local function next_state(log, producer, stored, epoch, first, total, counts, ba
       return REFUSED, sequence_gap(first)
     end
     if is_lost then
-      local in_transaction = transactional and not is_marked_since
+      local in_transaction = transactional and (not is_marked_since or find_open(log.open, tonumber(producer)))
       return REFUSED, refuse_gap(log, producer, stored, epoch, first, in_transaction, alone)
     end
     verdict = stored and REFUSED or ACCEPTED

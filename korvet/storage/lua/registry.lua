@@ -50,7 +50,7 @@ end
 
 -- Cuts of the log that are kept in the meta field `leaders`, each "<lowest writers' epoch of the leader after it>:<log
 -- end then>".  A cut is where writes may have been lost: the log got a leader in another history of the server's data.
--- The meta field `cut` is the time (ms) at which the last one was noted.
+-- The meta field `cut` is "<time (ms)>:<log end then>" of the last one; the time is after all appends before it.
 -- A leader that follows another one in the same history continues the log without a cut.  The meta field `taken_over`
 -- is the time (ms) of the last claim by such a leader; a cut removes the field.
 local LEADERS_KEPT = 64
@@ -67,7 +67,9 @@ local function note_cut(meta, stream, leaders, lowest, bias)
   end
   kept[#kept + 1] = integer(lowest) .. ':' .. integer(current_end(log))
   local newest = table.concat(kept, ' ', math.max(1, #kept - LEADERS_KEPT + 1))
-  redis.call('HSET', meta, 'leaders', newest, 'cut', integer(clock_ms()))
+  -- The clock of the former server may have been ahead.
+  local cut_ms = math.max(clock_ms(), log.appended_ms)
+  redis.call('HSET', meta, 'leaders', newest, 'cut', integer(cut_ms) .. ':' .. integer(current_end(log)))
   redis.call('HDEL', meta, 'taken_over')
 end
 
