@@ -32,7 +32,7 @@ def test_a_transaction_that_lost_a_batch_while_the_former_primary_had_a_fast_clo
     keys = list(bench.log(offset_assignment="dense").state.keys[:3])
     claim(bench, keys, 10, "a")
     put(bench, keys, 0)
-    # So wrote the former primary, with a clock a minute ahead. It also acknowledged sequence 1, which is lost.
+    # The former primary had a clock a minute ahead. It acknowledged sequence 1, too, which is lost.
     meta = keys[2]
     stored = bench.client.hget(meta, "p:7")
     epoch, touched = struct.unpack_from(">dd", stored)
