@@ -93,5 +93,4 @@ async def test_offsets_of_a_deleted_topic_go_with_the_groups_of_a_broker_that_di
         await topics.delete(TOPIC, asyncio.get_running_loop().time() + 20)
         await one.store.catalogue.create(TOPIC, 1)
         await one.service.wait_loaded()
-        await asyncio.sleep(1)
         assert (await one.committed(group)).offset == -1
