@@ -20,8 +20,8 @@ _CLUSTER_KEY: Final = re.compile(rb"\{([^{}\s]{1,100})\}:cluster")
 # because servers and brokers kept restarting, and for each second in the mean.
 _VERSIONS_AT_ONCE: Final = 1 << 22
 _VERSIONS_PER_S: Final = 5
-# The same at once for a keyspace that was restored before, whose version has been raised already. If each
-# restore of a line of backups raised it by more, a later restore of an older backup would be below.
+# Limits the versions at once if the keyspace was restored before: its version has been raised already. With
+# a larger number, a later restore of an older backup would not be above.
 _VERSIONS_AT_ONCE_AGAIN: Final = 1 << 12
 # Limits the versions that the keyspace of an earlier restore can have got at once: brokers of it may have
 # served clients a minute ago.

@@ -92,7 +92,7 @@ class TransactionService:
         self.counts = TransactionCounts()
         """What is counted of the transactions."""
         self._free_producer_ids: list[int] = []
-        # Those below this one are from before a restore, and would be fenced.
+        # Producer IDs below this one were taken before a restore, and would be fenced.
         self._first_producer_id = 0
         self._refilling = False
         self._creating = asyncio.Lock()

@@ -77,7 +77,7 @@ class Network:
         self._processes = processes
         self._rules: dict[str, Callable[[str, str], Rule]] = {}
         self._links: set[_Link] = set()
-        # Those without a link too: the client had gone, or its route is not known.
+        # Includes connections without a link: the client had gone, or its route is not known.
         self._accepted: set[asyncio.Transport] = set()
         self._servers: list[asyncio.Server] = []
         self._loop = asyncio.new_event_loop()

@@ -43,7 +43,7 @@ _HIGHEST_PORT: Final = 65_535
 _LONGEST_HOST: Final = 255
 # Parts of a reply to a lease that has no live brokers.
 _WITHOUT_BROKERS: Final = 7
-# The start time of a process that has ended.
+# Takes the place of the start time if the process has ended.
 _ENDED: Final = "ended"
 NO_ENTRY: Final = "it is not the entry of a broker"
 _ENTRY: Final = re.compile(rb"\d+ \S+ (\d+) -?\d+ -?\d+ (.*)", re.DOTALL)

@@ -40,7 +40,7 @@ _HANDSHAKE_TIMEOUT_S: Final = 10.0
 # The same for a link that was lost. A server that is stopped accepts connections and does not answer; the
 # next attempt may reach another server.
 _RECONNECT_TIMEOUT_S: Final = 3.0
-# The least share of it that one address of a host gets.
+# The least time to connect to one address of a host.
 _LEAST_SHARE_S: Final = 1.0
 # Interval of checks of a connection, and the least number of checks in `RedisAddress.timeout_ms`. Checks are
 # counted instead of time: a broker that was busy has not read its replies.

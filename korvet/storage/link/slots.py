@@ -57,7 +57,7 @@ def parse_slots(reply: list[Any], asked: str) -> list[SlotRange]:
 def _address(node: list[Any], asked: str) -> NodeAddress:
     host = (node[0] or b"").decode()
     if host == UNNAMED:
-        # Of Redis 7 and later. A node has an address, too.
+        # Redis 7 and later report the address of such a node, too.
         others = dict(zip(*[iter(node[3])] * 2, strict=True)) if len(node) > 3 else {}
         host = others.get(b"ip", b"").decode()
     return host or asked, int(node[1])
