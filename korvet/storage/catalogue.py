@@ -13,12 +13,14 @@ from korvet.storage.errors import CatalogueConflict, TopicExists, TopicGone
 from korvet.storage.fields import DamageLog, counter_of, pairs_of, read_fields
 from korvet.storage.ids import random_uuid
 from korvet.storage.keys import MAX_NAME_LENGTH, is_topic_name
+from korvet.storage.link.replicas import CHANGE_TIMEOUT_S, replicated
 from korvet.storage.topic import CLEANUP_POLICY, Topic
 
 if TYPE_CHECKING:
     import uuid
     from collections.abc import Awaitable, Callable, Mapping
 
+    from korvet.storage.link.barrier import Level
     from korvet.storage.link.commands import Commands
     from korvet.storage.topic import OffsetAssignment, StorageLayout
 
@@ -68,13 +70,16 @@ class Catalogue:
         config_problem: ConfigProblem,
         changed: Callable[[Topic], None],
         gone: Callable[[str], None],
+        level: Callable[[], Level],
     ) -> None:
         """`changed` is called with a topic after its configuration has changed, `gone` with a topic's name
-        before its keys are deleted and after another broker has deleted it.
+        before its keys are deleted and after another broker has deleted it. `level`: the copies that the
+        deletion of a topic's keys needs before the topic's name is free.
         """
         self._commands = commands
         self._changed = changed
         self._gone = gone
+        self._level = level
         self.damage = DamageLog()
         self._config_problem = config_problem
         self._topics: dict[str, Topic] = {}
@@ -214,7 +219,7 @@ class Catalogue:
 
         The steps have this order, so that `finish_delete` can continue after a crash: mark the topic, let the
         coordinators write their tombstones (`forget_offsets`), delete the partitions, delete the field.
-        Raises TopicGone and CatalogueConflict.
+        Raises TopicGone and CatalogueConflict, and NotReplicated if replicas still have partitions.
         """
         topic = await self.mark_deleting(name)
         await self.finish_delete(topic, forget_offsets)
@@ -238,7 +243,6 @@ class Catalogue:
             await forget_offsets(topic)
             if not self.is_pending(topic):
                 return
-        # On the write link, so after every append in flight.
         await self._each_partition(
             range(topic.partitions), lambda partition: self._drop_partition(topic, partition)
         )
@@ -277,15 +281,22 @@ class Catalogue:
             lambda partition: self._commands.call("HSET", meta(topic.name, partition), "bias", topic.bias),
         )
 
-    def _drop_partition(self, topic: Topic, partition: int) -> Awaitable[Any]:
-        """Delete the keys of a partition of a deleted topic, unless a new topic of that name owns them.
+    async def _drop_partition(self, topic: Topic, partition: int) -> None:
+        """Delete the keys of a partition of a deleted topic, unless a new topic of that name owns them, on
+        the replicas too: a failover that brings the keys back would fill the next topic of that name.
         Raises StorageError. Function korvet_drop.
         """
         keyspace = self._commands.keyspace
         stream, index, meta, latest = keyspace.partition_keys(topic.name, partition)
         aborted = keyspace.aborted(topic.name, partition)
         keys = [meta, stream, index, latest, aborted, *keyspace.shadow_keys(topic.name, partition)]
-        return self._commands.fcall("korvet_drop", keys, str(topic.topic_id))
+        links, level = self._commands.links(stream), self._level()
+        history = links.server.write.history
+        # On the write link, so after every append in flight.
+        await self._commands.fcall("korvet_drop", keys, str(topic.topic_id))
+        if level:
+            barrier = keyspace.barrier(topic.name, partition)
+            await replicated(links, level, stream, barrier, history, CHANGE_TIMEOUT_S)
 
     async def _each_partition(self, partitions: range, command: Callable[[int], Awaitable[Any]]) -> None:
         """Run a command for each partition, _COMMANDS_AT_ONCE at a time."""

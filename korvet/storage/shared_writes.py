@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from korvet.storage.link.barrier import Level
-from korvet.storage.link.replicas import replicated
+from korvet.storage.link.replicas import CHANGE_TIMEOUT_S, replicated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from korvet.storage.link.commands import Commands
     from korvet.storage.link.server import Links
-
-# Longest wait for the replicas; clients of the admin APIs wait longer.
-_TIMEOUT_S: Final = 5.0
 
 
 class Before(NamedTuple):
@@ -49,7 +46,7 @@ class SharedWrites:
         if level:
             keys = self._commands.keyspace
             await replicated(
-                self._links, level, keys.cluster, keys.shared_barrier, before.history, _TIMEOUT_S
+                self._links, level, keys.cluster, keys.shared_barrier, before.history, CHANGE_TIMEOUT_S
             )
 
     @property

@@ -40,7 +40,11 @@ class Store:
         self.resources = resources
         self.logs = Logs(resources)
         self.catalogue = Catalogue(
-            self.commands, config_problem, changed=self.logs.update, gone=self.logs.close_topic
+            self.commands,
+            config_problem,
+            changed=self.logs.update,
+            gone=self.logs.close_topic,
+            level=lambda: resources.level,
         )
         self.producer_ids = ProducerIds(self.commands)
         router.on_up = self.logs.follow_reconnection

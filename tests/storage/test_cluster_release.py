@@ -18,6 +18,7 @@ from korvet.storage.store import Store
 from tests.storage.test_release import ONE_REPLICA, batch, released
 from tests.support.cluster import RedisCluster
 from tests.support.logs import append_own
+from tests.support.polling import until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
@@ -111,6 +112,33 @@ def test_records_wait_until_replicas_have_the_topic(cluster: RedisCluster, prefi
                 store.logs.close_topic("t")
                 next_log = store.logs.get(topic, number)
                 await released(next_log, await end_of_append(next_log))
+
+    asyncio.run(work())
+
+
+def test_the_name_of_a_deleted_topic_is_free_after_replicas_lack_its_keys(
+    cluster: RedisCluster, prefix: str
+) -> None:
+    """A failover of the partition's server would bring the records back, into the next topic of that name."""
+
+    async def work() -> None:
+        async with opened(cluster, prefix) as store:
+            name = store.commands.keyspace.topics
+            number = next(away_from(cluster, store, name))
+            log = store.logs.get(await store.catalogue.create("t", number + 1), number)
+            await released(log, await end_of_append(log))
+
+            async def emptied() -> bool:
+                return not cluster.call(log.stream, "EXISTS", log.stream)
+
+            with stopped_replica(cluster, cluster.owner(log.stream)):
+                deletion = asyncio.ensure_future(store.catalogue.delete("t"))
+                await until_async(emptied, 5, "the primary has deleted the partition")
+                await asyncio.sleep(SHORT_MS / 1000)
+                assert not deletion.done()
+                assert cluster.call(name, "HEXISTS", name, "t")
+            await deletion
+            assert not cluster.call(name, "HEXISTS", name, "t")
 
     asyncio.run(work())
 

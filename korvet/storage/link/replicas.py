@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from korvet.records.kernel import pack_command
 from korvet.storage.errors import (
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
     from korvet.storage.link.barrier import Level
     from korvet.storage.link.server import Links
+
+# Longest wait after a change of what brokers share; clients of the admin APIs wait longer.
+CHANGE_TIMEOUT_S: Final = 5.0
 
 
 def await_replicas(
