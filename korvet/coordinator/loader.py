@@ -77,25 +77,31 @@ class Loader(ABC, Generic[_Shard]):
     async def _newest(self) -> dict[int, Page]:
         """The entries with the newest record of every key, by page number."""
         pages: dict[int, Page] = {}
-        await self._scan(self._latest, pages)
+        async for found in self._scan(self._latest):
+            self._add(found[1::2], pages)
         return pages
 
-    async def _scan(self, key: bytes, pages: dict[int, Page]) -> list[int]:
-        """Add the entries that a hash names to the pages. Returns their offsets."""
-        bias = self._log.bias
+    async def _scan(self, key: bytes) -> AsyncIterator[list[bytes]]:
+        """Yield some of the record keys of a hash at a time, each followed by its entry ID (HSCAN)."""
         cursor = b"0"
-        offsets = []
         while True:
-            cursor, fields = await self._log.links.read.call("HSCAN", key, cursor, "COUNT", SCANNED_AT_ONCE)
-            for name in fields[1::2]:
-                offset = offset_of(name, bias)
-                page = pages.get(offset >> PAGE_BITS)
-                if page is None:
-                    page = pages[offset >> PAGE_BITS] = {}
-                page[name] = offset
-                offsets.append(offset)
+            cursor, found = await self._log.links.read.call("HSCAN", key, cursor, "COUNT", SCANNED_AT_ONCE)
+            yield found
             if cursor == b"0":
-                return offsets
+                return
+
+    def _add(self, names: Sequence[bytes], pages: dict[int, Page]) -> list[int]:
+        """Add entries to the pages. Returns their offsets."""
+        bias = self._log.bias
+        offsets = []
+        for name in names:
+            offset = offset_of(name, bias)
+            page = pages.get(offset >> PAGE_BITS)
+            if page is None:
+                page = pages[offset >> PAGE_BITS] = {}
+            page[name] = offset
+            offsets.append(offset)
+        return offsets
 
     async def _read(self, pages: dict[int, Page]) -> AsyncIterator[tuple[Page, list[Entry]]]:
         """Yield the entries of the pages in order, and some entries between them; consumes the pages."""
@@ -167,9 +173,9 @@ class OffsetsLoader(Loader["GroupShard"]):
         keys: set[bytes] = set()
         for producer_id in await self._log.queries.open_producers():
             pending = self._keyspace.pending(topic, number, producer_id)
-            keys.update(await self._log.links.read.call("HKEYS", pending))
-            for offset in await self._scan(pending, pages):
-                self._open[offset] = producer_id
+            async for found in self._scan(pending):
+                keys.update(found[::2])
+                self._open.update(dict.fromkeys(self._add(found[1::2], pages), producer_id))
         if self._open:
             await self._add_tombstones(keys, pages)
         return pages
