@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 DEADLINE_S = 10.0
+# Retention deletes whole spans of the index.
+SPAN_BYTES = 1 << 20
 
 
 def put(bench: Bench, log: PartitionLog, *values: bytes) -> None:
@@ -97,4 +99,20 @@ def test_a_reader_at_the_end_of_an_emptied_log_gets_a_native_entry(bench: Bench)
     bench.run(log.delete_before(None, 1_000))
     bench.client.xadd(log.stream, {"value": "c"})
     fetched = bench.run(read_log(log, parked, 1000))
+    assert [record.value for record in decode(fetched.data)] == [b"c"]
+
+
+@pytest.mark.parametrize("layout", ["record", "batch"])
+def test_a_reader_of_all_that_retention_deletes_goes_on_with_the_first_that_is_left(
+    bench: Bench, layout: str
+) -> None:
+    log = bench.log(storage_layout=layout)
+    put(bench, log, bytes(SPAN_BYTES // 2), bytes(SPAN_BYTES // 2))
+    read_up_to = bench.run(log.bounds()).log_end
+    wait_past(bench, read_up_to)
+    put(bench, log, b"c")
+    assert bench.run(log.trimming.trim(None, 1, 0)) > 0
+    bounds = bench.run(log.bounds())
+    assert (bounds.log_start, bounds.entries) == (read_up_to, 1)
+    fetched = bench.run(read_log(log, read_up_to, 1000))
     assert [record.value for record in decode(fetched.data)] == [b"c"]

@@ -64,15 +64,19 @@ local function delete_all(log)
   return deleted
 end
 
--- Deletes the spans before a point; `bytes` is the bytes of the entries that stay.
+-- Deletes the spans before a point; `bytes` is the bytes of the entries that stay.  The log starts after the last entry
+-- that goes: readers there have missed nothing.
 local function delete_spans(log, point, bytes)
+  local last = redis.call('XREVRANGE', log.stream, '(' .. id_of(point.position), '-', 'COUNT', 1)[1]
   local deleted = redis.call('XTRIM', log.stream, 'MINID', id_of(point.position))
   redis.call('ZREMRANGEBYSCORE', log.index, '-inf', '(' .. integer(point.position - log.bias))
   log.live_entries = log.live_entries - deleted
   log.live_bytes = bytes
   local first = redis.call('XRANGE', log.stream, '-', '+', 'COUNT', 1)[1]
-  local start = first and start_of(first[1], first[2], log.bias) - log.bias or log.log_end
-  log.log_start = math.min(math.max(log.log_start, start), log.log_end)
+  if last then
+    log.log_start = math.max(log.log_start, position_after(last[1]) - log.bias)
+    keep_start(log, first and start_of(first[1], first[2], log.bias) or POSITION_LIMIT)
+  end
   return deleted
 end
 
