@@ -170,9 +170,13 @@ class Projector:
     topic is deleted.
     """
 
-    def __init__(self, projection: Projection, catalogue: Catalogue) -> None:
+    def __init__(
+        self, projection: Projection, catalogue: Catalogue, coordinates: Callable[[str], bool]
+    ) -> None:
+        """coordinates(group): whether this broker coordinates a group now."""
         self._projection = projection
         self._catalogue = catalogue
+        self._coordinates = coordinates
         # Streams with a call in flight.
         self._lanes: dict[Stream, _Lane] = {}
         # Loaded commits that have not been compared with Redis.
@@ -235,13 +239,18 @@ class Projector:
 
     # After a load
 
-    def expect(self, commits: NewestCommits, number: int, end: int) -> None:
-        """Note the commits of partition `number` of `__consumer_offsets`, read up to offset `end`, for
-        `reconcile`.
+    def expect(self, commits: NewestCommits, number: int, end: int, partitions: int) -> None:
+        """Note the commits of partition `number` of `__consumer_offsets`, which has `partitions` partitions,
+        read up to offset `end`, for `reconcile`. Failed commits of that partition are forgotten: they are
+        among these, superseded, or lost by a failover.
         """
         for stream, groups in commits.items():
             self._expected.setdefault(stream, {}).update(groups)
         self._ends[number] = end
+        for change in list(self._failed.values()):
+            is_kept_deletion = change.offset is None and change.position < end
+            if partition_for(change.group, partitions) == number and not is_kept_deletion:
+                del self._failed[change.place]
 
     @property
     def expects(self) -> bool:
@@ -306,7 +315,7 @@ class Projector:
                     lost.append(group)
                 elif position == commit[0]:
                     del expected[group]
-            elif position < end:
+            elif position < end and (group, *stream) not in self._failed:
                 gone.append(CommitChange(group, *stream, position, None, force=False))
             elif (now := log_end(number)) is not None and position >= now:
                 lost.append(group)
@@ -459,12 +468,15 @@ class Projector:
             self._retrying = keep("Redis groups that did not follow", self._retry)
 
     async def _retry(self) -> None:
-        """Retry what failed, less and less often, until nothing is left."""
+        """Retry what failed, less and less often, until nothing is left. Other brokers have compared the
+        commits of the groups that they coordinate now.
+        """
         delay_s = FIRST_RETRY_S
         while self._failed:
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, LAST_RETRY_S)
-            places = list(self._failed)
+            places = [place for place in self._failed if self._coordinates(place[0])]
+            self._failed = {place: self._failed[place] for place in places}
             for at in range(0, len(places), AT_ONCE):
                 # Newer changes, which may be deletions, replace failed ones meanwhile.
                 some = [self._failed[place] for place in places[at : at + AT_ONCE] if place in self._failed]

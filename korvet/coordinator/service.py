@@ -120,7 +120,7 @@ class CoordinatorService:
         self._catalogue = catalogue
         self._config = config
         self._release_timeout_ms = release_timeout_ms
-        self._projector = Projector(Projection(commands), catalogue)
+        self._projector = Projector(Projection(commands), catalogue, self._coordinates)
         self._partitions: Partitions[Term] = Partitions(
             logs,
             OFFSETS_TOPIC,
@@ -423,6 +423,10 @@ class CoordinatorService:
         count = len(self._partitions)
         return self._partitions[partition_for(group_id, count)] if count else None
 
+    def _coordinates(self, group_id: str) -> bool:
+        partition = self._partition_of(group_id)
+        return partition is not None and partition.epoch is not None
+
     async def _read(self, claim: Claim) -> Term:
         # Leader epochs never repeat, and after a loss they are higher than the lost generations.
         shard = GroupShard(
@@ -431,7 +435,7 @@ class CoordinatorService:
         loader = OffsetsLoader(self._commands.keyspace, claim.log)
         if claim.log_end > 0:
             await loader.replay_into(shard)
-        self._projector.expect(loader.commits, claim.log.partition, claim.log_end)
+        self._projector.expect(loader.commits, claim.log.partition, claim.log_end, len(self._partitions))
         return Term(shard, claim, self._projector, loader.positions)
 
     def _log_end(self, number: int) -> int | None:

@@ -35,6 +35,8 @@ class Held:
     stored: dict[tuple[str, int], dict[str, int]] = field(default_factory=dict)
     left: list[GroupCommit] = field(default_factory=list)
     fails: bool = False
+    elsewhere: set[str] = field(default_factory=set)
+    """Groups that another broker coordinates."""
 
     def project(
         self, topic: str, partition: int, commits: Sequence[GroupCommit], *, bias: int, done: Projected
@@ -72,7 +74,7 @@ def projector(*topics: str, partitions: int = 1) -> tuple[Projector, Held]:
     known = {name: Topic(name=name, topic_id=uuid.uuid4(), partitions=partitions) for name in topics}
     catalogue: Any = SimpleNamespace(get=known.get, topics=known)
     projection: Any = held
-    return Projector(projection, catalogue), held
+    return Projector(projection, catalogue, lambda group: group not in held.elsewhere), held
 
 
 def change(position: int, offset: int | None = 1, group: str = "g", partition: int = 0) -> CommitChange:
@@ -268,7 +270,7 @@ async def test_reconcile_projects_what_is_missing_and_drops_what_is_gone() -> No
     (other,) = groups_of(8, 1)
     held.stored["t", 0] = {behind: 1, right: 5, gone: 2, other: 3}
     newest = {missing: (3, 10), behind: (4, 20), right: (5, 30)}
-    subject.expect({("t", 0): newest, ("no-topic", 0): {missing: (6, 1)}}, 7, 9)
+    subject.expect({("t", 0): newest, ("no-topic", 0): {missing: (6, 1)}}, 7, 9, 50)
     await answering(held, asyncio.ensure_future(subject.reconcile(50, lambda _: None)))
     # `other` belongs to a partition that was not loaded.
     assert held.log == [("drop", 2), ("project", [3, 4])]
@@ -278,7 +280,7 @@ async def test_reconcile_projects_what_is_missing_and_drops_what_is_gone() -> No
 async def test_reconcile_keeps_a_commit_that_is_retried_after_the_load() -> None:
     subject, held = projector("t")
     (group,) = groups_of(7, 1)
-    subject.expect({("t", 0): {group: (3, 10)}}, 7, 9)
+    subject.expect({("t", 0): {group: (3, 10)}}, 7, 9, 50)
     subject.apply([change(3, 10, group)], lambda: None)
     await turn()
     held.stored["t", 0] = {group: 3}
@@ -292,7 +294,7 @@ async def test_reconcile_forgets_records_that_the_log_has_lost() -> None:
     subject, held = projector("t")
     lost, overtaken, alone, newer = groups_of(7, 4)
     held.stored["t", 0] = {lost: 12, overtaken: 8, alone: 13, newer: 10}
-    subject.expect({("t", 0): {lost: (3, 10), overtaken: (4, 20)}}, 7, 9)
+    subject.expect({("t", 0): {lost: (3, 10), overtaken: (4, 20)}}, 7, 9, 50)
     ends = {7: 11}
     await answering(held, asyncio.ensure_future(subject.reconcile(50, ends.get)))
     # `newer` was committed after the load.
@@ -300,11 +302,53 @@ async def test_reconcile_forgets_records_that_the_log_has_lost() -> None:
     assert not subject.expects
 
 
+async def refused(subject: Projector, held: Held, *changes: CommitChange) -> None:
+    """Redis refuses the changes."""
+    subject.apply(changes, lambda: None)
+    await turn()
+    while held.calls:
+        held.answer(StorageFault("OOM"))
+
+
+async def test_failed_commits_are_not_retried_after_a_load_that_has_others() -> None:
+    """A failover has lost the commit at 12 and the deletion at 13: the log ends at 9 now."""
+    subject, held = projector("t")
+    lost, deletion, kept = groups_of(7, 3)
+    await refused(subject, held, change(12, 99, lost), change(13, None, deletion), change(8, None, kept))
+    subject.expect({("t", 0): {lost: (3, 10), deletion: (4, 20)}}, 7, 9, 50)
+    assert [place[0] for place in subject.unprojected()] == [kept]
+    await subject.close()
+
+
+async def test_a_commit_that_fails_between_a_load_and_its_comparison_drops_no_group() -> None:
+    subject, held = projector("t")
+    (group,) = groups_of(7, 1)
+    subject.expect({("t", 0): {group: (3, 10)}}, 7, 9, 50)
+    await refused(subject, held, change(9, 20, group))
+    held.stored["t", 0] = {group: 3}
+    await answering(held, asyncio.ensure_future(subject.reconcile(50, lambda _: 10)))
+    await subject.close()
+    assert ("drop", 3) not in held.log
+
+
+async def test_a_former_coordinator_retries_nothing() -> None:
+    """The present one may have deleted the group."""
+    subject, held = projector("t")
+    await refused(subject, held, change(1))
+    held.elsewhere.add("g")
+
+    async def forgotten() -> bool:
+        return subject.failed == 0
+
+    await until_async(forgotten, 5, "the change is forgotten")
+    assert held.log == [("project", [1])]
+
+
 async def test_reconcile_that_failed_half_way_goes_on_there() -> None:
     subject, held = projector("t", partitions=2)
     (known,) = groups_of(7, 1)
     held.stored = {("t", 0): {known: 3}, ("t", 1): {known: 1}}
-    subject.expect({("t", 0): {known: (3, 10)}, ("t", 1): {known: (4, 10)}}, 7, 9)
+    subject.expect({("t", 0): {known: (3, 10)}, ("t", 1): {known: (4, 10)}}, 7, 9, 50)
     inner = held.projected
 
     async def second_fails(topic: str, partition: int) -> dict[str, int]:

@@ -388,7 +388,7 @@ def _strength(dice: Dice, kind: str) -> int:
         case "delay":
             return dice.one_of((5, 50, 400))
         case "clock":
-            return dice.one_of((-3_600, -5, 5, 3_600))
+            return dice.one_of((-1_800, -5, 5, 1_800))
         case "replica_late":
             return dice.one_of((100, 1_500))
         case _:

@@ -517,7 +517,7 @@ class ConsumerMembership:
                 deadline.cancel()
 
     def _expire_session(self, group_id: str, member_id: str) -> None:
-        self._sessions.pop((group_id, member_id), None)
+        self._cancel(group_id, member_id)
         group = self._context.groups.get(group_id)
         if isinstance(group, ConsumerGroup) and member_id in group.members:
             self._context.counts.expired_members += 1

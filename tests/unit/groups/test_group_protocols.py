@@ -8,7 +8,8 @@ from kio.schema.errors import ErrorCode
 from korvet.groups.config import GroupConfig, MigrationPolicy
 from korvet.offsets.consumer_protocol import Assignment, TopicPartitions, encode_assignment
 from korvet.offsets.schema import GroupRecordKey
-from tests.unit.groups.consumers import Consumer, described
+from tests.unit.groups.consumers import Consumer, FakeTopics, described
+from tests.unit.groups.driver import Driver
 from tests.unit.groups.test_consumer_groups import INTERVAL_MS, group_of, joined, make, settle
 
 
@@ -129,3 +130,32 @@ def test_downgrade_by_a_returning_static_member_elects_a_leader():
     assert driver.heartbeat(member_id, reply.generation_id, "static") is ErrorCode.rebalance_in_progress
     again = driver.replies[driver.join(member_id, group_instance_id="static")]
     assert (again.error, again.leader) == (ErrorCode.none, member_id)
+
+
+def test_a_classic_member_that_comes_back_has_no_deadline_of_its_former_session():
+    """The member was removed because it did not join in time, although it sent heartbeats."""
+    driver = Driver(topics=FakeTopics({"orders": 4}))
+    modern = Consumer(driver, "modern", "orders")
+    modern.join()
+
+    def join_again(rebalance_timeout_ms: int) -> int:
+        reply = driver.replies[driver.join("old", rebalance_timeout_ms=rebalance_timeout_ms)]
+        assert reply.error is ErrorCode.none
+        driver.sync("old", reply.generation_id)
+        return reply.generation_id
+
+    def beat(generation: int) -> ErrorCode:
+        driver.advance(1_000)
+        modern.send()
+        return driver.heartbeat("old", generation)
+
+    generation = join_again(4_000)
+    while beat(generation) is not ErrorCode.unknown_member_id:
+        pass
+    generation = join_again(60_000)
+    for _ in range(30):
+        error = beat(generation)
+        if error is ErrorCode.rebalance_in_progress:
+            generation = join_again(60_000)
+        else:
+            assert error is ErrorCode.none
