@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import traceback
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tests.robustness import history, plan, report
+from tests.robustness.history import HISTORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,6 +27,7 @@ SOURCES: Final = (
     "korvet/**/*.c",
     "offsets/*.py",
     "tests/robustness/**/*.py",
+    "tests/support/**/*.py",
 )
 
 
@@ -114,7 +117,9 @@ def check_file(path: Path, folder: Path) -> Checked:
 def run_plans(
     plans: Iterable[plan.Plan], run: Run, folder: Path, passed: Passed, say: Callable[[str], None]
 ) -> list[int]:
-    """Run the plans of seeds that have not passed. Returns the failed seeds, whose histories stay."""
+    """Run the plans of seeds that have not passed. Returns the failed seeds, whose histories stay, also those
+    of earlier campaigns: the next run of a seed may pass.
+    """
     failed = []
     for made in plans:
         seed = made.seed
@@ -122,6 +127,7 @@ def run_plans(
             continue
         say(plan.describe(made))
         mine = folder_of(folder, seed)
+        _keep_failure(mine)
         mine.mkdir(parents=True, exist_ok=True)
         try:
             path = run(made, mine)
@@ -138,3 +144,10 @@ def run_plans(
         else:
             failed.append(seed)
     return failed
+
+
+def _keep_failure(folder: Path) -> None:
+    """Give the folder of a seed that has failed before another name."""
+    if (folder / HISTORY).exists():
+        names = (folder.with_name(f"{folder.name}-failed-{number}") for number in itertools.count(1))
+        folder.rename(next(name for name in names if not name.exists()))

@@ -7,14 +7,18 @@ small run or a plan, which show it, and the kinds of violations of which one mus
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from kio.schema.errors import ErrorCode
 
+from korvet.api import produce
+from korvet.api.producing.checks import Refused
 from korvet.cli import main
 from korvet.coordinator.markers import MarkerWriter
 from korvet.coordinator.projector import Projector
 from korvet.coordinator.served import ServedPartition, call
+from korvet.groups.commits import Commits
+from korvet.groups.consumer import membership as consumer_membership
 from korvet.groups.membership import Membership
 from korvet.groups.messages import CommitReply, JoinReply
 from korvet.groups.offset_table import OffsetTable
@@ -172,6 +176,51 @@ def keep_the_offsets_of_an_aborted_transaction() -> None:
         return ended(self, producer_id, committed=True)
 
     ended = _replace(OffsetTable, "end_transaction", end_transaction)
+
+
+@shown_by(kinds={"stuck client"}, is_simulated=True)
+def refuse_all_batches() -> None:
+    """Producers are told for ever that replicas are missing."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise Refused(ErrorCode.not_enough_replicas, "planted")
+
+    _replace(produce, "read_header", refuse)
+
+
+@shown_by(kinds={"commit went back"}, is_simulated=True)
+def answer_with_the_first_commit() -> None:
+    """OffsetFetch returns the first commit of each group and partition, as long as the group has members."""
+    first: dict[Any, Any] = {}
+
+    def fetch(self: Commits, request: Any, topic: str, partition: int) -> Any:
+        found = fetched(self, request, topic, partition)
+        group = self._context.groups.get(request.group_id)
+        if found.offset < 0 or group is None or not group.members:
+            return found
+        return first.setdefault((id(self), request.group_id, topic, partition), found)
+
+    fetched = _replace(Commits, "_fetch_one", fetch)
+
+
+@shown_by(kinds={"two owners"}, is_simulated=True)
+def give_partitions_away_early() -> None:
+    """A member of the consumer protocol gets partitions that their former owner has not given up."""
+
+    def reconcile(*args: Any) -> Any:
+        return reconciled(*args[:-1], lambda *_: True)
+
+    reconciled = _replace(consumer_membership, "reconcile", reconcile)
+
+
+@shown_by(kinds={"undeleted"}, is_simulated=True)
+def delete_no_records() -> None:
+    """DeleteRecords is answered, and deletes nothing."""
+
+    async def delete_before(self: PartitionLog, offset: int | None, timeout_ms: int) -> int:
+        return self.log_start if offset is None else offset
+
+    _replace(PartitionLog, "delete_before", delete_before)
 
 
 @shown_by("fence", kinds={"aborted read", "lost transaction"})

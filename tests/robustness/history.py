@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Kind = Literal["invoke", "ok", "fail", "info"]
 Isolation = Literal["read_uncommitted", "read_committed"]
 
+HISTORY = "history.jsonl"
+"""The name of a run's file."""
 # `Send.offset`, `epoch` and similar fields before they are known.
 UNKNOWN = -1
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.robustness import plan as plans
 from tests.robustness.clients import Recorder
-from tests.robustness.history import Fault, Run, Stuck, Writer
+from tests.robustness.history import HISTORY, Fault, Run, Stuck, Writer
 from tests.robustness.load.administrator import Administrator, create_topics
 from tests.robustness.load.aio import AioMemberWorker, AioProducerWorker
 from tests.robustness.load.epochs import EpochAsker
@@ -41,7 +41,7 @@ def run(plan: Plan, folder: Path, program: Sequence[str] = BROKER) -> Path:
 
     Returns the path of its history; logs stay beside it.
     """
-    path = folder / "history.jsonl"
+    path = folder / HISTORY
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     site = Site(plan, folder, program)

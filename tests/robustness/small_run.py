@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from korvet.offsets.packing import offset_of
 from tests.robustness.clients import QUIET, Committer, Reader, Recorder, Sender
 from tests.robustness.history import (
+    HISTORY,
     UNKNOWN,
     Admin,
     CatchUp,
@@ -78,7 +79,7 @@ def small_run(folder: Path, stages: Collection[str] = STAGES, program: Sequence[
     options = [part for option in SERVER_OPTIONS for part in ("--set", option)]
     server = KorvetServer(*options, advertise=proxy.address, program=program)
     proxy.target_port = server.port
-    path = folder / "history.jsonl"
+    path = folder / HISTORY
     try:
         server.start()
         with Writer(path) as writer:

@@ -41,7 +41,7 @@ class Story:
     def __init__(self, kept_acks: Sequence[int] = (1, -1), *, compacted: bool = False, **run: Any) -> None:
         self.events: list[Event] = []
         topic = Topic(name="t", kept_acks=tuple(kept_acks), compacted=compacted)
-        self.add(Run, "runner", "info", topics=(topic,), **run)
+        self.add(Run, "runner", "info", **{"topics": (topic,), **run})
 
     def add(self, event: type[Event], process: str, type_: str, /, **fields: Any) -> Self:
         """Append an event."""

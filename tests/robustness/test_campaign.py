@@ -66,6 +66,9 @@ def test_only_seeds_that_have_not_passed_run_again(tmp_path: Path) -> None:
     runner = Runner()
     assert campaign(tmp_path, runner, range(1, 8)) == [BROKEN]
     assert runner.ran == [BROKEN, 6, 7]
+    # The history of the first failure is kept.
+    found = sorted(path.parent.name for path in tmp_path.glob("*/history.jsonl"))
+    assert found == [f"seed-{BROKEN}", f"seed-{BROKEN}-failed-1"]
 
 
 def test_other_sources_or_durations_start_from_the_first_seed(tmp_path: Path) -> None:

@@ -95,3 +95,18 @@ def test_the_redis_group_is_at_the_commit() -> None:
 def test_no_entry_below_the_commit_is_pending() -> None:
     assert log().end(*LOG).fetched(6).redis_group(6, [5]).violations() == {"Redis group differs"}
     assert log().end(*LOG).fetched(6).redis_group(6, [7]).violations() == set()
+
+
+def test_a_partition_has_one_owner() -> None:
+    story = Story(groups=("g",)).sent("a", 1).sent("b", 2)
+    story.assigned("m1", group="g").polled("m1", (1, "a"), group="g")
+    story.assigned("m2", group="g").polled("m2", (1, "a"), (2, "b"), group="g")
+    story.commit(2, "m1").commit(3, "m2").fetched(3)
+    assert story.end((1, "a"), (2, "b")).violations() == {"two owners"}
+
+
+def test_the_next_owner_commits_what_the_former_one_has_read() -> None:
+    story = Story(groups=("g",)).sent("a", 1).sent("b", 2)
+    story.assigned("m1", group="g").polled("m1", (1, "a"), group="g").commit(2, "m1")
+    story.assigned("m2", group="g").polled("m2", (2, "b"), group="g").commit(3, "m2").fetched(3)
+    assert story.end((1, "a"), (2, "b")).violations() == set()

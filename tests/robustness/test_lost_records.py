@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.robustness.history import ReadAll, Stuck
+from tests.robustness.history import ReadAll, Stuck, Topic
 from tests.robustness.story import LOSSY, Story
 
 
@@ -160,3 +160,19 @@ def test_a_commit_of_a_lost_history_proves_nothing() -> None:
 def test_a_client_that_hangs_after_the_faults_is_found() -> None:
     story = Story().sent("a", 5).add(Stuck, "runner", "info", subject="p", waited_s=60)
     assert story.end((5, "a")).violations() == {"stuck client"}
+
+
+def test_records_that_were_deleted_do_not_come_back() -> None:
+    story = Story().sent("a", 1).sent("b", 2).admin("delete_records", offset=2)
+    assert "undeleted" in story.end((1, "a"), (2, "b")).violations()
+
+
+def test_deleted_records_may_be_gone() -> None:
+    story = Story().sent("a", 1).sent("b", 2).admin("delete_records", offset=2)
+    assert story.end((2, "b")).violations() == set()
+
+
+def test_a_topic_that_was_not_read_is_a_violation() -> None:
+    story = Story(topics=(Topic(name="t"), Topic(name="u")))
+    story.sent("a", 1).sent("b", 1, topic="u")
+    assert story.end((1, "a")).violations() == {"lost partition"}

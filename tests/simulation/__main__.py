@@ -22,10 +22,8 @@ def main(arguments: list[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     if chosen.traces:
         worker.prepare()
-        for seed in seeds:
-            result = worker.run(seed, folder)
-            _say(f"{seed} {result.trace} {result.events} {'bad' if result.failure else 'good'}")
-        return 0
+        results = [_traced(worker.run(seed, folder)) for seed in seeds]
+        return int(any(result.failure for result in results))
     passed = None if chosen.again else campaign.Passed(folder / "passed.json", ROOT)
     failed = campaign.run(seeds, folder, passed, _say, chosen.processes)
     if failed:
@@ -45,6 +43,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--traces", action="store_true", help="print a hash of what happened in each seed")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of histories (build/simulation)")
     return parser
+
+
+def _traced(result: worker.Result) -> worker.Result:
+    _say(f"{result.seed} {result.trace} {result.events} {'bad' if result.failure else 'good'}")
+    return result
 
 
 def _say(text: str) -> None:

@@ -185,11 +185,9 @@ class Faults:
         self._servers.demote(old)
 
     async def _replica_late(self, plan: FaultPlan) -> None:
-        network = self._world.network
-        path = self._servers.primary.process.name, self._servers.replica.process.name
-        network.slow_down(*path, plan.strength / 1000)
+        self._servers.delay_replication(plan.strength / 1000)
         await _last(plan)
-        network.slow_down(*path, self._world.plan.replica_lag_ms / 1000)
+        self._servers.delay_replication(self._world.plan.replica_lag_ms / 1000)
 
     async def _replica_gone(self, plan: FaultPlan) -> None:
         names = self._servers.names

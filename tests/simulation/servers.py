@@ -29,6 +29,7 @@ class Servers:
             if server is not self.primary:
                 server.replication.follow(self.primary)
         network.redirect(ALIAS, self.primary.process.name)
+        self._lag_s = 0.0
 
     @property
     def replica(self) -> RedisServer:
@@ -39,6 +40,14 @@ class Servers:
     def names(self) -> list[str]:
         """The hosts of all servers."""
         return [server.process.name for server in self.all]
+
+    def delay_replication(self, lag_s: float) -> None:
+        """Let the replica, whichever server it is, get what the primary writes `lag_s` seconds late."""
+        self._lag_s = lag_s
+        if len(self.all) > 1:
+            primary, replica = self.primary.process.name, self.replica.process.name
+            self.network.slow_down(primary, replica, lag_s)
+            self.network.slow_down(replica, primary, 0.0)
 
     def kill(self, server: RedisServer) -> None:
         """End a server's process."""
@@ -55,6 +64,7 @@ class Servers:
         """Make the replica the primary: from now on the alias leads to it."""
         self.primary = self.replica
         self.primary.replication.promote()
+        self.delay_replication(self._lag_s)
         self.network.redirect(ALIAS, self.primary.process.name)
 
     def demote(self, server: RedisServer) -> None:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from tests.robustness import history
 from tests.robustness.checkers import check
 from tests.robustness.dice import Dice
-from tests.robustness.history import Run
+from tests.robustness.history import CatchUp, Run
 from tests.robustness.plan import COPIES, first_event
 from tests.simulation import brokers, virtual_time
 from tests.simulation.clients.admin import Administrator
-from tests.simulation.clients.client import Client, History
+from tests.simulation.clients.client import Client, History, Span
 from tests.simulation.clients.copying import ClassicCopier, ModernCopier
 from tests.simulation.clients.final import FinalReader
 from tests.simulation.clients.groups import ClassicMember, Member, ModernMember
@@ -141,10 +141,9 @@ class World:
             self.start_broker(number)
         for topic in plan.topics:
             await self._create(topic)
-        names = self.servers.names
-        if len(names) > 1:
-            self.network.slow_down(names[0], names[1], plan.replica_lag_ms / 1000)
+        self.servers.delay_replication(plan.replica_lag_ms / 1000)
         await self._work()
+        await asyncio.gather(*map(self._start_last_member, plan.groups))
         await asyncio.sleep(2 * self._release_s)
         await self._read_everything()
 
@@ -170,9 +169,11 @@ class World:
         """Clients work while faults happen."""
         faults = Faults(self)
         last_ms = max((fault.end_ms for fault in self.plan.faults), default=0)
-        until_s = self.loop.time() + max(self.plan.duration_ms, last_ms) / 1000 + _CALM_S
+        calm_s = self.loop.time() + max(self.plan.duration_ms, last_ms) / 1000
+        until_s = calm_s + _CALM_S
+        span = Span(calm_s, until_s, calm_s + RECOVERY_S)
         tasks = [self.runner.run(self._guarded("fault", faults.run(fault))) for fault in self.plan.faults]
-        tasks += [self._start_producer(producer, until_s) for producer in self.plan.producers]
+        tasks += [self._start_producer(producer, span) for producer in self.plan.producers]
         for group in self.plan.groups:
             tasks += [self._start_member(group, number, until_s) for number in range(group.members)]
         for native in self.plan.natives:
@@ -190,10 +191,10 @@ class World:
     def _partitions(self) -> dict[str, int]:
         return {topic.name: topic.partitions for topic in self.plan.topics}
 
-    def _start_producer(self, plan: ProducerPlan, until_s: float) -> asyncio.Task[None]:
+    def _start_producer(self, plan: ProducerPlan, span: Span) -> asyncio.Task[None]:
         client = self._client(plan.name)
         kind = TransactionalProducer if plan.kind == "transactional" else Producer
-        return self._run(client, kind(client, plan, self._partitions).run(until_s))
+        return self._run(client, kind(client, plan, self._partitions).run(span))
 
     def _start_member(self, plan: GroupPlan, number: int, until_s: float) -> asyncio.Task[None]:
         name = f"{plan.name}-member-{number}"
@@ -204,12 +205,19 @@ class World:
         generation = 0
         while self.loop.time() < until_s:
             client = self._client(f"{name}-{generation}")
-            member = _MEMBERS[plan.protocol, plan.copies_to is not None](client, plan, self._partitions)
+            member = self._member(client, plan)
             end_s = until_s
             if restarts and plan.restart_interval_ms:
                 end_s = min(until_s, self.loop.time() + plan.restart_interval_ms / 1000)
             await self._run(client, member.run(end_s, leaves=generation % 2 == 0))
             generation += 1
+
+    def _member(self, client: Client, plan: GroupPlan) -> Member:
+        return _MEMBERS[plan.protocol, plan.copies_to is not None](client, plan, self._partitions)
+
+    def _start_last_member(self, plan: GroupPlan) -> asyncio.Task[None]:
+        client = self._client(f"{plan.name}-last-member")
+        return self._run(client, _catch_up(client, self._member(client, plan)))
 
     async def _read_everything(self) -> None:
         client = self._client("final")
@@ -221,3 +229,18 @@ class World:
         for group in self.plan.groups:
             topics = [topic for topic in self.plan.topics if topic.name in group.topics]
             await reader.read_group(group.name, topics, ALIAS)
+
+
+async def _catch_up(client: Client, member: Member) -> None:
+    """A new member of a group, its only one, reads all partitions to their ends."""
+    group, deadline_s = member.plan.name, client.time() + RECOVERY_S
+    client.note(CatchUp, "invoke", group=group)
+    working = asyncio.ensure_future(member.run(deadline_s))
+    while not working.done() and not await member.caught_up():
+        await client.pause()
+    if working.done():
+        client.note(CatchUp, "info", group=group, error=f"it is not at the end within {RECOVERY_S:g} s")
+    else:
+        client.note(CatchUp, "ok", group=group)
+    member.end()
+    await working

@@ -15,6 +15,7 @@ from tests.robustness.checkers.violation import Violation
 from tests.robustness.history import (
     UNKNOWN,
     Admin,
+    Assign,
     Commit,
     NativeRead,
     ReadCommit,
@@ -131,6 +132,33 @@ def _groups_of_others(facts: Facts) -> set[str]:
     return found | {e.detail for e in facts.history if isinstance(e, Admin) and e.action == "delete_group"}
 
 
+def two_owners(facts: Facts) -> Iterator[Violation]:
+    """A member commits a partition after another member got it, and this is accepted."""
+    # The member that got a partition last, and when.
+    owners: dict[Key, tuple[str, int]] = {}
+    mine: dict[str, set[Partition]] = {}
+    began: dict[tuple[str, str, tuple[Place, ...]], int] = {}
+    for index, event in enumerate(facts.history):
+        if isinstance(event, Assign) and event.group is not None:
+            partitions = {(place.topic, place.partition) for place in event.places}
+            for partition in partitions:
+                owners[event.group, partition] = (event.process, index)
+            mine[event.process] = partitions
+        elif isinstance(event, Commit):
+            key = (event.process, event.group, event.offsets)
+            if event.type == "invoke":
+                began[key] = index
+            elif event.type == "ok":
+                for place in event.offsets:
+                    partition = (place.topic, place.partition)
+                    owner, since = owners.get((event.group, partition), (event.process, index))
+                    both_have_it = all(partition in mine.get(name, ()) for name in (owner, event.process))
+                    if owner != event.process and both_have_it and since < began.get(key, since):
+                        message = f"{event.process} commits for {event.group}, and {owner} has the partition"
+                        events = (since, began[key], index)
+                        yield Violation("two owners", message, *partition, place.offset, events)
+
+
 def native_groups(facts: Facts) -> Iterator[Violation]:
     """The Redis group of a name is not at the committed offset, or has pending entries below it."""
     committed: dict[Key, int] = {}
@@ -158,4 +186,4 @@ def native_groups(facts: Facts) -> Iterator[Violation]:
                 )
 
 
-CHECKERS = (commits, native_groups)
+CHECKERS = (commits, two_owners, native_groups)

@@ -95,10 +95,22 @@ def lost_partitions(facts: Facts) -> Iterator[Violation]:
     for index, event in enumerate(facts.history):
         if isinstance(event, Admin) and event.action == "create_partitions" and event.type == "ok":
             known.setdefault((event.topic or "", int(event.detail) - 1), (index,))
-    topics = {topic for topic, _ in read}
     for partition, events in known.items():
-        if partition[0] in topics and partition not in read and not facts.is_deleted(partition[0]):
+        if read and partition not in read and not facts.is_deleted(partition[0]):
             yield Violation("lost partition", "it does not exist at the end", *partition, events=events)
+
+
+def undeleted_records(facts: Facts) -> Iterator[Violation]:
+    """DeleteRecords was acknowledged, and a record below its offset is there at the end."""
+    for index, event in enumerate(facts.history):
+        if not isinstance(event, Admin) or (event.action, event.type) != ("delete_records", "ok"):
+            continue
+        partition = (event.topic or "", event.partition)
+        for offset, value in facts.log(partition) or ():
+            if offset < event.offset:
+                message = f"{short(value)} is there, and records before {event.offset} were deleted"
+                is_note = not facts.is_stable(partition[0])
+                yield Violation("undeleted", message, *partition, offset, (index,), is_note)
 
 
 def stalled_groups(facts: Facts) -> Iterator[Violation]:
@@ -161,6 +173,7 @@ CHECKERS = (
     vanished_reads,
     unfinished_reads,
     lost_partitions,
+    undeleted_records,
     stuck_clients,
     stalled_groups,
     unread_by_groups,

@@ -130,7 +130,9 @@ class FinalReader:
         client = self._redis.of(key)
         groups = client.xinfo_groups(key) if client.exists(key) else []
         found = next((each for each in groups if each["name"] == group), None)
+        where = {"group": group, "topic": topic, "partition": partition}
         if found is None:
+            self._record.add(ReadNativeGroup, "final", "ok", **where)
             return
         pending = tuple(
             offset_of(each["message_id"])
@@ -141,9 +143,7 @@ class FinalReader:
             ReadNativeGroup,
             "final",
             "ok",
-            group=group,
-            topic=topic,
-            partition=partition,
+            **where,
             offset=min((after, *pending)),
             pending=pending,
         )

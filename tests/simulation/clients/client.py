@@ -11,6 +11,7 @@ from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
 from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.types import TopicName
 
+from tests.robustness.history import Stuck
 from tests.simulation.clients.wire import BrokerConnection, Disconnected
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
 
 Partition = tuple[str, int]
-REQUEST_TIMEOUT_S: Final = 1.5
+# Longer than PRODUCE_TIMEOUT of producers.
+REQUEST_TIMEOUT_S: Final = 3.0
 # Pause of a client before it repeats a request.
 BACKOFF_S: Final = 0.1
 
@@ -57,6 +59,20 @@ class UnexpectedError(AssertionError):
     """The broker answered an error that no client expects here."""
 
 
+class Span(NamedTuple):
+    """How long a producer works, in virtual seconds since the run began."""
+
+    calm_s: float
+    """When the last fault has ended: the producer must get an acknowledgement after it."""
+    until_s: float
+    longest_s: float
+    """When it is given up if it gets none."""
+
+    def is_over(self, now_s: float, acknowledged_s: float) -> bool:
+        """Whether the producer has to end; `acknowledged_s`: when it got its last acknowledgement."""
+        return now_s >= (self.until_s if acknowledged_s >= self.calm_s else self.longest_s)
+
+
 class Leader(NamedTuple):
     """The leader of a partition, as metadata show it."""
 
@@ -84,6 +100,8 @@ class Client:
         self.dice = dice
         self.leaders: dict[Partition, Leader] = {}
         self.topic_ids: dict[str, uuid.UUID] = {}
+        self.acknowledged_s = 0.0
+        """When a record or a transaction of this client was acknowledged last."""
         self._history = history
         self._bootstrap = bootstrap
         self._connections: dict[tuple[str, str], BrokerConnection] = {}
@@ -98,6 +116,18 @@ class Client:
     def time(self) -> float:
         """Virtual seconds since the run began."""
         return self.process.loop.time()
+
+    def acknowledged(self) -> None:
+        """A record or a transaction of this client is acknowledged."""
+        self.acknowledged_s = self.time()
+
+    def has_ended(self, span: Span) -> bool:
+        """Whether a producer has to end; one without an acknowledgement is noted as stuck."""
+        if not span.is_over(self.time(), self.acknowledged_s):
+            return False
+        if self.acknowledged_s < span.calm_s:
+            self.note(Stuck, "info", subject=self.name, waited_s=self.time() - span.calm_s)
+        return True
 
     def now_ms(self) -> int:
         """The client's wall clock."""

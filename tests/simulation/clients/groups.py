@@ -26,9 +26,9 @@ from kio.schema.offset_fetch.v9.request import (
 from kio.schema.sync_group.v5.request import SyncGroupRequest, SyncGroupRequestAssignment
 
 from korvet.offsets import consumer_protocol
-from tests.robustness.history import Assign, Commit, Place
+from tests.robustness.history import UNKNOWN, Assign, Commit, Place, ReadCommit
 from tests.simulation.clients.client import RETRIABLE, Client, Partition, UnexpectedError
-from tests.simulation.clients.consumer import Consumer, Position
+from tests.simulation.clients.consumer import LATEST, Consumer, Position, list_offset
 from tests.simulation.clients.wire import Disconnected
 
 if TYPE_CHECKING:
@@ -77,6 +77,19 @@ class Member:
     @abstractmethod
     async def _leave(self) -> None:
         """Leave the group. Raises Disconnected."""
+
+    async def caught_up(self) -> bool:
+        """Whether this member has all partitions, and has read them to their ends."""
+        positions = self.consumer.positions
+        for partition in [(topic, n) for topic in self.plan.topics for n in range(self._partitions[topic])]:
+            end = await list_offset(self.client, partition, LATEST, self.plan.isolation)
+            if end is None or partition not in positions or positions[partition].offset < end:
+                return False
+        return True
+
+    def end(self) -> None:
+        """End this member soon."""
+        self._until_s = 0.0
 
     @property
     def is_over(self) -> bool:
@@ -135,17 +148,20 @@ class Member:
             member_epoch=self.epoch if modern else -1,  # type: ignore[arg-type]
             topics=topics,
         )
+        self.client.note(ReadCommit, "invoke", group=self.plan.name)
         answer = (await self._ask(OffsetFetchRequest(groups=(group,), require_stable=True))).groups[0]
         if answer.error_code is ErrorCode.stale_member_epoch:
             raise Rejoin
         self._check(answer.error_code, "OffsetFetch")
-        found = {}
+        found, places = {}, []
         for topic in answer.topics:
             for one in topic.partitions:
                 self._check(one.error_code, "OffsetFetch")
                 found[topic.name, one.partition_index] = Position(
                     max(one.committed_offset, 0), one.committed_leader_epoch
                 )
+                places.append(Place(topic.name, one.partition_index, max(one.committed_offset, UNKNOWN)))
+        self.client.note(ReadCommit, "ok", group=self.plan.name, offsets=tuple(places))
         return found
 
     async def take_over(self, mine: Iterable[Partition]) -> None:

@@ -13,7 +13,7 @@ from kio.schema.produce.v9.request import PartitionProduceData, ProduceRequest, 
 
 from tests.robustness.history import UNKNOWN, Send
 from tests.simulation.clients import records
-from tests.simulation.clients.client import RETRIABLE, Client, Partition, UnexpectedError
+from tests.simulation.clients.client import RETRIABLE, Client, Partition, Span, UnexpectedError
 from tests.simulation.clients.wire import Disconnected
 
 if TYPE_CHECKING:
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 # Batches of one partition that are sent before the first is answered.
 IN_FLIGHT: Final = 3
 # A batch that is not acknowledged in this time is given up.
-DELIVERY_TIMEOUT_S: Final = 5.0
-PRODUCE_TIMEOUT: Final = timedelta(seconds=1)
+DELIVERY_TIMEOUT_S: Final = 8.0
+# Longer than two rounds of WAIT with the latest replica, or of WAITAOF.
+PRODUCE_TIMEOUT: Final = timedelta(seconds=2.5)
 
 # Errors that end an identity: the producer goes on with a new epoch and sequence 0.
 LOST_IDENTITY: Final = frozenset(
@@ -150,6 +151,7 @@ class Lane:
         error = None if answer is None else answer.error_code
         if error in (ErrorCode.none, ErrorCode.duplicate_sequence_number):
             self.queue.remove(batch)
+            self._client.acknowledged()
             offset = answer.base_offset if error is ErrorCode.none else UNKNOWN
             for number, value in enumerate(batch.values):
                 known = {} if offset < 0 else {"offset": offset + number}
@@ -187,12 +189,12 @@ class Producer:
         self._needs_identity = plan.kind == "idempotent"
         self._numbers = 0
 
-    async def run(self, until_s: float) -> None:
-        """Send until a time, then until everything is acknowledged or given up."""
+    async def run(self, span: Span) -> None:
+        """Send for some time, then until everything is acknowledged or given up."""
         client, dice = self.client, self.client.dice
         await client.refresh(self.plan.topics)
         working: list[asyncio.Task[None]] = []
-        while client.time() < until_s:
+        while not client.has_ended(span):
             lane = dice.one_of(self._lanes)
             self._queue(lane)
             if lane.is_idle:

@@ -20,7 +20,7 @@ from kio.schema.txn_offset_commit.v3.request import (
 
 from tests.robustness.history import Send, Txn
 from tests.simulation.clients import records
-from tests.simulation.clients.client import RETRIABLE, Client, Partition, UnexpectedError
+from tests.simulation.clients.client import RETRIABLE, Client, Partition, Span, UnexpectedError
 from tests.simulation.clients.producer import DELIVERY_TIMEOUT_S, LOST_IDENTITY, Identity, produce_request
 from tests.simulation.clients.wire import Disconnected
 
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from tests.robustness.history import Place
     from tests.robustness.plan import ProducerPlan
 
-_TRANSACTION_TIMEOUT: Final = timedelta(seconds=3)
+# Longer than a transaction takes whose steps wait for the disk.
+_TRANSACTION_TIMEOUT: Final = timedelta(seconds=10)
 _COORDINATES_TRANSACTIONS: Final = 1
 # Errors after which a transaction cannot go on, and the producer gets a new epoch.
 _NO_MEMBER: Final = {
@@ -77,11 +78,11 @@ class TransactionalProducer:
         self._numbers = 0
         self._txn = ""
 
-    async def run(self, until_s: float) -> None:
-        """Send transactions until a time."""
+    async def run(self, span: Span) -> None:
+        """Send transactions for some time."""
         await self.client.refresh(self.plan.topics)
         is_ready = False
-        while self.client.time() < until_s:
+        while not self.client.has_ended(span):
             if not is_ready:
                 is_ready = await self.initialise()
                 if not is_ready:
@@ -319,6 +320,7 @@ class TransactionalProducer:
                 error = (await self._ask(request)).error_code
                 if self._check(error, "EndTxn"):
                     self._note(action, "ok", offsets)
+                    self.client.acknowledged()
                     self.has_committed = action == "commit"
                     return True
                 is_refused &= error in (ErrorCode.not_coordinator, ErrorCode.concurrent_transactions)
