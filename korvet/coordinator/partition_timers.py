@@ -23,6 +23,8 @@ class Alarms:
 
     def __init__(self, clock: Callable[[], int], ring: Callable[[int], None]) -> None:
         """clock: now in ms, on the same clock as the deadlines."""
+        # The sum of the clock's steps. The times below don't include them.
+        self._shifted_ms = 0
         self._clock = clock
         self._ring = ring
         self._due: dict[int, int] = {}
@@ -36,12 +38,17 @@ class Alarms:
         if at_ms is None:
             self._due.pop(number, None)
             return
+        at_ms -= self._shifted_ms
         self._due[number] = at_ms
         queued_ms = self._queued.get(number)
         if queued_ms is None or at_ms < queued_ms:
             self._push(number, at_ms)
             if self._handle is None or at_ms < self._armed_ms:
                 self._arm()
+
+    def shift(self, by_ms: int) -> None:
+        """Move all deadlines by a step of the clock, forward or back."""
+        self._shifted_ms += by_ms
 
     def close(self) -> None:
         """Cancel all deadlines."""
@@ -62,18 +69,21 @@ class Alarms:
             self._handle = None
         if self._heap:
             self._armed_ms = self._heap[0][0]
-            delay_ms = max(MIN_DELAY_MS, self._armed_ms - self._clock())
+            delay_ms = max(MIN_DELAY_MS, self._armed_ms - self._now_ms())
             self._handle = asyncio.get_running_loop().call_later(delay_ms / 1000, self._wake)
 
     def _wake(self) -> None:
         """Ring one number: its work may take a while, and clients are served between two of them."""
         self._handle = None
         try:
-            number = self._take_due(self._clock())
+            number = self._take_due(self._now_ms())
             if number is not None:
                 self._ring(number)
         finally:
             self._arm()
+
+    def _now_ms(self) -> int:
+        return self._clock() - self._shifted_ms
 
     def _take_due(self, now_ms: int) -> int | None:
         """A number whose deadline is reached; entries that came up too early are pushed back."""

@@ -331,6 +331,7 @@ class Partitions(Generic[_Term]):
             await asyncio.sleep(CORRECTION_INTERVAL_S)
             by_ms = self._clock.correct()
             if by_ms:
+                self._alarms.shift(by_ms)
                 for partition in self._partitions:
                     if partition.term is not None:
                         partition.term.shift(by_ms)

@@ -19,6 +19,10 @@ class Bell:
         self.rung: list[int] = []
         self.alarms = Alarms(lambda: self.now_ms, self.rung.append)
 
+    def set_clock(self, by_ms: int) -> None:
+        self.now_ms += by_ms
+        self.alarms.shift(by_ms)
+
     async def rings(self, *numbers: int) -> None:
         async def rung() -> bool:
             return self.rung == list(numbers)
@@ -41,13 +45,24 @@ async def test_rings_in_the_order_of_deadlines() -> None:
 async def test_deadlines_move_with_the_clock(by_ms: int) -> None:
     bell = Bell()
     bell.alarms.set(1, 1_500)
-    bell.now_ms += by_ms
-    bell.alarms.set(1, 1_500 + by_ms)
+    bell.set_clock(by_ms)
     bell.alarms.set(2, bell.now_ms + 10)
     bell.now_ms += 499
     await bell.rings(2)
     bell.now_ms += 1
     await bell.rings(2, 1)
+    bell.alarms.close()
+
+
+@pytest.mark.parametrize("by_ms", [-3_600_000, 3_600_000])
+async def test_a_near_deadline_after_the_clock_was_set_rings_before_far_ones(by_ms: int) -> None:
+    bell = Bell()
+    bell.alarms.set(1, 600_000)
+    bell.alarms.set(2, 600_000)
+    bell.set_clock(by_ms)
+    bell.alarms.set(1, bell.now_ms + 10)
+    bell.now_ms += 10
+    await bell.rings(1)
     bell.alarms.close()
 
 
