@@ -101,7 +101,7 @@ def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> Non
             *([] if url else check_folder(data_dir)),
             *check_sentinels(address, sentinels),
             *check_servers(servers),
-            *check_durability(addresses, setup),
+            *check_durability(_primaries(addresses, clients), setup),
             *check_modules(addresses),
             *check_shared(clients, keyspace),
             *check_entries(clients, keyspace),
@@ -227,6 +227,12 @@ def check_server(client: "redis.Redis") -> Iterator[Finding]:
 def addresses_of(first: RedisAddress, servers: Collection[NodeAddress]) -> list[RedisAddress]:
     """Returns the addresses of the servers that `find_servers` found, with the credentials of `first`."""
     return [first if place == (first.host, first.port) else _at(first, place) for place in servers]
+
+
+def _primaries(addresses: Sequence[RedisAddress], clients: "Sequence[redis.Redis]") -> list[RedisAddress]:
+    """Returns the addresses of those servers that are primaries: what a replica can lose says nothing."""
+    roles = (client.info("replication")["role"] for client in clients)
+    return [address for address, role in zip(addresses, roles, strict=True) if role == "master"]
 
 
 def check_durability(addresses: Sequence[RedisAddress], setup: Setup) -> Iterator[Finding]:

@@ -206,11 +206,12 @@ def test_password_user_and_database(new_server: Callable[..., Server]) -> None:
     asyncio.run(work())
 
 
-def test_a_silent_server_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("scheme", "hint"), [("redis", "$"), ("rediss", "; does this port use TLS\\?$")])
+def test_a_silent_server_is_reported(monkeypatch: pytest.MonkeyPatch, scheme: str, hint: str) -> None:
     monkeypatch.setattr(redis_link, "_HANDSHAKE_TIMEOUT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        url = "redis://{}:{}".format(*listening.getsockname())
-        with pytest.raises(StoreError, match="cannot be reached: no answer in time"):
+        url = "{}://{}:{}".format(scheme, *listening.getsockname())
+        with pytest.raises(StoreError, match=f"cannot be reached: no answer in time{hint}"):
             asyncio.run(RedisLink.connect(*parse_url(url)))
 
 

@@ -30,20 +30,25 @@ class View(msgspec.Struct, frozen=True):
     """How many replicas of that primary this sentinel knows, those that it does not reach too."""
 
 
-def parse_view(current: list[bytes], described: list[bytes]) -> View:
-    """The replies to SENTINEL GET-MASTER-ADDR-BY-NAME and SENTINEL MASTER. Raises ValueError or KeyError if
-    they are irregular.
+def parse_view(current: list[bytes], described: list[bytes], replicas: list[list[bytes]]) -> View:
+    """The replies to SENTINEL GET-MASTER-ADDR-BY-NAME, SENTINEL MASTER and SENTINEL REPLICAS. Raises
+    ValueError or KeyError if they are irregular.
 
-    During a failover, the first one names the promoted replica as soon as it is promoted, and the second one
-    still describes the former primary.
+    During a failover, the first one names the promoted replica as soon as it is promoted, and the others
+    still describe the former primary.
     """
     host, port = (word.decode() for word in current)
-    words = [word.decode() for word in described]
-    fields = dict(zip(words[::2], words[1::2], strict=True))
+    fields = _fields_of(described)
     same = (fields["ip"], fields["port"]) == (host, port)
     in_progress = _IN_PROGRESS in fields["flags"].split(",")
-    replicas = int(fields.get("num-slaves", "0")) if same else 0
-    return View((host, int(port)), int(fields["config-epoch"]), same and in_progress, replicas)
+    # A sentinel takes a tool that receives a snapshot, as `korvet backup` does, for a replica with port 0.
+    count = sum(_fields_of(replica)["port"] != "0" for replica in replicas) if same else 0
+    return View((host, int(port)), int(fields["config-epoch"]), same and in_progress, count)
+
+
+def _fields_of(described: list[bytes]) -> dict[str, str]:
+    words = [word.decode() for word in described]
+    return dict(zip(words[::2], words[1::2], strict=True))
 
 
 class PrimaryViews:

@@ -115,7 +115,9 @@ class RedisLink(Caller):
         try:
             await link._open(_HANDSHAKE_TIMEOUT_S)
         except (OSError, TimeoutError, LinkLost) as error:
-            raise StoreError(f"{address.named} cannot be reached: {_reason(error)}") from error
+            # A server without TLS waits for the rest of a command.
+            hint = "; does this port use TLS?" if address.tls and isinstance(error, TimeoutError) else ""
+            raise StoreError(f"{address.named} cannot be reached: {_reason(error)}{hint}") from error
         except StorageError as fault:
             raise StoreError(f"{address.named} refuses the connection: {fault}") from fault
         return link

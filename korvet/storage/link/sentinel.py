@@ -101,6 +101,7 @@ async def _ask(link: RedisLink, name: str) -> View:
     questions = (
         link.call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name),
         link.call("SENTINEL", "MASTER", name),
+        link.call("SENTINEL", "REPLICAS", name),
     )
     replies: Sequence[Any] = await asyncio.gather(*questions, return_exceptions=True)
     if replies[0] is None:
@@ -261,7 +262,8 @@ class _Sentinel:
             async with asyncio.timeout(_TIMEOUT_S):
                 view = await _ask(self._link, self._name)
         except (StorageError, TimeoutError) as error:
-            causes.warn(error, "%s does not return the primary: %s", self._link.address.named, error)
+            why = str(error) or f"no answer within {_TIMEOUT_S:g} s"
+            causes.warn(error, "%s does not return the primary: %s", self._link.address.named, why)
             self._unanswered()
         else:
             self._answered(self, view)

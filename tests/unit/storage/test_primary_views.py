@@ -17,17 +17,22 @@ def described(port: int, flags: str = "master", epoch: int = 3) -> list[bytes]:
 @pytest.mark.parametrize(
     ("current", "fields", "expected"),
     [
-        ([b"old", b"1"], described(1), View(OLD, 3)),
-        ([b"old", b"1"], [*described(1), b"num-slaves", b"2"], View(OLD, 3, replicas=2)),
-        ([b"new", b"2"], [*described(1), b"num-slaves", b"2"], View(NEW, 3)),
-        ([b"old", b"1"], described(1, "s_down,o_down,master"), View(OLD, 3)),
-        ([b"old", b"1"], described(1, "master,failover_in_progress"), View(OLD, 3, failing_over=True)),
+        ([b"old", b"1"], described(1), View(OLD, 3, replicas=2)),
+        ([b"new", b"2"], described(1), View(NEW, 3)),
+        ([b"old", b"1"], described(1, "s_down,o_down,master"), View(OLD, 3, replicas=2)),
+        (
+            [b"old", b"1"],
+            described(1, "master,failover_in_progress"),
+            View(OLD, 3, failing_over=True, replicas=2),
+        ),
         # The replica is promoted: the sentinel names it already, and describes the former primary.
         ([b"new", b"2"], described(1, "master,failover_in_progress", 4), View(NEW, 4)),
     ],
 )
 def test_views(current: list[bytes], fields: list[bytes], expected: View) -> None:
-    assert parse_view(current, fields) == expected
+    backup = [b"ip", b"old", b"port", b"0"]
+    replicas = [[b"ip", b"a", b"port", b"1"], backup, [b"ip", b"b", b"port", b"1"]]
+    assert parse_view(current, fields, replicas) == expected
 
 
 @pytest.mark.parametrize(
@@ -36,7 +41,7 @@ def test_views(current: list[bytes], fields: list[bytes], expected: View) -> Non
 )
 def test_irregular_replies(current: list[bytes], fields: list[bytes]) -> None:
     with pytest.raises((KeyError, ValueError)):
-        parse_view(current, fields)
+        parse_view(current, fields, [])
 
 
 def test_the_highest_epoch_is_right_in_any_order() -> None:
