@@ -318,7 +318,6 @@ async def _load(parts: Parts, changes: _ChangeListener) -> None:
         parts.member.begin()
         if parts.member.alone:
             await parts.coordinator.wait_loaded()
-            await parts.topics.finish_deletes()
     except StorageError as error:
         raise StoreError(f"the keyspace cannot be loaded: {error}") from error
 

@@ -17,8 +17,8 @@ from korvet.coordinator.service import CoordinatorError
 from korvet.protocol.registry import api
 from korvet.quotas.throttle import MutationsExceeded
 from korvet.security.acls import Operation, ResourceType
-from korvet.slices import sliced
-from korvet.storage.errors import StorageError
+from korvet.slices import gathered
+from korvet.storage.errors import NotReplicated, StorageError
 from korvet.topics.errors import TopicError
 
 if TYPE_CHECKING:
@@ -41,21 +41,15 @@ async def delete_topics(context: RequestContext, request: Any) -> Any:
     asked = _asked(context, request)
     times = Counter(_named(context, name, topic_id) for name, topic_id in asked)
     deadline_s = asyncio.get_running_loop().time() + _LONGEST_WAIT_S
-    results = []
-    async for name, topic_id in sliced(dict.fromkeys(asked)):
+
+    async def answer(name: str | None, topic_id: Any) -> Any:
         twice = times[_named(context, name, topic_id)] > 1
         if twice or (name is None) == (topic_id is None):
-            results.append(
-                _result(
-                    context,
-                    name,
-                    topic_id,
-                    ErrorCode.invalid_request,
-                    "Name each topic once, by name or by id.",
-                )
-            )
-        else:
-            results.append(await _delete(context, name, topic_id, deadline_s))
+            message = "Name each topic once, by name or by id."
+            return _result(context, name, topic_id, ErrorCode.invalid_request, message)
+        return await _delete(context, name, topic_id, deadline_s)
+
+    results = await gathered(answer(name, topic_id) for name, topic_id in dict.fromkeys(asked))
     return context.make("DeleteTopicsResponse", responses=tuple(results))
 
 
@@ -74,8 +68,8 @@ async def _delete(context: RequestContext, name: str | None, topic_id: Any, dead
     try:
         context.mutate(topic.partitions)
         await directory.delete(topic.name, deadline_s)
-    except (CoordinatorError, TimeoutError):
-        message = "The deletion goes on: not all brokers and groups have forgotten the topic yet."
+    except (CoordinatorError, NotReplicated, TimeoutError):
+        message = "The deletion goes on: not all brokers, groups and replicas have forgotten the topic yet."
         return _result(context, topic.name, topic.topic_id, ErrorCode.request_timed_out, message)
     except (TopicError, MutationsExceeded, StorageError) as refused:
         return _result(context, topic.name, topic.topic_id, error_code_of(refused), str(refused))

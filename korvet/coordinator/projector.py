@@ -13,13 +13,11 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-import msgspec
-
 from korvet.causes import Causes
+from korvet.coordinator.lane import CommitChange, Entry, Lane
 from korvet.offsets.partition import partition_for
 from korvet.storage.errors import StorageError, WrongType
 from korvet.storage.link.futures import resolve
-from korvet.storage.redis_groups.projection import GroupCommit, Projection
 from korvet.supervisor import end, keep
 
 if TYPE_CHECKING:
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
 
     from korvet.groups.offset_table import GroupTopicPartition
     from korvet.storage.catalogue import Catalogue
+    from korvet.storage.redis_groups.projection import GroupCommit, Projection
     from korvet.storage.topic import Topic
 
 logger = logging.getLogger(__name__)
@@ -41,126 +40,9 @@ NewestCommits: TypeAlias = "dict[Stream, dict[str, tuple[int, int]]]"
 
 FIRST_RETRY_S: Final = 0.5
 LAST_RETRY_S: Final = 60.0
-# Limits the changes of one call: each takes Redis about 10 us, and up to ten times that if records must be
-# counted.
-CHANGES_AT_ONCE: Final = 64
 # Limits the changes and streams handled in one turn after a load, so that clients' commits find room between
 # turns.
 AT_ONCE: Final = 256
-
-
-class CommitChange(msgspec.Struct, frozen=True, gc=False):
-    """The effect of the record at `position` of `__consumer_offsets` on a committed offset; the offset None
-    deletes it.
-
-    force: destroy the Redis group even if native consumers use it. native: the Redis group's own position, as
-    an offset, if the commit was read from that group. restored: the commit was read from the log, which does
-    not record `native`.
-    """
-
-    group: str
-    topic: str
-    partition: int
-    position: int
-    offset: int | None
-    force: bool = True
-    native: int | None = None
-    restored: bool = False
-
-    @property
-    def place(self) -> GroupTopicPartition:
-        """The group and the partition."""
-        return self.group, self.topic, self.partition
-
-
-class _Entry:
-    """A waiting change, the newest of those that it replaces, and the callbacks of all of them.
-
-    earliest: the offset of the first of these commits; None if a later one went back.
-    """
-
-    __slots__ = ("change", "earliest", "finished")
-
-    def __init__(self, change: CommitChange, finished: Callable[[], None]) -> None:
-        self.change = change
-        self.earliest = change.offset
-        self.finished = [finished]
-
-    @property
-    def is_drop(self) -> bool:
-        return self.change.offset is None
-
-    def join(self, change: CommitChange, finished: Callable[[], None]) -> None:
-        """Replace the commit by a later one of the same group and partition."""
-        self.finished.append(finished)
-        if change.position > self.change.position:
-            assert change.offset is not None
-            assert self.change.offset is not None
-            if change.offset < self.change.offset:
-                self.earliest = None
-            self.change = change
-
-    def as_commit(self) -> GroupCommit:
-        """The change to project."""
-        change = self.change
-        assert change.offset is not None
-        return GroupCommit(
-            change.group, change.position, change.offset, self.earliest, change.native, change.restored
-        )
-
-    def finish(self) -> None:
-        """Call all callbacks."""
-        for finished in self.finished:
-            finished()
-
-
-class _Lane:
-    """The changes of one stream: in flight, and waiting."""
-
-    __slots__ = ("joinable", "taken", "waiting")
-
-    def __init__(self) -> None:
-        self.taken: list[_Entry] = []
-        self.waiting: deque[_Entry] = deque()
-        # By group: the waiting commit that a later commit joins; none if a deletion follows it.
-        self.joinable: dict[str, _Entry] = {}
-
-    def add(self, change: CommitChange, finished: Callable[[], None]) -> None:
-        """Add a change to the waiting ones."""
-        joined = self.joinable.get(change.group)
-        if change.offset is None:
-            self.joinable.pop(change.group, None)
-            self.waiting.append(_Entry(change, finished))
-        elif joined is not None:
-            joined.join(change, finished)
-        else:
-            entry = self.joinable[change.group] = _Entry(change, finished)
-            self.waiting.append(entry)
-
-    def take(self) -> list[_Entry]:
-        """The first changes, either all commits or all deletions, at most CHANGES_AT_ONCE."""
-        waiting = self.waiting
-        taken: list[_Entry] = []
-        kind = waiting[0].is_drop
-        while waiting and waiting[0].is_drop == kind and len(taken) < CHANGES_AT_ONCE:
-            entry = waiting.popleft()
-            taken.append(entry)
-            if self.joinable.get(entry.change.group) is entry:
-                del self.joinable[entry.change.group]
-        self.taken = taken
-        return taken
-
-    def drop_overtaken(self, group: str, position: int) -> list[_Entry]:
-        """Remove the commits of a group that precede a deletion: they must not restore it."""
-        overtaken = [
-            entry
-            for entry in self.waiting
-            if entry.change.group == group and not entry.is_drop and entry.change.position <= position
-        ]
-        for entry in overtaken:
-            self.waiting.remove(entry)
-            self.joinable.pop(group, None)
-        return overtaken
 
 
 class Projector:
@@ -178,7 +60,7 @@ class Projector:
         self._catalogue = catalogue
         self._coordinates = coordinates
         # Streams with a call in flight.
-        self._lanes: dict[Stream, _Lane] = {}
+        self._lanes: dict[Stream, Lane] = {}
         # Loaded commits that have not been compared with Redis.
         self._expected: NewestCommits = {}
         self._ends: dict[int, int] = {}
@@ -241,16 +123,25 @@ class Projector:
 
     def expect(self, commits: NewestCommits, number: int, end: int, partitions: int) -> None:
         """Note the commits of partition `number` of `__consumer_offsets`, which has `partitions` partitions,
-        read up to offset `end`, for `reconcile`. Failed commits of that partition are forgotten: they are
-        among these, superseded, or lost by a failover.
+        read up to offset `end`, for `reconcile`.
+
+        Earlier changes of that partition are forgotten if a failover has lost them, and commits that have
+        failed also if they are among these or superseded.
         """
         for stream, groups in commits.items():
             self._expected.setdefault(stream, {}).update(groups)
         self._ends[number] = end
+
+        def is_lost(change: CommitChange) -> bool:
+            return change.position >= end and partition_for(change.group, partitions) == number
+
         for change in list(self._failed.values()):
-            is_kept_deletion = change.offset is None and change.position < end
-            if partition_for(change.group, partitions) == number and not is_kept_deletion:
+            is_loaded = change.offset is not None and partition_for(change.group, partitions) == number
+            if is_loaded or is_lost(change):
                 del self._failed[change.place]
+        for lane in self._lanes.values():
+            for entry in lane.lose(is_lost):
+                entry.finish()
 
     @property
     def expects(self) -> bool:
@@ -315,7 +206,7 @@ class Projector:
                     lost.append(group)
                 elif position == commit[0]:
                     del expected[group]
-            elif position < end and (group, *stream) not in self._failed:
+            elif position < end and not self._is_changing(group, stream):
                 gone.append(CommitChange(group, *stream, position, None, force=False))
             elif (now := log_end(number)) is not None and position >= now:
                 lost.append(group)
@@ -324,6 +215,12 @@ class Projector:
         for at in range(0, len(lost), AT_ONCE):
             await self.forget(*stream, lost[at : at + AT_ONCE])
         return gone
+
+    def _is_changing(self, group: str, stream: Stream) -> bool:
+        """Whether a change of the group waits, is in flight, or failed."""
+        lane = self._lanes.get(stream)
+        entries = () if lane is None else (*lane.taken, *lane.waiting)
+        return (group, *stream) in self._failed or any(entry.change.group == group for entry in entries)
 
     async def _apply_expected(self, stream: Stream) -> None:
         if self._topic(stream) is None:
@@ -377,12 +274,12 @@ class Projector:
             self._failed.pop(change.place, None)
             finished()
             return
-        self._lanes[stream] = lane = _Lane()
+        self._lanes[stream] = lane = Lane()
         lane.add(change, finished)
         # Deferred to the loop's next turn: changes that arrive in this one go along.
         asyncio.get_running_loop().call_soon(self._next, stream, lane)
 
-    def _next(self, stream: Stream, lane: _Lane) -> None:
+    def _next(self, stream: Stream, lane: Lane) -> None:
         """Send what waits; a lane without changes is closed."""
         topic = self._topic(stream)
         while lane.waiting:
@@ -404,8 +301,8 @@ class Projector:
     def _projected(
         self,
         stream: Stream,
-        lane: _Lane,
-        taken: Sequence[_Entry],
+        lane: Lane,
+        taken: Sequence[Entry],
         result: Sequence[GroupCommit] | StorageError,
     ) -> None:
         left: Sequence[GroupCommit] = ()
@@ -419,11 +316,11 @@ class Projector:
             if entry not in unfinished:
                 self._finish(entry, result if isinstance(result, StorageError) else None)
 
-    def _drop(self, topic: Topic, lane: _Lane, taken: Sequence[_Entry]) -> None:
+    def _drop(self, topic: Topic, lane: Lane, taken: Sequence[Entry]) -> None:
         stream = topic.name, taken[0].change.partition
         left = len(taken)
 
-        def done(entry: _Entry, error: StorageError | None) -> None:
+        def done(entry: Entry, error: StorageError | None) -> None:
             nonlocal left
             left -= 1
             change = entry.change
@@ -443,13 +340,13 @@ class Projector:
                 done=partial(done, entry),
             )
 
-    def _finish(self, entry: _Entry, error: StorageError | None) -> None:
+    def _finish(self, entry: Entry, error: StorageError | None) -> None:
         change = entry.change
         failed = self._failed.get(change.place) if self._failed else None
         if error is None:
             if failed is not None and failed.position <= change.position:
                 del self._failed[change.place]
-        elif failed is None or failed.position <= change.position:
+        elif not entry.is_lost and (failed is None or failed.position <= change.position):
             self._keep(change, error, is_new=failed is None)
         entry.finish()
 

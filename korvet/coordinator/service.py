@@ -13,9 +13,10 @@ from kio.schema.errors import ErrorCode
 
 from korvet.causes import Causes
 from korvet.coordinator.expressions import TopicExpressions
+from korvet.coordinator.lane import CommitChange
 from korvet.coordinator.loader import OffsetsLoader
 from korvet.coordinator.partitions import FIRST_RETRY_S, LAST_RETRY_S, Partitions
-from korvet.coordinator.projector import CommitChange, Projector
+from korvet.coordinator.projector import Projector
 from korvet.coordinator.refusals import refuse
 from korvet.coordinator.served import RELEASE_TIMEOUT_MS
 from korvet.coordinator.steady_clock import SteadyClock

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
-from korvet.coordinator.projector import CommitChange
+from korvet.coordinator.lane import CommitChange
 from korvet.coordinator.refusals import GroupRequest, refuse
 from korvet.coordinator.served import Claim, OnSafe, Pending, ServedPartition, Step, call
 from korvet.coordinator.unsafe_groups import UnsafeGroups

@@ -70,11 +70,11 @@ class Catalogue:
         config_problem: ConfigProblem,
         changed: Callable[[Topic], None],
         gone: Callable[[str], None],
-        level: Callable[[], Level],
+        level: Callable[[Topic], Level],
     ) -> None:
         """`changed` is called with a topic after its configuration has changed, `gone` with a topic's name
-        before its keys are deleted and after another broker has deleted it. `level`: the copies that the
-        deletion of a topic's keys needs before the topic's name is free.
+        before its keys are deleted and after another broker has deleted it. level(topic): the
+        copies that the deletion of the topic's keys needs before its name is free.
         """
         self._commands = commands
         self._changed = changed
@@ -290,11 +290,12 @@ class Catalogue:
         stream, index, meta, latest = keyspace.partition_keys(topic.name, partition)
         aborted = keyspace.aborted(topic.name, partition)
         keys = [meta, stream, index, latest, aborted, *keyspace.shadow_keys(topic.name, partition)]
-        links, level = self._commands.links(stream), self._level()
+        links, level = self._commands.links(stream), self._level(topic)
         history = links.server.write.history
         # On the write link, so after every append in flight.
         await self._commands.fcall("korvet_drop", keys, str(topic.topic_id))
-        if level:
+        # Internal topics are only deleted while they are empty.
+        if level and not topic.internal:
             barrier = keyspace.barrier(topic.name, partition)
             await replicated(links, level, stream, barrier, history, CHANGE_TIMEOUT_S)
 

@@ -16,6 +16,7 @@ from korvet.storage.link.opening import connect, load_libraries
 from korvet.storage.log.native_watcher import NativeWatcher
 from korvet.storage.log.readahead import DEFAULT_BYTES as DEFAULT_READAHEAD_BYTES
 from korvet.storage.log.readahead import ReadAheadBudget
+from korvet.storage.log.release import level_of
 from korvet.storage.log.resources import DEFAULT_LEAD_CAP_MS, LogResources
 from korvet.storage.log.tail_cache import DEFAULT_BYTES, TailBudget
 from korvet.storage.logs import Logs
@@ -44,7 +45,7 @@ class Store:
             config_problem,
             changed=self.logs.update,
             gone=self.logs.close_topic,
-            level=lambda: resources.level,
+            level=lambda topic: level_of(topic, resources.level),
         )
         self.producer_ids = ProducerIds(self.commands)
         router.on_up = self.logs.follow_reconnection

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from korvet.coordinator.projector import AT_ONCE, CHANGES_AT_ONCE, CommitChange, Projector
+from korvet.coordinator.lane import CHANGES_AT_ONCE, CommitChange
+from korvet.coordinator.projector import AT_ONCE, Projector
 from korvet.offsets.partition import partition_for
 from korvet.storage.errors import StorageError, StorageFault
 from korvet.storage.redis_groups.projection import GroupCommit
@@ -329,6 +330,34 @@ async def test_a_commit_that_fails_between_a_load_and_its_comparison_drops_no_gr
     await answering(held, asyncio.ensure_future(subject.reconcile(50, lambda _: 10)))
     await subject.close()
     assert ("drop", 3) not in held.log
+
+
+async def test_a_commit_that_fails_during_the_comparison_drops_no_group() -> None:
+    """The commit was on its way when the projections were read."""
+    subject, held = projector("t")
+    (group,) = groups_of(7, 1)
+    subject.expect({("t", 0): {group: (3, 10)}}, 7, 9, 50)
+    held.stored["t", 0] = {group: 3}
+    subject.apply([change(9, 20, group)], lambda: None)
+    await turn()
+    comparing = asyncio.ensure_future(subject.reconcile(50, lambda _: 10))
+    await turn()
+    held.answer(StorageFault("OOM"))
+    await answering(held, comparing)
+    await subject.close()
+    assert ("drop", 3) not in held.log
+
+
+async def test_a_lost_commit_that_was_on_its_way_during_the_load_is_not_retried() -> None:
+    """In a cluster, the server of `__consumer_offsets` fails over, and that of the stream answers late."""
+    subject, held = projector("t")
+    (lost,) = groups_of(7, 1)
+    subject.apply([change(12, 99, lost)], lambda: None)
+    await turn()
+    subject.expect({("t", 0): {lost: (3, 10)}}, 7, 9, 50)
+    held.answer(StorageFault("OOM"))
+    assert list(subject.unprojected()) == []
+    await subject.close()
 
 
 async def test_a_former_coordinator_retries_nothing() -> None:

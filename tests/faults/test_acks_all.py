@@ -320,6 +320,20 @@ def test_a_broker_that_starts_without_the_replica_serves_what_was_seen(
     ]
 
 
+def test_a_broker_starts_while_a_deletion_waits_for_the_replica(
+    broker: KorvetServer, pair: tuple[ReplicatedServer, ReplicatedServer]
+) -> None:
+    pair[1].kill()
+    client = connect(broker)
+    with client.raw:
+        (deleted,) = client("DeleteTopics", 5, topic_names=[TOPIC], timeout=5_000).responses
+        assert deleted.error_code == REQUEST_TIMED_OUT
+    broker.stop()
+    broker.start()
+    pair[1].start("--replicaof", "127.0.0.1", str(pair[0].port))
+    until(lambda: not pair[0].client.hexists("{korvet}:topics", TOPIC), 30, "the deletion ends by itself")
+
+
 def test_the_latest_offset_does_not_go_back_when_the_leader_changes(
     broker: KorvetServer, pair: tuple[ReplicatedServer, ReplicatedServer]
 ) -> None:

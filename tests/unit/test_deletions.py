@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from korvet import broker
-from korvet.storage.errors import LinkLost
+from korvet.storage.errors import LinkLost, NotReplicated
+from korvet.topics.directory import TopicDirectory
 from tests.support.polling import until_async
 
 if TYPE_CHECKING:
@@ -66,3 +68,26 @@ def test_a_deletion_that_cannot_be_finished_is_tried_again(monkeypatch: pytest.M
         assert topics.attempts == 3
 
     asyncio.run(work())
+
+
+def test_a_deletion_that_waits_for_replicas_holds_no_other_one_up() -> None:
+    """In a cluster, one server lacks its replica, and the topic `free` is on the others."""
+    finished: list[str] = []
+
+    class Catalogue:
+        def pending_deletes(self) -> list[str]:
+            return ["waits", "free"]
+
+        async def finish_delete(self, topic: str, _: Any) -> None:
+            if topic == "waits":
+                raise NotReplicated("0 replica(s) in sync of 1")
+            finished.append(topic)
+
+    directory: Any = SimpleNamespace(_catalogue=Catalogue(), _forget_everywhere=None)
+
+    async def work() -> None:
+        with contextlib.suppress(NotReplicated):
+            await TopicDirectory.finish_deletes(directory)
+
+    asyncio.run(work())
+    assert finished == ["free"]

@@ -30,9 +30,9 @@ class View(msgspec.Struct, frozen=True):
     """How many replicas of that primary this sentinel knows, those that it does not reach too."""
 
 
-def parse_view(current: list[bytes], described: list[bytes], replicas: list[list[bytes]]) -> View:
-    """The replies to SENTINEL GET-MASTER-ADDR-BY-NAME, SENTINEL MASTER and SENTINEL REPLICAS. Raises
-    ValueError or KeyError if they are irregular.
+def parse_view(current: list[bytes], described: list[bytes], replicas: list[list[bytes]] | None) -> View:
+    """The replies to SENTINEL GET-MASTER-ADDR-BY-NAME, SENTINEL MASTER and SENTINEL REPLICAS (None if the
+    user may not run that). Raises ValueError or KeyError if they are irregular.
 
     During a failover, the first one names the promoted replica as soon as it is promoted, and the others
     still describe the former primary.
@@ -41,9 +41,17 @@ def parse_view(current: list[bytes], described: list[bytes], replicas: list[list
     fields = _fields_of(described)
     same = (fields["ip"], fields["port"]) == (host, port)
     in_progress = _IN_PROGRESS in fields["flags"].split(",")
-    # A sentinel takes a tool that receives a snapshot, as `korvet backup` does, for a replica with port 0.
-    count = sum(_fields_of(replica)["port"] != "0" for replica in replicas) if same else 0
+    count = _count(replicas, fields) if same else 0
     return View((host, int(port)), int(fields["config-epoch"]), same and in_progress, count)
+
+
+def _count(replicas: list[list[bytes]] | None, primary: dict[str, str]) -> int:
+    """The number of replicas. A sentinel also counts tools that have received a snapshot, such as `korvet
+    backup`, as replicas with port 0.
+    """
+    if replicas is None:
+        return int(primary.get("num-slaves", "0"))
+    return sum(_fields_of(replica)["port"] != "0" for replica in replicas)
 
 
 def _fields_of(described: list[bytes]) -> dict[str, str]:

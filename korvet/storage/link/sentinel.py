@@ -106,11 +106,12 @@ async def _ask(link: RedisLink, name: str) -> View:
     replies: Sequence[Any] = await asyncio.gather(*questions, return_exceptions=True)
     if replies[0] is None:
         raise StoreError(f"{link.address.named} knows no primary of the name {name!r}")
-    for reply in replies:
+    current, described, replicas = replies
+    for reply in (current, described):
         if isinstance(reply, BaseException):
             raise reply
     try:
-        return parse_view(*replies)
+        return parse_view(current, described, None if isinstance(replicas, StorageError) else replicas)
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(f"{link.address.named} describes the primary irregularly: {error!r}") from error
 

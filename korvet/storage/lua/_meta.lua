@@ -6,9 +6,9 @@
 --   epoch                         the newest epoch of a writer, as text; false if there is none
 --   indexed_id                    the entry up to which the counts below and the index are complete
 --   own_last_id                   the last entry that a broker's append added; '' if that is not known
---   gap_end                       the position of the first entry after a compaction or DeleteRecords, or after the log
---                                 was empty; POSITION_LIMIT while there is none, -1 if that is not known.  A gap before
---                                 that entry does not move the log start.
+--   gap_end                       the position of the first entry after a compaction, retention or DeleteRecords, or
+--                                 after the log was empty; POSITION_LIMIT while there is none, -1 if that is not known.
+--                                 A gap before that entry does not move the log start.
 --   open                          the open transactions, see _producers
 -- and of the numbers below, which the meta field `log` holds as big-endian doubles (as text they would cost a script
 -- more than all its commands).  A number that is not known is NaN there and nil here.

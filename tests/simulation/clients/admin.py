@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 # Offsets before the log end that may stay. On clock topics a second has a million.
 _KEPT_OFFSETS: Final = {"clock": 500_000, "dense": 10}
 _TIMEOUT: Final[Any] = timedelta(seconds=1)
+# Answers to a request that was sent before.
+_ACCEPTED: Final = {
+    "create_topic": (ErrorCode.topic_already_exists,),
+    "delete_topic": (ErrorCode.unknown_topic_or_partition,),
+}
 
 
 class Administrator:
@@ -75,8 +80,7 @@ class Administrator:
     ) -> None:
         fields: dict[str, Any] = {"action": admin.action, "topic": admin.topic, **where}
         self._client.note(Admin, "invoke", **fields)
-        accepted = (ErrorCode.topic_already_exists, ErrorCode.unknown_topic_or_partition)
-        outcome = await self._ask(request, *accepted, host=host)
+        outcome = await self._ask(request, *_ACCEPTED.get(admin.action, ()), host=host)
         self._client.note(Admin, "ok" if outcome == "ok" else "info", **fields)
 
     async def _ask(self, request: RequestPayload, *accepted: ErrorCode, host: str | None = None) -> str:

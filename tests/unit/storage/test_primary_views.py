@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from korvet.storage.link.primary_views import HOLD_S, PrimaryViews, View, newest_of, parse_view
@@ -33,6 +34,8 @@ def test_views(current: list[bytes], fields: list[bytes], expected: View) -> Non
     backup = [b"ip", b"old", b"port", b"0"]
     replicas = [[b"ip", b"a", b"port", b"1"], backup, [b"ip", b"b", b"port", b"1"]]
     assert parse_view(current, fields, replicas) == expected
+    refused = parse_view(current, [*fields, b"num-slaves", b"3"], None)
+    assert refused == msgspec.structs.replace(expected, replicas=expected.replicas and 3)
 
 
 @pytest.mark.parametrize(
