@@ -68,6 +68,13 @@ class Context:
             self.counts.rebalance_seconds.observe((self.now_ms - group.rebalancing_since_ms) / 1000)
             group.rebalancing_since_ms = None
 
+    def shift(self, by_ms: int) -> None:
+        """Move all deadlines, and the beginnings of rebalances, by a step of the clock."""
+        self.timers.shift(by_ms)
+        for group in self.groups.values():
+            if group.rebalancing_since_ms is not None:
+                group.rebalancing_since_ms += by_ms
+
     def classic(self, group_id: str) -> Group | None:
         """The classic group with that id."""
         group = self.groups.get(group_id)

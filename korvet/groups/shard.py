@@ -328,7 +328,7 @@ class GroupShard:
 
     def shift(self, by_ms: int) -> None:
         """Move all deadlines by a step of the clock, forward or back."""
-        self._context.timers.shift(by_ms)
+        self._context.shift(by_ms)
 
     # Replay
 

@@ -430,9 +430,7 @@ class TopicDirectory:
             await self._catalogue.finish_delete(topic, self._forget_everywhere)
 
     async def finish_deletes(self) -> None:
-        """Finish deletions that a broker began before it died, all at once. Raises the first error after
-        that.
-        """
+        """Finish deletions that a broker began before it died, all at once; then raise the first error."""
         pending = self._catalogue.pending_deletes()
         work = (self._catalogue.finish_delete(topic, self._forget_everywhere) for topic in pending)
         for outcome in await asyncio.gather(*work, return_exceptions=True):

@@ -22,13 +22,13 @@ class RedisClock:
 
     def __init__(self) -> None:
         self._redis_ms = time.time_ns() // 1_000_000
-        self._at_s = time.monotonic()
+        self._at_s = steady_s()
 
     def observe(self, redis_ms: int) -> None:
         """Redis has just reported the time `redis_ms` (ms since the epoch)."""
         self._redis_ms = redis_ms
-        self._at_s = time.monotonic()
+        self._at_s = steady_s()
 
     def now_ms(self) -> int:
         """The estimated time of Redis's clock, in ms since the epoch."""
-        return self._redis_ms + int((time.monotonic() - self._at_s) * 1000)
+        return self._redis_ms + int((steady_s() - self._at_s) * 1000)

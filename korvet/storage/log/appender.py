@@ -337,7 +337,8 @@ class Appender:
         if isinstance(error, Throttled):
             self._near_cap = True
             self._early.append(append)
-            self._held.await_clock(error.wait_ms)
+            # The clock may be set meanwhile.
+            self._held.await_clock(min(error.wait_ms, LONGEST_WAIT_MS))
         else:
             self._failed(append, fault)
 

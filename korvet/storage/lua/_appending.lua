@@ -48,8 +48,12 @@ local function next_base(log, lead_cap_ms)
     base = math.max(base, log.now_ms * SEQUENCES)
     note_jump(log)
     local lead_ms = math.floor(base / SEQUENCES) - log.now_ms
-    if lead_ms > lead_cap_ms and log.foreign_jump <= log.now_ms * SEQUENCES then
-      return nil, redis.error_reply('THROTTLED ' .. integer(lead_ms - lead_cap_ms))
+    if lead_ms > lead_cap_ms then
+      if log.foreign_jump <= log.now_ms * SEQUENCES then
+        return nil, redis.error_reply('THROTTLED ' .. integer(lead_ms - lead_cap_ms))
+      end
+      -- Records that come meanwhile keep a part of the lead until the clock has caught up with them, too.
+      log.foreign_jump = math.max(log.foreign_jump, base)
     end
   end
   return base

@@ -129,3 +129,15 @@ def test_moved_offsets_are_those_since_the_last_call() -> None:
     assert driver.shard.take_moved() == {("g", "orders", 0)}
     assert driver.shard.take_moved() == set()
     assert not any(isinstance(key, GroupMetadataKey) for key, _ in driver.log)
+
+
+def test_the_time_of_a_rebalance_during_which_the_clock_is_set() -> None:
+    for by_ms in (-3_600_000, 3_600_000):
+        driver = Driver()
+        token = driver.join(needs_member_id=False)
+        driver.now_ms += by_ms
+        driver.shard.shift(by_ms)
+        driver.advance(DELAY_MS)
+        member_id = str(driver.replies[token].member_id)
+        driver.sync(member_id, 1, {member_id: b"mine"})
+        assert counts_of(driver).rebalance_seconds.sum == DELAY_MS / 1000

@@ -49,7 +49,10 @@ def test_a_check_for_collisions_does_not_look_at_all_topics() -> None:
             names.check(f"other.topic_{number}")
         return time.perf_counter() - began
 
-    assert took_s(20_000) < 20 * took_s(20)
+    def least_s(count: int) -> float:
+        return min(took_s(count) for _ in range(5))
+
+    assert least_s(20_000) < 20 * least_s(20)
 
 
 @pytest.mark.parametrize("config", TOPIC_CONFIGS.values(), ids=lambda config: config.name)
