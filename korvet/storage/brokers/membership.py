@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from typing import TYPE_CHECKING, Final, Protocol
 
 from korvet.causes import Causes
@@ -117,6 +118,7 @@ class Membership:
         self._highest_version = renewal.version
         self._acknowledged = (NO_VERSION, NO_VERSION)
         self._refreshing = asyncio.Lock()
+        self._renewed_s = 0.0
         self._wanted = asyncio.Event()
         self._serves_until_s = 0.0
         self._expiry: asyncio.TimerHandle | None = None
@@ -226,12 +228,12 @@ class Membership:
             self.counts.rejoins += not again
             self._suspend()
 
-    async def refresh(self) -> None:
-        """Renew the lease, and follow all changes. Raises NodeIdTaken, VersionMisfit, KeyspaceLost and
-        StorageError.
+    async def refresh(self, since_s: float = math.inf) -> None:
+        """Renew the lease, and follow all changes, unless a renewal that began after `since_s` (`steady_s`)
+        has succeeded. Raises NodeIdTaken, VersionMisfit, KeyspaceLost and StorageError.
         """
         async with self._refreshing:
-            if self._leaving:
+            if self._leaving or self._renewed_s > since_s:
                 return
             known = NO_VERSION if self._suspended else self.assignment.version
             losses, rejoins = self._losses, self.rejoins
@@ -255,7 +257,7 @@ class Membership:
                     self._confirmed(min(self._lease_s, _VALID_INTERVALS * pause_s))
                 raise
             self.writes_refused = None
-            self._renewal = renewal
+            self._renewal, self._renewed_s = renewal, self._lease.asked_s
             self.damage.note(self._commands.keyspace.brokers, renewal.damaged)
             if renewal.unreadable:
                 # Redis deletes these entries when the next renewal names them.
@@ -318,13 +320,13 @@ class Membership:
         """Return when every other live broker has acknowledged version `catalogue` of the topic catalogue and
         the newest version of the assignment. Raises StorageError.
         """
+        called_s = steady_s()
         while True:
-            await self.refresh()
+            # Many deletions may wait, and share the renewals.
+            await self.refresh(max(called_s, steady_s() - _DELETING_POLL_S))
             renewal = self._renewal
-            acknowledged = renewal.acknowledged_assignment, renewal.acknowledged_catalogue
-            if acknowledged[0] is None or acknowledged[1] is None:
-                return
-            if acknowledged[0] >= renewal.version and acknowledged[1] >= catalogue:
+            assignment, known = renewal.acknowledged_assignment, renewal.acknowledged_catalogue
+            if assignment is None or known is None or (assignment >= renewal.version and known >= catalogue):
                 return
             await asyncio.sleep(_DELETING_POLL_S)
 

@@ -15,7 +15,7 @@ local function pace(keys, args)
   local used_us = (tonumber(used) or 0) - math.max(0, (tonumber(seen) or 0) - now_us)
   local begin_us = math.max(now_us, used_us)
   local end_us = begin_us + records * 1000000 / rate
-  local kept_ms = math.ceil((end_us - now_us) / 1000)
+  local kept_ms = math.max(1, math.ceil((end_us - now_us) / 1000))
   redis.call('SET', keys[1], integer(end_us) .. ' ' .. integer(now_us), 'PX', integer(kept_ms))
   return math.ceil((begin_us - now_us) / 1000)
 end
