@@ -230,7 +230,7 @@ def addresses_of(first: RedisAddress, servers: Collection[NodeAddress]) -> list[
 
 
 def _primaries(addresses: Sequence[RedisAddress], clients: "Sequence[redis.Redis]") -> list[RedisAddress]:
-    """Returns the addresses of those servers that are primaries: what a replica can lose says nothing."""
+    """Returns the addresses of the primaries: a replica does not report the other replicas of its primary."""
     roles = (client.info("replication")["role"] for client in clients)
     return [address for address, role in zip(addresses, roles, strict=True) if role == "master"]
 

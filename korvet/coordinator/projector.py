@@ -132,12 +132,14 @@ class Projector:
             self._expected.setdefault(stream, {}).update(groups)
         self._ends[number] = end
 
+        def is_of_partition(change: CommitChange) -> bool:
+            return partition_for(change.group, partitions) == number
+
         def is_lost(change: CommitChange) -> bool:
-            return change.position >= end and partition_for(change.group, partitions) == number
+            return change.position >= end and is_of_partition(change)
 
         for change in list(self._failed.values()):
-            is_loaded = change.offset is not None and partition_for(change.group, partitions) == number
-            if is_loaded or is_lost(change):
+            if is_lost(change) or (change.offset is not None and is_of_partition(change)):
                 del self._failed[change.place]
         for lane in self._lanes.values():
             for entry in lane.lose(is_lost):

@@ -246,14 +246,7 @@ def test_backups_are_made_of_the_primary(group: SentinelGroup, prefix: str, tmp_
 def test_a_user_of_the_sentinels_with_few_permissions(
     group: SentinelGroup, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    allowed = (
-        "&*",
-        "+sentinel|master",
-        "+sentinel|replicas",
-        "+sentinel|get-master-addr-by-name",
-        "+subscribe",
-        "+ping",
-    )
+    allowed = "&*", "+sentinel|master", "+sentinel|get-master-addr-by-name", "+subscribe", "+ping"
     for sentinel in group.sentinels:
         sentinel.client.execute_command("ACL SETUSER", "ada", "on", ">s3", "-@all", *allowed)
 

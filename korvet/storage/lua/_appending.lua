@@ -52,7 +52,7 @@ local function next_base(log, lead_cap_ms)
       if log.foreign_jump <= log.now_ms * SEQUENCES then
         return nil, redis.error_reply('THROTTLED ' .. integer(lead_ms - lead_cap_ms))
       end
-      -- Records that come meanwhile keep a part of the lead until the clock has caught up with them, too.
+      -- The jump lasts until the clock has caught up with the records that came during the jump, too.
       log.foreign_jump = math.max(log.foreign_jump, base)
     end
   end

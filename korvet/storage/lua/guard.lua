@@ -6,9 +6,9 @@
 -- nothing (XADD by NOMKSTREAM).  MULTI is atomic, so no other client ever sees the gate.  For a user who may not run
 -- MULTI, brokers call korvet_append instead: another client could add to the stream's name, and the log would be lost.
 
--- How far a broker's estimate of the clock may be ahead: it does not know yet that the clock was set back, or stood
--- still.
-local EARLIEST_MS = 1000
+-- Limits how far ahead of the clock a broker may begin after a pause.  The broker estimates the clock, and does not
+-- know yet if the clock was set back, or stood still.
+local MOST_AHEAD_MS = 1000
 
 -- Where the fields of the only entry begin.
 local FIELDS = 11
@@ -86,7 +86,7 @@ local function guard(keys, args)
     return refused('an entry lies in the way')
   end
   if bias == 0 then
-    if base > math.max(log.previous_end, (log.now_ms + EARLIEST_MS) * SEQUENCES) then
+    if base > math.max(log.previous_end, (log.now_ms + MOST_AHEAD_MS) * SEQUENCES) then
       return refused('the position is ahead of the clock')
     end
     note_jump(log)

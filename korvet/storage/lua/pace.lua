@@ -11,7 +11,7 @@ local function pace(keys, args)
   local time = redis.call('TIME')
   local now_us = time[1] * 1000000 + time[2]
   local used, seen = string.match(redis.call('GET', keys[1]) or '', '^(%d+) ?(%d*)$')
-  -- If the clock was set back, the time moves with it.
+  -- If the clock was set back, the used time moves back by as much.
   local used_us = (tonumber(used) or 0) - math.max(0, (tonumber(seen) or 0) - now_us)
   local begin_us = math.max(now_us, used_us)
   local end_us = begin_us + records * 1000000 / rate

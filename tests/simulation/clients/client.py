@@ -121,13 +121,14 @@ class Client:
         """A record or a transaction of this client is acknowledged."""
         self.acknowledged_s = self.time()
 
-    def has_ended(self, span: Span) -> bool:
-        """Whether a producer has to end; one without an acknowledgement is noted as stuck."""
-        if not span.is_over(self.time(), self.acknowledged_s):
-            return False
+    def is_over(self, span: Span) -> bool:
+        """Whether a producer has to end."""
+        return span.is_over(self.time(), self.acknowledged_s)
+
+    def note_progress(self, span: Span) -> None:
+        """Note a producer as stuck if it got no acknowledgement after the last fault."""
         if self.acknowledged_s < span.calm_s:
             self.note(Stuck, "info", subject=self.name, waited_s=self.time() - span.calm_s)
-        return True
 
     def now_ms(self) -> int:
         """The client's wall clock."""

@@ -194,7 +194,7 @@ class Producer:
         client, dice = self.client, self.client.dice
         await client.refresh(self.plan.topics)
         working: list[asyncio.Task[None]] = []
-        while not client.has_ended(span):
+        while not client.is_over(span):
             lane = dice.one_of(self._lanes)
             self._queue(lane)
             if lane.is_idle:
@@ -202,6 +202,7 @@ class Producer:
                 working = [task for task in working if not task.done() or task.exception()]
                 working.append(asyncio.create_task(lane.work()))
             await asyncio.sleep(dice.between(1, 2000) / 1000 / self.plan.rate_per_s)
+        client.note_progress(span)
         await asyncio.gather(*working)
         client.close()
 

@@ -82,7 +82,7 @@ class TransactionalProducer:
         """Send transactions for some time."""
         await self.client.refresh(self.plan.topics)
         is_ready = False
-        while not self.client.has_ended(span):
+        while not self.client.is_over(span):
             if not is_ready:
                 is_ready = await self.initialise()
                 if not is_ready:
@@ -90,6 +90,7 @@ class TransactionalProducer:
                 continue
             is_ready = await self._transaction()
             await asyncio.sleep(self.client.dice.between(1, 2000) / 1000 / self.plan.rate_per_s)
+        self.client.note_progress(span)
         self.client.close()
 
     async def initialise(self) -> bool:
