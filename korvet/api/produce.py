@@ -446,7 +446,8 @@ class _Produce(msgspec.Struct, eq=False):
         """One append has ended, or the request has begun all of them. Answer after the last one."""
         self._pending -= 1
         if self._pending:
-            self._look_stored()
+            if self._awaiting:
+                self._look_stored()
             return
         if self._request.acks == 0:
             self._respond(None)

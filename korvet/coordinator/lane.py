@@ -10,7 +10,7 @@ import msgspec
 from korvet.storage.redis_groups.projection import GroupCommit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from korvet.groups.offset_table import GroupTopicPartition
 
@@ -117,8 +117,7 @@ class Lane:
         while waiting and waiting[0].is_drop == kind and len(taken) < CHANGES_AT_ONCE:
             entry = waiting.popleft()
             taken.append(entry)
-            if self.joinable.get(entry.change.group) is entry:
-                del self.joinable[entry.change.group]
+            self._close(entry)
         self.taken = taken
         return taken
 
@@ -129,9 +128,7 @@ class Lane:
             for entry in self.waiting
             if entry.change.group == group and not entry.is_drop and entry.change.position <= position
         ]
-        for entry in overtaken:
-            self.waiting.remove(entry)
-            self.joinable.pop(group, None)
+        self._remove(overtaken)
         return overtaken
 
     def lose(self, is_lost: Callable[[CommitChange], bool]) -> list[Entry]:
@@ -139,8 +136,15 @@ class Lane:
         for entry in self.taken:
             entry.is_lost |= is_lost(entry.change)
         lost = [entry for entry in self.waiting if is_lost(entry.change)]
-        for entry in lost:
-            self.waiting.remove(entry)
-            if self.joinable.get(entry.change.group) is entry:
-                del self.joinable[entry.change.group]
+        self._remove(lost)
         return lost
+
+    def _remove(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            self.waiting.remove(entry)
+            self._close(entry)
+
+    def _close(self, entry: Entry) -> None:
+        """Later commits do not join this one."""
+        if self.joinable.get(entry.change.group) is entry:
+            del self.joinable[entry.change.group]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -48,7 +49,7 @@ class Replica(msgspec.Struct, frozen=True):
         return not self.port and not self.is_online
 
 
-class Replication(msgspec.Struct, frozen=True):
+class Replication(msgspec.Struct, frozen=True, dict=True):
     """INFO replication of one server."""
 
     is_replica: bool
@@ -74,7 +75,7 @@ class Replication(msgspec.Struct, frozen=True):
         """The named replicas without tools that receive one snapshot."""
         return tuple(replica for replica in self.replicas if not replica.takes_snapshot)
 
-    @property
+    @cached_property
     def in_sync(self) -> int:
         """The number of replicas that follow the primary."""
         return sum(replica.is_in_sync for replica in self.replicas)
