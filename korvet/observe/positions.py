@@ -33,7 +33,7 @@ class Progress:
         self.position: Position | None = None
         """The offset that was counted last; None before the first time."""
         self._edition = -1
-        # The log start and the log end at that time.
+        # The ordinal of the log start and the log end at that time.
         self._seen = (-1, -1)
 
     @property
@@ -51,12 +51,12 @@ class Progress:
             return False
         if position is None or position.offset != self.offset or self._edition != ends.edition:
             return True
-        seen_start, seen_end = self._seen
+        seen_first, seen_end = self._seen
         if position.next_ms is None:
             # No record followed at that log end.
             return seen_end != ends.log_end
         # The first unread record is deleted.
-        return self.offset < ends.log_start != seen_start
+        return self.offset < ends.log_start and seen_first != ends.start_ordinal
 
     def near(self, edition: int) -> Known | None:
         """The last position, if the offset can be counted from there."""
@@ -70,7 +70,7 @@ class Progress:
         """Take over a position that was found in a log with these ends."""
         self.position = position
         self._edition = ends.edition
-        self._seen = ends.log_start, ends.log_end
+        self._seen = ends.start_ordinal, ends.log_end
 
     def forget(self) -> None:
         """Take over that the log is another one."""

@@ -12,6 +12,18 @@ from tests.support.confluent import consumer, producer, send, take
 pytestmark = pytest.mark.clients
 
 
+def test_a_consumer_of_a_queue_whose_entries_redis_clients_delete_once_they_are_done(korvet, broker, topic):
+    stream = f"korvet:{topic}:0"
+    client = consumer(broker.bootstrap, "queue", auto_offset_reset="latest")
+    client.assign([TopicPartition(topic, 0, 0)])
+    for number in range(10):
+        entry = korvet.redis.xadd(stream, {"value": f"{number}"})
+        assert [read.record.value for read in take(client, 1, timeout_s=10)] == [b"%d" % number]
+        korvet.redis.xdel(stream, entry)
+        assert client.poll(0.05) is None
+    client.close()
+
+
 def test_a_consumer_that_waits_at_the_end_of_an_emptied_partition_gets_the_next_record(broker, topic):
     writer = producer(broker.bootstrap, linger_ms=0)
     client = consumer(broker.bootstrap, "waits", auto_offset_reset="latest")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from korvet.offsets.packing import pack
+from korvet.offsets.packing import entry_id, pack
+from korvet.storage.errors import OffsetOutOfRange
 from korvet.storage.log import state
 from tests.api.batches import batch
 from tests.storage.batches import decode
@@ -116,3 +117,89 @@ def test_a_reader_of_all_that_retention_deletes_goes_on_with_the_first_that_is_l
     assert (bounds.log_start, bounds.entries) == (read_up_to, 1)
     fetched = bench.run(read_log(log, read_up_to, 1000))
     assert [record.value for record in decode(fetched.data)] == [b"c"]
+
+
+def read(bench: Bench, log: PartitionLog, offset: int) -> tuple[list[bytes | None], int]:
+    """The values from an offset on, and the offset after them."""
+    fetched = bench.run(read_log(log, offset, 1000))
+    return [record.value for record in decode(fetched.data)], fetched.next_offset
+
+
+def add(bench: Bench, log: PartitionLog, value: str, *options: str) -> str:
+    """Append an entry as a native client; an ID of its own millisecond."""
+    wait_past(bench, bench.run(log.bounds()).log_end)
+    return str(bench.client.execute_command("XADD", log.stream, *options, "*", "value", value).decode())
+
+
+def cover(bench: Bench, log: PartitionLog) -> None:
+    """Bring the index up to what native clients added."""
+    bench.run(log.queries.count(0, bench.run(log.bounds()).log_end))
+
+
+@pytest.mark.parametrize("covered", [True, False])
+@pytest.mark.parametrize("begins_with_produced", [True, False])
+def test_a_reader_of_a_queue_whose_entries_are_deleted_once_they_are_done(
+    bench: Bench, covered: bool, begins_with_produced: bool
+) -> None:
+    log = bench.log()
+    if begins_with_produced:
+        put(bench, log, b"produced")
+    else:
+        add(bench, log, "produced")
+        cover(bench, log)
+    bench.client.xtrim(log.stream, maxlen=0, approximate=False)
+    position = bench.run(log.bounds()).log_end
+    for number in range(4):
+        entry = add(bench, log, f"{number}")
+        assert read(bench, log, position)[0] == [b"%d" % number]
+        position = read(bench, log, position)[1]
+        if covered:
+            cover(bench, log)
+        bench.client.xdel(log.stream, entry)
+        assert read(bench, log, position) == ([], position)
+    # Deleted before a reader or the index saw it.
+    bench.client.xdel(log.stream, add(bench, log, "unseen"))
+    if covered:
+        cover(bench, log)
+    wait_past(bench, bench.run(log.bounds()).log_end)
+    put(bench, log, b"last")
+    start = bench.run(log.bounds()).log_start
+    assert start <= position
+    assert read(bench, log, position)[0] == [b"last"]
+    add(bench, log, "next")
+    cover(bench, log)
+    assert bench.run(log.bounds()).log_start == start
+
+
+def test_a_reader_of_a_stream_with_a_maximum_length_of_one(bench: Bench) -> None:
+    log = bench.log()
+    put(bench, log, b"first")
+    position = bench.run(log.bounds()).log_end
+    # An entry that the index never covers.
+    bench.client.xdel(log.stream, add(bench, log, "unseen"))
+    cover(bench, log)
+    position = max(position, bench.run(log.bounds()).log_end)
+    for number in range(4):
+        add(bench, log, f"{number}", "MAXLEN", "1")
+        values, position = read(bench, log, position)
+        assert values == [b"%d" % number]
+        cover(bench, log)
+    with pytest.raises(OffsetOutOfRange):
+        read(bench, log, 0)
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_trim_of_native_entries_that_no_broker_has_seen_moves_the_log_start(
+    bench: Bench, left: int
+) -> None:
+    log = bench.log()
+    put(bench, log, b"first")
+    position = bench.run(log.bounds()).log_end
+    wait_past(bench, position)
+    ids = [bench.client.xadd(log.stream, {"value": value}).decode() for value in ("a", "b")]
+    bench.client.xtrim(log.stream, maxlen=left, approximate=False)
+    bounds = bench.run(log.bounds())
+    assert bounds.log_start > position
+    assert entry_id(bounds.log_start - 1 + left) == ids[1]
+    with pytest.raises(OffsetOutOfRange):
+        read(bench, log, position)

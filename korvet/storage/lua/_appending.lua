@@ -78,6 +78,7 @@ end
 -- appends.
 local function conclude(log, base, count, last_id, fields, complete)
   local bias, previous_end = log.bias, log.previous_end
+  note_gap(log)
   local start = current_start(log, previous_end)
   begin_at(log, base)
   log.own_last_id = last_id

@@ -190,6 +190,7 @@ local function catch_up(log, budget)
   if log.indexed_id == last_id then
     return true
   end
+  note_gap(log)
   if id_less(last_id, log.indexed_id) then
     clear_index(log)
     -- Entries that are still there are counted a second time.
@@ -200,7 +201,13 @@ local function catch_up(log, budget)
       return true
     end
   end
-  return fold(log, budget)
+  local complete = fold(log, budget)
+  local unseen = log.info.added - log.entries_before
+  if complete and unseen ~= log.unseen then
+    log.unseen = unseen
+    redis.call('HSET', log.meta, 'unseen', integer(unseen))
+  end
+  return complete
 end
 
 -- Returns the log if its index is complete and correct.  Else returns nil and the reply that names the function to call

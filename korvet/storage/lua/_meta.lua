@@ -9,6 +9,8 @@
 --   gap_end                       the position of the first entry after a compaction, retention or DeleteRecords, or
 --                                 after the log was empty; POSITION_LIMIT while there is none, -1 if that is not known.
 --                                 A gap before that entry does not move the log start.
+--   unseen                        entries-added minus entries_before when the index was complete: entries that native
+--                                 clients had added and deleted before the index covered them
 --   open                          the open transactions, see _producers
 -- and of the numbers below, which the meta field `log` holds as big-endian doubles (as text they would cost a script
 -- more than all its commands).  A number that is not known is NaN there and nil here.
@@ -42,7 +44,7 @@ end
 -- Returns the log as its meta hash describes it.  With the name of one more meta field, the second value is what that
 -- field holds (false if it is missing).
 local function load_log(stream, index, meta, bias, ...)
-  local found = redis.call('HMGET', meta, 'log', 'indexed_id', 'own_last_id', 'epoch', 'gap_end', 'open', ...)
+  local found = redis.call('HMGET', meta, 'log', 'indexed_id', 'own_last_id', 'epoch', 'gap_end', 'open', 'unseen', ...)
   local log_end, appended_ms, log_start, foreign_jump, records_before, entries_before, live_entries, live_bytes,
     largest_entry_bytes, span_bytes, point_records_before, point_append_ms, largest_in_span_ms, largest_before_ms =
     struct.unpack(LOG_FORMAT, found[1] or empty_log())
@@ -54,13 +56,14 @@ local function load_log(stream, index, meta, bias, ...)
     own_last_id = found[3] or '',
     gap_end = tonumber(found[5] or '-1'),
     open = found[6] or '',
+    unseen = tonumber(found[7] or '0'),
     log_end = log_end, appended_ms = appended_ms, log_start = log_start, foreign_jump = foreign_jump,
     records_before = records_before, entries_before = entries_before,
     live_entries = live_entries, live_bytes = live_bytes,
     largest_entry_bytes = largest_entry_bytes, span_bytes = span_bytes,
     point_records_before = known(point_records_before), point_append_ms = known(point_append_ms),
     largest_in_span_ms = known(largest_in_span_ms), largest_before_ms = known(largest_before_ms),
-  }, found[7]
+  }, found[8]
 end
 
 -- The same, with `info`.  Returns nil and an error reply if the key is not a stream.
@@ -120,17 +123,38 @@ local function current_end(log)
   return math.max(log.log_end, position_after(log.info.last_id) - log.bias)
 end
 
+-- Returns whether entries at the log start may be gone that are not known to be.
+local function may_begin_later(log)
+  local info = log.info
+  return not info.unchanged and (log.log_start > 0 or info.added > info.length)
+end
+
+-- Returns the position of the first entry (POSITION_LIMIT if there is none) if a gap between the noted log end and that
+-- entry is one for readers: native clients deleted everything before the noted end, and of what they added after it
+-- nothing is gone, or XDEL deleted it.  Else returns nil: XTRIM deleted it, as far as is known.
+local function gap_after_end(log)
+  local info, ended = log.info, log.log_end + log.bias
+  if log.log_end == 0 or not may_begin_later(log) or position_after(info.last_id) <= ended then
+    return nil
+  end
+  local first = info.length == 0 and POSITION_LIMIT or start_of(info.first_id, info.first_fields, log.bias)
+  local all_there = info.added - log.entries_before - log.unseen <= info.length
+  if first > ended and (all_there or position_after(info.deleted_id) > ended) then
+    return first
+  end
+end
+
 -- Returns the log start as an offset: 0 until the first entries are gone, then the offset of the first entry that is
--- still there, unless a gap ends with it (see gap_end).
+-- still there, unless a gap ends with it (see gap_end and gap_after_end).
 local function current_start(log, log_end)
   local info, start, first = log.info, log.log_start, nil
   if info.length == 0 then
     first = log_end
-  elseif not info.unchanged and (start > 0 or info.added > info.length) then
+  elseif may_begin_later(log) then
     first = start_of(info.first_id, info.first_fields, log.bias) - log.bias
   end
   if first and first + log.bias > log.gap_end then
-    start = math.max(start, first)
+    start = math.max(start, gap_after_end(log) and log.log_end or first)
   end
   return math.min(start, log_end)
 end
@@ -150,6 +174,15 @@ end
 local function keep_start(log, position)
   log.gap_end = position
   redis.call('HSET', log.meta, 'gap_end', integer(position))
+end
+
+-- Notes a gap after the noted log end, which is about to change.
+local function note_gap(log)
+  local gap_end = gap_after_end(log)
+  if gap_end and gap_end > log.gap_end then
+    log.log_start = log.log_end
+    keep_start(log, gap_end)
+  end
 end
 
 -- Sets the end of the gap at the log start if no entry was left: it is the next entry, `base` (a position) if that

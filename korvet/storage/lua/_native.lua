@@ -29,6 +29,7 @@ local function conclude_native(log, base, count, complete)
   if complete then
     log.indexed_id = id_of(base + count - 1)
   end
+  note_gap(log)
   log.log_start = current_start(log, log.previous_end)
   log.log_end = base + count - log.bias
   begin_at(log, base)
