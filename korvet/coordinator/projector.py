@@ -63,6 +63,8 @@ class Projector:
         self._lanes: dict[Stream, Lane] = {}
         # Loaded commits that have not been compared with Redis.
         self._expected: NewestCommits = {}
+        # The partitions that these may be of.
+        self._expecting: set[int] = set()
         self._ends: dict[int, int] = {}
         # Comparisons in progress: ends of loaded partitions, and the streams that are left. A stream is
         # removed when it has been compared, so that none is compared twice.
@@ -125,21 +127,26 @@ class Projector:
         """Note the commits of partition `number` of `__consumer_offsets`, which has `partitions` partitions,
         read up to offset `end`, for `reconcile`.
 
-        Earlier changes of that partition are forgotten if a failover has lost them, and commits that have
-        failed also if they are among these or superseded.
+        Commits of an earlier load of that partition are forgotten; earlier changes, if a failover has lost
+        them, and commits that have failed, also if they are among these or superseded.
         """
+
+        def is_of_partition(group: str) -> bool:
+            return partition_for(group, partitions) == number
+
+        def is_lost(change: CommitChange) -> bool:
+            return change.position >= end and is_of_partition(change.group)
+
+        if number in self._expecting:
+            for groups in self._expected.values():
+                for group in [each for each in groups if is_of_partition(each)]:
+                    del groups[group]
+        self._expecting.add(number)
         for stream, groups in commits.items():
             self._expected.setdefault(stream, {}).update(groups)
         self._ends[number] = end
-
-        def is_of_partition(change: CommitChange) -> bool:
-            return partition_for(change.group, partitions) == number
-
-        def is_lost(change: CommitChange) -> bool:
-            return change.position >= end and is_of_partition(change)
-
         for change in list(self._failed.values()):
-            if is_lost(change) or (change.offset is not None and is_of_partition(change)):
+            if is_lost(change) or (change.offset is not None and is_of_partition(change.group)):
                 del self._failed[change.place]
         for lane in self._lanes.values():
             for entry in lane.lose(is_lost):
@@ -170,6 +177,8 @@ class Projector:
             self._rounds.popleft()
         for stream in list(self._expected):
             await self._apply_expected(stream)
+        if not self._expected:
+            self._expecting.clear()
 
     def _streams(self) -> Iterator[Stream]:
         for topic in self._catalogue.topics.values():
@@ -234,9 +243,9 @@ class Projector:
             ]
             for change in chunk:
                 del groups[change.group]
-            if not groups:
-                del self._expected[stream]
-            await self._apply_all(chunk)
+            # Another broker may have deleted what this one does not coordinate any more.
+            await self._apply_all([change for change in chunk if self._coordinates(change.group)])
+        self._expected.pop(stream, None)
 
     async def _apply_all(self, changes: Sequence[CommitChange]) -> None:
         for at in range(0, len(changes), AT_ONCE):
@@ -311,7 +320,7 @@ class Projector:
         if not isinstance(result, StorageError):
             left = result
         positions = {commit.position for commit in left}
-        unfinished = [entry for entry in taken if entry.change.position in positions]
+        unfinished = [entry for entry in taken if entry.change.position in positions and not entry.is_lost]
         lane.waiting.extendleft(reversed(unfinished))
         self._next(stream, lane)
         for entry in taken:

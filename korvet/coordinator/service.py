@@ -134,6 +134,7 @@ class CoordinatorService:
         self._reconciling = False
         # Held while the topic is created or replaced. Changes are followed after that.
         self._making = asyncio.Lock()
+        self._forgetting = asyncio.Lock()
         self.counts = GroupCounts()
         """What is counted for metrics."""
         self._expressions = TopicExpressions(catalogue, self._partitions.spawn)
@@ -261,6 +262,9 @@ class CoordinatorService:
         Waits for partitions that are being loaded. Raises CoordinatorError if a write failed, or if replicas
         do not have the tombstones in time: try again.
         """
+        # Each topic costs a look at all offsets. Others are served before that of the next topic.
+        async with self._forgetting:
+            await asyncio.sleep(0)
         await asyncio.gather(*(self._forget_topic(partition, name) for partition in self._partitions))
 
     async def _forget_topic(self, partition: Partition[Term], name: str) -> None:

@@ -13,15 +13,17 @@ from korvet.storage.errors import CatalogueConflict, TopicExists, TopicGone
 from korvet.storage.fields import DamageLog, counter_of, pairs_of, read_fields
 from korvet.storage.ids import random_uuid
 from korvet.storage.keys import MAX_NAME_LENGTH, is_topic_name
+from korvet.storage.link.barrier import Level
 from korvet.storage.link.replicas import CHANGE_TIMEOUT_S, replicated
+from korvet.storage.link.server_facts import ask
 from korvet.storage.topic import CLEANUP_POLICY, Topic
 
 if TYPE_CHECKING:
     import uuid
     from collections.abc import Awaitable, Callable, Mapping
 
-    from korvet.storage.link.barrier import Level
     from korvet.storage.link.commands import Commands
+    from korvet.storage.link.server import Links
     from korvet.storage.topic import OffsetAssignment, StorageLayout
 
 # Limits the commands of one pass over partitions: enough to keep Redis busy, few enough that the commands of
@@ -283,7 +285,8 @@ class Catalogue:
 
     async def _drop_partition(self, topic: Topic, partition: int) -> None:
         """Delete the keys of a partition of a deleted topic, unless a new topic of that name owns them, on
-        the replicas too: a failover that brings the keys back would fill the next topic of that name.
+        the replicas of another server than the catalogue's too: a failover that brings the keys back would
+        fill the next topic of that name.
         Raises StorageError. Function korvet_drop.
         """
         keyspace = self._commands.keyspace
@@ -294,10 +297,13 @@ class Catalogue:
         history = links.server.write.history
         # On the write link, so after every append in flight.
         await self._commands.fcall("korvet_drop", keys, str(topic.topic_id))
-        # Internal topics are only deleted while they are empty.
-        if level and not topic.internal:
+        # Replicas of the catalogue's server delete the keys before the name. Internal topics are only deleted
+        # while they are empty.
+        if links.server is self._commands.links(keyspace.topics).server or topic.internal:
+            return
+        if level and (within_reach := await _within_reach(level, links)):
             barrier = keyspace.barrier(topic.name, partition)
-            await replicated(links, level, stream, barrier, history, CHANGE_TIMEOUT_S)
+            await replicated(links, within_reach, stream, barrier, history, CHANGE_TIMEOUT_S)
 
     async def _each_partition(self, partitions: range, command: Callable[[int], Awaitable[Any]]) -> None:
         """Run a command for each partition, _COMMANDS_AT_ONCE at a time."""
@@ -326,3 +332,11 @@ class Catalogue:
             self._names[topic.topic_id] = topic.name
         self.bad_configs.pop(topic.name, None)
         self._encoded[topic.name] = encoded
+
+
+async def _within_reach(level: Level, links: Links) -> Level:
+    """A level that the server can give once none of the replicas is missing that the cluster names: a topic
+    that asks for more can be deleted, too.
+    """
+    facts = await ask(links.server.read)
+    return Level(min(level.replicas, facts.named_replicas))

@@ -436,3 +436,35 @@ def test_the_newest_change_always_arrives(steps: list[tuple[str, int | None, boo
             assert of_group == sorted(of_group)
 
     asyncio.run(run())
+
+
+async def test_a_lost_commit_with_pending_entries_left_is_not_sent_again() -> None:
+    """The commit at 12 is in flight when the partition, which ends at 9 now, is loaded after a failover."""
+    subject, held = projector("t")
+    (lost,) = groups_of(7, 1)
+    subject.apply([change(12, 99, lost)], lambda: None)
+    await turn()
+    subject.expect({("t", 0): {lost: (3, 10)}}, 7, 9, 50)
+    held.left = [GroupCommit(lost, 12, 99, 99)]
+    held.answer()
+    assert held.log == [("project", [12])]
+
+
+async def test_a_later_load_forgets_what_an_earlier_one_expected() -> None:
+    """A failover between both loads has lost the commit at 12, the group's only one."""
+    subject, held = projector("t")
+    (lost,) = groups_of(7, 1)
+    subject.expect({("t", 0): {lost: (12, 99)}}, 7, 13, 50)
+    subject.expect({}, 7, 9, 50)
+    await answering(held, asyncio.ensure_future(subject.reconcile(50, lambda _: None)))
+    assert held.log == []
+
+
+async def test_commits_of_groups_that_moved_to_another_broker_are_not_compared() -> None:
+    """The other broker has loaded the partition, and deleted the group since: no projection is left."""
+    subject, held = projector("t")
+    (group,) = groups_of(7, 1)
+    subject.expect({("t", 0): {group: (3, 10)}}, 7, 9, 50)
+    held.elsewhere.add(group)
+    await answering(held, asyncio.ensure_future(subject.reconcile(50, lambda _: None)))
+    assert held.log == []

@@ -143,6 +143,21 @@ def test_the_name_of_a_deleted_topic_is_free_after_replicas_lack_its_keys(
     asyncio.run(work())
 
 
+def test_a_topic_that_asks_for_more_replicas_than_the_cluster_has_can_be_deleted(
+    cluster: RedisCluster, prefix: str
+) -> None:
+    async def work() -> None:
+        async with opened(cluster, prefix) as store:
+            name = store.commands.keyspace.topics
+            partitions = next(away_from(cluster, store, name)) + 1
+            for config in {"min.insync.replicas": "4"}, {"acks.all.fsync": "true"}:
+                await store.catalogue.create("t", partitions, configs=config)
+                await store.catalogue.delete("t")
+                assert not cluster.call(name, "HEXISTS", name, "t")
+
+    asyncio.run(work())
+
+
 def migrate(source: ClusterNode, target: ClusterNode, keys: Iterable[str]) -> None:
     for key in keys:
         source.client.execute_command("MIGRATE", "127.0.0.1", target.port, key, 0, 5000)

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from kio.schema.errors import ErrorCode
+
 from korvet import broker
+from korvet.coordinator.service import CoordinatorService
 from korvet.storage.errors import LinkLost, NotReplicated
 from korvet.topics.directory import TopicDirectory
 from tests.support.polling import until_async
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     import pytest
 
 
@@ -91,3 +97,37 @@ def test_a_deletion_that_waits_for_replicas_holds_no_other_one_up() -> None:
 
     asyncio.run(work())
     assert finished == ["free"]
+
+
+def test_clients_are_served_while_many_topics_are_forgotten() -> None:
+    """Each topic costs a look at all offsets of this broker's groups."""
+    looks: list[tuple[str, int]] = []
+
+    async def work() -> None:
+        loop, turn = asyncio.get_running_loop(), 0
+
+        def count_turns() -> None:
+            nonlocal turn
+            turn += 1
+            loop.call_soon(count_turns)
+
+        def delete_topics(names: Sequence[str], on_safe: Callable[[ErrorCode], None]) -> None:
+            looks.append((names[0], turn))
+            on_safe(ErrorCode.none)
+
+        loaded = asyncio.Event()
+        loaded.set()
+        partition = SimpleNamespace(
+            changed=loaded, epoch=1, term=SimpleNamespace(delete_topics=delete_topics)
+        )
+        subject: Any = object.__new__(CoordinatorService)
+        subject._partitions = [partition] * 3
+        subject._release_timeout_ms = None
+        subject._forgetting = asyncio.Lock()
+        count_turns()
+        await asyncio.gather(*(subject.forget_topic(f"t{number}") for number in range(5)))
+
+    asyncio.run(work())
+    assert len(looks) == 15
+    turns = [{turn for name, turn in looks if name == f"t{number}"} for number in range(5)]
+    assert all(one.isdisjoint(other) for one, other in itertools.combinations(turns, 2))

@@ -118,7 +118,7 @@ class Membership:
         self._highest_version = renewal.version
         self._acknowledged = (NO_VERSION, NO_VERSION)
         self._refreshing = asyncio.Lock()
-        self._renewed_s = 0.0
+        self._renewed_s = 0.0  # when the newest renewal was asked for that this broker has followed
         self._wanted = asyncio.Event()
         self._serves_until_s = 0.0
         self._expiry: asyncio.TimerHandle | None = None
@@ -257,7 +257,7 @@ class Membership:
                     self._confirmed(min(self._lease_s, _VALID_INTERVALS * pause_s))
                 raise
             self.writes_refused = None
-            self._renewal, self._renewed_s = renewal, self._lease.asked_s
+            self._renewal = renewal
             self.damage.note(self._commands.keyspace.brokers, renewal.damaged)
             if renewal.unreadable:
                 # Redis deletes these entries when the next renewal names them.
@@ -277,9 +277,9 @@ class Membership:
             if renewal.assignment is not None:
                 self._suspended = False
                 self._apply(renewal.assignment)
-            # Only now: in a version that this broker does not follow yet, other brokers may lead its
-            # partitions.
+            # Only now: in a version that it does not follow yet, others may lead this broker's partitions.
             self._confirmed(self._lease_s)
+            self._renewed_s = self._lease.asked_s
             self._complete_soon()
 
     async def leave(self, inform: Callable[[], Awaitable[None]] | None = None) -> None:
