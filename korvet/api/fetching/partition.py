@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 from korvet.storage.log.committed import cut_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from korvet.protocol.fetch_request import RequestedPartition, TopicKey
     from korvet.storage.log.partition_log import PartitionLog
@@ -181,3 +181,13 @@ class FetchedPartition:
     def _on_log_changed(self) -> None:
         if self._listener is not None:
             self._listener(self)
+
+
+def allowed_bytes(partitions: Iterable[FetchedPartition], *, is_committed: bool) -> int:
+    """The size of what was found, in which each partition whose log held more counts with its limit."""
+    return sum(
+        max(partition.size_bytes, partition.max_bytes)
+        if partition.was_cut(is_committed=is_committed)
+        else partition.size_bytes
+        for partition in partitions
+    )

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.api.fetching.deadlines import Deadline
 from korvet.api.fetching.params import API_KEY
+from korvet.api.fetching.partition import allowed_bytes
 from korvet.api.fetching.partition_read import PartitionRead, found_committed
 from korvet.api.fetching.response import encode_response
 from korvet.records.batch import BatchError
@@ -25,7 +27,6 @@ from korvet.records.conversion import convertible, without_zstd
 from korvet.storage.log.committed import cached_committed, read_committed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
 
     from korvet.api.common.context import Client
     from korvet.api.common.services import Services
@@ -51,6 +52,7 @@ class PendingFetch(Deadline):
         "_params",
         "_reads",
         "_respond",
+        "_round",
         "_services",
         "_size_bytes",
         "_strategy",
@@ -82,8 +84,9 @@ class PendingFetch(Deadline):
         self._has_read = False
         # Whether a partition may have an error; the first read that ends finds it out.
         self._has_errors = True
-        # Partitions that found no room in this read.
-        self._unread: list[FetchedPartition] = []
+        # Partitions that this round of reads looked at, and those that found no room in it.
+        self._round: list[FetchedPartition] = []
+        self._unread: deque[FetchedPartition] = deque()
         # Whether a log changed while reading.
         self._woken = False
         # Whether an earlier request was answered.
@@ -98,6 +101,7 @@ class PendingFetch(Deadline):
         self._respond = respond
         self._woken = self._has_read = False
         self._has_errors = True
+        self._size_bytes = 0
         self._min_bytes = params.min_bytes
         self._ends_at = self._services.deadlines.now() + params.max_wait_ms / 1000
         try:
@@ -106,7 +110,7 @@ class PendingFetch(Deadline):
                 # A client that asks again without waiting: from now on the broker knows the ends of its logs.
                 self._listen()
             if unread:
-                self._read(unread)
+                self._read(deque(unread))
             elif unread is not None:
                 self._finish_early()
             elif params.max_wait_ms <= 0 or params.min_bytes <= 0:
@@ -164,11 +168,18 @@ class PendingFetch(Deadline):
 
     # Reading
 
-    def _read(self, partitions: Sequence[FetchedPartition], taken_bytes: int = 0) -> None:
-        """Read the partitions once there is memory. `taken_bytes` of the response are used already."""
+    def _read(self, partitions: deque[FetchedPartition], taken_bytes: int = 0) -> None:
+        """Read the partitions once there is memory. `taken_bytes` of the response are used already.
+
+        Takes the time of those that find room: there may be as many rounds as partitions.
+        """
         self._has_read = True
-        limits_bytes = sum([partition.max_bytes for partition in partitions])
-        most_bytes = max(min(self._params.max_bytes - taken_bytes, limits_bytes), 1)
+        room_bytes, limits_bytes = self._params.max_bytes - taken_bytes, 0
+        for partition in partitions:
+            limits_bytes += partition.max_bytes
+            if limits_bytes >= room_bytes:
+                break
+        most_bytes = max(min(room_bytes, limits_bytes), 1)
         memory = self._services.fetch_memory
         remaining_bytes = memory.take(most_bytes)
         self._held_bytes += remaining_bytes
@@ -177,7 +188,7 @@ class PendingFetch(Deadline):
             return
         # Waiting for memory counts as a read.
         self._reads = 1
-        self._unread = []
+        self._unread = deque()
         if taken_bytes:
             self._min_bytes = min(self._params.min_bytes, 1)
             self.read_done()
@@ -198,7 +209,7 @@ class PendingFetch(Deadline):
 
     def _read_within(
         self,
-        partitions: Sequence[FetchedPartition],
+        partitions: deque[FetchedPartition],
         taken_bytes: int,
         remaining_bytes: int,
         most_bytes: int,
@@ -214,16 +225,16 @@ class PendingFetch(Deadline):
             self._min_bytes = min(self._params.min_bytes, taken_bytes + remaining_bytes // 2)
         is_committed = self._params.is_committed
         started = taken_bytes > 0
-        self._unread = []
+        too_large = []
         # One for this call itself, as a read may end before the next one begins.
         self._reads = 1
-        for partition in partitions:
+        while partitions and not (started and remaining_bytes <= 0):
+            partition = partitions.popleft()
             log = partition.log
             if log is None or partition.error is not ErrorCode.none:
                 continue
-            if started and remaining_bytes <= 0:
-                self._unread.append(partition)
-                continue
+            self._round.append(partition)
+            self._size_bytes -= partition.size_bytes
             log.state.counts.fetches += 1
             limit = max(min(partition.max_bytes, remaining_bytes), 1)
             if self._min_bytes > 1:
@@ -231,6 +242,8 @@ class PendingFetch(Deadline):
             if self._take_cached(partition, log, limit, remaining_bytes if started else None):
                 remaining_bytes -= partition.size_bytes
                 started = started or partition.size_bytes > 0
+                if self._found_no_room(partition, log):
+                    too_large.append(partition)
                 continue
             remaining_bytes -= limit
             started = True
@@ -240,6 +253,8 @@ class PendingFetch(Deadline):
                 read_committed(log, partition.offset, limit, done)
             else:
                 log.read(partition.offset, limit, done)
+        partitions.extendleft(reversed(too_large))
+        self._unread = partitions
         self.read_done()
 
     def _take_cached(
@@ -259,14 +274,13 @@ class PendingFetch(Deadline):
                 return False
             state = log.state
             partition.found(batches, state.high_watermark, state.log_start, state.last_stable_offset)
-        if (
-            not partition.batches
-            and self._reads > 1
-            and not partition.is_at_end(log.state, is_committed=params.is_committed)
-        ):
-            # Too large for the bytes that remain. Reads under way may leave some of theirs.
-            self._unread.append(partition)
         return True
+
+    def _found_no_room(self, partition: FetchedPartition, log: PartitionLog) -> bool:
+        """Whether the next batch was too large for what remained, and reads under way may leave more."""
+        is_committed = self._params.is_committed
+        left_out = not partition.batches and not partition.is_at_end(log.state, is_committed=is_committed)
+        return self._reads > 1 and left_out
 
     def read_done(self) -> None:
         """A read has ended. The last one decides."""
@@ -284,9 +298,13 @@ class PendingFetch(Deadline):
 
     def _decide(self) -> None:
         """All reads have ended: convert records, read more, answer or wait."""
-        params, partitions = self._params, self._strategy.partitions
+        params = self._params
+        self._size_bytes += sum([partition.size_bytes for partition in self._round])
+        self._round = []
+        if params.takes_zstd and self._read_on():
+            return
         size_bytes, has_errors, failed = 0, False, False
-        for partition in partitions:
+        for partition in self._strategy.partitions:
             size_bytes += partition.size_bytes
             if partition.error is not ErrorCode.none:
                 has_errors = True
@@ -294,13 +312,8 @@ class PendingFetch(Deadline):
         self._size_bytes, self._has_errors = size_bytes, has_errors
         if not params.takes_zstd:
             self._hold(size_bytes)
-            if self._convert_next():
+            if self._convert_next() or self._read_on():
                 return
-        if self._unread and size_bytes < params.max_bytes:
-            self._hold(size_bytes)
-            # After an error, too: the other partitions are read although one is damaged.
-            self._read(self._unread, size_bytes)
-            return
         enough = size_bytes >= self._min_bytes
         if failed:
             self._finish_early()
@@ -310,20 +323,21 @@ class PendingFetch(Deadline):
             self._hold(size_bytes)
             self._wait()
 
-    def _is_limited(self) -> bool:
-        """Whether the response has too few bytes only because batches are whole: it has enough if each
-        partition whose log held more counts with its limit.
+    def _read_on(self) -> bool:
+        """Read the partitions that found no room, if there is some now. After an error, too: they are read
+        although one partition is damaged.
         """
-        if not self._size_bytes:
+        if not self._unread or self._size_bytes >= self._params.max_bytes:
             return False
-        is_committed = self._params.is_committed
-        allowed_bytes = sum(
-            max(partition.size_bytes, partition.max_bytes)
-            if partition.was_cut(is_committed=is_committed)
-            else partition.size_bytes
-            for partition in self._strategy.partitions
-        )
-        return allowed_bytes >= self._min_bytes
+        self._hold(self._size_bytes)
+        self._read(self._unread, self._size_bytes)
+        return True
+
+    def _is_limited(self) -> bool:
+        """Whether the response has too few bytes only because batches are whole."""
+        partitions, is_committed = self._strategy.partitions, self._params.is_committed
+        enough = self._min_bytes
+        return self._size_bytes > 0 and allowed_bytes(partitions, is_committed=is_committed) >= enough
 
     # Converting (KIP-110)
 
@@ -389,7 +403,7 @@ class PendingFetch(Deadline):
         """Wait until a log changes, the deadline passes or the client is gone."""
         if self._woken:
             self._woken = False
-            self._read(self._changed())
+            self._read(deque(self._changed()))
             return
         self._services.deadlines.arm(self, self._ends_at)
         self._listen()
@@ -407,7 +421,7 @@ class PendingFetch(Deadline):
         if self._reads:
             self._woken = True
         elif self._respond is not None and (changed := self._changed()):
-            self._read(changed)
+            self._read(deque(changed))
 
     def _changed(self) -> list[FetchedPartition]:
         """Partitions whose log does not end at their offset, or is closed."""
