@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from kio.schema.errors import ErrorCode
 
+from korvet.causes import Causes
 from korvet.records.control import ControlMarker  # noqa: TC001 - decoded
 from korvet.storage.errors import StorageError
 from korvet.storage.link.futures import awaited
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from korvet.storage.logs import Logs
 
 logger = logging.getLogger(__name__)
+causes = Causes(logger)
 
 _ADD: Final = "add to transaction"
 _MARK: Final = "mark"
@@ -69,7 +71,7 @@ class Peers:
 
         def answered(answer: bytes | StorageError) -> None:
             if isinstance(answer, StorageError):
-                logger.info("the coordinator of %s: %s", request.transactional_id, answer)
+                causes.warn(answer, "the coordinator of %s: %s", request.transactional_id, answer)
                 done(AddReply(ErrorCode.coordinator_not_available))
             else:
                 done(_ADD_REPLIES.decode(answer))

@@ -27,7 +27,6 @@ from korvet.records.conversion import convertible, without_zstd
 from korvet.storage.log.committed import cached_committed, read_committed
 
 if TYPE_CHECKING:
-
     from korvet.api.common.context import Client
     from korvet.api.common.services import Services
     from korvet.api.fetching.params import FetchParams

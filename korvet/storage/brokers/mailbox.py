@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from korvet.causes import Causes
 from korvet.records.kernel import pack_command
 from korvet.storage.brokers.lease import NO_VERSION
 from korvet.storage.errors import LinkLost, StorageError
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from korvet.storage.link.commands import Commands
 
 log = logging.getLogger(__name__)
+causes = Causes(log)
 
 Answer: TypeAlias = "Callable[[bytes], None]"
 Handler: TypeAlias = "Callable[[bytes, Answer], None]"
@@ -207,8 +209,9 @@ class Mailbox:
         error = reply if isinstance(reply, StorageError) else fault_of(reply)
         if error is None:
             return
-        log.info("mail could not be sent: %s", error)
-        if number is not None:
+        if number is None:
+            causes.warn(error, "mail could not be sent: %s", error)
+        else:
             self._complete(number, LinkLost(f"the request was not sent: {error}"))
 
     def _unanswered(self, node_id: int, number: int) -> None:

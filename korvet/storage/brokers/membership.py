@@ -477,7 +477,7 @@ class Membership:
                     self.refresh_soon(outcome)
                 elif isinstance(outcome, StorageError):
                     # The log claims the partition too when it is opened.
-                    log.info("a partition could not be claimed: %s", outcome)
+                    causes.warn(outcome, "a partition could not be claimed yet: %s", outcome)
                 elif isinstance(outcome, BaseException):
                     raise outcome
 

@@ -22,6 +22,7 @@ from korvet.storage.errors import (
     LinkLost,
     NotEnoughReplicas,
     OutOfMemory,
+    RedisFault,
     SlotUnavailable,
     StorageError,
     domain_error,
@@ -43,6 +44,8 @@ causes = Causes(log)
 
 # Longest WAIT. After it the broker looks whether enough replicas are left, and waits on for the same write.
 _WAIT_MS: Final = 500
+# The error of WAIT and WAITAOF if the server is demoted meanwhile.
+_UNBLOCKED: Final = "UNBLOCKED"
 # How long a server counts as unable to wait, after which an append may try again.
 _REFUSED_S: Final = 1.0
 # How long the written key lasts.
@@ -62,6 +65,9 @@ class Level(msgspec.Struct, frozen=True):
     def __bool__(self) -> bool:
         """Whether anything is asked for beyond the primary's memory."""
         return self.replicas > 0 or self.fsync
+
+    def __str__(self) -> str:
+        return f"{self.replicas} replica(s)" + (" and append-only files" if self.fsync else "")
 
 
 class _Waiter(NamedTuple):
@@ -158,6 +164,9 @@ class Barrier:
         self._link.send(payload, arrived, replies)
 
     def _waited(self, found: int | list[int] | StorageError) -> None:
+        if isinstance(found, RedisFault) and found.code == _UNBLOCKED:
+            self._end(LinkLost(f"the server became a replica while it waited for replicas: {found}"))
+            return
         if isinstance(found, StorageError):
             self._end(self._refused(found))
             return
@@ -306,7 +315,10 @@ class Barriers:
     def refusal(self, level: Level) -> NotEnoughReplicas | None:
         """Why the server cannot give this level now; None if it can, or if that is unknown."""
         known = self._by_level.get(level)
-        return (known and known.refusal) or self.shortage(level)
+        found = (known and known.refusal) or self.shortage(level)
+        if found is not None:
+            causes.warn(found, "what waits for replicas is refused, and hidden from consumers: %s", found)
+        return found
 
     def shortage(self, level: Level) -> NotEnoughReplicas | None:
         """Whether fewer replicas follow the server than a level asks for, as far as is known."""

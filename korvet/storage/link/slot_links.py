@@ -18,6 +18,7 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from korvet.causes import Causes
 from korvet.records.kernel import pack_command
 from korvet.storage.errors import LinkLost, RedisFault, SlotUnavailable, StorageError
 from korvet.storage.link.calls import Caller, answer, fault_of
@@ -34,13 +35,15 @@ if TYPE_CHECKING:
     from korvet.storage.link.slots import NodeAddress
 
 log = logging.getLogger(__name__)
+causes = Causes(log)
 
 # How long commands wait until a node serves their slot: longer than the move of a key, shorter than the
 # timeouts of clients. A failover takes longer; clients then retry.
 SERVED_TIMEOUT_S: Final = 2.0
 RETRY_PAUSE_S: Final = 0.02
 # Refusals that do not depend on the keys of the command.
-_OF_WHOLE_SLOT: Final = frozenset(("MOVED", "CLUSTERDOWN"))
+_CLUSTERDOWN: Final = "CLUSTERDOWN"
+_OF_WHOLE_SLOT: Final = frozenset(("MOVED", _CLUSTERDOWN))
 _ASKING: Final = pack_command("ASKING")
 _ASKING_REPLY: Final = b"+OK\r\n"
 
@@ -218,7 +221,9 @@ class SlotCaller(Caller):
     async def _resend(self, faults: Sequence[RedisFault]) -> None:
         """Send the held commands again, or fail all of them. `faults`: why the first ones were refused."""
         fault = faults[-1]
-        if fault.code in _OF_WHOLE_SLOT or not self._logged_move:
+        if fault.code == _CLUSTERDOWN:
+            causes.warn(fault, "slot %d: %s", self._slot, fault.message)
+        elif fault.code in _OF_WHOLE_SLOT or not self._logged_move:
             log.info("slot %d: %s", self._slot, fault.message)
         self._logged_move = fault.code not in _OF_WHOLE_SLOT
         try:
