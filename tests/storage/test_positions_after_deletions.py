@@ -188,9 +188,10 @@ def test_a_reader_of_a_stream_with_a_maximum_length_of_one(bench: Bench) -> None
         read(bench, log, 0)
 
 
+@pytest.mark.parametrize("then", ["nothing", "covered", "produced"])
 @pytest.mark.parametrize("left", [0, 1])
 def test_a_trim_of_native_entries_that_no_broker_has_seen_moves_the_log_start(
-    bench: Bench, left: int
+    bench: Bench, left: int, then: str
 ) -> None:
     log = bench.log()
     put(bench, log, b"first")
@@ -198,6 +199,10 @@ def test_a_trim_of_native_entries_that_no_broker_has_seen_moves_the_log_start(
     wait_past(bench, position)
     ids = [bench.client.xadd(log.stream, {"value": value}).decode() for value in ("a", "b")]
     bench.client.xtrim(log.stream, maxlen=left, approximate=False)
+    if then == "covered":
+        cover(bench, log)
+    elif then == "produced":
+        put(bench, log, b"c")
     bounds = bench.run(log.bounds())
     assert bounds.log_start > position
     assert entry_id(bounds.log_start - 1 + left) == ids[1]

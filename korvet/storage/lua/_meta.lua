@@ -11,6 +11,7 @@
 --                                 A gap before that entry does not move the log start.
 --   unseen                        entries-added minus entries_before when the index was complete: entries that native
 --                                 clients had added and deleted before the index covered them
+--   gap_noted                     whether note_gap was called
 --   open                          the open transactions, see _producers
 -- and of the numbers below, which the meta field `log` holds as big-endian doubles (as text they would cost a script
 -- more than all its commands).  A number that is not known is NaN there and nil here.
@@ -57,6 +58,7 @@ local function load_log(stream, index, meta, bias, ...)
     gap_end = tonumber(found[5] or '-1'),
     open = found[6] or '',
     unseen = tonumber(found[7] or '0'),
+    gap_noted = false,
     log_end = log_end, appended_ms = appended_ms, log_start = log_start, foreign_jump = foreign_jump,
     records_before = records_before, entries_before = entries_before,
     live_entries = live_entries, live_bytes = live_bytes,
@@ -134,7 +136,7 @@ end
 -- nothing is gone, or XDEL deleted it.  Else returns nil: XTRIM deleted it, as far as is known.
 local function gap_after_end(log)
   local info, ended = log.info, log.log_end + log.bias
-  if log.log_end == 0 or not may_begin_later(log) or position_after(info.last_id) <= ended then
+  if log.gap_noted or log.log_end == 0 or not may_begin_later(log) or position_after(info.last_id) <= ended then
     return nil
   end
   local first = info.length == 0 and POSITION_LIMIT or start_of(info.first_id, info.first_fields, log.bias)
@@ -176,9 +178,10 @@ local function keep_start(log, position)
   redis.call('HSET', log.meta, 'gap_end', integer(position))
 end
 
--- Notes a gap after the noted log end, which is about to change.
+-- Notes a gap after the noted log end, before that end or the counts change.
 local function note_gap(log)
   local gap_end = gap_after_end(log)
+  log.gap_noted = true
   if gap_end and gap_end > log.gap_end then
     log.log_start = log.log_end
     keep_start(log, gap_end)
