@@ -139,9 +139,11 @@ local function gap_after_end(log)
   if log.gap_noted or log.log_end == 0 or not may_begin_later(log) or position_after(info.last_id) <= ended then
     return nil
   end
-  local first = info.length == 0 and POSITION_LIMIT or start_of(info.first_id, info.first_fields, log.bias)
+  local first = info.length == 0 and POSITION_LIMIT
+    or batch_of(info.first_id, info.first_fields, log.bias)
+    or position_at(info.first_id)
   local all_there = info.added - log.entries_before - log.unseen <= info.length
-  if first > ended and (all_there or position_after(info.deleted_id) > ended) then
+  if first and first > ended and (all_there or position_after(info.deleted_id) > ended) then
     return first
   end
 end
