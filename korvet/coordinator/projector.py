@@ -127,8 +127,8 @@ class Projector:
         """Note the commits of partition `number` of `__consumer_offsets`, which has `partitions` partitions,
         read up to offset `end`, for `reconcile`.
 
-        Commits of an earlier load of that partition are forgotten; earlier changes, if a failover has lost
-        them, and commits that have failed, also if they are among these or superseded.
+        Forgets the commits of an earlier load of that partition, the changes that a failover has lost, and
+        all commits that have failed: they are among these, or superseded.
         """
 
         def is_of_partition(group: str) -> bool:

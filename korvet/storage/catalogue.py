@@ -284,10 +284,11 @@ class Catalogue:
         )
 
     async def _drop_partition(self, topic: Topic, partition: int) -> None:
-        """Delete the keys of a partition of a deleted topic, unless a new topic of that name owns them, on
-        the replicas of another server than the catalogue's too: a failover that brings the keys back would
-        fill the next topic of that name.
-        Raises StorageError. Function korvet_drop.
+        """Delete the keys of a partition of a deleted topic, unless a new topic of that name owns them.
+
+        In a cluster, the replicas delete them, too, before this returns: a failover that brings the keys back
+        would fill the next topic of that name. Replicas of a server that has all keys delete these before
+        the name. Raises StorageError. Function korvet_drop.
         """
         keyspace = self._commands.keyspace
         stream, index, meta, latest = keyspace.partition_keys(topic.name, partition)
@@ -297,11 +298,8 @@ class Catalogue:
         history = links.server.write.history
         # On the write link, so after every append in flight.
         await self._commands.fcall("korvet_drop", keys, str(topic.topic_id))
-        # Replicas of the catalogue's server delete the keys before the name. Internal topics are only deleted
-        # while they are empty.
-        if links.server is self._commands.links(keyspace.topics).server or topic.internal:
-            return
-        if level and (within_reach := await _within_reach(level, links)):
+        # Internal topics are only deleted while they are empty.
+        if level and not topic.internal and (within_reach := await _within_reach(level, links)):
             barrier = keyspace.barrier(topic.name, partition)
             await replicated(links, within_reach, stream, barrier, history, CHANGE_TIMEOUT_S)
 
@@ -335,8 +333,8 @@ class Catalogue:
 
 
 async def _within_reach(level: Level, links: Links) -> Level:
-    """A level that the server can give once none of the replicas is missing that the cluster names: a topic
-    that asks for more can be deleted, too.
+    """The part of a level that a node can give with all replicas that the cluster names, so that a topic can
+    be deleted that asks for more. Nothing outside of clusters.
     """
     facts = await ask(links.server.read)
     return Level(min(level.replicas, facts.named_replicas))

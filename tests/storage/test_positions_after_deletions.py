@@ -208,3 +208,18 @@ def test_a_trim_of_native_entries_that_no_broker_has_seen_moves_the_log_start(
     assert entry_id(bounds.log_start - 1 + left) == ids[1]
     with pytest.raises(OffsetOutOfRange):
         read(bench, log, position)
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_trim_of_a_stream_that_was_deleted_before_moves_the_log_start(bench: Bench, seen: bool) -> None:
+    log = bench.log()
+    put(bench, log, *[b"first"] * 20)
+    bench.client.delete(log.stream)
+    if seen:
+        put(bench, log, b"again")
+    position = bench.run(log.bounds()).log_end
+    wait_past(bench, position)
+    for number in range(5):
+        bench.client.execute_command("XADD", log.stream, "MAXLEN", "1", "*", "value", f"{number}")
+    with pytest.raises(OffsetOutOfRange):
+        read(bench, log, position)

@@ -170,7 +170,7 @@ class PendingFetch(Deadline):
     def _read(self, partitions: deque[FetchedPartition], taken_bytes: int = 0) -> None:
         """Read the partitions once there is memory. `taken_bytes` of the response are used already.
 
-        Takes the time of those that find room: there may be as many rounds as partitions.
+        The time grows with those that find room, not with all: there may be as many rounds as partitions.
         """
         self._has_read = True
         room_bytes, limits_bytes = self._params.max_bytes - taken_bytes, 0

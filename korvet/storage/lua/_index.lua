@@ -182,6 +182,15 @@ local function shift_ordinals(log, difference)
   redis.call('HSET', log.meta, 'ordinals', integer(shift + difference) .. ' ' .. integer(edition + 1))
 end
 
+-- Notes that the index is complete, in a stream with so many `entries-added`.
+local function note_unseen(log, added)
+  local unseen = added - log.entries_before
+  if unseen ~= log.unseen then
+    log.unseen = unseen
+    redis.call('HSET', log.meta, 'unseen', integer(unseen))
+  end
+end
+
 -- Brings the index up to what native clients added, `budget` entries at most.  Returns whether the index is complete
 -- then.  If a native client deleted the stream, or set its last ID back, the index starts over, and offsets continue
 -- after the log end.
@@ -198,14 +207,13 @@ local function catch_up(log, budget)
     log.log_start = math.max(log.log_start, log.info.exists and 0 or log.log_end)
     log.indexed_id = '0-0'
     if last_id == '0-0' then
+      note_unseen(log, 0)
       return true
     end
   end
   local complete = fold(log, budget)
-  local unseen = log.info.added - log.entries_before
-  if complete and unseen ~= log.unseen then
-    log.unseen = unseen
-    redis.call('HSET', log.meta, 'unseen', integer(unseen))
+  if complete then
+    note_unseen(log, log.info.added)
   end
   return complete
 end

@@ -125,15 +125,15 @@ local function current_end(log)
   return math.max(log.log_end, position_after(log.info.last_id) - log.bias)
 end
 
--- Returns whether entries at the log start may be gone that are not known to be.
+-- Returns whether entries at the log start may have been deleted since the log start was noted.
 local function may_begin_later(log)
   local info = log.info
   return not info.unchanged and (log.log_start > 0 or info.added > info.length)
 end
 
--- Returns the position of the first entry (POSITION_LIMIT if there is none) if a gap between the noted log end and that
--- entry is one for readers: native clients deleted everything before the noted end, and of what they added after it
--- nothing is gone, or XDEL deleted it.  Else returns nil: XTRIM deleted it, as far as is known.
+-- Returns the position of the first entry (POSITION_LIMIT if there is none) if native clients deleted everything before
+-- the noted log end, and readers there have missed nothing that XTRIM deleted: of what was added after that end,
+-- nothing is gone, or XDEL deleted the newest of it.  Else returns nil.
 local function gap_after_end(log)
   local info, ended = log.info, log.log_end + log.bias
   if log.gap_noted or log.log_end == 0 or not may_begin_later(log) or position_after(info.last_id) <= ended then
@@ -142,8 +142,12 @@ local function gap_after_end(log)
   local first = info.length == 0 and POSITION_LIMIT
     or batch_of(info.first_id, info.first_fields, log.bias)
     or position_at(info.first_id)
-  local all_there = info.added - log.entries_before - log.unseen <= info.length
-  if first and first > ended and (all_there or position_after(info.deleted_id) > ended) then
+  local fresh = info.added - log.entries_before - log.unseen
+  if fresh < 0 then
+    -- The stream was deleted, and is a new one.
+    fresh = info.added
+  end
+  if first and first > ended and (fresh <= info.length or position_after(info.deleted_id) > ended) then
     return first
   end
 end
