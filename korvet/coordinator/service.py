@@ -262,7 +262,7 @@ class CoordinatorService:
         Waits for partitions that are being loaded. Raises CoordinatorError if a write failed, or if replicas
         do not have the tombstones in time: try again.
         """
-        # Each topic costs a look at all offsets. Others are served before that of the next topic.
+        # A topic costs a look at all offsets in one turn of the loop: clients are served between two topics.
         async with self._forgetting:
             await asyncio.sleep(0)
         await asyncio.gather(*(self._forget_topic(partition, name) for partition in self._partitions))

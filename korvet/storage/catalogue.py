@@ -15,7 +15,7 @@ from korvet.storage.ids import random_uuid
 from korvet.storage.keys import MAX_NAME_LENGTH, is_topic_name
 from korvet.storage.link.barrier import Level
 from korvet.storage.link.replicas import CHANGE_TIMEOUT_S, replicated
-from korvet.storage.link.server_facts import ask
+from korvet.storage.link.server_facts import named_replicas
 from korvet.storage.topic import CLEANUP_POLICY, Topic
 
 if TYPE_CHECKING:
@@ -336,5 +336,4 @@ async def _within_reach(level: Level, links: Links) -> Level:
     """The part of a level that a node can give with all replicas that the cluster names, so that a topic can
     be deleted that asks for more. Nothing outside of clusters.
     """
-    facts = await ask(links.server.read)
-    return Level(min(level.replicas, facts.named_replicas))
+    return Level(min(level.replicas, await named_replicas(links.server.read)))

@@ -128,8 +128,6 @@ class LogMachine(RuleBasedStateMachine):
         self.newest_deleted_ms = -1
         """The largest timestamp that native clients deleted: the index may still have it for a span."""
         self.emptied = False
-        self.seen_end = 0
-        """The offset after the last record that readers have seen."""
         """Whether a compaction has left no entry."""
         self.clean_to = 0
         self.appended = 0
@@ -326,12 +324,10 @@ class LogMachine(RuleBasedStateMachine):
             assert bounds.log_end >= self.records[-1].offset + 1
             assert bounds.log_start <= self.records[0].offset + (not self.records[0].addressable)
         elif not self.emptied:
-            assert self.seen_end <= bounds.log_start <= bounds.log_end
+            assert bounds.log_start == bounds.log_end
         if not self.lost:
             assert bounds.log_start == 0
         self.end = bounds.log_end
-        seen = (record.offset + 1 for record in self.records if record.addressable)
-        self.seen_end = max(seen, default=self.seen_end)
 
     @invariant()
     def counts(self) -> None:

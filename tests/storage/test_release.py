@@ -21,7 +21,6 @@ from korvet.storage.errors import (
     NotEnoughReplicasAfterAppend,
     NotReplicated,
     OffsetOutOfRange,
-    StorageError,
 )
 from korvet.storage.keys import Keyspace
 from korvet.storage.link.barrier import Level
@@ -442,11 +441,15 @@ def test_shared_changes_may_be_lost_if_another_server_has_taken_over(
             writes = SharedWrites(store.commands, lambda: ONE_REPLICA)
             before = writes.before()
             await store.commands.call("SET", "change", "made")
-            proxy.socket = new.socket
+            write, proxy.socket = store.commands.links(b"").server.write, new.socket
+            former = write.history
+
+            async def leads_elsewhere() -> bool:
+                return write.connected and write.history != former
+
             await proxy.cut()
-            await store.commands.links(b"").server.write.wait_connected(SOON_S * 1000)
-            # The barrier's connection may still lead to the old server.
-            with pytest.raises(StorageError, match="another server"):
+            await until_async(leads_elsewhere, SOON_S, "the link leads to the new server")
+            with pytest.raises(NotReplicated, match="taken over"):
                 await writes.replicated(before)
             await writes.replicated(writes.before())
 

@@ -118,7 +118,7 @@ class Membership:
         self._highest_version = renewal.version
         self._acknowledged = (NO_VERSION, NO_VERSION)
         self._refreshing = asyncio.Lock()
-        self._renewed_s = 0.0  # when the newest renewal was asked for that this broker has followed
+        self._renewed_s = 0.0  # when the newest renewal that was followed was asked for
         self._wanted = asyncio.Event()
         self._serves_until_s = 0.0
         self._expiry: asyncio.TimerHandle | None = None

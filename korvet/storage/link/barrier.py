@@ -317,7 +317,7 @@ class Barriers:
         known = self._by_level.get(level)
         found = (known and known.refusal) or self.shortage(level)
         if found is not None:
-            causes.warn(found, "writes that need replicas are refused, and hidden from consumers: %s", found)
+            causes.warn(found, "acks=all is refused, and consumers do not see what replicas lack: %s", found)
         return found
 
     def shortage(self, level: Level) -> NotEnoughReplicas | None:

@@ -182,7 +182,7 @@ local function shift_ordinals(log, difference)
   redis.call('HSET', log.meta, 'ordinals', integer(shift + difference) .. ' ' .. integer(edition + 1))
 end
 
--- Notes that the index is complete, in a stream with so many `entries-added`.
+-- Notes `unseen` when the index is complete.  `added` is what Redis reports as entries-added.
 local function note_unseen(log, added)
   local unseen = added - log.entries_before
   if unseen ~= log.unseen then
