@@ -22,7 +22,7 @@ async def hand_over(parts: Parts) -> None:
     Clients that ask this broker learn who leads, so they need not find out by a closed connection.
     """
     # The others look at their mail more often after that.
-    await parts.mailbox.announce()
+    await parts.mailbox.announce(leaving=True)
     # The next leaders begin with the high watermarks that are noted.
     parts.store.resources.watermarks.note_all()
     await parts.member.leave(partial(_inform, parts))
@@ -34,5 +34,5 @@ async def hand_over(parts: Parts) -> None:
 async def _inform(parts: Parts) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_INFORMED_S):
-            if not await parts.mailbox.announce():
+            if not await parts.mailbox.announce(leaving=True):
                 await asyncio.sleep(_INFORMED_S)

@@ -208,7 +208,7 @@ async def test_a_broker_leads_until_the_others_know_that_it_leaves(server: Serve
 
         async def inform() -> None:
             assert second.member.leader_epoch_of("t", led[0]) is not None
-            assert await second.announce()
+            assert await second.announce(leaving=True)
             assert [each.node_id for each in first.member.assignment.brokers] == [1]
             assert first.member.leader_epoch_of("t", led[0]) is not None
 
@@ -219,6 +219,15 @@ async def test_a_broker_leads_until_the_others_know_that_it_leaves(server: Serve
         assert not second.member.alone
         assert [each[0] for each in second.member.endpoints("PLAINTEXT")] == [1, 2]
         assert [each[0] for each in first.member.endpoints("PLAINTEXT")] == [1, 2]
+
+
+async def test_a_broker_that_leaves_without_an_announcement_is_not_listed(
+    server: Server, prefix: str
+) -> None:
+    """As after the end of its lease: it may be cut off from Redis and still be in reach of clients."""
+    async with two(server, prefix) as (first, second):
+        await second.member.leave(lambda: announced(second))
+        assert [each[0] for each in first.member.endpoints("PLAINTEXT")] == [1]
 
 
 async def test_requests_to_a_broker_that_leaves_end_at_once(

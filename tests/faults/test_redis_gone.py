@@ -150,6 +150,9 @@ def test_a_broker_without_its_lease_serves_nothing(new_store, start, connected, 
     proxy.freeze()
     frozen_s = time.monotonic()
     until(lambda: told_by(other, number) == (0, 2), 15, "the other one leads")
+    # A client that turned to the first broker would not learn who leads.
+    with Cluster(other.bootstrap, timeout_s=5) as asking:
+        assert [each.node_id for each in asking.metadata([TOPIC]).brokers] == [2]
     # At once: a request to the first broker must not be served from now on, not even from its cache.
     assert fetched(asked, number) == NOT_LEADER
     assert told_by(cut_off, number) == NOBODY

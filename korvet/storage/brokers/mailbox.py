@@ -107,14 +107,17 @@ class Mailbox:
         else:
             self._post(receiver, number, kind, body)
 
-    async def announce(self) -> bool:
+    async def announce(self, *, leaving: bool = False) -> bool:
         """Let all other brokers renew their leases now, because the assignment has changed. Returns when they
         know the newest one, or don't answer: whether all others could be asked. Those of earlier releases
-        can't; they renew their leases several times a second.
+        can't; they renew their leases several times a second. `leaving`: see Departed.
         """
+        body = b"%d" % self._member.node_id if leaving else b""
+        if leaving:
+            self._member.departed.announced(self._member.node_id, steady_s())
         others = [each for each in self._member.assignment.brokers if each.node_id != self._member.node_id]
         asked = [each.node_id for each in others if each.protocols.highest >= ANNOUNCING_PROTOCOL]
-        questions = (awaited(partial(self.ask, node_id, _RENEW, b"")) for node_id in asked)
+        questions = (awaited(partial(self.ask, node_id, _RENEW, body)) for node_id in asked)
         await asyncio.gather(*questions, return_exceptions=True)
         return len(asked) == len(others)
 
@@ -186,6 +189,9 @@ class Mailbox:
         self._post(mail.sender, mail.number, "", body)
 
     def _renew_asked(self, body: bytes, answer: Answer) -> None:
+        """`body`: the node id of a broker that leaves, or empty."""
+        if body:
+            self._member.departed.announced(int(body), steady_s())
         task = once("a renewal", self._renew(answer))
         self._renewals.add(task)
         task.add_done_callback(self._renewals.discard)

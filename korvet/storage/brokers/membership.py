@@ -94,7 +94,7 @@ class Membership:
         leader in it.
         """
         self._newest = self.assignment
-        self._departed = Departed()
+        self.departed = Departed()
         self.on_lost: Callable[[Exception], None] | None = None
         """Called once, after `begin`, if this process cannot be a broker any longer: another process has the
         node id, or the membership keeps failing.
@@ -184,9 +184,9 @@ class Membership:
 
     def endpoints(self, listener: str) -> list[tuple[int, str, int]]:
         """Node id, host and port of all live brokers that have a listener of that name, and of those that
-        have just left.
+        have just left as planned.
         """
-        return self.assignment.endpoints(listener, self._departed.brokers(steady_s()))
+        return self.assignment.endpoints(listener, self.departed.brokers(steady_s()))
 
     # Changes
 
@@ -442,7 +442,7 @@ class Membership:
         self._assigned()
 
     def _succeed(self, assignment: Assignment) -> None:
-        self._departed.note(self.assignment, assignment, steady_s())
+        self.departed.note(self.assignment, assignment, steady_s())
         self.assignment = self._newest = assignment
 
     def _assigned(self) -> None:
