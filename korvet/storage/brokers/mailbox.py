@@ -113,8 +113,6 @@ class Mailbox:
         can't; they renew their leases several times a second. `leaving`: see Departed.
         """
         body = b"%d" % self._member.node_id if leaving else b""
-        if leaving:
-            self._member.departed.announced(self._member.node_id, steady_s())
         others = [each for each in self._member.assignment.brokers if each.node_id != self._member.node_id]
         asked = [each.node_id for each in others if each.protocols.highest >= ANNOUNCING_PROTOCOL]
         questions = (awaited(partial(self.ask, node_id, _RENEW, body)) for node_id in asked)

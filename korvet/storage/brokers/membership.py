@@ -183,9 +183,7 @@ class Membership:
         return leader.epoch if leader.node_id == self.node_id and not self._left else None
 
     def endpoints(self, listener: str) -> list[tuple[int, str, int]]:
-        """Node id, host and port of all live brokers that have a listener of that name, and of those that
-        have just left as planned.
-        """
+        """Node id, host and port of all brokers with that listener: of the live ones and of `departed`."""
         return self.assignment.endpoints(listener, self.departed.brokers(steady_s()))
 
     # Changes
@@ -312,6 +310,7 @@ class Membership:
         if self._expiry is not None:
             self._expiry.cancel()
         self._left = True
+        self.departed.announced(self.node_id, steady_s())
         self._succeed(successors or self.assignment.suspending(self.node_id))
         self._notify()
         log.info("node %d has left the assignment, now version %d", self.node_id, self.assignment.version)
