@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import hashlib
 import itertools
 import json
@@ -144,6 +145,24 @@ def run_plans(
         else:
             failed.append(seed)
     return failed
+
+
+def watched(run: Run, longest_s: float) -> Run:
+    """Returns `run`, but it writes the stacks of all threads and ends the process if it takes longer than the
+    plan's duration and `longest_s`.
+
+    A client library that hangs may hold the interpreter's lock, so nothing else can end the run: librdkafka
+    2.16 does that now and then if a consumer is closed during a rebalance.
+    """
+
+    def watch(made: plan.Plan, folder: Path) -> Path:
+        faulthandler.dump_traceback_later(made.duration_ms / 1000 + longest_s, exit=True)
+        try:
+            return run(made, folder)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+    return watch
 
 
 def _keep_failure(folder: Path) -> None:

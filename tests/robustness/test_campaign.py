@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
@@ -9,7 +11,7 @@ import pytest
 
 from tests.robustness import history, plan, report
 from tests.robustness.campaign import Passed, run_plans, sources
-from tests.robustness.command import main
+from tests.robustness.command import ROOT, main
 from tests.robustness.dice import Dice
 from tests.robustness.model_log import Model
 from tests.robustness.mutants import MUTATIONS
@@ -212,3 +214,19 @@ def test_all_kinds_of_violations_can_be_reported(name: str) -> None:
         for violation in report.shown(violations):
             assert violation.message in text
             assert violation.message in page.texts
+
+
+# As a client library that waits without releasing the interpreter's lock.
+HANGS = """
+import ctypes, pathlib
+from tests.robustness import plan
+from tests.robustness.campaign import watched
+watched(lambda made, folder: ctypes.PyDLL(None).sleep(600), 0.2)(plan.make(1, 100), pathlib.Path())
+"""
+
+
+def test_a_client_library_that_hangs_does_not_hold_up_the_campaign_for_ever() -> None:
+    command = [sys.executable, "-c", HANGS]
+    done = subprocess.run(command, capture_output=True, timeout=60, cwd=ROOT, check=False)
+    assert done.returncode == 1
+    assert b"in watch" in done.stderr
