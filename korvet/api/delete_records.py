@@ -18,6 +18,7 @@ from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import answer_each
 from korvet.storage.errors import StorageError
+from korvet.storage.log.deletion import delete_before
 
 if TYPE_CHECKING:
     from korvet.api.common.context import RequestContext
@@ -64,7 +65,7 @@ async def _delete(
     if policy.compacts and not policy.deletes:
         return index, _NONE, ErrorCode.policy_violation
     try:
-        start = await log.delete_before(None if asked.offset == _WATERMARK else asked.offset, timeout_ms)
+        start = await delete_before(log, None if asked.offset == _WATERMARK else asked.offset, timeout_ms)
     except StorageError as failed:
         return index, _NONE, error_code_of(failed)
     return index, start, ErrorCode.none

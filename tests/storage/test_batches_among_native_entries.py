@@ -9,6 +9,7 @@ import pytest
 
 from korvet.observe.ordinals import LogOrdinals
 from korvet.offsets.packing import entry_id, offset_of, pack
+from korvet.storage.log.deletion import delete_before
 from tests.api.batches import batch, now_ms
 from tests.storage.batches import decode
 from tests.storage.conftest import Bench, calls_of
@@ -112,7 +113,7 @@ def test_a_native_batch_over_the_offsets_of_earlier_entries(bench: Bench, assign
     found = bench.run(all_records(log))
     assert [each.value for each in found if each.value == b"v"] == [b"v"] * 1_200
     assert [each.offset for each in found] == sorted({each.offset for each in found})
-    assert bench.run(log.delete_before(sent[2] + 305, 1_000)) == sent[2] + 305
+    assert bench.run(delete_before(log, sent[2] + 305, 1_000)) == sent[2] + 305
     bench.run(log.trimming.trim(None, 300, 0))
     assert bench.run(log.bounds()).log_start >= sent[2] + 305
 
@@ -121,7 +122,7 @@ def test_a_native_batch_over_the_offsets_of_earlier_entries(bench: Bench, assign
 def test_records_deleted_from_within_a_batch_do_not_count(bench: Bench, assignment: str) -> None:
     log = batched(bench, offset_assignment=assignment)
     sent = [bench.run(append(log, batch(pairs(*[b"v"] * 10)))).base_offset for _ in range(3)]
-    start = bench.run(log.delete_before(sent[1] + 4, 1_000))
+    start = bench.run(delete_before(log, sent[1] + 4, 1_000))
     ends, positions = bench.run(
         LogOrdinals(bench.store.commands, log.topic, 0).positions(
             [(offset, None) for offset in (sent[0], sent[1], start, start + 1, sent[2])], 0

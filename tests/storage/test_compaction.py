@@ -13,6 +13,7 @@ from korvet.offsets.packing import entry_id
 from korvet.records.kernel import encode_append_records
 from korvet.storage.compaction.compactor import CompactionRules, Compactor, Pace
 from korvet.storage.link.commands import Commands
+from korvet.storage.log.deletion import delete_before
 from tests.storage.batches import decode
 from tests.storage.compacting import (
     ALL,
@@ -441,9 +442,9 @@ def test_records_are_deleted_from_a_log_that_compaction_emptied(bench: Bench, as
     first = append(bench, log, [(b"k", None, 0) for _ in range(10)])
     rules = CompactionRules(0, 0, None, 0.0)
     assert (compact(bench, log, rules), compact(bench, log, rules, NOW_MS + 1)) == (9, 1)
-    assert bench.run(log.delete_before(first[4], 1_000)) == first[4]
+    assert bench.run(delete_before(log, first[4], 1_000)) == first[4]
     assert bench.run(log.bounds()).log_start == first[4]
-    assert bench.run(log.delete_before(first[2], 1_000)) == first[4]
+    assert bench.run(delete_before(log, first[2], 1_000)) == first[4]
     (later,) = append(bench, log, [(b"k", b"v", 0)])
     assert bench.run(log.bounds()).log_start == log.log_start == first[4]
-    assert bench.run(log.delete_before(None, 1_000)) == later + 1 == bench.run(log.bounds()).log_start
+    assert bench.run(delete_before(log, None, 1_000)) == later + 1 == bench.run(log.bounds()).log_start

@@ -22,6 +22,7 @@ from korvet.storage.errors import (
 )
 from korvet.storage.link.barrier import Level
 from korvet.storage.link.futures import awaited
+from korvet.storage.log.deletion import delete_before
 from korvet.storage.log.values import ProducerSequence
 from tests.storage.live_brokers import RECORD, WAIT_S, agreed, broker, led, member_of, nodes, proxied_broker
 from tests.storage.test_release import opened, released
@@ -450,7 +451,7 @@ def test_a_superseded_leader_deletes_nothing(new_server: Callable[..., Server], 
             with pytest.raises(FencedEpoch):
                 await log.trimming.trim(0, None, 1 << 45)
             with pytest.raises(FencedEpoch):
-                await log.delete_before(end, 1000)
+                await delete_before(log, end, 1000)
             assert server.client.xlen(log.stream) == 1
 
     asyncio.run(work())

@@ -10,6 +10,7 @@ import pytest
 from korvet.offsets.packing import entry_id, pack
 from korvet.storage.errors import OffsetOutOfRange
 from korvet.storage.log import state
+from korvet.storage.log.deletion import delete_before
 from tests.api.batches import batch
 from tests.storage.batches import decode
 from tests.storage.test_batch_layout import append, pairs
@@ -55,7 +56,7 @@ def test_a_reader_at_the_end_of_an_emptied_log_gets_the_next_record(
     put(bench, log, b"a", b"b")
     parked = bench.run(log.bounds()).log_end
     if how == "delete_records":
-        bench.run(log.delete_before(None, 1_000))
+        bench.run(delete_before(log, None, 1_000))
     elif how == "retention":
         bench.run(log.trimming.trim(0, None, int(time.time() * 1000) + 10_000))
     elif how == "xdel":
@@ -88,7 +89,7 @@ def test_a_reader_of_all_deleted_records_goes_on_with_the_first_that_is_left(ben
     committed = bench.run(log.bounds()).log_end
     wait_past(bench, committed)
     put(bench, log, b"c")
-    bench.run(log.delete_before(committed, 1_000))
+    bench.run(delete_before(log, committed, 1_000))
     fetched = bench.run(read_log(log, committed, 1000))
     assert [record.value for record in decode(fetched.data)] == [b"c"]
 
@@ -97,7 +98,7 @@ def test_a_reader_at_the_end_of_an_emptied_log_gets_a_native_entry(bench: Bench)
     log = bench.log()
     put(bench, log, b"a", b"b")
     parked = bench.run(log.bounds()).log_end
-    bench.run(log.delete_before(None, 1_000))
+    bench.run(delete_before(log, None, 1_000))
     bench.client.xadd(log.stream, {"value": "c"})
     fetched = bench.run(read_log(log, parked, 1000))
     assert [record.value for record in decode(fetched.data)] == [b"c"]
@@ -223,3 +224,52 @@ def test_a_trim_of_a_stream_that_was_deleted_before_moves_the_log_start(bench: B
         bench.client.execute_command("XADD", log.stream, "MAXLEN", "1", "*", "value", f"{number}")
     with pytest.raises(OffsetOutOfRange):
         read(bench, log, position)
+
+
+@pytest.mark.parametrize("noticed", ["never", "covered", "produced"])
+@pytest.mark.parametrize("deleted", ["between", "newest", "oldest"])
+def test_a_reader_of_an_empty_log_that_native_clients_begin(bench: Bench, noticed: str, deleted: str) -> None:
+    """XDEL moves the log start to the log end that brokers know, at most."""
+    log = bench.log()
+    assert bench.run(log.bounds()).log_end == 0
+    ids = [bench.client.xadd(log.stream, {"value": value}).decode() for value in "abc"]
+    values = [b"a", b"b", b"c"]
+    if noticed == "covered":
+        cover(bench, log)
+    elif noticed == "produced":
+        put(bench, log, b"d")
+        values.append(b"d")
+    gone = {"between": 1, "newest": 2, "oldest": 0}[deleted]
+    bench.client.xdel(log.stream, ids[gone])
+    del values[gone]
+    if deleted == "oldest" and noticed != "never":
+        with pytest.raises(OffsetOutOfRange):
+            read(bench, log, 0)
+        return
+    for _ in range(2):
+        assert bench.run(log.bounds()).log_start == 0
+        assert read(bench, log, 0)[0] == values
+        cover(bench, log)
+
+
+@pytest.mark.parametrize("covered", [True, False])
+def test_a_reader_of_an_empty_log_that_is_a_queue_of_native_clients(bench: Bench, covered: bool) -> None:
+    log = bench.log()
+    for _ in range(3):
+        bench.client.xdel(log.stream, bench.client.xadd(log.stream, {"value": "done"}))
+        if covered:
+            cover(bench, log)
+    add(bench, log, "next")
+    assert read(bench, log, 0)[0] == [b"next"]
+    bench.client.xtrim(log.stream, maxlen=0, approximate=False)
+    put(bench, log, b"last")
+    with pytest.raises(OffsetOutOfRange):
+        read(bench, log, 0)
+
+
+def test_a_trim_of_the_first_native_entries_moves_the_log_start(bench: Bench) -> None:
+    log = bench.log()
+    for number in range(5):
+        bench.client.execute_command("XADD", log.stream, "MAXLEN", "1", "*", "value", f"{number}")
+    with pytest.raises(OffsetOutOfRange):
+        read(bench, log, 0)

@@ -25,6 +25,7 @@ from korvet.storage.errors import (
 from korvet.storage.keys import Keyspace
 from korvet.storage.link.barrier import Level
 from korvet.storage.link.futures import awaited
+from korvet.storage.log.deletion import delete_before
 from korvet.storage.log.readable_end import readable_end
 from korvet.storage.shared_writes import SharedWrites
 from korvet.storage.store import Store
@@ -464,13 +465,13 @@ def test_records_that_the_replica_lacks_are_not_deleted(pair: tuple[Server, Serv
             with stopped(pair[1]):
                 end = (await append_own(log, batch(b"3"))).base_offset + 1
                 with pytest.raises(OffsetOutOfRange):
-                    await log.delete_before(end, LONG_MS)
+                    await delete_before(log, end, LONG_MS)
                 with pytest.raises(NotReplicated, match=r"0\.1 s"):
-                    await log.delete_before(None, 100)
+                    await delete_before(log, None, 100)
                 assert pair[0].client.xlen(log.stream) == 1
                 assert log.high_watermark == log.log_start == seen
             await released(log, end)
-            assert await log.delete_before(end, LONG_MS) == end
+            assert await delete_before(log, end, LONG_MS) == end
             assert not pair[1].client.xlen(log.stream)
 
     asyncio.run(work())

@@ -20,7 +20,6 @@ from korvet.storage.errors import (
 )
 from korvet.storage.link.calls import parse_reply
 from korvet.storage.link.futures import awaited
-from korvet.storage.link.replicas import replicated
 from korvet.storage.log.appender import Appender
 from korvet.storage.log.index import LogIndex
 from korvet.storage.log.queries import Queries
@@ -439,23 +438,6 @@ class PartitionLog:
         return end if unconfirmed is None else min(end, unconfirmed)
 
     # Changes
-
-    async def delete_before(self, offset: int | None, timeout_ms: int) -> int:
-        """Delete the records before an offset, or all that readers see. Returns the log start; see
-        Trimming.delete_before.
-
-        Raises OffsetOutOfRange, HighWatermarkUnknown, NotReplicated if the replicas that the topic asks for
-        do not have the deletion within `timeout_ms`, and StorageError.
-        """
-        if (release := self.state.release) is None:
-            return await self.trimming.delete_before(offset)
-        history, end = self.links.server.write.history, await self.read_watermark()
-        if offset is not None and offset > end:
-            raise OffsetOutOfRange(offset, self.log_start, end)
-        start = await self.trimming.delete_before(end if offset is None else offset)
-        key, timeout_s = self.state.barrier_key, timeout_ms / 1000
-        await replicated(self.links, release.level, self.stream, key, history, timeout_s)
-        return start
 
     def listen(self, callback: Callable[[], None]) -> None:
         """Call `callback` whenever the log end (entries of native clients included), the last stable offset

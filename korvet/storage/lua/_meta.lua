@@ -132,11 +132,12 @@ local function may_begin_later(log)
 end
 
 -- Returns the position of the first entry (POSITION_LIMIT if there is none) if native clients deleted everything before
--- the noted log end, and readers there have missed nothing that XTRIM deleted: of what was added after that end,
--- nothing is gone, or XDEL deleted the newest of it.  Else returns nil.
+-- the noted log end, or began the log, and readers there have missed nothing that XTRIM deleted: of what was added
+-- after that end, nothing is gone, or XDEL deleted the newest of it.  Else returns nil.
 local function gap_after_end(log)
   local info, ended = log.info, log.log_end + log.bias
-  if log.gap_noted or log.log_end == 0 or not may_begin_later(log) or position_after(info.last_id) <= ended then
+  local may_be_gap = may_begin_later(log) or (log.log_end == 0 and not info.unchanged)
+  if log.gap_noted or not may_be_gap or position_after(info.last_id) <= ended then
     return nil
   end
   local first = info.length == 0 and POSITION_LIMIT
