@@ -100,6 +100,7 @@ def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> Non
             *check_durability(_primaries(addresses, clients), setup),
             *check_modules(addresses),
             *check_shared(clients, keyspace),
+            *check_types(clients, keyspace),
             *check_entries(clients, keyspace),
             *check_transactions(clients, keyspace, time.time_ns() // 1_000_000),
         ]
@@ -409,6 +410,25 @@ def _bias(client: "redis.Redis", stream: bytes) -> int:
     """The difference between entry ID and offset: 1 on topics with dense offsets, else 0."""
     noted: Any = client.hget(b"{%b}:meta" % stream, "bias")
     return int(noted or 0)
+
+
+def check_types(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[Finding]:
+    """Check for keys of other types in place of streams: Kafka clients get KAFKA_STORAGE_ERROR there."""
+    keys, streams = _keys(keyspace), _streams(servers, keyspace)
+    topics = {
+        name
+        for client in servers
+        for key in client.scan_iter(match=_shared(keyspace), count=_PAGE, _type="hash")
+        if key == keys.topics
+        for name in client.hkeys(key)
+    }
+    for client in servers:
+        for key in client.scan_iter(match=f"{literal_pattern(keyspace)}:*", count=_PAGE):
+            if keys.is_stream(key) and key not in streams and key.split(b":")[-2] in topics:
+                kind: Any = client.type(key)
+                if kind not in (b"stream", b"none"):
+                    text = f"is a {kind.decode()}, not a stream: no record can be written; rename the key"
+                    yield Finding(key.decode(), FAULT, text)
 
 
 def check_transactions(servers: "Sequence[redis.Redis]", keyspace: str, now_ms: int) -> Iterator[Finding]:

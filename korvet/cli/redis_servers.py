@@ -43,6 +43,8 @@ def find_servers(
         if found:
             return {place: _client(_at(address, place), _REPLY_TIMEOUT_S) for place in found}, silent
         problems += [f"{host}:{port}: {reason}" for (host, port), reason in silent.items()]
+        if not primaries:
+            problems.append(f"{address.named}: no node of the cluster has slots")
     raise click.ClickException(problems[0])
 
 

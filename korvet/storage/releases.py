@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from korvet.causes import Causes
 from korvet.storage.errors import StorageError
 from korvet.storage.fields import counter_of
 from korvet.storage.link.library import tidy_libraries
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from korvet.storage.link.server import Router
 
 log = logging.getLogger(__name__)
+causes = Causes(log)
 
 _POLL_S: Final = 1.0
 # How long the live brokers must be the same: an upgrade may be in progress.
@@ -39,7 +41,7 @@ async def keep_tidy(router: Router, commands: Commands, member: Membership) -> N
         try:
             await _tidy(router, commands, member)
         except StorageError as error:
-            log.info("Function libraries of other releases cannot be deleted yet: %s", error)
+            causes.warn(error, "Function libraries of other releases cannot be deleted yet: %s", error)
             continue
         tidied = version
 

