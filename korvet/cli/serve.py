@@ -27,7 +27,9 @@ from korvet.config.errors import ConfigError
 from korvet.config.loading import load
 from korvet.config.settings import Config
 from korvet.embedded import EmbeddedServer, EmbeddedServerError
+from korvet.embedded.disk_space import DiskSpace
 from korvet.embedded.probe import ProbeError
+from korvet.embedded.room import Room
 from korvet.storage.errors import StoreError
 
 logger = logging.getLogger(__name__)
@@ -39,6 +41,7 @@ _RESTART_WINDOW_S = 60.0
 # Interval of the checks of the server and of free space. The disk reserve has room for the writes of one
 # interval.
 _SERVER_POLL_S = 0.1
+_ROOM_POLL_S = 1.0
 # Pauses between attempts to start the server on a full disk.
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
@@ -192,6 +195,8 @@ async def _run(settings: Config, server: EmbeddedServer | None, profile: Path | 
     ]
     if server is not None:
         tasks.append(asyncio.create_task(_watch(server), name="embedded server"))
+        room = Room(server.socket, DiskSpace(server.data_dir, settings.disk_reserve_bytes))
+        tasks.append(asyncio.create_task(_keep_room(room), name="room on the disk"))
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         task.cancel()
@@ -290,6 +295,19 @@ async def _apply_disk_space(server: EmbeddedServer) -> None:
         logger.error("the embedded server refuses all writes: its disk has %d bytes left", free_bytes)
     else:
         logger.info("the embedded server accepts writes again: its disk has %d bytes free", free_bytes)
+
+
+async def _keep_room(room: Room) -> None:
+    """Free the space of what was deleted, while records are refused because the disk is short."""
+    loop = asyncio.get_running_loop()
+    while True:
+        await asyncio.sleep(_ROOM_POLL_S)
+        try:
+            if await loop.run_in_executor(None, room.make, time.monotonic()):
+                logger.info("the embedded server rewrites its append-only file, which holds deleted data")
+        except ProbeError as error:
+            # The server is stopping, busy, or rewrites its file already.
+            logger.debug("the append-only file is not rewritten: %s", error)
 
 
 def _allow_all_files() -> None:
