@@ -34,8 +34,10 @@ class Room:
         self._next_s = now_s + _INTERVAL_S
         with Probe(self._socket) as probe:
             file = probe.info("persistence")
+            # Absent after CONFIG SET appendonly no.
+            file_bytes, base_bytes = (int(file.get(f"aof_{size}_size", 0)) for size in ("current", "base"))
             data_bytes = int(probe.info("memory")["used_memory_dataset"])
-            if not self._frees_space(int(file["aof_current_size"]), int(file["aof_base_size"]), data_bytes):
+            if not self._frees_space(file_bytes, base_bytes, data_bytes):
                 return False
             probe.rewrite()
         self._rewritten_bytes = data_bytes

@@ -79,3 +79,9 @@ def test_a_rewrite_must_fit(tmp_path: Path, free: int, monkeypatch: pytest.Monke
 
         monkeypatch.setattr(disk, "check", check)
         assert Room(server.socket, disk).make(0.0) is (free == 100)
+
+
+def test_without_a_file_nothing_is_rewritten(tmp_path: Path) -> None:
+    with running(tmp_path) as (server, client):
+        client.config_set("appendonly", "no")
+        assert not Room(server.socket, DiskSpace(tmp_path, ALL)).make(0.0)
