@@ -21,6 +21,7 @@ from korvet.storage.store import Store
 from tests.support.cluster import RedisCluster
 from tests.support.module import loads_module
 from tests.support.polling import until
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -117,6 +118,16 @@ def new_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..
     yield start
     for one in running:
         one.stop()
+
+
+@pytest.fixture
+def pair(new_server: Callable[..., Server]) -> tuple[Server, Server]:
+    """A primary, and a replica that follows it."""
+    port = free_port()
+    at_once = ("--repl-diskless-sync-delay", "0")
+    primary, replica = new_server("--port", str(port), *at_once), new_server(*at_once)
+    replica.follow(port)
+    return primary, replica
 
 
 @pytest.fixture

@@ -23,21 +23,9 @@ from tests.storage.test_release import (
 )
 from tests.support.logs import append_own
 from tests.support.polling import until_async
-from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from tests.storage.conftest import Server
-    from tests.storage.test_release import NewServer
-
-
-@pytest.fixture
-def pair(new_server: NewServer) -> tuple[Server, Server]:
-    """A primary, and a replica that follows it."""
-    port = free_port()
-    at_once = ("--repl-diskless-sync-delay", "0")
-    primary, replica = new_server("--port", str(port), *at_once), new_server(*at_once)
-    replica.follow(port)
-    return primary, replica
 
 
 @pytest.mark.parametrize("names_offset", [True, False])

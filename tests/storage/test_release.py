@@ -51,16 +51,6 @@ LONG_MS = 20_000
 NOW_MS = 1 << 45
 
 
-@pytest.fixture
-def pair(new_server: NewServer) -> tuple[Server, Server]:
-    """A primary, and a replica that follows it."""
-    port = free_port()
-    at_once = ("--repl-diskless-sync-delay", "0")
-    primary, replica = new_server("--port", str(port), *at_once), new_server(*at_once)
-    replica.follow(port)
-    return primary, replica
-
-
 @contextlib.asynccontextmanager
 async def opened(
     server: Server, prefix: str, level: Level = ONE_REPLICA, configs: dict[str, str] | None = None

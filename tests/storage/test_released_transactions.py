@@ -46,15 +46,6 @@ AT_ONCE = ("--repl-diskless-sync-delay", "0")
 PRODUCER_ID = 7
 
 
-@pytest.fixture
-def pair(new_server: NewServer) -> tuple[Server, Server]:
-    """A primary, and a replica that follows it."""
-    port = free_port()
-    primary, replica = new_server("--port", str(port), *AT_ONCE), new_server(*AT_ONCE)
-    replica.follow(port)
-    return primary, replica
-
-
 async def in_transaction(log: PartitionLog, *values: bytes) -> Appended:
     stamp = ProducerSequence(PRODUCER_ID, 0, 0, True)
     appended: Appended = await outcome_of(partial(append_to, log, received(values, stamp), stamp))
