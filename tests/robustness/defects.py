@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api import produce
+from korvet.api import delete_records, produce
 from korvet.api.producing.checks import Refused
 from korvet.cli import main
 from korvet.coordinator.markers import MarkerWriter
@@ -217,10 +217,10 @@ def give_partitions_away_early() -> None:
 def delete_no_records() -> None:
     """DeleteRecords is answered, and deletes nothing."""
 
-    async def delete_before(self: PartitionLog, offset: int | None, timeout_ms: int) -> int:
-        return self.log_start if offset is None else offset
+    async def delete_before(log: PartitionLog, offset: int | None, timeout_ms: int) -> int:
+        return log.log_start if offset is None else offset
 
-    _replace(PartitionLog, "delete_before", delete_before)
+    _replace(delete_records, "delete_before", delete_before)
 
 
 @shown_by("fence", kinds={"aborted read", "lost transaction"})
