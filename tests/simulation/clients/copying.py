@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tests.robustness.plan import ProducerPlan
 from tests.simulation.clients.groups import ClassicMember, Member, ModernMember, Rejoin
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
     from tests.robustness.plan import GroupPlan
     from tests.simulation.clients.client import Client, Partition
+
+
+# The share of transactions that a copying member aborts by itself.
+_ABORTED: Final = 0.05
 
 
 class _Copying(Member):
@@ -45,7 +49,8 @@ class _Copying(Member):
             else:
                 self.consumer.received.append(record)
         offsets = Offsets(self.plan.name, self.member_id, self.epoch, places)
-        self._is_ready = await self._producer.transact(originals, "commit", offsets)
+        action = "abort" if self.client.dice.chance(_ABORTED) else "commit"
+        self._is_ready = await self._producer.transact(originals, action, offsets)
         if not self._producer.has_committed:
             # What was read has to be read again, unless the transaction was committed after all.
             self.consumer.positions.clear()
