@@ -26,7 +26,8 @@ _SKIPPED: Final = frozenset(
 _CLOCK: Final = b"clock of the simulation"
 
 
-# Where the brokers begin in a reply of korvet_lease, each with three values.
+# Functions that return the live brokers, and where these begin in the reply, each with three values.
+_HELD: Final = frozenset(named(name).encode() for name in ("korvet_lease", "korvet_release"))
 _BROKERS_AT: Final = 7
 LENGTH: Final = struct.Struct(">I")
 
@@ -116,7 +117,7 @@ def comparable(args: list[bytes], reply: Any) -> Any:
     name = args[0].upper()
     if name == b"HGETALL" and reply:
         return dict(zip(reply[::2], reply[1::2], strict=True))
-    if name == b"FCALL" and args[1] == named("korvet_lease").encode() and reply and reply[0] == b"held":
+    if name == b"FCALL" and args[1] in _HELD and reply and reply[0] == b"held":
         # The brokers are in the order of a hash.
         return [*reply[:_BROKERS_AT], sorted(zip(*[iter(reply[_BROKERS_AT:])] * 3, strict=True))]
     if name == b"XPENDING" and len(args) > 3 and reply:
