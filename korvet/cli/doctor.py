@@ -247,6 +247,11 @@ def _shared(keyspace: str) -> str:
     return f"{{{literal_pattern(keyspace)}}}:*"
 
 
+def _partitions(keyspace: str) -> str:
+    """The pattern of the streams of partitions."""
+    return f"{literal_pattern(keyspace)}:*"
+
+
 def _keys(keyspace: str) -> Keyspace:
     try:
         return Keyspace(keyspace)
@@ -287,12 +292,9 @@ def check_version(info: Mapping[str, Any]) -> Finding:
 def check_shared(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[Finding]:
     """Check the hashes that brokers share: the cluster ID, and unreadable fields that brokers skip."""
     keys = _keys(keyspace)
-    holders = {
-        key: client
-        for client in servers
-        for key in client.scan_iter(match=_shared(keyspace), count=_PAGE, _type="hash")
+    hashes: dict[bytes, Any] = {
+        key: client.hgetall(key) for key, client in _scan(servers, _shared(keyspace), "hash")
     }
-    hashes: dict[bytes, Any] = {key: client.hgetall(key) for key, client in holders.items()}
     in_cluster = len(servers) > 1 or servers[0].info("cluster").get("cluster_enabled")
     if not in_cluster and servers[0].exists(keys.restoring):
         yield Finding("keyspace", FAULT, "a restore has not finished: run `korvet restore` again")
@@ -415,20 +417,15 @@ def _bias(client: "redis.Redis", stream: bytes) -> int:
 def check_types(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[Finding]:
     """Check for keys of other types in place of streams: Kafka clients get KAFKA_STORAGE_ERROR there."""
     keys, streams = _keys(keyspace), _streams(servers, keyspace)
-    topics = {
-        name
-        for client in servers
-        for key in client.scan_iter(match=_shared(keyspace), count=_PAGE, _type="hash")
-        if key == keys.topics
-        for name in client.hkeys(key)
-    }
-    for client in servers:
-        for key in client.scan_iter(match=f"{literal_pattern(keyspace)}:*", count=_PAGE):
-            if keys.is_stream(key) and key not in streams and key.split(b":")[-2] in topics:
-                kind: Any = client.type(key)
-                if kind not in (b"stream", b"none"):
-                    text = f"is a {kind.decode()}, not a stream: no record can be written; rename the key"
-                    yield Finding(key.decode(), FAULT, text)
+    shared = dict(_scan(servers, _shared(keyspace), "hash"))
+    topics: Any = shared[keys.topics].hkeys(keys.topics) if keys.topics in shared else ()
+    names = frozenset(topics)
+    for key, client in _scan(servers, _partitions(keyspace)):
+        if keys.is_stream(key) and key not in streams and key.split(b":")[-2] in names:
+            kind: Any = client.type(key)
+            if kind not in (b"stream", b"none"):
+                text = f"is a {kind.decode()}, not a stream: no record can be written; rename the key"
+                yield Finding(key.decode(), FAULT, text)
 
 
 def check_transactions(servers: "Sequence[redis.Redis]", keyspace: str, now_ms: int) -> Iterator[Finding]:
@@ -453,13 +450,17 @@ def _open_transactions(servers: "Sequence[redis.Redis]", keyspace: str) -> Itera
 
 def _streams(servers: "Sequence[redis.Redis]", keyspace: str) -> "dict[bytes, redis.Redis]":
     """Returns the streams of a keyspace's partitions, with the client that reaches each."""
-    keys, pattern = _keys(keyspace), f"{literal_pattern(keyspace)}:*"
-    return {
-        stream: client
-        for client in servers
-        for stream in client.scan_iter(match=pattern, count=_PAGE, _type="stream")
-        if keys.is_stream(stream)
-    }
+    keys, found = _keys(keyspace), _scan(servers, _partitions(keyspace), "stream")
+    return {stream: client for stream, client in found if keys.is_stream(stream)}
+
+
+def _scan(
+    servers: "Sequence[redis.Redis]", pattern: str, kind: str | None = None
+) -> "Iterator[tuple[bytes, redis.Redis]]":
+    """Yields the keys of a pattern, and of a type if one is given, with the client that reaches each."""
+    for client in servers:
+        for key in client.scan_iter(match=pattern, count=_PAGE, _type=kind):
+            yield key, client
 
 
 def _pages(client: "redis.Redis", stream: bytes) -> Iterator[list[tuple[bytes, Mapping[bytes, bytes]]]]:

@@ -109,16 +109,18 @@ async def ask(link: RedisLink) -> ServerFacts:
         # Users are often not allowed to read configs: the facts then say what is unknown.
         flat = []
     configs = dict(zip(flat[::2], flat[1::2], strict=True))
-    named = await named_replicas(link)
+    named = await named_replicas(link, info)
     return facts_of(info, {name.decode(): value.decode() for name, value in configs.items()}, named)
 
 
-async def named_replicas(link: RedisLink) -> int:
-    """How many replicas of a server its cluster names, those that it does not reach too; 0 outside of
-    clusters, and if the server does not say. Raises LinkLost.
+async def named_replicas(link: RedisLink, info: bytes = b"") -> int:
+    """How many replicas of a server its cluster names, including those that the server does not reach; 0
+    outside of clusters, and if the server refuses to answer. `info`: the server's reply to INFO, if it is
+    known. Raises LinkLost.
     """
     try:
-        if parse_info(await link.call("INFO", "cluster")).get("cluster_enabled") != "1":
+        info = info or await link.call("INFO", "cluster")
+        if parse_info(info).get("cluster_enabled") != "1":
             return 0
         return count_replicas(await link.call("CLUSTER", "NODES"))
     except LinkLost:
