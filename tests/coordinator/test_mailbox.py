@@ -224,7 +224,7 @@ async def test_a_broker_leads_until_the_others_know_that_it_leaves(server: Serve
 async def test_a_broker_that_leaves_without_an_announcement_is_not_listed(
     server: Server, prefix: str
 ) -> None:
-    """As after the end of its lease: it may be cut off from Redis and still be in reach of clients."""
+    """A broker leaves in this way when its lease ends: it may be cut off from Redis, and not from clients."""
     async with two(server, prefix) as (first, second):
         await second.member.leave(lambda: announced(second))
         assert [each[0] for each in first.member.endpoints("PLAINTEXT")] == [1]

@@ -46,7 +46,7 @@ def test_the_space_of_deleted_data_comes_back(tmp_path: Path) -> None:
 def test_a_rewrite_that_frees_nothing_is_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with data that take many times more space in the file than in memory."""
+    """Some data take many times more space in the file than in memory."""
     monkeypatch.setattr("korvet.embedded.room._EXCESS", 0)
     with running(tmp_path) as (server, client):
         fill(client)

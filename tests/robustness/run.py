@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 TICK_S: Final = 0.1
 # Longer than any timeout of a client or a session, on a busy machine.
 RECOVERY_TIMEOUT_S: Final = 60.0
-# Limits what a run takes besides the duration of its plan.
+# Limits the time of a run in addition to the duration of its plan.
 LONGEST_S: Final = 600.0
 
 

@@ -216,7 +216,7 @@ def test_all_kinds_of_violations_can_be_reported(name: str) -> None:
             assert violation.message in page.texts
 
 
-# As a client library that waits without releasing the interpreter's lock.
+# A client library that waits without releasing the interpreter's lock.
 HANGS = """
 import ctypes, pathlib
 from tests.robustness import plan

@@ -40,7 +40,7 @@ class Departed:
                 self._left[broker.node_id] = broker, now_s + LISTED_S
 
     def brokers(self, now_s: float) -> list[Broker]:
-        """Those that are still listed. Brokers of releases that cannot announce that they leave are, too."""
+        """The brokers that Metadata still lists, also of releases that cannot announce that they leave."""
         if not self._left:
             return []
         self._left = {node_id: each for node_id, each in self._left.items() if each[1] > now_s}

@@ -1,4 +1,4 @@
-"""DeleteRecords on a log: everything before an offset, as far as readers see."""
+"""DeleteRecords on a log: deletes the records before an offset that readers can see."""
 
 from __future__ import annotations
 

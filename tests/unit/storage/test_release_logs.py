@@ -1,4 +1,4 @@
-"""A controller that cannot delete the libraries of other releases says so once, not every second."""
+"""A controller that cannot delete the libraries of other releases logs that once, not every second."""
 
 import asyncio
 import logging
