@@ -147,7 +147,7 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
     def _release(self, step: _Step) -> None:
         """A step and all steps before it are safe: release its effects."""
 
-    def _rests_on_steps(self, request: Any) -> bool:
+    def _rests_on_steps(self, request: Any, reply: Any) -> bool:
         """Whether the reply to a request without records may depend on one of the steps in progress."""
         return True
 
@@ -174,10 +174,11 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
             raise
         replies = outcome.replies
         is_own = len(replies) == 1 and replies[0][0] == token
-        if not outcome.records and is_own and not (self._steps and self._rests_on_steps(request)):
+        reply = replies[0][1] if is_own and not outcome.records else None
+        if reply is not None and not (self._steps and self._rests_on_steps(request, reply)):
             # Usually a heartbeat: the reply depends on nothing that is unsafe.
             self._on_deadline(self._shard.next_deadline_ms())
-            call(done, replies[0][1])
+            call(done, reply)
             return token
         self._waiting[token] = (request, done)
         if outcome.records and self._log.writes_refused is not None:

@@ -21,6 +21,7 @@ from korvet.groups.consumer.messages import ConsumerDescribeRequest, ConsumerHea
 from korvet.groups.messages import (
     DeleteRequest,
     DescribeRequest,
+    FetchReply,
     HeartbeatRequest,
     ListRequest,
     Outcome,
@@ -173,14 +174,19 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
     def _step(self, outcome: Outcome) -> _GroupStep:
         return _GroupStep(outcome)
 
-    def _rests_on_steps(self, request: GroupRequest) -> bool:
-        """Groups do not depend on each other, nor memberships on offsets: replicas may lack a commit for
-        long, and without heartbeats clients give up their partitions.
+    def _rests_on_steps(self, request: GroupRequest, reply: Reply) -> bool:
+        """Groups do not depend on each other, nor memberships and offsets: replicas may lack a record for
+        long. Without heartbeats clients give up their partitions, and librdkafka reads nothing more if its
+        assignment changes while OffsetFetch waits.
         """
         if isinstance(request, _OF_ANY_GROUP):
             return True
-        is_heartbeat = isinstance(request, HeartbeatRequest | ConsumerHeartbeatRequest)
-        return self._unsafe.has(request.group_id, offsets=not is_heartbeat)
+        if isinstance(request, HeartbeatRequest | ConsumerHeartbeatRequest):
+            return self._unsafe.has_others(request.group_id)
+        # The membership of the asking member may be the reason for an error.
+        if isinstance(reply, FetchReply) and reply.error is ErrorCode.none:
+            return self._unsafe.has_offsets(request.group_id)
+        return self._unsafe.has_others(request.group_id) or self._unsafe.has_offsets(request.group_id)
 
     def _replay(self, outcome: Outcome) -> None:
         self._unsafe.add(outcome.records)

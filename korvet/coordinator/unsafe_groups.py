@@ -21,9 +21,13 @@ class UnsafeGroups:
         self._offsets: dict[str, int] = {}
         self._others: dict[str, int] = {}
 
-    def has(self, group_id: str, *, offsets: bool) -> bool:
-        """Whether a group has unsafe records; those of its offsets count if `offsets`."""
-        return group_id in self._others or (offsets and group_id in self._offsets)
+    def has_offsets(self, group_id: str) -> bool:
+        """Whether a group has unsafe records of offsets."""
+        return group_id in self._offsets
+
+    def has_others(self, group_id: str) -> bool:
+        """Whether a group has other unsafe records: those of its members and assignments."""
+        return group_id in self._others
 
     def add(self, records: Iterable[Record]) -> None:
         """Count records that have been replayed."""

@@ -292,6 +292,7 @@ def test_groups_go_on_without_the_replica(
 
     if event == "a member dies":
         until(is_alone, 15, "the member's session ends")
+        assert ask("OffsetFetch", 7, group_id="dying", topics=None).error_code == 0
     assert ask("Heartbeat", 3, **own, generation_id=living.generation_id).error_code == 0
     assert ask("OffsetFetch", 7, group_id="others", topics=None).error_code == 0
 

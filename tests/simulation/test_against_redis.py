@@ -50,6 +50,7 @@ def test_commands_of_whole_runs_get_the_same_replies(real: Real) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_commands_of_many_runs_get_the_same_replies(real: Real) -> None:
     for first in MANY_SEEDS[::40]:
         replay(real, range(first, first + 40))

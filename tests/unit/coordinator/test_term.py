@@ -11,7 +11,8 @@ from kio.schema.errors import ErrorCode
 from korvet.coordinator.served import Claim
 from korvet.coordinator.term import Term
 from korvet.groups.config import GroupConfig
-from korvet.groups.messages import ListReply, ListRequest
+from korvet.groups.consumer.messages import ConsumerHeartbeatRequest
+from korvet.groups.messages import FetchRequest, ListReply, ListRequest
 from korvet.groups.shard import GroupShard
 from korvet.records.control import ControlMarker
 from korvet.storage.errors import NotEnoughReplicasAfterAppend, WritesRefused
@@ -37,6 +38,37 @@ def test_a_list_of_groups_is_refused_if_replicas_are_late() -> None:
         await asyncio.sleep(0)
         log.waiting.pop(0)(NotEnoughReplicasAfterAppend("late"))
         assert answers[1:] == [ListReply((), ErrorCode.coordinator_not_available)]
+
+    asyncio.run(work())
+
+
+def test_offsets_are_read_while_replicas_lack_records_of_members() -> None:
+    """librdkafka reads nothing more if its assignment changes while OffsetFetch waits."""
+    join = ConsumerHeartbeatRequest(
+        "g", "m", 0, rebalance_timeout_ms=1000, subscribed_topic_names=("orders",), owned=()
+    )
+
+    async def work() -> None:
+        log, answers, joined = Log(), [], []
+        term = served(log)
+        term.submit(GroupShard.consumer_heartbeat, join, joined.append)
+        await asyncio.sleep(0)
+        term.submit(GroupShard.fetch, FetchRequest("g"), answers.append)
+        assert [each.error for each in answers] == [ErrorCode.none]
+        # Whether there is such a member depends on the records that replicas lack.
+        term.submit(GroupShard.fetch, FetchRequest("g", member_id="n", member_epoch=1), answers.append)
+        assert len(answers) == 1
+        log.waiting.pop(0)(None)
+        assert len(joined) == 1
+        assert answers[1].error is ErrorCode.unknown_member_id
+        # Offsets are not read before replicas have them.
+        commit = commit_request(5, "m", joined[0].member_epoch, knows_member_epochs=True)
+        term.submit(GroupShard.commit, commit, joined.append)
+        await asyncio.sleep(0)
+        term.submit(GroupShard.fetch, FetchRequest("g"), answers.append)
+        assert len(answers) == 2
+        log.waiting.pop(0)(None)
+        assert answers[2].topics[0].partitions[0].offset == 5
 
     asyncio.run(work())
 
