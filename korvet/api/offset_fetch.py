@@ -35,6 +35,8 @@ _TOPIC_IDS_SINCE: Final = 10
 # Limits how long a request waits for groups that are being loaded. Kafka refuses such a request at once, and
 # librdkafka then reads nothing more if its assignment changes before it repeats the request.
 LOAD_WAIT_S: Final = 5.0
+# The same if a member of the consumer protocol asks: the heartbeats that wait meanwhile have more time.
+MEMBER_WAIT_S: Final = 15.0
 # Interval at which a waiting request asks the coordinator again.
 _LOAD_POLL_S: Final = 0.05
 
@@ -56,9 +58,9 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 async def offset_fetch(context: RequestContext, request: Any) -> Any:
     """The committed offsets of one or several groups."""
     stable = getattr(request, "require_stable", False)
-    give_up_at_s = asyncio.get_running_loop().time() + LOAD_WAIT_S
+    began_s = asyncio.get_running_loop().time()
     if context.api_version < _GROUPS_SINCE:
-        reply = await _fetch(context, request.group_id, request.topics, stable, give_up_at_s)
+        reply = await _fetch(context, request.group_id, request.topics, stable, began_s)
         if reply.error is not ErrorCode.none:
             return refuse(context, request, reply.error)
         return _single(context, reply.error, await _topics(context, reply))
@@ -70,7 +72,7 @@ async def offset_fetch(context: RequestContext, request: Any) -> Any:
     }
     async for group in sliced(once.values()):
         member = getattr(group, "member_id", None), getattr(group, "member_epoch", NO_GENERATION)
-        reply = await _fetch(context, group.group_id, group.topics, stable, give_up_at_s, member)
+        reply = await _fetch(context, group.group_id, group.topics, stable, began_s, member)
         groups.append(_group(context, reply.group_id, reply.error, await _topics(context, reply)))
     return context.make("OffsetFetchResponse", groups=tuple(groups))
 
@@ -80,7 +82,7 @@ async def _fetch(
     group_id: str,
     topics: Any,
     stable: bool,
-    give_up_at_s: float,
+    began_s: float,
     member: tuple[str | None, int] = (None, NO_GENERATION),
 ) -> FetchReply:
     if not context.may(Operation.DESCRIBE, ResourceType.GROUP, group_id):
@@ -108,7 +110,7 @@ async def _fetch(
         asked = tuple(
             FetchTopic(name, tuple(indexes), topic_id) for (name, topic_id), indexes in known.items()
         )
-    reply = await _ask(context, FetchRequest(group_id, asked, stable, *member), give_up_at_s)
+    reply = await _ask(context, FetchRequest(group_id, asked, stable, *member), began_s)
     topics = reply.topics
     if asked is None:
         topics = tuple(
@@ -117,11 +119,12 @@ async def _fetch(
     return FetchReply(reply.group_id, reply.error, (*topics, *unknown))
 
 
-async def _ask(context: RequestContext, request: FetchRequest, give_up_at_s: float) -> FetchReply:
-    """Returns the coordinator's reply. While the group is being loaded, asks again until `give_up_at_s` on
-    the event loop's clock, or until the broker stops or the client has gone.
+async def _ask(context: RequestContext, request: FetchRequest, began_s: float) -> FetchReply:
+    """Returns the coordinator's reply. While the group is being loaded, asks again until that has taken too
+    long since `began_s` on the event loop's clock, or until the broker stops or the client has gone.
     """
     clock, client = asyncio.get_running_loop().time, context.client
+    give_up_at_s = began_s + (LOAD_WAIT_S if request.member_epoch == NO_GENERATION else MEMBER_WAIT_S)
     while True:
         reply: FetchReply = await context.services.coordinator.call(
             request.group_id, GroupShard.fetch, request

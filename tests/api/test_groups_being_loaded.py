@@ -104,6 +104,18 @@ def test_a_load_that_takes_long_is_reported_once_for_all_groups(
     assert time.monotonic() < began_s + 0.3 * len(groups) / 2
 
 
+def test_members_of_the_consumer_protocol_wait_longer(
+    client: Client, loads: Loads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client of the classic protocol would miss its session meanwhile."""
+    monkeypatch.setattr(offset_fetch, "LOAD_WAIT_S", 0.3)
+    loads.duration_s = 1.5
+    asked = {"group_id": GROUP, "topics": [{"name": TOPIC, "partition_indexes": [0]}]}
+    (classic,) = client("OffsetFetch", 9, groups=[asked]).groups
+    (member,) = client("OffsetFetch", 9, groups=[{**asked, "member_id": "m", "member_epoch": 1}]).groups
+    assert (classic.error_code, member.error_code) == (LOADING, NONE)
+
+
 def test_a_broker_that_stops_does_not_wait_for_a_load(
     in_process: SimpleNamespace, client: Client, loads: Loads
 ) -> None:
