@@ -78,6 +78,18 @@ def test_the_acknowledged_copy_of_a_record_that_a_plain_producer_wrote_twice_may
     assert "moved offset" in story.notes()
 
 
+def test_the_acknowledged_copy_of_a_record_that_a_plain_producer_wrote_twice_may_be_compacted() -> None:
+    def written(key: str, *, idempotent: bool = False) -> Story:
+        story = Story(compacted=True).send("a", key="k", idempotent=idempotent).polled("c", (3, "a"))
+        return story.acked("a", 5, key="k", idempotent=idempotent).sent("b", 9, key=key)
+
+    story = written("k").end((9, "b"))
+    assert story.violations() == set()
+    assert "moved offset" in story.notes()
+    assert "moved offset" in written("k", idempotent=True).end((9, "b")).violations()
+    assert "moved offset" in written("other").end((9, "b")).violations()
+
+
 def test_one_offset_has_one_value() -> None:
     story = Story().send("a").send("b").polled("c", (5, "a")).polled("d", (5, "b"))
     assert story.violations() == {"inconsistent offset"}

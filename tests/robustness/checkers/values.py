@@ -102,9 +102,9 @@ def moved_offsets(facts: Facts) -> Iterator[Violation]:
                 *sent.partition,
                 sent.offset,
                 sent.events,
-                # It may have been written twice, and the acknowledged copy may be lost or deleted.
+                # It may have been written twice, and the acknowledged copy may be lost or removed.
                 is_note=not sent.is_idempotent
-                and (not facts.is_kept(sent) or facts.may_be_deleted(sent.partition, sent.offset)),
+                and (not facts.is_kept(sent) or facts.may_be_removed(sent.partition, sent.offset, sent)),
             )
 
 
