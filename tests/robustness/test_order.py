@@ -73,7 +73,7 @@ def test_a_truncated_consumer_reads_on_where_the_log_was_cut() -> None:
     story.polled("c", (5, "a"), (8, "old")).truncated("c", 6)
     skipping = Story(LOSSY)
     skipping.events = [*story.events]
-    assert skipping.polled("c", (9, "d")).end(*LOG).violations() == {"skipped poll"}
+    assert skipping.polled("c", (9, "d"), validates=True).end(*LOG).violations() == {"skipped poll"}
     assert story.polled("c", (7, "b"), (9, "d")).end(*LOG).violations() == set()
     higher = Story(LOSSY).send("old").sent("a", 5).sent("b", 7, "q").sent("d", 9, "q")
     higher.polled("c", (5, "a"), (8, "old")).truncated("c", 8)
@@ -102,6 +102,16 @@ def test_readers_of_committed_records_may_not_skip_committed_ones() -> None:
     story = Story().sent("a", 5).in_txn("x", (7, "b")).sent("d", 9)
     story.polled("c", (5, "a"), (9, "d"), isolation="read_committed")
     assert story.end(*LOG).violations() == {"internal skipped poll"}
+
+
+def test_a_consumer_that_does_not_validate_may_have_read_a_marker_that_was_lost() -> None:
+    def skipping(**reader: bool) -> Story:
+        story = Story(LOSSY).sent("a", 5).sent("b", 7, "q").sent("d", 9, "q")
+        return story.polled("c", (5, "a"), **reader).polled("c", (9, "d"), **reader).end(*LOG)
+
+    assert skipping().violations() == set()
+    assert "skipped poll" in skipping().notes()
+    assert skipping(validates=True).violations() == {"skipped poll"}
 
 
 def test_records_of_a_lost_history_are_not_compared_with_the_new_one() -> None:
