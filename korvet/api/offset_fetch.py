@@ -35,7 +35,8 @@ _TOPIC_IDS_SINCE: Final = 10
 # Limits how long a request waits for groups that are being loaded. Kafka refuses such a request at once, and
 # librdkafka then reads nothing more if its assignment changes before it repeats the request.
 LOAD_WAIT_S: Final = 5.0
-# The same if a member of the consumer protocol asks: the heartbeats that wait meanwhile have more time.
+# The limit for members of the consumer protocol. Their heartbeats wait on the same connection, and their
+# session timeout is 45 s by default.
 MEMBER_WAIT_S: Final = 15.0
 # Interval at which a waiting request asks the coordinator again.
 _LOAD_POLL_S: Final = 0.05
@@ -120,8 +121,8 @@ async def _fetch(
 
 
 async def _ask(context: RequestContext, request: FetchRequest, began_s: float) -> FetchReply:
-    """Returns the coordinator's reply. While the group is being loaded, asks again until that has taken too
-    long since `began_s` on the event loop's clock, or until the broker stops or the client has gone.
+    """Returns the coordinator's reply. While the group is being loaded, asks again, until the limit after
+    `began_s` (on the event loop's clock), or until the broker stops or the client has gone.
     """
     clock, client = asyncio.get_running_loop().time, context.client
     give_up_at_s = began_s + (LOAD_WAIT_S if request.member_epoch == NO_GENERATION else MEMBER_WAIT_S)

@@ -174,12 +174,13 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
             raise
         replies = outcome.replies
         is_own = len(replies) == 1 and replies[0][0] == token
-        reply = replies[0][1] if is_own and not outcome.records else None
-        if reply is not None and not (self._steps and self._rests_on_steps(request, reply)):
-            # Usually a heartbeat: the reply depends on nothing that is unsafe.
-            self._on_deadline(self._shard.next_deadline_ms())
-            call(done, reply)
-            return token
+        if is_own and not outcome.records:
+            reply = replies[0][1]
+            if not (self._steps and self._rests_on_steps(request, reply)):
+                # Usually a heartbeat: the reply depends on nothing that is unsafe.
+                self._on_deadline(self._shard.next_deadline_ms())
+                call(done, reply)
+                return token
         self._waiting[token] = (request, done)
         if outcome.records and self._log.writes_refused is not None:
             # The append would end this term, which still answers reads: groups' offsets, for example.

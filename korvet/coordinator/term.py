@@ -175,18 +175,19 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
         return _GroupStep(outcome)
 
     def _rests_on_steps(self, request: GroupRequest, reply: Reply) -> bool:
-        """Groups do not depend on each other, nor memberships and offsets: replicas may lack a record for
-        long. Without heartbeats clients give up their partitions, and librdkafka reads nothing more if its
-        assignment changes while OffsetFetch waits.
+        """A reply depends on the unsafe records of its own group that it can show. Replicas may lack records
+        for long: without heartbeats clients give up their partitions, and librdkafka reads nothing more if
+        OffsetFetch fails after the assignment has changed.
         """
         if isinstance(request, _OF_ANY_GROUP):
             return True
-        if isinstance(request, HeartbeatRequest | ConsumerHeartbeatRequest):
-            return self._unsafe.has_others(request.group_id)
-        # The membership of the asking member may be the reason for an error.
-        if isinstance(reply, FetchReply) and reply.error is ErrorCode.none:
-            return self._unsafe.has_offsets(request.group_id)
-        return self._unsafe.has_others(request.group_id) or self._unsafe.has_offsets(request.group_id)
+        shows_offsets = not isinstance(request, HeartbeatRequest | ConsumerHeartbeatRequest)
+        # OffsetFetch shows by an error only whether the group has the member that asks.
+        shows_others = not (isinstance(reply, FetchReply) and reply.error is ErrorCode.none)
+        unsafe, group_id = self._unsafe, request.group_id
+        return (shows_offsets and unsafe.has_offsets(group_id)) or (
+            shows_others and unsafe.has_others(group_id)
+        )
 
     def _replay(self, outcome: Outcome) -> None:
         self._unsafe.add(outcome.records)

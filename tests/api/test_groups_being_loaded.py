@@ -107,7 +107,7 @@ def test_a_load_that_takes_long_is_reported_once_for_all_groups(
 def test_members_of_the_consumer_protocol_wait_longer(
     client: Client, loads: Loads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client of the classic protocol would miss its session meanwhile."""
+    """The session of a classic member may end while its heartbeats wait."""
     monkeypatch.setattr(offset_fetch, "LOAD_WAIT_S", 0.3)
     loads.duration_s = 1.5
     asked = {"group_id": GROUP, "topics": [{"name": TOPIC, "partition_indexes": [0]}]}

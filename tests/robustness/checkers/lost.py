@@ -133,7 +133,7 @@ def unread_by_groups(facts: Facts) -> Iterator[Violation]:
 
     In a topic that may lose records, the commit may belong to a lost history. It does not if a member has
     read the last record below it. But a member that has read a record of a lost history at that offset may
-    commit past the offset, and lose the partition, before it learns of the truncation. Commits have no epoch.
+    commit past the offset, and lose the partition, before it learns of the truncation.
     """
     reads_of = _reads_of(facts)
     for (group, partition), (committed, index) in facts.last_commits.items():

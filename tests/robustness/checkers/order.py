@@ -47,9 +47,9 @@ def skipped_polls(facts: Facts) -> Iterator[Violation]:
     """Between two records that a consumer read one after the other, the log has another one.
 
     Only if both records are still in the log: then all between them has been there at that time. After a
-    truncation, the consumer reads on at the offset that it was told. Allowed, but reported, if the consumer
-    is not told, because it does not validate epochs, and the topic may lose what it has read: a marker, for
-    example, whose offset is that of another record now.
+    truncation, the consumer reads on at the offset that it was told. A skipped record is allowed, but
+    reported, if the consumer does not validate epochs and the topic may lose records: the consumer may have
+    passed a marker of a lost history at that offset.
     """
     visible: dict[tuple[Partition, Isolation], Log] = {}
     for process, stream in facts.streams.items():
