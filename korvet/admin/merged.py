@@ -6,6 +6,7 @@ import asyncio
 import logging
 import tempfile
 from contextlib import ExitStack
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -23,6 +24,7 @@ from korvet.metrics.families.process import BROKER_UP
 from korvet.metrics.family import Samples
 from korvet.metrics.merging import merged
 from korvet.observe import collectors
+from korvet.observe.brokers import collect_certificates
 from korvet.observe.event_loop import EventLoopLag
 from korvet.observe.registry import Registry
 from korvet.supervisor import end, keep
@@ -75,7 +77,8 @@ class MergedService:
         endpoint = Endpoint(pages)
         self._registry.add(collectors.of_process(self._lag))
         self._registry.add([("admin endpoint", endpoint.collect), ("brokers", self._collect)])
-        self._server = await AdminServer.open(self._config, endpoint)
+        self._server = server = await AdminServer.open(self._config, endpoint)
+        self._registry.add([("certificates", partial(collect_certificates, lambda: server.certificates))])
         self._watch = keep("event loop lag", self._lag.watch)
         return self._sockets
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from korvet.admin.endpoint import Endpoint
     from korvet.config.address import Address
     from korvet.config.settings import Config
+    from korvet.server.certificates import UsedCertificate
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class AdminServer:
         self._open: WeakSet[HttpConnection] = WeakSet()
         self._watches = [keep("admin connections", self._connections.keep_watch)]
         self._socket: Path | None = None
+        self._tls: ServerTls | None = None
 
     @classmethod
     async def open(cls, config: Config, endpoint: Endpoint) -> AdminServer:
@@ -72,6 +74,11 @@ class AdminServer:
         """The number of connections that are open or being set up."""
         return len(self._open)
 
+    @property
+    def certificates(self) -> list[UsedCertificate]:
+        """The certificates of the endpoint."""
+        return [] if self._tls is None else self._tls.certificates
+
     async def close(self) -> None:
         """Accept no more clients, and end all connections."""
         for acceptor in self._acceptors:
@@ -84,6 +91,7 @@ class AdminServer:
 
     async def _listen(self, config: Config, address: Address) -> None:
         access, tls = Access.of(config), _tls_of(config)
+        self._tls = tls
         sockets = await bind(*address)
         acceptor = self._accept("admin", sockets, access, tls)
         if tls is not None:
@@ -151,6 +159,6 @@ def _tls_of(config: Config) -> ServerTls | None:
         ssl_truststore_location=None,
     )
     try:
-        return ServerTls(own, "none")
+        return ServerTls("admin", own, "none")
     except ConfigError as error:
         raise ConfigError(f"admin endpoint: {error}") from error

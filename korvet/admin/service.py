@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from korvet.admin.readiness import Readiness
 from korvet.admin.server import AdminServer
 from korvet.admin.status import StatusPage
 from korvet.observe import collectors
+from korvet.observe.brokers import collect_certificates
 from korvet.observe.event_loop import EventLoopLag
 from korvet.observe.registry import Registry
 from korvet.supervisor import end, keep
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from korvet.config.settings import Config
     from korvet.observe.lifecycle import Lifecycle
     from korvet.observe.parts import Parts
+    from korvet.server.certificates import UsedCertificate
     from korvet.server.dispatch import Dispatcher
     from korvet.storage.durability import Setup
 
@@ -34,7 +37,7 @@ class AdminService:
     def __init__(self, config: Config, lifecycle: Lifecycle) -> None:
         self._config = config
         self._readiness = Readiness(lifecycle, config.admin_ready_redis_ms)
-        self._status = StatusPage(lifecycle, self._readiness)
+        self._status = StatusPage(lifecycle, self._readiness, self._certificates)
         self._registry = Registry()
         self._server: AdminServer | None = None
         self._lag = EventLoopLag()
@@ -61,6 +64,7 @@ class AdminService:
                 ("readiness", self._readiness.collect),
                 ("admin endpoint", endpoint.collect),
                 ("scrape", metrics.collect),
+                ("certificates", partial(collect_certificates, self._certificates)),
             ]
         )
         self._server = await AdminServer.open(self._config, endpoint)
@@ -78,6 +82,11 @@ class AdminService:
         await end(self._watch)
         if self._server is not None:
             await self._server.close()
+
+    def _certificates(self) -> list[UsedCertificate]:
+        parts = self._readiness.parts
+        own = [] if self._server is None else self._server.certificates
+        return own if parts is None else own + parts.listener.certificates
 
     async def _readyz(self, request: Request) -> Response:
         del request

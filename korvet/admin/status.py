@@ -13,6 +13,7 @@ from korvet import __version__, supervisor
 from korvet.admin.health import is_ready
 from korvet.admin.http import Response
 from korvet.admin.open_transactions import open_transactions
+from korvet.server.certificates import certificate_findings
 from korvet.slices import sliced
 from korvet.storage.errors import StorageError, StoreError
 from korvet.storage.findings import (
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from korvet.admin.readiness import Readiness
     from korvet.observe.lifecycle import Lifecycle
     from korvet.observe.parts import Parts
+    from korvet.server.certificates import UsedCertificate
     from korvet.storage.durability import Setup
     from korvet.storage.link.server import Server
 
@@ -49,9 +51,15 @@ _REPLY_S: Final = 2.0
 class StatusPage:
     """Makes the page from a broker's parts, at most once in five seconds."""
 
-    def __init__(self, lifecycle: Lifecycle, readiness: Readiness) -> None:
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        readiness: Readiness,
+        certificates: Callable[[], Sequence[UsedCertificate]],
+    ) -> None:
         self._lifecycle = lifecycle
         self._readiness = readiness
+        self._certificates = certificates
         self.setup: Callable[[], Setup] | None = None
         """What Redis does not report of the setup; None before the broker's parts exist."""
         self._began_s = time.monotonic()
@@ -72,7 +80,7 @@ class StatusPage:
                 if now_s >= self._opened_until_s:
                     self._opened = await open_transactions(parts, _REPLY_S)
                     self._opened_until_s = now_s + _TRANSACTIONS_CACHED_S
-                self._slow = await _details(parts, self.setup(), self._opened)
+                self._slow = await _details(parts, self.setup(), self._opened, self._certificates())
                 self._made_s = time.monotonic()
         age_s = 0.0 if self._made_s is None else time.monotonic() - self._made_s
         page = {**self._quick(), **self._slow, "age_ms": int(age_s * 1000)}
@@ -88,10 +96,16 @@ class StatusPage:
             "ready": is_ready(checks),
             "checks": {check.name: check.problem or "ok" for check in checks},
             "background_failures": dict(supervisor.failures),
+            "certificates": [_certificate(each) for each in self._certificates()],
         }
 
 
-async def _details(parts: Parts, setup: Setup, opened: Sequence[TransactionNote] | None) -> dict[str, Any]:
+async def _details(
+    parts: Parts,
+    setup: Setup,
+    opened: Sequence[TransactionNote] | None,
+    certificates: Sequence[UsedCertificate],
+) -> dict[str, Any]:
     servers = tuple(parts.store.router.servers())
     found = await asyncio.gather(*map(_facts, servers))
     facts = {str(server.address): each for server, each in zip(servers, found, strict=True)}
@@ -114,9 +128,20 @@ async def _details(parts: Parts, setup: Setup, opened: Sequence[TransactionNote]
             for finding in (
                 *durability_findings(facts, setup),
                 *_of_parts(parts, servers),
+                *certificate_findings(certificates, time.time()),
                 *(() if opened is None else transaction_findings(opened, time.time_ns() // 1_000_000)),
             )
         ],
+    }
+
+
+def _certificate(used: UsedCertificate) -> dict[str, Any]:
+    return {
+        "listener": used.listener,
+        "file": used.file,
+        "subject": used.certificate.subject,
+        "expires_s": used.certificate.ends_s,
+        "validity": used.validity(time.time()),
     }
 
 

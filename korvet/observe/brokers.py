@@ -10,13 +10,14 @@ from korvet.metrics.family import NO_LABELS, Samples
 from korvet.observe.lifecycle import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from korvet.api.common.services import Services
     from korvet.embedded.disk_space import DiskSpace
     from korvet.observe.led_partitions import LedPartitions
     from korvet.observe.lifecycle import Lifecycle
     from korvet.server.backpressure import Backpressure
+    from korvet.server.certificates import UsedCertificate
     from korvet.server.connections import Connections
     from korvet.storage.brokers.membership import Membership
     from korvet.storage.log.counts import LogCounts
@@ -73,6 +74,12 @@ def collect_connections(connections: Connections) -> Iterator[Samples]:
         (brokers.REFUSED, "refused"),
     ):
         yield Samples(family, [(text, getattr(each, attribute)) for text, _, each in texts])
+
+
+def collect_certificates(used: Callable[[], Iterable[UsedCertificate]]) -> Iterator[Samples]:
+    """See Collector."""
+    family = brokers.CERTIFICATE_EXPIRY
+    yield Samples(family, [(family.text(*each[:2], each[2].subject), each[2].ends_s) for each in used()])
 
 
 def collect_fetches(services: Services) -> Iterator[Samples]:

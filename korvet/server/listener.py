@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from korvet.security.authorizer import Authorizer
     from korvet.security.credentials import Credentials
     from korvet.security.listeners import ListenerSpec
+    from korvet.server.certificates import UsedCertificate
     from korvet.server.dispatch import Dispatcher
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,8 @@ class Listener:
         self._room = room_for_connections()
         self._connections = Connections(self._limits(config), quotas)
         self._tls = {
-            spec.name: ServerTls(mine, client_auth(mine, spec)) for spec, mine in self._encrypted(config)
+            spec.name: ServerTls(spec.name, mine, client_auth(mine, spec))
+            for spec, mine in self._encrypted(config)
         }
         self._access = {
             spec.name: ConfiguredAccess(spec, config.of_listener(spec.name), authorizer, credentials)
@@ -135,6 +137,11 @@ class Listener:
     def connections(self) -> Connections:
         """The open connections, with what is counted of them."""
         return self._connections
+
+    @property
+    def certificates(self) -> list[UsedCertificate]:
+        """The certificates of all listeners."""
+        return [each for tls in self._tls.values() for each in tls.certificates]
 
     def forget_repeats(self) -> None:
         """Quotas or the rules of the request log have changed: decode the next request of every client,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from korvet.security.certificates import InvalidCertificate, certificate_of
 from korvet.security.plain import parse_jaas_users
-from korvet.security.principals import ANONYMOUS, InvalidCertificate, PrincipalMapper, subject_of
+from korvet.security.principals import ANONYMOUS, PrincipalMapper
 from korvet.security.sasl import SaslSession
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class ConfiguredAccess(ListenerAccess):
         if certificate is None:
             return ANONYMOUS
         try:
-            return self._mapper.principal(subject_of(certificate))
+            return self._mapper.principal(certificate_of(certificate).subject)
         except InvalidCertificate as error:
             raise ValueError(str(error)) from error
 

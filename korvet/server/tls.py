@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import logging
 import ssl
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from korvet.config.errors import ConfigError
+from korvet.server.certificates import KEYSTORE, TRUSTSTORE, ExpiryLog, UsedCertificate, used_certificates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,20 +33,23 @@ class ServerTls:
     only.
     """
 
-    def __init__(self, config: Config, client_auth: str) -> None:
-        """client_auth: whether clients present certificates, as in `ssl.client.auth`. Raises ConfigError if a
-        file cannot be used.
+    def __init__(self, name: str, config: Config, client_auth: str) -> None:
+        """name: that of the listener. client_auth: whether clients present certificates, as in
+        `ssl.client.auth`. Raises ConfigError if a file cannot be used.
         """
+        self._name = name
         self._config = config
         self._client_auth = client_auth
         self._seen = self._state()
-        self.context = context_of(config, client_auth)
+        self._expiry = ExpiryLog()
+        self._load()
 
     async def keep_up(self) -> None:
         """Check for changed files until cancelled."""
         while True:
             await asyncio.sleep(_POLL_S)
             self.reload()
+            self._expiry.note(self.certificates, time.time())
 
     def follow(self, config: Config, client_auth: str) -> None:
         """Use other settings for new connections, and read all files again. Unusable files are logged."""
@@ -66,11 +71,28 @@ class ServerTls:
     def _read(self) -> bool:
         """Returns False if a file cannot be used."""
         try:
-            self.context = context_of(self._config, self._client_auth)
+            self._load()
         except ConfigError as error:
             log.error("the TLS files have changed and cannot be used, the old ones stay: %s", error)
             return False
         return True
+
+    def _load(self) -> None:
+        """Raises ConfigError if a file cannot be used; then everything stays as it was."""
+        context = context_of(self._config, self._client_auth)
+        self.certificates = list(self._read_certificates())
+        self.context = context
+        self._expiry.note(self.certificates, time.time())
+
+    def _read_certificates(self) -> Iterator[UsedCertificate]:
+        config = self._config
+        for file, path in (
+            (KEYSTORE, config.ssl_keystore_location),
+            (TRUSTSTORE, config.ssl_truststore_location),
+        ):
+            if path is not None:
+                with _naming(f"ssl.{file}.location", path):
+                    yield from used_certificates(self._name, file, path)
 
     def _state(self) -> list[tuple[int, int, int, int] | None]:
         files = self._config.ssl_keystore_location, self._config.ssl_truststore_location

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
 import ssl
 import time
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,6 +28,7 @@ from tests.api.test_broker_configs import (
 )
 from tests.api.test_produce import TOO_LARGE, put
 from tests.support.certificates import Authority
+from tests.support.pages import Pages
 from tests.support.polling import until
 from tests.support.ports import free_port
 from tests.support.servers import KorvetServer
@@ -53,12 +56,14 @@ class Site:
         shutil.copy(self.authority.issue("first", "/CN=first"), self.keystore)
         self.server = KorvetServer()
         self.ports = {"SECURE": free_port(), "LOGIN": free_port()}
+        self.pages = Pages(free_port())
         listeners = [f"OPEN://127.0.0.1:{self.server.port}"]
         listeners += [f"{name}://127.0.0.1:{port}" for name, port in self.ports.items()]
         for pair in (
             f"listeners={','.join(listeners)}",
             "listener.security.protocol.map=OPEN:PLAINTEXT,SECURE:SSL,LOGIN:SASL_PLAINTEXT",
             f"ssl.keystore.location={self.keystore}",
+            f"admin.listen=127.0.0.1:{self.pages.port}",
             "connection.failed.authentication.delay.ms=0",
             "log.retention.check.interval.ms=100",
             "log.cleaner.backoff.ms=3600000",
@@ -304,6 +309,27 @@ def test_certificates(site, client):
     assert site.common_name() == "third"
     assert increment(client, OWN, (KEYSTORE, DELETE, None)) == (0, None)
     assert site.common_name() == "first"
+
+
+def test_every_page_knows_when_certificates_expire(site, client):
+    now = datetime.now(UTC)
+    short = site.authority.issue("short", "/CN=short", end=now + timedelta(days=9))
+    assert increment(client, OWN, (KEYSTORE, SET, str(short))) == (0, None)
+    until(lambda: "certificate CN=short" in site.server.tail(), DEADLINE_S, "the log warns")
+    (row,) = [line for line in site.pages.read("/metrics").text.splitlines() if "CN=short" in line]
+    name, _, value = row.rpartition(" ")
+    assert name == (
+        'korvet_certificate_expiry_timestamp_seconds{listener="SECURE",file="keystore",subject="CN=short"}'
+    )
+    assert float(value) == int((now + timedelta(days=9)).timestamp())
+
+    def findings() -> dict[str, str]:
+        status = json.loads(site.pages.read("/status").text)
+        assert [each["validity"] for each in status["certificates"]] == ["ending"]
+        return {each["subject"]: each["state"] for each in status["findings"]}
+
+    # Findings are renewed every five seconds.
+    until(lambda: findings()["certificate, SECURE"] == "warning", DEADLINE_S, "the status warns")
 
 
 def test_files_that_cannot_be_used_are_refused(site, client):

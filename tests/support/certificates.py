@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,6 +11,21 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 60
 _KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+# Far enough that nothing warns of it.
+_DAYS = 3650
+_NAMES = ("countryName", "organizationName", "organizationalUnitName", "commonName", "UID", "domainComponent")
+_SETTINGS = """
+[ca]
+default_ca = authority
+[authority]
+database = {folder}/{name}.index
+new_certs_dir = {folder}
+rand_serial = yes
+unique_subject = no
+default_md = sha256
+policy = names
+[names]
+""" + "\n".join(f"{name} = optional" for name in _NAMES)
 
 
 class Authority:
@@ -17,22 +33,29 @@ class Authority:
 
     def __init__(self, folder: Path, name: str = "authority") -> None:
         self._folder = folder
-        self._serial = 0
         self._key = folder / f"{name}.key"
+        self._settings = folder / f"{name}.cnf"
+        self._settings.write_text(_SETTINGS.format(folder=folder, name=name))
+        (folder / f"{name}.index").touch()
         self.certificate = folder / f"{name}.pem"
-        subject = ("-subj", f"/CN={name}")
+        subject = ("-subj", f"/CN={name}", "-days", str(_DAYS))
         _openssl("req", "-x509", *_KEY, *subject, "-keyout", self._key, "-out", self.certificate)
 
-    def issue(self, name: str, subject: str) -> Path:
-        """A PEM file with key and certificate for `localhost` and 127.0.0.1."""
+    def issue(
+        self, name: str, subject: str, begin: datetime | None = None, end: datetime | None = None
+    ) -> Path:
+        """A PEM file with key and certificate for `localhost` and 127.0.0.1, valid from now on or `begin`."""
+        begin = begin or datetime.now(UTC) - timedelta(minutes=1)
+        end = end or begin + timedelta(days=_DAYS)
         made = self._folder / f"{name}.pem"
-        request, key, signed = (made.with_suffix(end) for end in (".csr", ".key", ".crt"))
+        request, key, signed = (made.with_suffix(suffix) for suffix in (".csr", ".key", ".crt"))
         _openssl("req", "-new", *_KEY, "-subj", subject, "-keyout", key, "-out", request)
         extensions = made.with_suffix(".ext")
         extensions.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-        self._serial += 1
-        by = ("-CA", self.certificate, "-CAkey", self._key, "-set_serial", str(self._serial))
-        _openssl("x509", "-req", "-in", request, *by, "-extfile", extensions, "-out", signed)
+        by = ("-config", self._settings, "-cert", self.certificate, "-keyfile", self._key)
+        times = ("-startdate", f"{begin:%Y%m%d%H%M%SZ}", "-enddate", f"{end:%Y%m%d%H%M%SZ}")
+        how = ("-batch", "-notext", "-preserveDN", "-extfile", extensions)
+        _openssl("ca", *by, *times, *how, "-in", request, "-out", signed)
         made.write_bytes(key.read_bytes() + signed.read_bytes())
         return made
 

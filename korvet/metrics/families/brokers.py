@@ -183,6 +183,13 @@ REFUSED: Final = Family(
     "Connections beyond the limits of their number or rate.",
     _LISTENER,
 )
+CERTIFICATE_EXPIRY: Final = Family(
+    "korvet_certificate_expiry_timestamp_seconds",
+    Kind.GAUGE,
+    "Time when a certificate of a listener expires, in seconds since the epoch. If a file has several of a "
+    "subject: of a keystore the first to expire, of a truststore the last.",
+    ("listener", "file", "subject"),
+)
 
 PURGATORY: Final = Family(
     f"{_SERVER}delayedoperationpurgatory_purgatorysize",

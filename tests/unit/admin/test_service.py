@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING
 
 from korvet.admin.client import fetch
 from korvet.admin.service import AdminService
 from korvet.config.settings import Config
 from korvet.observe.lifecycle import Lifecycle, Phase
+from tests.support.certificates import Authority
 from tests.support.running import run
 
 if TYPE_CHECKING:
@@ -47,5 +49,27 @@ def test_a_broker_without_parts_is_alive_and_not_ready(tmp_path: Path) -> None:
         finally:
             await service.close()
         assert len(asyncio.all_tasks()) == 1
+
+    run(test())
+
+
+def test_the_pages_know_the_certificate_of_the_endpoint(tmp_path: Path) -> None:
+    path = tmp_path / "admin.sock"
+    keystore = Authority(tmp_path).issue("admin", "/CN=admin")
+    tls = {"admin_listen": "127.0.0.1:0", "admin_ssl_keystore_location": str(keystore)}
+
+    async def test() -> None:
+        service = AdminService(Config(admin_socket=str(path), **tls), Lifecycle())
+        await service.start()
+        try:
+            metrics = await fetch(path, "/metrics", "*/*", DEADLINE_S)
+            status = await fetch(path, "/status", "*/*", DEADLINE_S)
+        finally:
+            await service.close()
+        assert (
+            'expiry_timestamp_seconds{listener="admin",file="keystore",subject="CN=admin"} ' in metrics.text
+        )
+        (found,) = json.loads(status.text)["certificates"]
+        assert (found["listener"], found["subject"], found["validity"]) == ("admin", "CN=admin", "valid")
 
     run(test())

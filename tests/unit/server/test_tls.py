@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 import subprocess
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -55,7 +56,7 @@ def test_new_files_are_taken_and_bad_ones_are_not(tmp_path: Path) -> None:
     keystore = tmp_path / "keystore"
     first, second = (authority.issue(name, f"/CN={name}") for name in ("first", "second"))
     keystore.write_bytes(first.read_bytes())
-    tls = ServerTls(config_of(keystore, authority.certificate), "none")
+    tls = ServerTls("SSL", config_of(keystore, authority.certificate), "none")
     assert common_name(tls, authority) == "first"
     keystore.write_bytes(b"rubbish")
     tls.reload()
@@ -76,7 +77,7 @@ def test_files_are_taken_once_they_are_readable(tmp_path: Path, monkeypatch: pyt
     keystore = tmp_path / "keystore"
     first, second = (authority.issue(name, f"/CN={name}") for name in ("first", "second"))
     keystore.write_bytes(first.read_bytes())
-    tls = ServerTls(config_of(keystore, authority.certificate), "none")
+    tls = ServerTls("SSL", config_of(keystore, authority.certificate), "none")
     keystore.write_bytes(second.read_bytes())
     with monkeypatch.context() as patch:
         patch.setattr("korvet.server.tls.context_of", refused)
@@ -91,11 +92,37 @@ def test_files_are_taken_once_they_are_readable(tmp_path: Path, monkeypatch: pyt
     assert common_name(tls, authority) == "second"
 
 
+def test_warnings_of_certificates_follow_the_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    now = datetime.now(UTC)
+    authority = Authority(tmp_path)
+    keystore = tmp_path / "keystore"
+    expired = authority.issue("expired", "/CN=expired", now - timedelta(days=9), now - timedelta(days=2))
+    keystore.write_bytes(expired.read_bytes())
+    tls = ServerTls("SSL", config_of(keystore, authority.certificate), "none")
+    assert [each.certificate.subject for each in tls.certificates] == ["CN=expired", "CN=authority"]
+    assert ["CN=expired in the keystore of listener SSL expired at" in text for text in caplog.messages] == [
+        True
+    ]
+    caplog.clear()
+    keystore.write_bytes(authority.issue("short", "/CN=short", end=now + timedelta(days=9)).read_bytes())
+    tls.reload()
+    assert [" expires at " in text and text.endswith("in 8 days") for text in caplog.messages] == [True]
+    caplog.clear()
+    keystore.write_bytes(authority.issue("long", "/CN=long").read_bytes())
+    tls.reload()
+    assert [each.certificate.subject for each in tls.certificates] == ["CN=long", "CN=authority"]
+    assert not caplog.messages
+    # Files that cannot be used leave all as it was.
+    keystore.write_bytes(b"rubbish")
+    tls.reload()
+    assert [each.certificate.subject for each in tls.certificates] == ["CN=long", "CN=authority"]
+
+
 def test_a_new_authority_is_taken_for_clients(tmp_path: Path) -> None:
     authority, other = Authority(tmp_path), Authority(tmp_path, "other")
     truststore = tmp_path / "truststore"
     truststore.write_bytes(authority.certificate.read_bytes())
-    tls = ServerTls(config_of(authority.issue("server", "/CN=server"), truststore), "required")
+    tls = ServerTls("SSL", config_of(authority.issue("server", "/CN=server"), truststore), "required")
     old, new = authority.issue("old", "/CN=old"), other.issue("new", "/CN=new")
     assert common_name(tls, authority, old) == "server"
     for stranger in (None, new):
@@ -142,13 +169,13 @@ def test_keys_may_have_a_password(tmp_path: Path) -> None:
     ).stdout
     keystore = tmp_path / "keystore"
     keystore.write_bytes(locked + plain.with_suffix(".crt").read_bytes())
-    tls = ServerTls(config_of(keystore, authority.certificate, ssl_key_password="secret"), "none")
+    tls = ServerTls("SSL", config_of(keystore, authority.certificate, ssl_key_password="secret"), "none")
     assert common_name(tls, authority) == "server"
     for wrong in ({}, {"ssl_key_password": "hidden"}):
         with pytest.raises(
             ConfigError, match=r"ssl\.keystore\.location.*is ssl\.key\.password right"
         ) as caught:
-            ServerTls(config_of(keystore, authority.certificate, **wrong), "none")
+            ServerTls("SSL", config_of(keystore, authority.certificate, **wrong), "none")
         assert "hidden" not in str(caught.value)
 
 
@@ -156,7 +183,7 @@ def test_a_key_store_without_a_key_is_explained(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     only_certificate = authority.issue("server", "/CN=server").with_suffix(".crt")
     with pytest.raises(ConfigError, match="expected a PEM file of a private key and its certificates"):
-        ServerTls(config_of(only_certificate, authority.certificate), "none")
+        ServerTls("SSL", config_of(only_certificate, authority.certificate), "none")
 
 
 @pytest.mark.parametrize(
@@ -175,4 +202,4 @@ def test_what_cannot_be_used_is_named(tmp_path: Path, setting: str, value: str, 
         setting: value,
     }
     with pytest.raises(ConfigError, match=f"{setting.replace('_', '.')} = {value} cannot be used: {reason}"):
-        ServerTls(Config(**settings), "none")  # type: ignore[arg-type]
+        ServerTls("SSL", Config(**settings), "none")  # type: ignore[arg-type]
