@@ -7,6 +7,7 @@ decoded bytes encode to the same bytes again.
 from __future__ import annotations
 
 import base64
+import re
 import struct
 from typing import Final
 
@@ -25,6 +26,8 @@ MAX_INT32: Final = (1 << 31) - 1
 UUID_BYTES: Final = 16
 # An unsigned varint is a 32 bit number in groups of seven.
 _MAX_VARINT_SHIFT: Final = 28
+
+_SURROGATE: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 
 _INT8: Final = struct.Struct(">b")
 _INT16: Final = struct.Struct(">h")
@@ -162,6 +165,20 @@ class Reader:
         left = len(self._data) - self._position
         if left:
             raise DecodeError(f"{left} bytes are left over at byte {self._position}")
+
+
+def replaced_text(data: bytes) -> str:
+    """The text of a request's string that is not UTF-8. U+FFFD replaces each malformed sequence, as in Kafka.
+
+    Raises DecodeError if the text needs more bytes than a string can have: no response could repeat it.
+    """
+    # Java replaces half a surrogate pair as one sequence, Python each of its bytes.
+    text = _SURROGATE.sub(b"\xff", data).decode("utf-8", "replace")
+    if not fits_string(text):
+        raise DecodeError(
+            f"a string takes more than {MAX_STRING_BYTES} bytes with U+FFFD for what is not UTF-8"
+        )
+    return text
 
 
 def fits_string(text: str) -> bool:

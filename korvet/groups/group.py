@@ -479,8 +479,8 @@ def subscribed_topics(metadata: bytes) -> set[str] | None:
             position += 2 + length
             if length < 0 or position > len(metadata):
                 return None
-            topics.add(metadata[position - length : position].decode())
-    except (StructError, UnicodeDecodeError):
+            topics.add(metadata[position - length : position].decode("utf-8", "replace"))
+    except StructError:
         return None
     return topics
 

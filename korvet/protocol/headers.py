@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from korvet.protocol.primitives import MalformedRequest, skip_tagged_fields
+from korvet.protocol.primitives import MalformedRequest, skip_tagged_fields, text
 
 _FIXED: Final = struct.Struct(">hhi")
 _INT16: Final = struct.Struct(">h")
@@ -41,10 +41,7 @@ def parse_header(frame: memoryview, flexible: bool) -> tuple[str, int]:
     if length >= 0:
         if position + length > len(frame):
             raise MalformedRequest(f"the client id of {length} bytes reaches past the frame")
-        try:
-            client_id = str(frame[position : position + length], "utf-8")
-        except UnicodeDecodeError:
-            raise MalformedRequest("the client id is not UTF-8") from None
+        client_id = text(frame[position : position + length])
         position += length
     if flexible:
         at_end = position == len(frame)

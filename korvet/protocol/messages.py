@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
-from kio.serial.errors import SerialError
+from kio.serial.errors import InvalidUnicode, SerialError
 
 from korvet.protocol.primitives import MalformedRequest, length
 from korvet.protocol.schemas import request_class, response_class, response_module
@@ -39,10 +39,10 @@ _WHOLE_ELEMENTS: Final = 200
 class RequestSchema:
     """One version of a request: decodes its body."""
 
-    __slots__ = ("_read", "_shape", "flexible", "name")
+    __slots__ = ("_read", "_schema", "_shape", "flexible", "name")
 
     def __init__(self, api_key: int, api_version: int) -> None:
-        schema = request_class(api_key, api_version)
+        self._schema = schema = request_class(api_key, api_version)
         self._read = entity_reader(schema)
         self._shape = shape_of(schema)
         self.name: str = schema.__name__
@@ -57,7 +57,10 @@ class RequestSchema:
         """
         try:
             frame, position = self._shape.check(frame, position)
-            request, _ = self._read(frame, position)
+            try:
+                request, _ = self._read(frame, position)
+            except InvalidUnicode:
+                request, _ = self._read(*shape_of(self._schema, replacing=True).check(frame, position))
         except (MalformedRequest, SerialError, ValueError, OverflowError) as error:
             raise MalformedRequest(f"{self.name}: {error}") from error
         return request

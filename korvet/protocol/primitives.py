@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Final
 from uuid import UUID
 
-from korvet.offsets.wire import MAX_STRING_BYTES, MAX_TAGGED_FIELDS
+from korvet.offsets.wire import MAX_STRING_BYTES, MAX_TAGGED_FIELDS, DecodeError, replaced_text
 
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
@@ -111,10 +111,19 @@ def read_string(frame: memoryview, position: int, flexible: bool) -> tuple[str |
     end = position + size
     if end > len(frame):
         raise IndexError("a string reaches past the request")
+    return text(frame[position:end]), end
+
+
+def text(encoded: memoryview) -> str:
+    """The text of a string. Raises MalformedRequest if it gets too long when U+FFFD replaces what is not UTF-8."""
     try:
-        return str(frame[position:end], "utf-8"), end
+        return str(encoded, "utf-8")
     except UnicodeDecodeError:
-        raise MalformedRequest("a string is not UTF-8") from None
+        pass
+    try:
+        return replaced_text(bytes(encoded))
+    except DecodeError as error:
+        raise MalformedRequest(str(error)) from None
 
 
 def check_null(size: int) -> None:

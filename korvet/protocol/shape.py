@@ -4,7 +4,8 @@ kio reserves memory for all elements of an array before it reads the first one, 
 is not enough memory. So no request reaches kio until its arrays are known to fit. kio also reads null for any
 compact array or string. Here, only fields that the version's schema calls nullable may be null, so handlers
 get no other null. kio does not skip unknown tagged fields (KIP-482). All tagged fields are cut out here: in
-the requests that korvet serves, they are for replicas only.
+the requests that korvet serves, they are for replicas only. kio refuses strings that are not UTF-8: a shape
+that is `replacing` replaces them by what Kafka reads instead.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from korvet.offsets.wire import MAX_REQUEST_ELEMENTS, MAX_STRING_BYTES
 from korvet.protocol.primitives import (
     MalformedRequest,
     read_length,
+    read_string,
     read_unsigned_varint,
     skip_tagged_fields,
+    string,
 )
 
 _INT16: Final = struct.Struct(">h")
@@ -49,8 +52,8 @@ _FIXED_BYTES: Final = {
 _WITH_LENGTH: Final = frozenset({"string", "bytes", "records"})
 
 
-# (start, end) of tagged fields that are cut out
-_Cut: TypeAlias = tuple[int, int]
+# (start, end, bytes in its place) of a part that kio does not read
+_Cut: TypeAlias = tuple[int, int, bytes]
 
 
 class _Kind(enum.IntEnum):
@@ -64,6 +67,7 @@ class _Kind(enum.IntEnum):
     BYTES = 5
     ARRAY = 6
     OPTIONAL = 7
+    REPLACED_STRING = 8
 
 
 class _Value(typing.NamedTuple):
@@ -123,8 +127,8 @@ class Shape:
         if not walk.cuts:
             return frame, position
         parts: list[memoryview | bytes] = []
-        for start, end in walk.cuts:
-            parts += [frame[position:start], b"\x00"]
+        for start, end, instead in walk.cuts:
+            parts += [frame[position:start], instead]
             position = end
         return memoryview(b"".join([*parts, frame[position:]])), 0
 
@@ -159,7 +163,7 @@ class Shape:
                     start, position = position, skip_tagged_fields(frame, position)
                     # `skip_tagged_fields` accepts counts that fit into one byte only.
                     walk.count(frame[start] & 0x7F)
-                    walk.cuts.append((start, position))
+                    walk.cuts.append((start, position, b"\x00"))
             elif kind == _ARRAY:
                 (count,) = _INT32.unpack_from(frame, position)
                 position = _skip_elements(frame, position + 4, count, argument, walk)
@@ -168,6 +172,11 @@ class Shape:
                 position += 1
                 if frame[position - 1] < _NULL_FROM:
                     position = argument.skip(frame, position, walk)
+            elif kind == _REPLACED_STRING:
+                start, (text, position) = position, read_string(frame, position, argument)
+                encoded = string(text, argument)
+                if encoded != frame[start:position]:
+                    walk.cuts.append((start, position, encoded))
             else:
                 if kind == _STRING:
                     (length,) = _INT16.unpack_from(frame, position)
@@ -190,6 +199,7 @@ _TAGGED_FIELDS: Final = int(_Kind.TAGGED_FIELDS)
 _STRING: Final = int(_Kind.STRING)
 _ARRAY: Final = int(_Kind.ARRAY)
 _OPTIONAL: Final = int(_Kind.OPTIONAL)
+_REPLACED_STRING: Final = int(_Kind.REPLACED_STRING)
 # A negative int8 is a null structure.
 _NULL_FROM: Final = 0x80
 
@@ -250,12 +260,14 @@ def _skip_elements(frame: memoryview, position: int, count: int, elements: _Elem
 def _least_bytes(kind: _Kind, argument: Any) -> int:
     if kind is _Kind.FIXED:
         return int(argument)
+    if kind is _Kind.REPLACED_STRING:
+        return 1 if argument else 2
     return {_Kind.STRING: 2, _Kind.BYTES: 4, _Kind.ARRAY: 4}.get(kind, 1)
 
 
 @cache
-def shape_of(entity: type) -> Shape:
-    """The shape of a kio message or structure."""
+def shape_of(entity: type, *, replacing: bool = False) -> Shape:
+    """The shape of a kio message or structure. `replacing`: `check` makes all its strings UTF-8."""
     flexible: bool = entity.__flexible__  # type: ignore[attr-defined]
     hints = typing.get_type_hints(entity)
     steps: list[tuple[_Kind, Any]] = []
@@ -268,15 +280,15 @@ def shape_of(entity: type) -> Shape:
             kind = _Kind.COMPACT_ARRAY if flexible else _Kind.ARRAY
             (element, *_) = typing.get_args(hint)
             if dataclasses.is_dataclass(element):
-                shape = shape_of(typing.cast("type", element))
+                shape = shape_of(typing.cast("type", element), replacing=replacing)
             else:
                 name = f"an element of {field.name}"
-                shape = Shape([_value_step(field.metadata["kafka_type"], flexible, name)])
+                shape = Shape([_value_step(field.metadata["kafka_type"], flexible, name, replacing)])
             steps.append((kind, _Elements(shape, required)))
         elif not required and dataclasses.is_dataclass(hint):
-            steps.append((_Kind.OPTIONAL, shape_of(typing.cast("type", hint))))
+            steps.append((_Kind.OPTIONAL, shape_of(typing.cast("type", hint), replacing=replacing)))
         else:
-            _add(steps, *_value_step(field.metadata["kafka_type"], flexible, required))
+            _add(steps, *_value_step(field.metadata["kafka_type"], flexible, required, replacing))
     if flexible:
         steps.append((_Kind.TAGGED_FIELDS, None))
     return Shape(steps)
@@ -289,10 +301,12 @@ def without_null(hint: Any) -> Any:
     return hint
 
 
-def _value_step(kafka_type: str, flexible: bool, required: str) -> tuple[_Kind, Any]:
+def _value_step(kafka_type: str, flexible: bool, required: str, replacing: bool) -> tuple[_Kind, Any]:
     """required: the field's name if it must not be null, otherwise empty."""
     if kafka_type not in _WITH_LENGTH:
         return _Kind.FIXED, _FIXED_BYTES[kafka_type]
+    if kafka_type == "string" and replacing:
+        return _Kind.REPLACED_STRING, flexible
     if kafka_type == "string":
         value = _Value(MAX_STRING_BYTES, required)
         return (_Kind.COMPACT_BYTES if flexible else _Kind.STRING), value

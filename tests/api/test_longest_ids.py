@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.api.asking import KEYS, frame, newest
 from tests.api.test_transactions import SECOND_PROTOCOL, Producer
 from tests.support.polling import until
-from tests.support.wire import ConnectionClosed, RawConnection, decode_response
 
 LONGEST = 32_767
 # Characters of one byte and of three bytes.
 FILLERS = ["x", "\N{SNOWMAN}"]
-# Invalid strings: bytes that UTF-8 doesn't have, a truncated character, and half a surrogate pair.
-NO_UTF8 = [b"\xff\xfe\xfd", b"\xe2\x98m", b"\xed\xa0\x80"]
 
 
 def longest(name: str, filler: str) -> str:
@@ -63,31 +59,3 @@ def test_a_transaction(ask, topic, fresh, filler):
         return name in {each.transactional_id for each in ask("ListTransactions", 0).transaction_states}
 
     until(listed, 20, "all partitions of the coordinator are loaded, and the transaction is listed")
-
-
-REQUESTS = {
-    "FindCoordinator": {"coordinator_keys": ["HERE"]},
-    "OffsetCommit": {"group_id": "HERE", "topics": []},
-    "JoinGroup": {"group_id": "HERE"},
-    "ConsumerGroupHeartbeat": {"group_id": "g", "member_id": "HERE"},
-    "DescribeGroups": {"groups": ["HERE"]},
-    "DeleteGroups": {"groups_names": ["HERE"]},
-    "InitProducerId": {"transactional_id": "HERE"},
-    "DescribeTransactions": {"transactional_ids": ["HERE"]},
-    "Metadata": {"topics": [{"name": "HERE", "topic_id": None}]},
-}
-
-
-@pytest.mark.parametrize("wrong", NO_UTF8, ids=repr)
-@pytest.mark.parametrize("name", REQUESTS)
-def test_what_is_no_utf8_is_refused(broker, ask, name, wrong):
-    """An invalid string closes the connection or returns an error. Other clients aren't affected."""
-    request = frame(name, newest(name), 1, **REQUESTS[name]).replace(b"HERE", wrong.ljust(4, b"."))
-    with RawConnection(broker.host, broker.port) as sender:
-        try:
-            answer = sender.ask(request)
-        except ConnectionClosed:
-            return
-        message = decode_response(KEYS[name], newest(name), answer).message
-        assert "ErrorCode.invalid_request" in repr(message)
-        assert sender.works()

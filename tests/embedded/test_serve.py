@@ -115,8 +115,8 @@ def test_every_line_of_a_json_log_is_an_object(server: KorvetServer) -> None:
     server.stop()
     server.options += ["--set", "log.format=json"]
     server.restart()
-    # A name that is not UTF-8, and one that forges a line: the broker closes both connections.
-    for name in (b"\xff\xfe\n", b'a\n{"level": "ERROR"}\n'):
+    # A name that is too long with U+FFFD, and one that forges a line: the broker closes both connections.
+    for name in (b"\xff\n" * 15_000, b'a\n{"level": "ERROR"}\n'):
         with RawConnection(server.host, server.port, TIMEOUT_S) as raw:
             raw.send(struct.pack(">hhih", 3, 12, 1, len(name)) + name + b"\x00\xff")
             assert raw.closed_by_server()

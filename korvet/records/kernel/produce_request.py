@@ -169,10 +169,15 @@ def _fault(code: int) -> RequestError:
 
 @cython.cfunc
 def _text(p: BytesPointer, at: cython.Py_ssize_t, size: cython.Py_ssize_t):
+    encoded = bytes_at(p, at, size)
     try:
-        return bytes_at(p, at, size).decode("utf-8")
+        return encoded.decode("utf-8")
     except UnicodeDecodeError:
-        raise RequestError("a string is not UTF-8") from None
+        pass
+    try:
+        return wire.replaced_text(encoded)
+    except wire.DecodeError as error:
+        raise RequestError(str(error)) from None
 
 
 @cython.cfunc

@@ -29,6 +29,16 @@ def test_requests_are_read_as_their_schema_says(case: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("case", VERSIONS, ids=version_id)
+def test_strings_that_are_not_utf8_are_read_with_replacements(case: tuple[int, int]) -> None:
+    rng = random.Random(repr(case))
+    for _ in range(EXAMPLES):
+        request = random_request(rng, *case)
+        body = encode(request).replace("😀".encode(), b"\xed\xa0\x80?")
+        found = request_schema(*case).decode(memoryview(b"header" + body), 6)
+        assert repr(found) == repr(request).replace("😀", "\N{REPLACEMENT CHARACTER}?")
+
+
+@pytest.mark.parametrize("case", VERSIONS, ids=version_id)
 def test_bytes_behind_a_request_are_left_alone(case: tuple[int, int]) -> None:
     """librdkafka's Metadata v13 has some."""
     request = random_request(random.Random(repr(case)), *case)
