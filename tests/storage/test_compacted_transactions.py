@@ -71,10 +71,13 @@ def test_records_of_transactions_are_compacted(bench: Bench, layout: str) -> Non
     made.check()
     made.end(3, committed=False)
     assert set(made.committed().values()) == {(b"a", b"3"), (b"b", b"2"), (b"b", b"behind")}
-    # The records are removed again, with the marker of the aborted transaction after them.
+    # The records are removed again. Their marker stays while it is the newest entry.
     assert made.compact() == 2
+    assert made.compact(after_ms=RETENTION_MS) == 0
+    made.append(-1, (b"newest", b"1"))
+    assert made.compact() == 0
     assert made.compact(after_ms=RETENTION_MS) == 1
-    assert set(made.committed().values()) == {(b"a", b"3"), (b"b", b"behind")}
+    assert set(made.committed().values()) == {(b"a", b"3"), (b"b", b"behind"), (b"newest", b"1")}
     made.check()
 
 
@@ -86,11 +89,12 @@ def test_a_tombstone_in_a_transaction(bench: Bench, layout: str) -> None:
     made.end(1, committed=True)
     made.append(1, (b"b", None))
     made.end(1, committed=False)
+    made.append(-1, (b"newest", b"1"))
     assert made.compact() == 2
-    assert set(made.committed().values()) == {(b"a", None), (b"b", b"1")}
+    assert set(made.committed().values()) == {(b"a", None), (b"b", b"1"), (b"newest", b"1")}
     # The tombstone is removed after its time, its marker after the same time again.
     assert made.compact(after_ms=RETENTION_MS) == 2
-    assert set(made.committed().values()) == {(b"b", b"1")}
+    assert set(made.committed().values()) == {(b"b", b"1"), (b"newest", b"1")}
     assert len(made.entries()[1]) == 1
     assert made.compact(after_ms=RETENTION_MS) == 1
     assert made.entries()[1] == []
@@ -338,6 +342,7 @@ class TransactionMachine(RuleBasedStateMachine):
             return
         for producer_id in range(3):
             self.made.end(producer_id, committed=False)
+        self.made.append(-1, (b"newest", b"1"))
         # Tombstones must be removed before their markers are without records.
         for _ in range(4):
             self.made.compact(after_ms=2 * RETENTION_MS)

@@ -95,24 +95,41 @@ def test_a_consumer_before_the_remaining_records_continues(bench: Bench) -> None
 @assignments
 def test_tombstones_are_removed_after_delete_retention_ms(bench: Bench, assignment: str) -> None:
     log = compacted_log(bench, assignment)
-    offsets = append(bench, log, [(b"a", b"1", 0), (b"b", b"2", 0), (b"a", None, 0)])
+    offsets = append(bench, log, [(b"a", b"1", 0), (b"a", None, 0), (b"b", b"2", 0)])
     assert compact(bench, log) == 1
-    assert contents(bench, log) == {offsets[1]: (b"b", b"2"), offsets[2]: (b"a", None)}
+    assert contents(bench, log) == {offsets[1]: (b"a", None), offsets[2]: (b"b", b"2")}
     assert compact(bench, log, now_ms=NOW_MS + DAY_MS - 1) == 0
     assert compact(bench, log, now_ms=NOW_MS + DAY_MS) == 1
-    assert contents(bench, log) == {offsets[1]: (b"b", b"2")}
-    more = append(bench, log, [(b"b", None, 0)])
-    assert compact(bench, log, now_ms=NOW_MS + DAY_MS) == 1
-    assert compact(bench, log, now_ms=NOW_MS + 2 * DAY_MS) == 1
-    # No record is left: neither end has moved, and readers reach the log end.
+    assert contents(bench, log) == {offsets[2]: (b"b", b"2")}
     bounds = bench.run(log.bounds())
-    assert (bounds.log_start, bounds.log_end, bounds.entries) == (0, more[0] + 1, 0)
-    assert bench.run(read_log(log, offsets[0], ALL)).next_offset == more[0] + 1
-    last = append(bench, log, [(b"c", b"3", 0), (b"d", b"4", 0)])
+    assert (bounds.log_start, bounds.log_end) == (0, offsets[2] + 1)
+
+
+@assignments
+def test_the_newest_record_stays_although_it_is_a_tombstone(bench: Bench, assignment: str) -> None:
+    log = compacted_log(bench, assignment)
+    offsets = append(bench, log, [(b"a", b"1", 0), (b"b", b"2", 0), (b"b", None, 0), (b"a", None, 0)])
+    assert compact(bench, log) == 2
+    assert compact(bench, log, now_ms=NOW_MS + DAY_MS) == 1
+    assert contents(bench, log) == {offsets[3]: (b"a", None)}
+    work = compactor(bench, log)
+    assert bench.run(work.compact(RULES, NOW_MS + 9 * DAY_MS)) == 0
+    assert not work.has_run, "A newest record that stays must not make a compaction due."
+    more = append(bench, log, [(b"c", b"3", 0)])
+    assert compact(bench, log, now_ms=NOW_MS + 9 * DAY_MS) == 1
+    assert contents(bench, log) == {more[0]: (b"c", b"3")}
     assert bench.run(log.bounds()).log_start == 0
-    assert contents(bench, log) == {last[0]: (b"c", b"3"), last[1]: (b"d", b"4")}
-    bench.client.xdel(log.stream, entry_id(last[0], log.bias))
-    assert bench.run(log.bounds()).log_start == last[1]
+    later = append(bench, log, [(b"d", b"4", 0)])
+    bench.client.xdel(log.stream, entry_id(more[0], log.bias))
+    assert bench.run(log.bounds()).log_start == later[0]
+
+
+def test_the_newest_record_stays_although_it_has_no_key(bench: Bench) -> None:
+    log = compacted_log(bench)
+    offsets = append(bench, log, [(None, b"1", 0), (b"a", b"2", 0), (None, b"3", 0)])
+    for days in range(3):
+        compact(bench, log, now_ms=NOW_MS + days * DAY_MS)
+        assert list(contents(bench, log)) == offsets[1:]
 
 
 def test_groups_notice_nothing(bench: Bench) -> None:
@@ -437,11 +454,16 @@ def test_a_deleted_entry_with_many_fields_does_not_come_back(bench: Bench) -> No
 
 
 @assignments
-def test_records_are_deleted_from_a_log_that_compaction_emptied(bench: Bench, assignment: str) -> None:
+def test_records_are_deleted_from_a_log_that_a_compaction_and_xdel_emptied(
+    bench: Bench, assignment: str
+) -> None:
     log = compacted_log(bench, assignment)
     first = append(bench, log, [(b"k", None, 0) for _ in range(10)])
     rules = CompactionRules(0, 0, None, 0.0)
-    assert (compact(bench, log, rules), compact(bench, log, rules, NOW_MS + 1)) == (9, 1)
+    newest = entry_id(first[-1], log.bias)
+    commands = Watched(bench.store, "korvet_shadow_begin", lambda: bench.client.xdel(log.stream, newest))
+    assert bench.run(Compactor(commands, log, Pace(1e12), 1 << 20).compact(rules, NOW_MS)) == 9
+    assert bench.run(log.bounds()).entries == 0
     assert bench.run(delete_before(log, first[4], 1_000)) == first[4]
     assert bench.run(log.bounds()).log_start == first[4]
     assert bench.run(delete_before(log, first[2], 1_000)) == first[4]

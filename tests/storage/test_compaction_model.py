@@ -177,11 +177,14 @@ class CompactedLog(RuleBasedStateMachine):
     )
     def compact(self, map_bytes: int, after_ms: int, interfering: tuple[str, str, int] | None) -> None:
         self.now_ms += after_ms
+        newest = self.entries()[-1:]
         work = Disturbed(self, interfering, map_bytes)
         try:
             self.bench.run(work.compact(CompactionRules(RETENTION_MS, 0, None, 0.0), self.now_ms))
         except StorageFault:
             assert interfering
+        if not interfering:
+            assert [name for name, _ in self.entries()[-1:]] == [name for name, _ in newest]
         self.check()
 
     async def act(self, what: str, number: int) -> None:

@@ -64,12 +64,12 @@ def test_configs_of_the_topic_are_honoured(bench: Bench) -> None:
     for log in (young, clean):
         fill(bench, log)
     fill(bench, late, time_ms=NOW_MS - 1001)
-    bench.run(append_own(gone, encode_append_records([(b"k", b"v", 0), (b"k", None, 0)])))
+    bench.run(append_own(gone, encode_append_records([(b"k", b"v", 0), (b"k", None, 0), (b"n", b"v", 0)])))
     working = cleaner(bench)
     for _ in range(2):
         bench.run(working.clean())
     lengths = {log.topic.name: bench.client.xlen(log.stream) for log in (young, clean, late, gone)}
-    assert lengths == {"young": 100, "clean": 100, "late": 1, "gone": 0}
+    assert lengths == {"young": 100, "clean": 100, "late": 1, "gone": 1}
 
 
 def test_history_of_the_internal_topic(bench: Bench) -> None:

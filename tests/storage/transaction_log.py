@@ -115,9 +115,14 @@ class Log:
     def compact(self, map_bytes: int = 1 << 20, *, after_ms: int = 0) -> int:
         self.now_ms += after_ms
         work = Compactor(self.bench.store.commands, self.log, Pace(1e12), map_bytes)
+        newest = self._newest_entry()
         removed = self.bench.run(work.compact(RULES, self.now_ms))
+        assert self._newest_entry() == newest
         self.check_markers()
         return removed
+
+    def _newest_entry(self) -> list[Any]:
+        return [name for name, _ in self.bench.client.xrevrange(self.log.stream, count=1)]
 
     # The actual contents
 

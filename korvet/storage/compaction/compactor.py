@@ -137,7 +137,7 @@ class Compactor:
         self.has_run = True
         sweeps_to = checkpoint.sweeps_to(now_ms, rules.delete_retention_ms)
         outcomes = await self._outcomes(checkpoint, rules.delete_retention_ms, now_ms)
-        survivors = Survivors(sweeps_to, self._map_bytes, outcomes)
+        survivors = Survivors(sweeps_to, self._map_bytes, outcomes, await self._newest_offset())
         end = await self._find(survivors, checkpoint.dirty_from, end)
         gone = survivors.gone_in_order()
         emptied = outcomes.emptied()
@@ -209,6 +209,11 @@ class Compactor:
         return found and found[1]
 
     # Which records are removed
+
+    async def _newest_offset(self) -> int:
+        """The offset of the log's newest record or marker; -1 in an empty log."""
+        found = await self._read("XREVRANGE", self._stream, "+", "-", "COUNT", 1)
+        return offset_after(found[0][0], self._log.bias) - 1 if found else -1
 
     async def _find(self, survivors: Survivors, dirty_from: int, end: int) -> int:
         """Report all records before `end` to `survivors`. Returns the offset at which the memory for keys

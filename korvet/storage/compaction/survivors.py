@@ -8,6 +8,9 @@ next compaction removes tombstones that have been in the clean section for delet
 A tombstone stays longer if an older record of its key is there, in a batch that stayed whole.
 Records without a key, which precede the compaction of the topic, are removed, as Kafka's cleaner does.
 
+The newest record or marker of a log always stays, as it does in Kafka's active segment: it brings readers
+that wait for the log end to it.
+
 Records of aborted transactions are removed; records of committed transactions are like all others. See
 outcomes.py.
 """
@@ -119,6 +122,7 @@ class Survivors:
         "_kept",
         "_keys",
         "_most_keys",
+        "_newest",
         "_outcomes",
         "_sweeps_to",
         "due_to",
@@ -128,10 +132,12 @@ class Survivors:
         "tombstones",
     )
 
-    def __init__(self, sweeps_to: int, map_bytes: int, outcomes: Outcomes) -> None:
+    def __init__(self, sweeps_to: int, map_bytes: int, outcomes: Outcomes, newest: int) -> None:
         """`sweeps_to`: clean tombstones before this offset are removed. `map_bytes` limits the memory of the
-        dirty section's keys, and that of the keys of due tombstones in logs with batches.
+        dirty section's keys, and that of the keys of due tombstones in logs with batches. `newest` is the
+        offset of the log's newest record or marker.
         """
+        self._newest = newest
         self._sweeps_to = sweeps_to
         self._most_keys = max(1, map_bytes // KEY_COST_BYTES)
         self._outcomes = outcomes
@@ -160,7 +166,7 @@ class Survivors:
     def dirty(self, offset: int, key: bytes | None, *, tombstone: bool) -> None:
         """Report the next record of the dirty section."""
         if key is None:
-            self.gone.append(offset)
+            self._remove_unless_newest(offset)
             return
         short = _shortened(key)
         before = self._keys.get(short)
@@ -173,12 +179,16 @@ class Survivors:
     def clean(self, offset: int, key: bytes | None, *, tombstone: bool) -> None:
         """Report the next record of the clean section."""
         if key is None or (short := _shortened(key)) in self._keys:
-            self.gone.append(offset)
-        elif not tombstone or offset >= self._sweeps_to:
+            self._remove_unless_newest(offset)
+        elif not tombstone or offset >= self._sweeps_to or offset == self._newest:
             self.tombstones += tombstone
         elif self.has_batches:
             self._note_due(short, offset)
         else:
+            self.gone.append(offset)
+
+    def _remove_unless_newest(self, offset: int) -> None:
+        if offset != self._newest:
             self.gone.append(offset)
 
     def _note_due(self, short: bytes, offset: int) -> None:
@@ -230,7 +240,9 @@ class Survivors:
         self._outcomes.record(producer_id, clean=clean)
         if not self._outcomes.is_aborted(producer_id, offset):
             return False
-        self.gone.extend(range(offset, offset + records))
+        last = offset + records - 1
+        self.gone.extend(range(offset, last))
+        self._remove_unless_newest(last)
         return True
 
     def is_aborted(self, producer_id: int, offset: int) -> bool:
@@ -239,6 +251,8 @@ class Survivors:
 
     def marker(self, producer_id: int, offset: int, *, clean: bool) -> None:
         """Report the marker of a producer's transaction."""
+        if clean and offset == self._newest:
+            return
         if self._outcomes.marker(producer_id, offset, clean=clean):
             self.gone.append(offset)
 
