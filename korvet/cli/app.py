@@ -33,11 +33,20 @@ class _Builtin(msgspec.Struct, frozen=True):
 
 _BUILTIN = {
     "serve": _Builtin("korvet.cli.serve", "serve", "Run a broker."),
-    "topics": _Builtin("korvet.cli.topics", "topics", "List, create, describe, change and delete topics."),
+    "topics": _Builtin(
+        "korvet.cli.topics",
+        "topics",
+        "List, create, describe, change and delete topics, and delete their records.",
+    ),
     "configs": _Builtin("korvet.cli.configs", "configs", "Show and change settings of running brokers."),
     "groups": _Builtin(
-        "korvet.cli.groups", "groups", "Show and delete consumer groups: members, offsets, lag."
+        "korvet.cli.groups", "groups", "Show, reset and delete consumer groups: members, offsets, lag."
     ),
+    "users": _Builtin(
+        "korvet.cli.users", "users", "List, set and delete users that authenticate with SCRAM."
+    ),
+    "acls": _Builtin("korvet.cli.acls", "acls", "List, add and remove access control lists."),
+    "quotas": _Builtin("korvet.cli.quotas", "quotas", "List, set and remove quotas of clients."),
     "offsets": _Builtin("korvet.cli.offsets", "offsets", "Read the records of __consumer_offsets."),
     "top": _Builtin("korvet.cli.top.command", "top", "Watch brokers, topics and groups as they change."),
     "doctor": _Builtin("korvet.cli.doctor", "doctor", "Check the Redis or Valkey that holds the data."),

@@ -11,7 +11,7 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import kio.schema.api_versions.v0 as api_versions
 import kio.schema.find_coordinator.v3 as find_coordinator
@@ -26,7 +26,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i8, i32
 from kio.static.protocol import RequestPayload, ResponsePayload
 
-from korvet.cli.security import ClientSecurity, CommandConfigError, from_environment
+from korvet.cli.security import ClientSecurity
 from korvet.config.address import Address, parse_address
 from korvet.security.errors import InvalidCredentials
 
@@ -36,6 +36,13 @@ TIMEOUT_S = 30.0
 # Limits the size of a response. No request has a larger one, so the peer doesn't speak Kafka's protocol.
 _LARGEST_RESPONSE = 256 * 1024 * 1024
 Response = TypeVar("Response", bound=ResponsePayload)
+
+
+class Bootstrap(NamedTuple):
+    """Where a cluster is reached: a list of HOST:PORT, separated by commas, and how."""
+
+    servers: str
+    security: ClientSecurity = PLAIN_TEXT
 
 
 class ClientError(Exception):
@@ -165,25 +172,30 @@ class Connection:
 
 def check(code: ErrorCode | int, subject: str, message: str | None = None) -> None:
     """Raise ClientError unless `code` is NONE. `subject` names the topic, group or broker in the message."""
+    error = error_of(code, subject, message)
+    if error is not None:
+        raise error
+
+
+def error_of(code: ErrorCode | int, subject: str, message: str | None = None) -> ClientError | None:
+    """Returns what `check` raises, for results of which some may be errors."""
     code = ErrorCode(code)
-    if code is not ErrorCode.none:
-        text = message or (code.__doc__ or "").strip() or code.name.replace("_", " ")
-        raise ClientError(f"{subject}: {text} ({code.name.upper()})", code)
+    if code is ErrorCode.none:
+        return None
+    text = message or (code.__doc__ or "").strip() or code.name.replace("_", " ")
+    return ClientError(f"{subject}: {text} ({code.name.upper()})", code)
 
 
 class Cluster:
     """A Kafka cluster, found by bootstrap addresses. Each request goes to the broker that can answer it."""
 
-    def __init__(self, bootstrap: str, timeout_s: float = TIMEOUT_S) -> None:
-        """`bootstrap` is a list of HOST:PORT, separated by commas. Raises ClientError."""
+    def __init__(self, bootstrap: Bootstrap | str, timeout_s: float = TIMEOUT_S) -> None:
+        """A text stands for a Bootstrap in plain text. Raises ClientError."""
+        servers, self._security = Bootstrap(bootstrap) if isinstance(bootstrap, str) else bootstrap
         try:
-            self._bootstraps = tuple(parse_address(each.strip()) for each in bootstrap.split(","))
+            self._bootstraps = tuple(parse_address(each.strip()) for each in servers.split(","))
         except ValueError as error:
             raise ClientError(f"--bootstrap-server: {error}") from error
-        try:
-            self._security = from_environment()
-        except CommandConfigError as error:
-            raise ClientError(str(error)) from error
         self._timeout_s = timeout_s
         self._connections: dict[Address, Connection] = {}
 

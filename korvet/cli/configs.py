@@ -4,7 +4,7 @@ import click
 from kio.schema.describe_configs.v4.response import DescribeConfigsResourceResult
 
 from korvet.cli import config_requests
-from korvet.cli.client import Cluster
+from korvet.cli.client import Bootstrap, Cluster
 from korvet.cli.config_requests import Kind
 from korvet.cli.options import KeyValue, bootstrap_option, json_option
 from korvet.cli.output import print_json, table
@@ -31,7 +31,9 @@ def configs() -> None:
 @click.option("--loggers", is_flag=True, help="Show the log levels of the broker's modules.")
 @bootstrap_option
 @json_option
-def describe_configs(broker: str, all_settings: bool, loggers: bool, bootstrap: str, as_json: bool) -> None:
+def describe_configs(
+    broker: str, all_settings: bool, loggers: bool, bootstrap: Bootstrap, as_json: bool
+) -> None:
     """Show the settings that were changed while brokers run."""
     if (all_settings or loggers) and not broker:
         raise click.UsageError("--all and --loggers need --broker")
@@ -57,7 +59,11 @@ def describe_configs(broker: str, all_settings: bool, loggers: bool, bootstrap: 
 @click.option("--unset", multiple=True, metavar="KEY", help="Setting to reset. Repeatable.")
 @bootstrap_option
 def alter_configs(
-    broker: str, loggers: bool, pairs: tuple[tuple[str, str], ...], unset: tuple[str, ...], bootstrap: str
+    broker: str,
+    loggers: bool,
+    pairs: tuple[tuple[str, str], ...],
+    unset: tuple[str, ...],
+    bootstrap: Bootstrap,
 ) -> None:
     """Change settings while brokers run, all of them or none.
 

@@ -1,5 +1,5 @@
-"""Requests about groups: ListGroups, DescribeGroups, ConsumerGroupDescribe, OffsetFetch, OffsetDelete,
-DeleteGroups.
+"""Requests about groups: ListGroups, DescribeGroups, ConsumerGroupDescribe, OffsetFetch, OffsetCommit,
+OffsetDelete, DeleteGroups.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +16,12 @@ from kio.schema.describe_groups.v5.response import DescribedGroup, DescribeGroup
 from kio.schema.errors import ErrorCode
 from kio.schema.list_groups.v4.request import ListGroupsRequest
 from kio.schema.list_groups.v4.response import ListedGroup, ListGroupsResponse
+from kio.schema.offset_commit.v8.request import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from kio.schema.offset_commit.v8.response import OffsetCommitResponse
 from kio.schema.offset_delete.v0.request import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
@@ -25,9 +31,9 @@ from kio.schema.offset_delete.v0.response import OffsetDeleteResponse
 from kio.schema.offset_fetch.v7.request import OffsetFetchRequest
 from kio.schema.offset_fetch.v7.response import OffsetFetchResponse, OffsetFetchResponsePartition
 from kio.schema.types import GroupId, TopicName
-from kio.static.primitive import i32
+from kio.static.primitive import i32, i64
 
-from korvet.cli.client import Cluster, check
+from korvet.cli.client import ClientError, Cluster, check, error_of
 
 
 def list_groups(cluster: Cluster) -> list[ListedGroup]:
@@ -72,6 +78,35 @@ def committed_offsets(cluster: Cluster, group: str) -> dict[tuple[str, int], Off
             check(part.error_code, f"group {group}, {topic.name} partition {part.partition_index}")
             committed[topic.name, int(part.partition_index)] = part
     return dict(sorted(committed.items()))
+
+
+def commit_offsets(
+    cluster: Cluster, group: str, offsets: Mapping[tuple[str, int], int]
+) -> dict[tuple[str, int], ClientError]:
+    """Commit offsets for a group without members. Returns the errors, by topic and partition."""
+    topics: dict[str, list[OffsetCommitRequestPartition]] = {}
+    for (topic, index), offset in offsets.items():
+        part = OffsetCommitRequestPartition(
+            partition_index=i32(index), committed_offset=i64(offset), committed_metadata=""
+        )
+        topics.setdefault(topic, []).append(part)
+    request = OffsetCommitRequest(
+        group_id=GroupId(group),
+        member_id="",
+        topics=tuple(
+            OffsetCommitRequestTopic(name=TopicName(topic), partitions=tuple(parts))
+            for topic, parts in topics.items()
+        ),
+    )
+    answer = cluster.ask(request, OffsetCommitResponse, cluster.coordinator(group))
+    refused = {}
+    for topic_answer in answer.topics:
+        for done in topic_answer.partitions:
+            place = str(topic_answer.name), int(done.partition_index)
+            error = error_of(done.error_code, f"group {group}, {place[0]} partition {place[1]}")
+            if error is not None:
+                refused[place] = error
+    return refused
 
 
 def delete_group(cluster: Cluster, group: str) -> None:

@@ -9,12 +9,13 @@ from kio.schema.consumer_group_describe.v1.response import Member as ConsumerMem
 from kio.schema.describe_groups.v5.response import DescribedGroupMember
 
 from korvet.cli import group_requests, lag
-from korvet.cli.client import ClientError, Cluster
+from korvet.cli.client import Bootstrap, ClientError, Cluster
 from korvet.cli.lag import Commit, Lag, LagUnknown, RedisSource
 from korvet.cli.log_requests import LATEST, list_offsets
 from korvet.cli.options import bootstrap_option, json_option
 from korvet.cli.output import print_json, printable, table
 from korvet.cli.redis_address import redis_options
+from korvet.cli.reset_offsets import reset_offsets
 from korvet.offsets.codec import DecodeError
 from korvet.offsets.consumer_protocol import decode_assignment
 from korvet.storage.errors import StorageError
@@ -28,14 +29,17 @@ Lags = Mapping[Commit, Lag | StorageError]
 
 @click.group()
 def groups() -> None:
-    """Show and delete consumer groups: members, offsets, lag."""
+    """Show, reset and delete consumer groups: members, offsets, lag."""
+
+
+groups.add_command(reset_offsets)
 
 
 @groups.command("list")
 @bootstrap_option
 @redis_options(_REDIS_HELP)
 @json_option
-def list_groups(bootstrap: str, url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> None:
+def list_groups(bootstrap: Bootstrap, url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> None:
     """List all groups with their lag.
 
     Record lag is the number of unread records of a group; time lag is how long the first of them has been
@@ -74,7 +78,7 @@ def list_groups(bootstrap: str, url: str | None, data_dir: Path, keyspace: str, 
 @redis_options(_REDIS_HELP)
 @json_option
 def describe_group(
-    name: str, bootstrap: str, url: str | None, data_dir: Path, keyspace: str, as_json: bool
+    name: str, bootstrap: Bootstrap, url: str | None, data_dir: Path, keyspace: str, as_json: bool
 ) -> None:
     """Show a group's state, members, committed offsets and lag.
 
@@ -108,7 +112,7 @@ def describe_group(
 @click.argument("name")
 @bootstrap_option
 @json_option
-def group_offsets(name: str, bootstrap: str, as_json: bool) -> None:
+def group_offsets(name: str, bootstrap: Bootstrap, as_json: bool) -> None:
     """Show the committed offsets of a group."""
     with Cluster(bootstrap) as cluster:
         committed = _committed(cluster, name)
@@ -123,7 +127,7 @@ def group_offsets(name: str, bootstrap: str, as_json: bool) -> None:
 @click.option("-t", "--topic", help="Delete only the offsets of this topic.")
 @click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
 @bootstrap_option
-def delete_group(name: str, topic: str | None, yes: bool, bootstrap: str) -> None:
+def delete_group(name: str, topic: str | None, yes: bool, bootstrap: Bootstrap) -> None:
     """Delete a group without members, or its offsets of one topic."""
     what = f"group {name}" if topic is None else f"the offsets of group {name} for {topic}"
     if not yes:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from korvet.cli.client import Cluster
+from korvet.cli.client import Bootstrap, Cluster
 from korvet.cli.log_requests import EARLIEST, LATEST, LogRecord, fetch, list_offsets
 from korvet.cli.options import bootstrap_option
 from korvet.offsets.codec import DecodeError, decode_key
@@ -91,7 +91,7 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @offsets.command()
 @_shared
-def dump(group: str | None, topic: str | None, formatter: str, follow: bool, bootstrap: str) -> None:
+def dump(group: str | None, topic: str | None, formatter: str, follow: bool, bootstrap: Bootstrap) -> None:
     """Print all records by partition and offset, one JSON object per line."""
     shown = _Filter(group, topic, _FORMATTERS[formatter])
     with Cluster(bootstrap) as cluster:
@@ -113,7 +113,7 @@ def dump(group: str | None, topic: str | None, formatter: str, follow: bool, boo
 )
 @_shared
 def tail(
-    *, lines: int, group: str | None, topic: str | None, formatter: str, follow: bool, bootstrap: str
+    *, lines: int, group: str | None, topic: str | None, formatter: str, follow: bool, bootstrap: Bootstrap
 ) -> None:
     """Print the newest records, one JSON object per line, oldest first."""
     shown = _Filter(group, topic, _FORMATTERS[formatter])

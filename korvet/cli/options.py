@@ -1,19 +1,54 @@
 """Options and argument types of several commands."""
 
+import math
+import re
 from collections.abc import Callable
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
 import click
 
-bootstrap_option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
-    "-b",
-    "--bootstrap-server",
-    "bootstrap",
-    metavar="HOST:PORT,...",
-    default="127.0.0.1:9092",
-    show_default=True,
-    help="One or more brokers of the cluster. The first that answers is asked for the others.",
-)
+from korvet.cli.client import Bootstrap
+from korvet.cli.security import COMMAND_CONFIG, VARIABLE, CommandConfigError, from_file
+
+
+def bootstrap_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options --bootstrap-server and --command-config, as the argument `bootstrap`: a Bootstrap."""
+    brokers = click.option(
+        "-b",
+        "--bootstrap-server",
+        "bootstrap",
+        metavar="HOST:PORT,...",
+        default="127.0.0.1:9092",
+        show_default=True,
+        callback=_with_security,
+        help="One or more brokers of the cluster. The first that answers is asked for the others.",
+    )
+    # Click processes eager options first, so the file's name is known to the callback above.
+    properties = click.option(
+        COMMAND_CONFIG,
+        metavar="FILE",
+        envvar=VARIABLE,
+        is_eager=True,
+        expose_value=False,
+        callback=_keep,
+        help="Client properties for TLS and SASL, as for Kafka's tools.",
+    )
+    return brokers(properties(command))
+
+
+def _keep(ctx: click.Context, param: click.Parameter, name: str | None) -> None:
+    ctx.meta[VARIABLE] = name
+
+
+def _with_security(ctx: click.Context, param: click.Parameter, servers: str) -> Bootstrap:
+    name = ctx.meta[VARIABLE]
+    try:
+        return Bootstrap(servers) if name is None else Bootstrap(servers, from_file(name))
+    except CommandConfigError as error:
+        raise click.BadParameter(str(error), param_hint=COMMAND_CONFIG) from error
+
+
 json_option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON."
 )
@@ -32,3 +67,80 @@ class KeyValue(click.ParamType[tuple[str, str]]):
         if not equals or not key:
             self.fail(f"expected KEY=VALUE, not {value!r}", param, ctx)
         return key, text
+
+
+class Time(click.ParamType[int]):
+    """A time in ISO 8601, in UTC unless it names an offset; the value is in ms since 1970."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Fails with click's error for other texts."""
+        try:
+            at = datetime.fromisoformat(str(value))
+            if at.tzinfo is None:
+                at = at.replace(tzinfo=UTC)
+            return math.floor(at.timestamp() * 1000)
+        except (ValueError, OverflowError):
+            self.fail(f"expected a time such as 2026-01-31T12:00:00, not {value!r}", param, ctx)
+
+
+class Duration(click.ParamType[int]):
+    """A duration such as `90m`, `1d12h` or ISO 8601's `PT1H30M`; the value is in ms."""
+
+    name = "DURATION"
+    _FORM = re.compile(r"P?(?:(\d+)D)?T?(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?", re.IGNORECASE)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Fails with click's error for other texts."""
+        found = self._FORM.fullmatch(str(value))
+        if found is None or not any(found.groups()):
+            self.fail(f"expected a duration such as 90m, 1d12h or PT1H30M, not {value!r}", param, ctx)
+        days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+        return round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
+
+
+class Places(NamedTuple):
+    """A topic, and some of its partitions; None for all."""
+
+    topic: str
+    partitions: frozenset[int] | None
+
+
+class TopicPartitions(click.ParamType[Places]):
+    """An argument of the form `TOPIC` or `TOPIC:0,3`. No topic's name contains a colon."""
+
+    name = "TOPIC[:PARTITION,...]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Places:
+        """Fails with click's error for other texts."""
+        topic, colon, listed = str(value).partition(":")
+        if not colon:
+            return Places(topic, None)
+        try:
+            return Places(topic, frozenset(_whole(each) for each in listed.split(",")))
+        except ValueError:
+            self.fail(f"expected TOPIC or TOPIC:PARTITION,..., not {value!r}", param, ctx)
+
+
+class PartitionOffset(click.ParamType[tuple[int, int]]):
+    """An argument of the form `PARTITION=OFFSET`."""
+
+    name = "PARTITION=OFFSET"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        """Fails with click's error for other texts."""
+        partition, _, offset = str(value).partition("=")
+        try:
+            return _whole(partition), _whole(offset)
+        except ValueError:
+            self.fail(f"expected PARTITION=OFFSET, not {value!r}", param, ctx)
+
+
+def _whole(text: str) -> int:
+    """Returns a number of ASCII digits. Raises ValueError for other texts."""
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(text)
+    return int(text)

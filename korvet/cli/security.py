@@ -1,9 +1,8 @@
 """Authentication of the commands, with a file of client properties like that of Kafka's tools.
 
-The variable KORVET_COMMAND_CONFIG names the file.
+The option --command-config or the variable KORVET_COMMAND_CONFIG names the file.
 """
 
-import os
 import re
 import ssl
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from korvet.security.listeners import PROTOCOLS
 from korvet.security.plain import login_options
 from korvet.security.scram import ScramClient, ScramMechanism
 
+COMMAND_CONFIG = "--command-config"
 VARIABLE = "KORVET_COMMAND_CONFIG"
 _KEYS = frozenset(
     {
@@ -72,15 +72,12 @@ class PlainClient:
         return b""
 
 
-def from_environment() -> ClientSecurity:
-    """Read the variable's file; plain text if the variable isn't set. Raises CommandConfigError."""
-    name = os.environ.get(VARIABLE)
-    if not name:
-        return ClientSecurity()
+def from_file(name: str) -> ClientSecurity:
+    """Read a file of client properties. Raises CommandConfigError."""
     try:
         text = Path(name).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandConfigError(f"{VARIABLE}: {name} cannot be read: {error}") from error
+        raise CommandConfigError(f"{name} cannot be read: {error}") from error
     try:
         return parse(text)
     except CommandConfigError as error:

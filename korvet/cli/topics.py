@@ -3,8 +3,9 @@
 import click
 
 from korvet.cli import config_requests, topic_requests
-from korvet.cli.client import Cluster
+from korvet.cli.client import Bootstrap, Cluster
 from korvet.cli.config_requests import Kind
+from korvet.cli.delete_records import delete_records
 from korvet.cli.log_requests import EARLIEST, LATEST, list_offsets
 from korvet.cli.options import KeyValue, bootstrap_option, json_option
 from korvet.cli.output import print_json, table
@@ -12,14 +13,17 @@ from korvet.cli.output import print_json, table
 
 @click.group()
 def topics() -> None:
-    """List, create, describe, change and delete topics."""
+    """List, create, describe, change and delete topics, and delete their records."""
+
+
+topics.add_command(delete_records)
 
 
 @topics.command("list")
 @click.option("--internal", is_flag=True, help="Include internal topics.")
 @bootstrap_option
 @json_option
-def list_topics(internal: bool, bootstrap: str, as_json: bool) -> None:
+def list_topics(internal: bool, bootstrap: Bootstrap, as_json: bool) -> None:
     """List all topics."""
     with Cluster(bootstrap) as cluster:
         found = [
@@ -41,7 +45,7 @@ def list_topics(internal: bool, bootstrap: str, as_json: bool) -> None:
 @click.option("-c", "--config", "configs", type=KeyValue(), multiple=True, help="Topic config. Repeatable.")
 @bootstrap_option
 def create_topic(
-    name: str, partitions: int | None, configs: tuple[tuple[str, str], ...], bootstrap: str
+    name: str, partitions: int | None, configs: tuple[tuple[str, str], ...], bootstrap: Bootstrap
 ) -> None:
     """Create a topic."""
     with Cluster(bootstrap) as cluster:
@@ -53,7 +57,7 @@ def create_topic(
 @click.argument("name")
 @bootstrap_option
 @json_option
-def describe_topic(name: str, bootstrap: str, as_json: bool) -> None:
+def describe_topic(name: str, bootstrap: Bootstrap, as_json: bool) -> None:
     """Show a topic's partitions, their offsets, and its configs."""
     with Cluster(bootstrap) as cluster:
         topic = cluster.topic(name)
@@ -107,7 +111,7 @@ def alter_topic(
     partitions: int | None,
     configs: tuple[tuple[str, str], ...],
     unset: tuple[str, ...],
-    bootstrap: str,
+    bootstrap: Bootstrap,
 ) -> None:
     """Add partitions or change configs."""
     changes: dict[str, str | None] = {**dict(configs), **dict.fromkeys(unset)}
@@ -128,7 +132,7 @@ def alter_topic(
 @click.argument("names", nargs=-1, required=True)
 @click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
 @bootstrap_option
-def delete_topics(names: tuple[str, ...], yes: bool, bootstrap: str) -> None:
+def delete_topics(names: tuple[str, ...], yes: bool, bootstrap: Bootstrap) -> None:
     """Delete topics and all their records."""
     if not yes:
         click.confirm(f"Delete {', '.join(names)} with all records?", abort=True)

@@ -15,7 +15,6 @@ from korvet.cli.client import ClientError
 from korvet.cli.lag import RedisSource
 from korvet.cli.options import bootstrap_option, json_option
 from korvet.cli.redis_address import redis_options
-from korvet.cli.security import CommandConfigError, from_environment
 from korvet.cli.signals import exit_on_sigterm
 from korvet.cli.top import terminal, view
 from korvet.cli.top.endpoints import Endpoint
@@ -24,8 +23,10 @@ from korvet.cli.top.poller import Poller
 from korvet.cli.top.rows import report
 
 if TYPE_CHECKING:
+    import ssl
     from pathlib import Path
 
+    from korvet.cli.client import Bootstrap
     from korvet.cli.top.facts import Facts
     from korvet.cli.top.rows import Report
     from korvet.cli.top.terminal import Terminal
@@ -68,7 +69,7 @@ _TURN_S: Final = 0.25
 @click.option("--once", is_flag=True, help="Poll twice, print all tables, and end.")
 @json_option
 def top(
-    bootstrap: str,
+    bootstrap: Bootstrap,
     url: str | None,
     data_dir: Path,
     keyspace: str,
@@ -89,7 +90,9 @@ def top(
     printed at the interval. With --json, each poll is one line of JSON.
     """
     state = view.State(table=table, sort=_field(table, sort), pattern=pattern, interval_s=interval_s)
-    poller = Poller(bootstrap, RedisSource(url, data_dir, keyspace), _endpoints(admins))
+    poller = Poller(
+        bootstrap, RedisSource(url, data_dir, keyspace), _endpoints(admins, bootstrap.security.tls)
+    )
     try:
         with exit_on_sigterm():
             if once or as_json or not _is_interactive():
@@ -116,12 +119,9 @@ def _field(table: str, title: str | None) -> str | None:
     return titles[title.upper()]
 
 
-def _endpoints(texts: tuple[str, ...]) -> list[Endpoint]:
+def _endpoints(texts: tuple[str, ...], tls: ssl.SSLContext | None) -> list[Endpoint]:
     try:
-        tls = from_environment().tls
         return [Endpoint(text, tls) for text in texts]
-    except CommandConfigError as error:
-        raise ClientError(str(error)) from error
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--admin") from error
 

@@ -21,6 +21,7 @@ from korvet.config.address import Address
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from korvet.cli.client import Bootstrap
     from korvet.cli.lag import RedisSource
     from korvet.cli.top.endpoints import Endpoint
     from korvet.cli.top.metrics import Metrics
@@ -36,7 +37,7 @@ _MOST_COUNTED: Final = 5_000
 class Poller:
     """Keeps connections, and the log ends of the last poll, from which appended records are counted."""
 
-    def __init__(self, bootstrap: str, source: RedisSource, endpoints: Sequence[Endpoint]) -> None:
+    def __init__(self, bootstrap: Bootstrap, source: RedisSource, endpoints: Sequence[Endpoint]) -> None:
         self._bootstrap = bootstrap
         self._source = source
         self._endpoints = endpoints
@@ -56,7 +57,8 @@ class Poller:
         notes: list[str] = []
         try:
             if self._cluster is None:
-                self._cluster = Cluster(",".join([self._bootstrap, *self._known]), _TIMEOUT_S)
+                servers = ",".join([self._bootstrap.servers, *self._known])
+                self._cluster = Cluster(self._bootstrap._replace(servers=servers), _TIMEOUT_S)
             return self._poll(self._cluster, notes)
         except ClientError:
             self.close()

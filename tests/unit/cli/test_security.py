@@ -1,8 +1,14 @@
 """Client properties that the commands accept."""
 
+from pathlib import Path
+
+import click
 import pytest
+from click.testing import CliRunner
 
 from korvet.cli import security
+from korvet.cli.client import Bootstrap
+from korvet.cli.options import bootstrap_option
 from korvet.cli.security import ClientSecurity, CommandConfigError, parse
 
 LOGIN = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -49,14 +55,27 @@ def test_properties_that_cannot_be_used(text: str, message: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_the_file_is_named_by_a_variable(tmp_path, monkeypatch) -> None:
-    monkeypatch.delenv(security.VARIABLE, raising=False)
-    assert security.from_environment() == ClientSecurity()
-    monkeypatch.setenv(security.VARIABLE, str(tmp_path / "none"))
-    with pytest.raises(CommandConfigError, match="cannot be read"):
-        security.from_environment()
+@click.command()
+@bootstrap_option
+def show(bootstrap: Bootstrap) -> None:
+    click.echo(f"{bootstrap.servers} {bootstrap.security.mechanism}")
+
+
+def test_an_option_or_a_variable_names_the_file(tmp_path: Path) -> None:
+    def shown(*arguments: str, name: str | None = None) -> tuple[int, str]:
+        done = CliRunner(env={security.VARIABLE: name}).invoke(show, ["-b", "a:1", *arguments])
+        return done.exit_code, done.output
+
     file = tmp_path / "client.properties"
+    login = f'sasl.jaas.config={LOGIN} required username="a" password="b";'
+    file.write_text(f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n{login}")
+    assert shown() == shown(name="") == (0, "a:1 None\n")
+    assert shown("--command-config", str(file)) == (0, "a:1 SCRAM-SHA-256\n")
+    assert shown(name=str(file)) == (0, "a:1 SCRAM-SHA-256\n")
+    assert shown("--command-config", str(file), name="elsewhere") == (0, "a:1 SCRAM-SHA-256\n")
+    status, text = shown(name=str(tmp_path / "none"))
+    assert status == 2
+    assert "Invalid value for --command-config" in text
+    assert "none cannot be read" in text
     file.write_text("security.protocol=x")
-    monkeypatch.setenv(security.VARIABLE, str(file))
-    with pytest.raises(CommandConfigError, match=r"client\.properties: security\.protocol"):
-        security.from_environment()
+    assert "client.properties: security.protocol" in shown(name=str(file))[1].replace("\n", " ")

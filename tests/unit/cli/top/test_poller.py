@@ -13,7 +13,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from korvet.cli import lag
-from korvet.cli.client import ClientError
+from korvet.cli.client import Bootstrap, ClientError
 from korvet.cli.lag import Commit, Lag, LagUnknown, RedisSource
 from korvet.cli.top import command, poller, requests
 from korvet.cli.top.endpoints import Endpoint, EndpointError
@@ -35,14 +35,14 @@ class Cluster:
 
     opened: list[Cluster] = []
 
-    def __init__(self, bootstrap: str, timeout_s: float) -> None:
+    def __init__(self, bootstrap: Bootstrap, timeout_s: float) -> None:
         self.bootstrap = bootstrap
         self.closed = False
         Cluster.opened.append(self)
 
     def metadata(self, topics: Iterable[str] | None = None) -> Any:
-        if AWAY.issuperset(self.bootstrap.split(",")):
-            raise ClientError(f"no broker answers on {self.bootstrap}: refused")
+        if AWAY.issuperset(self.bootstrap.servers.split(",")):
+            raise ClientError(f"no broker answers on {self.bootstrap.servers}: refused")
         state = SimpleNamespace(partition_index=0, leader_id=1, replica_nodes=(1,), isr_nodes=(1,))
         topic = SimpleNamespace(name="orders", is_internal=False, partitions=(state,))
         brokers = tuple(SimpleNamespace(node_id=number, host="b", port=number) for number in (1, 2))
@@ -72,7 +72,7 @@ def _cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def new_poller() -> Poller:
-    return Poller("first:1", RedisSource(None, Path("nowhere"), "korvet"), [])
+    return Poller(Bootstrap("first:1"), RedisSource(None, Path("nowhere"), "korvet"), [])
 
 
 def fail(error: Exception) -> Any:
@@ -145,7 +145,7 @@ def test_any_known_broker_replaces_the_bootstrap_server() -> None:
     polls.close()
     AWAY.update(("first:1", "b:1"))
     assert polls.poll().cluster_id == "id"
-    assert Cluster.opened[-1].bootstrap == "first:1,b:1,b:2"
+    assert Cluster.opened[-1].bootstrap == Bootstrap("first:1,b:1,b:2")
     AWAY.add("b:2")
     with pytest.raises(ClientError, match="no broker answers on first:1,b:1,b:2"):
         polls.poll()
