@@ -47,6 +47,9 @@ _BUILTIN = {
     ),
     "acls": _Builtin("korvet.cli.acls", "acls", "List, add and remove access control lists."),
     "quotas": _Builtin("korvet.cli.quotas", "quotas", "List, set and remove quotas of clients."),
+    "transactions": _Builtin(
+        "korvet.cli.transactions", "transactions", "List and describe transactions, and end hanging ones."
+    ),
     "offsets": _Builtin("korvet.cli.offsets", "offsets", "Read the records of __consumer_offsets."),
     "top": _Builtin("korvet.cli.top.command", "top", "Watch brokers, topics and groups as they change."),
     "doctor": _Builtin("korvet.cli.doctor", "doctor", "Check the Redis or Valkey that holds the data."),

@@ -10,6 +10,7 @@ import ssl
 import struct
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from enum import IntEnum
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -43,6 +44,13 @@ class Bootstrap(NamedTuple):
 
     servers: str
     security: ClientSecurity = PLAIN_TEXT
+
+
+class CoordinatorKind(IntEnum):
+    """What a coordinator coordinates; numbers of FindCoordinator."""
+
+    GROUP = 0
+    TRANSACTIONAL_ID = 1
 
 
 class ClientError(Exception):
@@ -270,11 +278,13 @@ class Cluster:
             led[addresses[state.leader_id]].append(partition)
         return led
 
-    def coordinator(self, group: str) -> Address:
-        """Returns the address of the broker that coordinates a group (FindCoordinator)."""
-        request = find_coordinator.FindCoordinatorRequest(key=group, key_type=i8(0))
+    def coordinator(self, key: str, kind: CoordinatorKind = CoordinatorKind.GROUP) -> Address:
+        """Returns the address of the broker that coordinates a group or a transactional ID
+        (FindCoordinator).
+        """
+        request = find_coordinator.FindCoordinatorRequest(key=key, key_type=i8(kind))
         found = self.ask(request, find_coordinator.FindCoordinatorResponse)
-        check(found.error_code, f"group {group}", found.error_message)
+        check(found.error_code, f"{kind.name.lower().replace('_', ' ')} {key}", found.error_message)
         return Address(found.host, found.port)
 
     def brokers(self) -> list[Address]:
