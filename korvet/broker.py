@@ -411,8 +411,10 @@ class _ChangeListener:
             try:
                 await self._parts.topics.finish_deletes()
             except (StorageError, CoordinatorError) as error:
-                causes.warn(error, "a deletion is not finished yet: %s", error)
+                causes.warn(error, "a deletion is not finished yet: %s", error, work="deletions")
                 await asyncio.sleep(_DELETION_RETRY_S)
+            else:
+                causes.ended("deletions")
 
 
 def _authorizer(config: Config) -> Authorizer | None:

@@ -139,7 +139,10 @@ class MergedService:
 
     async def _fetch(self, node_id: int, page: str, accept: str, timeout_s: float) -> Fetched | None:
         try:
-            return await fetch(self._sockets[node_id], page, accept, timeout_s)
+            answer = await fetch(self._sockets[node_id], page, accept, timeout_s)
         except (OSError, ValueError) as error:
-            causes.warn(error, "%s of node %d cannot be read: %s", page, node_id, error or type(error))
+            message = "%s of node %d cannot be read: %s"
+            causes.warn(error, message, page, node_id, error or type(error), work=(page, node_id))
             return None
+        causes.ended((page, node_id))
+        return answer

@@ -85,8 +85,10 @@ class LocalMarkers:
         except StorageError as error:
             lasting = _LASTING.get(type(error))
             if lasting is None:
-                causes.warn(error, "a marker for %s-%d is not written yet: %s", name, number, error)
+                message = "a marker for %s-%d is not written yet: %s"
+                causes.warn(error, message, name, number, error, work=partition)
             return lasting or ErrorCode.request_timed_out
+        causes.ended(partition)
         return ErrorCode.none
 
     def _exists(self, partition: TopicPartition) -> bool:

@@ -255,14 +255,14 @@ class Partitions(Generic[_Term]):
                 # Until this broker learns of the new leader, which cancels this task or restarts it.
                 self._logs.fenced(error)
             except StorageError as error:
-                message = "%s-%d cannot be loaded yet: %s"
-                causes.warn(error, message, topic.name, partition.number, error, **self._named(partition))
+                self._warn(partition, error, "%s-%d cannot be loaded yet: %s")
             except Exception:
                 # A defect: the other partitions serve, and this one keeps reporting that it is loading.
                 extra = fields(**self._named(partition))
                 logger.exception("%s-%d cannot be loaded", topic.name, partition.number, extra=extra)
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, LAST_RETRY_S)
+        causes.ended((self._name, partition.number))
         partition.loading = None
         partition.term = term
         partition.changed.set()
@@ -273,6 +273,11 @@ class Partitions(Generic[_Term]):
     def _named(self, partition: Partition[_Term]) -> dict[str, object]:
         """The fields of lines about a partition."""
         return {"topic": self._name, "partition": partition.number}
+
+    def _warn(self, partition: Partition[_Term], error: Exception, message: str) -> None:
+        """Warn of what keeps a partition from being served, until it is loaded."""
+        place = self._name, partition.number
+        causes.warn(error, message, *place, error, work=place, **self._named(partition))
 
     async def _claim(self, topic: Topic, partition: Partition[_Term]) -> _Term:
         number = partition.number
@@ -305,8 +310,7 @@ class Partitions(Generic[_Term]):
             self.counts.lost += 1
             self._end_term(partition, ErrorCode.not_coordinator)
             return
-        message = "%s-%d is loaded again: %s"
-        causes.warn(error, message, self._name, partition.number, error, **self._named(partition))
+        self._warn(partition, error, "%s-%d is loaded again: %s")
         if isinstance(error, WritesRefused):
             # Appends are sequential, and this one is answered.
             partition.quiet_epoch = term.writers_epoch

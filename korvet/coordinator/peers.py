@@ -69,14 +69,18 @@ class Peers:
     def add(self, coordinated: TopicPartition, request: AddRequest, done: Callable[[AddReply], None]) -> None:
         """Ask the broker that leads a partition of `__transaction_state`; done(reply) is called later."""
 
+        node_id, _ = self._leader(coordinated)
+
         def answered(answer: bytes | StorageError) -> None:
             if isinstance(answer, StorageError):
-                causes.warn(answer, "the coordinator of %s: %s", request.transactional_id, answer)
+                named = request.transactional_id, answer
+                causes.warn(answer, "the coordinator of %s: %s", *named, work=node_id)
                 done(AddReply(ErrorCode.coordinator_not_available))
             else:
+                causes.ended(node_id)
                 done(_ADD_REPLIES.decode(answer))
 
-        self._mailbox.ask(self._leader(coordinated)[0], _ADD, _encode(request), answered)
+        self._mailbox.ask(node_id, _ADD, _encode(request), answered)
 
     async def mark(self, partition: TopicPartition, marker: ControlMarker) -> ErrorCode:
         """LocalMarkers.write on the broker that leads the partition."""

@@ -203,8 +203,10 @@ class Projector:
         try:
             projected = await self._projection.projected(*stream)
         except WrongType as error:
-            causes.warn(error, "the Redis groups of %s-%d cannot follow their commits: %s", *stream, error)
+            message = "the Redis groups of %s-%d cannot follow their commits: %s"
+            causes.warn(error, message, *stream, error, work=stream)
             return []
+        causes.ended(stream)
         expected = self._expected.get(stream, {})
         for group, position in projected.items():
             number = partition_for(group, partitions)
@@ -357,6 +359,7 @@ class Projector:
         if error is None:
             if failed is not None and failed.position <= change.position:
                 del self._failed[change.place]
+                causes.ended(change.place)
         elif not entry.is_lost and (failed is None or failed.position <= change.position):
             self._keep(change, error, is_new=failed is None)
         entry.finish()
@@ -370,6 +373,7 @@ class Projector:
                 change.topic,
                 change.partition,
                 error,
+                work=change.place,
             )
         self._failed[change.place] = change
         if self._retrying is None and not self._closed:

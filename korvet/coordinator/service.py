@@ -464,7 +464,9 @@ class CoordinatorService:
             try:
                 await self._projector.reconcile(len(self._partitions), self._log_end)
             except StorageError as error:
-                causes.warn(error, "Redis groups are not compared with their commits yet: %s", error)
+                message = "Redis groups are not compared with their commits yet: %s"
+                causes.warn(error, message, error, work="comparison")
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, LAST_RETRY_S)
+        causes.ended("comparison")
         self._reconciling = False

@@ -221,7 +221,9 @@ class TransactionService:
         try:
             self._free_producer_ids.append(await self._producer_ids.allocate())
         except StorageError as error:
-            causes.warn(error, "no producer id is available yet: %s", error)
+            causes.warn(error, "no producer id is available yet: %s", error, work="producer ids")
+        else:
+            causes.ended("producer ids")
         self._refilling = False
 
     # Partitions

@@ -123,8 +123,9 @@ class LogSizes:
         try:
             sizes = await self._logs.payload_bytes(topic, numbers)
         except StorageError as error:
-            causes.warn(error, "the sizes of %s cannot be read: %s", topic.name, error)
+            causes.warn(error, "the sizes of %s cannot be read: %s", topic.name, error, work=topic.name)
             return {}
+        causes.ended(topic.name)
         return dict(zip(texts, sizes, strict=True))
 
     def collect(self) -> Iterator[Samples]:

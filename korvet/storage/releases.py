@@ -41,8 +41,10 @@ async def keep_tidy(router: Router, commands: Commands, member: Membership) -> N
         try:
             await _tidy(router, commands, member)
         except StorageError as error:
-            causes.warn(error, "Function libraries of other releases cannot be deleted yet: %s", error)
+            message = "Function libraries of other releases cannot be deleted yet: %s"
+            causes.warn(error, message, error, work="tidying")
             continue
+        causes.ended("tidying")
         tidied = version
 
 

@@ -110,11 +110,12 @@ class LogCleaner:
         try:
             shares = await self._history_shares(topic)
         except StorageError as error:
-            causes.warn(error, "compaction of %s: %s", topic.name, error)
+            causes.warn(error, "compaction of %s: %s", topic.name, error, work=topic.name)
             return 0
         except Exception:
             log.exception("compaction of %s", topic.name)
             return 0
+        causes.ended(topic.name)
         removed = 0
         for partition in range(topic.partitions):
             found = self._topics.log(topic.name, partition)
@@ -125,6 +126,7 @@ class LogCleaner:
                 continue
             try:
                 removed += await self._clean(found, shares)
+                causes.ended((topic.name, partition))
             except TopicGone:
                 break
             except FencedEpoch:
@@ -132,7 +134,8 @@ class LogCleaner:
             except StorageError as error:
                 self.counts.failed += 1
                 where = {"topic": topic.name, "partition": partition}
-                causes.warn(error, "compaction of %s-%d: %s", topic.name, partition, error, **where)
+                place = topic.name, partition
+                causes.warn(error, "compaction of %s-%d: %s", *place, error, work=place, **where)
             except Exception:
                 # A defect must not keep the other partitions from being compacted.
                 self.counts.failed += 1

@@ -50,13 +50,15 @@ async def apply_retention(topics: TopicDirectory, live: LiveConfig, now_ms: int)
                 if not found.closed:
                     policy = None if keeps_all else topics.policy(topic)
                     deleted += await _apply(policy, found, producers_from_ms, now_ms)
+                    causes.ended((topic.name, partition))
             except TopicGone:
                 break
             except FencedEpoch:
                 continue
             except StorageError as error:
                 where = {"topic": topic.name, "partition": partition}
-                causes.warn(error, "retention of %s-%d: %s", topic.name, partition, error, **where)
+                place = topic.name, partition
+                causes.warn(error, "retention of %s-%d: %s", *place, error, work=place, **where)
             except Exception:
                 # A defect or damaged data must not keep the other partitions from being trimmed.
                 extra = fields(topic=topic.name, partition=partition)

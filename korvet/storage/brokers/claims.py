@@ -4,16 +4,48 @@ korvet_claim).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
 
+from korvet.causes import Causes
 from korvet.records.kernel import pack_command
 from korvet.storage.brokers.assignment import writer_epochs
+from korvet.storage.errors import FencedEpoch, StorageError
 from korvet.storage.link.functions import named
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from korvet.storage.keys import Keyspace
     from korvet.storage.link.commands import Commands
     from korvet.storage.topic import Topic
+
+_AT_ONCE: Final = 256
+
+causes = Causes(logging.getLogger(__name__))
+
+
+async def claim_all(
+    commands: Commands, claims: Sequence[tuple[Topic, int, int]], fenced: Callable[[FencedEpoch], None]
+) -> None:
+    """Claim partitions, each with its topic, number and leader epoch; fenced(error) is called for each that a
+    later leader has claimed. What fails otherwise is logged: the log claims its partition too when it is
+    opened.
+    """
+    for start in range(0, len(claims), _AT_ONCE):
+        some = claims[start : start + _AT_ONCE]
+        outcomes = await asyncio.gather(*(claim(commands, *each) for each in some), return_exceptions=True)
+        for (topic, partition, _), outcome in zip(some, outcomes, strict=True):
+            place = topic.name, partition
+            if isinstance(outcome, FencedEpoch):
+                fenced(outcome)
+            elif isinstance(outcome, StorageError):
+                causes.warn(outcome, "%s-%d could not be claimed yet: %s", *place, outcome, work=place)
+            elif isinstance(outcome, BaseException):
+                raise outcome
+            else:
+                causes.ended(place)
 
 
 async def claim(

@@ -206,15 +206,15 @@ class Mailbox:
         key = self._key(*receiver)
         data = msgspec.msgpack.encode(Mail(self._address, number, kind, body))
         link = self._commands.links(key).write_functions
-        link.send(pack_command("RPUSH", key, data), partial(self._sent, number if kind else None))
+        link.send(pack_command("RPUSH", key, data), partial(self._sent, key, number if kind else None))
         link.send(pack_command("PEXPIRE", key, _EXPIRY_MS), lambda _: None)
 
-    def _sent(self, number: int | None, reply: memoryview | StorageError) -> None:
+    def _sent(self, mailbox: bytes, number: int | None, reply: memoryview | StorageError) -> None:
         error = reply if isinstance(reply, StorageError) else fault_of(reply)
         if error is None:
-            return
-        if number is None:
-            causes.warn(error, "mail could not be sent: %s", error)
+            causes.ended(mailbox)
+        elif number is None:
+            causes.warn(error, "mail could not be sent: %s", error, work=mailbox)
         else:
             self._complete(number, LinkLost(f"the request was not sent: {error}"))
 

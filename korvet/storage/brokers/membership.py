@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from korvet.causes import Causes
 from korvet.storage.brokers.assignment import Assignment, to_leader_epoch
-from korvet.storage.brokers.claims import claim
+from korvet.storage.brokers.claims import claim_all
 from korvet.storage.brokers.departed import Departed
 from korvet.storage.brokers.lease import NO_VERSION, Lease, NodeIdTaken, Renewal
 from korvet.storage.errors import FencedEpoch, KeyspaceLost, StorageError, StoreError, WritesRefused
@@ -52,7 +52,6 @@ _SERVED_PART: Final = 0.95
 _VALID_INTERVALS: Final = 2
 # Limits the wait until the other brokers know this broker and have stopped loading its partitions.
 _KNOWN_TIMEOUT_S: Final = 3.0
-_CLAIMS_AT_ONCE: Final = 256
 # Consecutive failures, other than errors of Redis, after which the broker gives up: about ten seconds.
 _MOST_FAILURES: Final = 6
 
@@ -352,7 +351,10 @@ class Membership:
                 # Logged once, when the keyspace was lost.
                 pass
             except StorageError as error:
-                causes.warn(error, "the lease on node id %d could not be renewed: %s", self.node_id, error)
+                message = "the lease on node id %d could not be renewed: %s"
+                causes.warn(error, message, self.node_id, error, work="lease")
+            else:
+                causes.ended("lease")
             # Many refused appends may ask for a renewal at once.
             await asyncio.sleep(_LEAST_BETWEEN_S)
 
@@ -466,19 +468,7 @@ class Membership:
             for partition in range(topic.partitions)
             if (epoch := self.leader_epoch_of(topic.name, partition)) is not None
         ]
-        for start in range(0, len(claims), _CLAIMS_AT_ONCE):
-            some = claims[start : start + _CLAIMS_AT_ONCE]
-            outcomes = await asyncio.gather(
-                *(claim(self._commands, *each) for each in some), return_exceptions=True
-            )
-            for outcome in outcomes:
-                if isinstance(outcome, FencedEpoch):
-                    self.refresh_soon(outcome)
-                elif isinstance(outcome, StorageError):
-                    # The log claims the partition too when it is opened.
-                    causes.warn(outcome, "a partition could not be claimed yet: %s", outcome)
-                elif isinstance(outcome, BaseException):
-                    raise outcome
+        await claim_all(self._commands, claims, self.refresh_soon)
 
     def _complete_soon(self) -> None:
         wanted = self.assignment.version, self._catalogue.applied_version
@@ -491,8 +481,9 @@ class Membership:
             for listener in self._listeners:
                 await listener.complete_changes()
         except StorageError as error:
-            causes.warn(error, "changes are not complete yet: %s", error)
+            causes.warn(error, "changes are not complete yet: %s", error, work="changes")
             return
+        causes.ended("changes")
         self._acknowledged = wanted
         if not self.alone:
             # Another broker may wait for this acknowledgement.

@@ -172,6 +172,7 @@ class Barrier:
             return
         have = [found] if isinstance(found, int) else found
         want = [1, self.level.replicas] if self.level.fsync else [self.level.replicas]
+        causes.ended(self)
         if all(each >= wanted for each, wanted in zip(have, want, strict=True)):
             self._end(None)
             return
@@ -196,7 +197,7 @@ class Barrier:
     def _refused(self, fault: StorageError) -> StorageError:
         """The error of WAIT or WAITAOF, which the server does not know or cannot do."""
         self.refusal = NotEnoughReplicas(f"the server cannot wait for {self.level}: {fault}")
-        causes.warn(fault, "Redis at %s: %s", self._owner.address, self.refusal)
+        causes.warn(fault, "Redis at %s: %s", self._owner.address, self.refusal, work=self)
         asyncio.get_running_loop().call_later(_REFUSED_S, self._forget_refusal)
         return self.refusal
 
@@ -316,8 +317,12 @@ class Barriers:
         """Why the server cannot give this level now; None if it can, or if that is unknown."""
         known = self._by_level.get(level)
         found = (known and known.refusal) or self.shortage(level)
-        if found is not None:
-            causes.warn(found, "acks=all is refused, and consumers do not see what replicas lack: %s", found)
+        work = self, level
+        if found is None:
+            causes.ended(work)
+        else:
+            message = "acks=all is refused, and consumers do not see what replicas lack: %s"
+            causes.warn(found, message, found, work=work)
         return found
 
     def shortage(self, level: Level) -> NotEnoughReplicas | None:

@@ -136,10 +136,7 @@ class Cluster:
 
     async def follow(self, slot: int, refused_by: Server, fault: RedisFault) -> None:
         """See SlotMap."""
-        try:
-            await self.refresh()
-        except StorageError as error:
-            causes.warn(error, "the map of the cluster is not known: %s", error)
+        await self._try_refresh()
         named = redirected_to(fault, refused_by.address.host)
         if self._owners[slot] is refused_by and named[0] != UNNAMED:
             # The map came from a node that has not heard of the move yet.
@@ -175,6 +172,14 @@ class Cluster:
         error = await asyncio.shield(self._reading)
         if error is not None:
             raise error
+
+    async def _try_refresh(self) -> None:
+        try:
+            await self.refresh()
+        except StorageError as error:
+            causes.warn(error, "the map of the cluster is not known: %s", error, work="map")
+        else:
+            causes.ended("map")
 
     async def _read_map(self) -> StorageError | None:
         """Read and apply the map. Returns the error if no node answers: raised here, it would be logged."""
@@ -295,10 +300,7 @@ class Cluster:
                 async with asyncio.timeout(_MAP_RETRY_S if changing else _MAP_PERIOD_S):
                     await self._wanted.wait()
             self._wanted.clear()
-            try:
-                await self.refresh()
-            except StorageError as error:
-                causes.warn(error, "the map of the cluster is not known: %s", error)
+            await self._try_refresh()
             await asyncio.sleep(RETRY_PAUSE_S)
 
 

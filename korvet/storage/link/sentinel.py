@@ -264,7 +264,9 @@ class _Sentinel:
                 view = await _ask(self._link, self._name)
         except (StorageError, TimeoutError) as error:
             why = str(error) or f"no answer within {_TIMEOUT_S:g} s"
-            causes.warn(error, "%s does not return the primary: %s", self._link.address.named, why)
+            named = self._link.address.named
+            causes.warn(error, "%s does not return the primary: %s", named, why, work=named)
             self._unanswered()
         else:
+            causes.ended(self._link.address.named)
             self._answered(self, view)

@@ -222,7 +222,7 @@ class SlotCaller(Caller):
         """Send the held commands again, or fail all of them. `faults`: why the first ones were refused."""
         fault = faults[-1]
         if fault.code == _CLUSTERDOWN:
-            causes.warn(fault, "slot %d: %s", self._slot, fault.message)
+            causes.warn(fault, "slot %d: %s", self._slot, fault.message, work=self._slot)
         elif fault.code in _OF_WHOLE_SLOT or not self._logged_move:
             log.info("slot %d: %s", self._slot, fault.message)
         self._logged_move = fault.code not in _OF_WHOLE_SLOT
@@ -262,6 +262,7 @@ class SlotCaller(Caller):
             if not self._held or self._held[0] is not first:
                 return None
             if not (isinstance(reply, SlotUnavailable) or _is_redirection(reply)):
+                causes.ended(self._slot)
                 self._held.popleft()
                 answer(on_reply, reply)
                 return fault
