@@ -27,15 +27,20 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i8, i32
 from kio.static.protocol import RequestPayload, ResponsePayload
 
-from korvet.cli.security import ClientSecurity
+from korvet.cli.security import COMMAND_CONFIG, ClientSecurity
 from korvet.config.address import Address, parse_address
 from korvet.security.errors import InvalidCredentials
 
 CLIENT_ID = "korvet-cli"
 PLAIN_TEXT = ClientSecurity()
 TIMEOUT_S = 30.0
+# The first bytes of a TLS alert: what a server of TLS answers to plain text.
+_TLS_ALERT = b"\x15\x03"
 # Limits the size of a response. No request has a larger one, so the peer doesn't speak Kafka's protocol.
 _LARGEST_RESPONSE = 256 * 1024 * 1024
+# The number of a connection's first request, ApiVersions.
+_FIRST = 1
+_IN_FILE = f"in the file that {COMMAND_CONFIG} names"
 Response = TypeVar("Response", bound=ResponsePayload)
 
 
@@ -71,6 +76,7 @@ class Connection:
         self, address: Address, timeout_s: float = TIMEOUT_S, security: ClientSecurity = PLAIN_TEXT
     ) -> None:
         self.address = address
+        self._security = security
         self._correlation = 0
         try:
             self._socket = socket.create_connection(address, timeout_s)
@@ -113,13 +119,21 @@ class Connection:
             self._socket = tls.wrap_socket(plain, server_hostname=self.address.host)
         except OSError as error:
             plain.close()
-            raise ClientError(f"no TLS with {self.address}: {error}") from error
+            advice = "the port may expect plain text (security.protocol=PLAINTEXT or SASL_PLAINTEXT)"
+            if isinstance(error, ssl.SSLCertVerificationError):
+                advice = "ssl.truststore.location names the certificates of trusted authorities"
+            raise ClientError(f"no TLS with {self.address}: {error}; {advice}, {_IN_FILE}") from error
 
     def _authenticate(self, security: ClientSecurity, mechanism: str) -> None:
         chosen = self._exchange(
             sasl_handshake.SaslHandshakeRequest(mechanism=mechanism), sasl_handshake.SaslHandshakeResponse
         )
-        check(chosen.error_code, f"{self.address}")
+        advice = None
+        if chosen.error_code is ErrorCode.illegal_sasl_state:
+            advice = f"the port expects no SASL: security.protocol=PLAINTEXT or SSL, {_IN_FILE}"
+        elif chosen.error_code is ErrorCode.unsupported_sasl_mechanism:
+            advice = f"sasl.mechanism is one of {', '.join(chosen.mechanisms)} here, {_IN_FILE}"
+        check(chosen.error_code, f"{self.address}", advice)
         client = security.client()
         token = client.first()
         try:
@@ -154,7 +168,7 @@ class Connection:
             answer = self._receive()
         except OSError as error:
             raise ClientError(
-                f"the broker on {self.address} does not answer: {error.strerror or error}"
+                f"the broker on {self.address} does not answer: {error.strerror or error}{self._advice()}"
             ) from error
         head, size = entity_reader(kind.__header_schema__)(answer, 0)
         if head.correlation_id != self._correlation:
@@ -163,7 +177,10 @@ class Connection:
         return response
 
     def _receive(self) -> bytes:
-        (size,) = struct.unpack(">i", self._read(4))
+        head = self._read(4)
+        if head.startswith(_TLS_ALERT):
+            raise ClientError(f"the server on {self.address} speaks TLS{self._advice()}")
+        (size,) = struct.unpack(">i", head)
         if not 4 <= size <= _LARGEST_RESPONSE:
             raise ClientError(f"the server on {self.address} does not speak Kafka's protocol")
         return self._read(size)
@@ -173,9 +190,27 @@ class Connection:
         while len(parts) < size:
             part = self._socket.recv(min(size - len(parts), 1 << 20))
             if not part:
-                raise ClientError(f"the broker on {self.address} closed the connection")
+                raise ClientError(f"the broker on {self.address} closed the connection{self._advice()}")
             parts += part
         return bytes(parts)
+
+    def _advice(self) -> str:
+        """Returns what may be wrong with the security settings if one of the first two requests fails.
+
+        Servers do not say it: one of TLS closes a connection whose first bytes are not TLS, or waits for
+        more, and a broker with SASL closes it after the first request besides ApiVersions.
+        """
+        if self._correlation == _FIRST and self._security.tls is None:
+            return f": if the port expects TLS, set security.protocol=SSL or SASL_SSL {_IN_FILE}"
+        if self._correlation == _FIRST:
+            return f": if the port expects a client certificate, set ssl.keystore.location {_IN_FILE}"
+        if self._correlation == _FIRST + 1 and self._security.mechanism is None:
+            protocol = "SASL_PLAINTEXT" if self._security.tls is None else "SASL_SSL"
+            return (
+                f": if the port expects SASL, set security.protocol={protocol}, sasl.mechanism and "
+                f"sasl.jaas.config {_IN_FILE}"
+            )
+        return ""
 
 
 def check(code: ErrorCode | int, subject: str, message: str | None = None) -> None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import (
     AclBinding,
@@ -31,6 +32,7 @@ from confluent_kafka.admin import (
 )
 from kafka import KafkaConsumer, KafkaProducer
 
+from korvet.cli.app import korvet
 from korvet.config.checks import STANDARD_AUTHORIZER
 from korvet.config.keys import clean_environment
 from tests.api.asking import Client
@@ -152,6 +154,17 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         ]
         for done in admin.create_acls(anything).values():
             done.result(TIMEOUT_S)
+        yield found
+    finally:
+        found.server.discard()
+
+
+@pytest.fixture(scope="module")
+def demanding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """A broker that demands certificates of clients."""
+    found = Secured(tmp_path_factory.mktemp("demanding"), "required")
+    try:
+        found.server.start()
         yield found
     finally:
         found.server.discard()
@@ -380,6 +393,38 @@ def test_the_commands_authenticate(secured: Secured, mechanism: str, tmp_path: P
     assert done.returncode != 0
     assert b"SASL_AUTHENTICATION_FAILED" in done.stderr
     assert b"wrong" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("listener", "protocol", "advice"),
+    [
+        ("SSL", "PLAINTEXT", "if the port expects TLS, set security.protocol=SSL or SASL_SSL"),
+        ("SASL_SSL", "SASL_PLAINTEXT", "if the port expects TLS, set security.protocol=SSL or SASL_SSL"),
+        ("SASL_PLAINTEXT", "SSL", "the port may expect plain text (security.protocol=PLAINTEXT"),
+        ("SASL_PLAINTEXT", "PLAINTEXT", "if the port expects SASL, set security.protocol=SASL_PLAINTEXT"),
+        ("SASL_SSL", "SSL", "if the port expects SASL, set security.protocol=SASL_SSL"),
+        ("SSL", "SASL_SSL", "the port expects no SASL: security.protocol=PLAINTEXT or SSL"),
+        ("OTHER", "SASL_SSL", "sasl.mechanism is one of PLAIN here"),
+        ("SSL", "strange", "ssl.truststore.location names the certificates of trusted authorities"),
+        ("demanding", "SSL", "if the port expects a client certificate, set ssl.keystore.location"),
+    ],
+)
+def test_the_commands_name_what_a_listener_expects(
+    secured: Secured, demanding: Secured, tmp_path: Path, listener: str, protocol: str, advice: str
+) -> None:
+    server, port = (demanding, "SSL") if listener == "demanding" else (secured, listener)
+    trusted = Authority(tmp_path, "other") if protocol == "strange" else server.authority
+    file = tmp_path / "client.properties"
+    file.write_text(
+        f"security.protocol={protocol.replace('strange', 'SSL')}\nsasl.mechanism=SCRAM-SHA-256\n"
+        f"ssl.truststore.location={trusted.certificate}\n"
+        'sasl.jaas.config=LoginModule required username="bob" password="pw";\n'
+    )
+    arguments = ["topics", "list", "-b", f"127.0.0.1:{server.ports[port]}", "--command-config", str(file)]
+    done = CliRunner().invoke(korvet, arguments)
+    assert done.exit_code == 1
+    assert advice in done.output
+    assert "in the file that --command-config names" in done.output
 
 
 def test_javas_tools_make_a_user_and_let_it_work(secured: Secured, java: JavaTools) -> None:
