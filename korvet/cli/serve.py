@@ -67,6 +67,12 @@ _MALLOC_SETTINGS = ((-3, 32 * 1024 * 1024), (-1, 128 * 1024 * 1024))  # M_MMAP_T
     "--node-id", "--broker-id", "node_id", metavar="ID", help="This broker's ID in the cluster [1]."
 )
 @click.option("--processes", metavar="N", help="Number of brokers; ports and node IDs count up [1].")
+@click.option(
+    "--dense",
+    "log_offset_assignment",
+    flag_value="dense",
+    help="New topics have the offsets 0, 1, 2, ..., for Kafka's tools. Existing topics keep theirs.",
+)
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error [info].")
 @click.option(
     "-s", "--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Any other setting. Repeatable."

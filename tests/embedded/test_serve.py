@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from korvet.cli import config_requests
 from korvet.cli.client import ClientError, Cluster
+from korvet.cli.config_requests import Kind
 from korvet.cli.topic_requests import create_topic
 from tests.embedded.folders import rewrite
 from tests.support.polling import until
@@ -48,6 +50,21 @@ def test_ready_then_served_then_ended_in_order(server: KorvetServer) -> None:
     assert not alive(store)
     server.restart()
     assert topics(server) == ["kept"]
+
+
+def test_dense_offsets_are_for_new_topics(server: KorvetServer) -> None:
+    def assignment(cluster: Cluster, name: str) -> str | None:
+        configs = config_requests.describe(cluster, Kind.TOPIC, name)
+        return {config.name: config.value for config in configs}["offset.assignment"]
+
+    with Cluster(server.bootstrap) as cluster:
+        create_topic(cluster, "old", 1, {})
+    assert server.process.terminate() == 0
+    server.options.append("--dense")
+    server.restart()
+    with Cluster(server.bootstrap) as cluster:
+        create_topic(cluster, "new", 1, {})
+        assert [assignment(cluster, name) for name in ("old", "new")] == ["clock", "dense"]
 
 
 def test_a_killed_store_is_restarted(server: KorvetServer) -> None:
