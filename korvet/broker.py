@@ -29,6 +29,7 @@ from korvet.coordinator.transactions import TransactionService
 from korvet.draining import hand_over
 from korvet.embedded import socket_of, url_of
 from korvet.embedded.disk_space import DiskSpace
+from korvet.embedded.maxmemory import keep_maxmemory
 from korvet.groups.config import GroupConfig
 from korvet.logs import FollowedLevel
 from korvet.observe.lag import LagWatch
@@ -342,6 +343,9 @@ def _housekeeping(parts: Parts) -> list[asyncio.Task[None]]:
         keep("state of Redis", parts.servers.run),
         keep("users, ACLs and quotas", partial(security.keep_up, guards=guards)),
     ]
+    if parts.disk is not None:
+        maxmemory = partial(keep_maxmemory, parts.live, parts.store.router, parts.servers)
+        tasks.append(keep("maxmemory", maxmemory))
     if config.serves_admin:
         tasks.append(keep("record counts", parts.lag.run))
         tasks.append(keep("sizes of logs", parts.log_sizes.run))

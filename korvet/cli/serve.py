@@ -25,6 +25,8 @@ from korvet.cli.profile import profiled
 from korvet.config.address import Address, redacted
 from korvet.config.errors import ConfigError
 from korvet.config.loading import load
+from korvet.config.machine_memory import machine_memory_bytes
+from korvet.config.memory_plan import needed_bytes
 from korvet.config.settings import Config
 from korvet.embedded import EmbeddedServer, EmbeddedServerError
 from korvet.embedded.disk_space import DiskSpace
@@ -108,11 +110,21 @@ def serve(file: Path | None, pairs: tuple[str, ...], profile: Path | None, **fla
     korvet serve --redis redis://host:6379 --listen 0.0.0.0:9092 --advertise broker1:9092
     korvet serve --config korvet.toml --processes 4
     """
-    settings = load(file=file, environ=os.environ, flags=flags, pairs=_split(pairs))
+    memory_bytes = machine_memory_bytes()
+    settings = load(
+        file=file, environ=os.environ, flags=flags, pairs=_split(pairs), memory_bytes=memory_bytes
+    )
     alone = settings.processes == 1
     logs.configure(settings.log_level, settings.log_format, settings.node_id if alone else None)
     if settings.redis and flags["data_dir"] is not None:
         logger.warning("--data-dir is not used: the data are in %s", redacted(settings.redis))
+    if needed_bytes(settings) > memory_bytes:
+        logger.warning(
+            "the memory of this machine or container, %d bytes, is less than korvet may need, %d bytes: the "
+            "system may kill it",
+            memory_bytes,
+            needed_bytes(settings),
+        )
     try:
         _serve(settings, profile)
     except (click.ClickException, ConfigError, EmbeddedServerError) as error:
@@ -173,12 +185,18 @@ def _start_embedded(settings: Config) -> EmbeddedServer:
         appendfsync=settings.embedded_appendfsync,
         module=settings.embedded_module,
         reserve_bytes=settings.disk_reserve_bytes // 2,
+        maxmemory_bytes=settings.embedded_maxmemory,
         on_loading=report,
     )
     server.start()
     module = "with" if server.loaded_module else "without"
+    limit = f"{settings.embedded_maxmemory} bytes" if settings.embedded_maxmemory else "no limit"
     logger.info(
-        "embedded server %s, %s korvet's server module, process %d", server.binary, module, server.pid
+        "embedded server %s, %s korvet's server module, process %d, maxmemory %s",
+        server.binary,
+        module,
+        server.pid,
+        limit,
     )
     return server
 

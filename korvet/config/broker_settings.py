@@ -96,6 +96,14 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         Literal["auto", "off"],
         Meta(description="Whether the embedded server loads korvet's server module: `auto` if it can."),
     ] = "auto"
+    embedded_maxmemory: Annotated[
+        Limit,
+        Meta(
+            description="Bytes of data above which the embedded server refuses writes (`maxmemory`), before "
+            "it is killed for lack of memory. -1: two thirds of the memory of the machine or container that "
+            "the brokers leave. 0: no limit."
+        ),
+    ] = -1
 
     disk_reserve_bytes: Annotated[
         int,
@@ -192,7 +200,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         Count,
         Meta(
             description="Memory per process for the newest batches of all partitions, which are served "
-            "without Redis; 0 turns the cache off."
+            "without Redis; 0 turns the cache off. On small machines the default, and those of the other "
+            "buffers, are smaller (operations.md, Memory)."
         ),
     ] = 268_435_456
     fetch_readahead_bytes: Annotated[

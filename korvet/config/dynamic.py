@@ -39,6 +39,7 @@ _SCOPES: Final[Mapping[str, Scope]] = {
     **dict.fromkeys(
         (
             "acks.all.fsync",
+            "embedded.maxmemory",
             "fetch.readahead.bytes",
             "group.consumer.assignment.interval.ms",
             "group.consumer.heartbeat.interval.ms",

@@ -20,6 +20,7 @@ from korvet.config.checks import check
 from korvet.config.errors import ConfigError
 from korvet.config.keys import PREFIX, SECRETS, Found, Setting, find, find_of_listener, settings
 from korvet.config.kinds import shape_of
+from korvet.config.memory_plan import fit
 from korvet.config.settings import Config
 
 # Variables of the build and of tools, which are not settings.
@@ -39,9 +40,10 @@ def load(
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, object] | None = None,
     pairs: Mapping[str, str] | None = None,
+    memory_bytes: int | None = None,
 ) -> Config:
     """Build a `Config`; `flags` maps field names to values; None means that a flag was not given. `pairs` are
-    the keys and values of --set.
+    the keys and values of --set. Defaults are made to fit into `memory_bytes`, if that is known.
 
     Raises ConfigError for an unreadable file, an unknown key or a value that does not fit.
     """
@@ -80,6 +82,8 @@ def load(
     named = {by_field[field].key: value for field, value in values.items()}
     own = [(listener, field, value) for (listener, field), value in of_listeners.items()]
     config = msgspec.convert({**named, "listener.settings": own}, Config)
+    if memory_bytes is not None:
+        config = fit(config, values.keys(), memory_bytes)
     check(config, lambda field: origins.get(field, "default"))
     return config
 

@@ -48,6 +48,7 @@ _LOG_MAX_BYTES = 8 * 1024 * 1024
 class EmbeddedServer:
     """A private server process on one data folder.
 
+    Above `maxmemory_bytes` of data it refuses writes (0: never); it always loads what its files contain.
     Calls `on_loading(loaded_bytes, total_bytes)` while a start reads the append-only file.
     """
 
@@ -60,6 +61,7 @@ class EmbeddedServer:
         binary: ServerBinary | None = None,
         start_timeout_s: float = START_TIMEOUT_S,
         reserve_bytes: int = 0,
+        maxmemory_bytes: int = 0,
         on_loading: Callable[[int, int], None] | None = None,
     ) -> None:
         self.data_dir = Path(data_dir).absolute()
@@ -67,6 +69,7 @@ class EmbeddedServer:
         self._appendfsync = appendfsync
         self._module_setting = module
         self._start_timeout_s = start_timeout_s
+        self._maxmemory_bytes = maxmemory_bytes
         self._on_loading = on_loading
         self.disk_space = DiskSpace(self.data_dir, reserve_bytes)
         """Below `reserve_bytes` of free space the server refuses writes; reads continue."""
@@ -317,6 +320,7 @@ class EmbeddedServer:
             "aof-use-rdb-preamble": "no",
             # With `always`, an incomplete command at the end was never acknowledged: the cut loses nothing.
             "aof-load-truncated": "yes",
+            "maxmemory": str(self._maxmemory_bytes),
             "maxmemory-policy": "noeviction",
         }
         assert self.binary is not None
@@ -379,7 +383,10 @@ def _close_input(process: subprocess.Popen[bytes]) -> None:
 
 
 def _describe_end(status: int) -> str:
-    return f"was ended by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
+    if status >= 0:
+        return f"exited with status {status}"
+    hint = " (by the system, if the memory of the machine or container was used up)"
+    return f"was ended by {signal.Signals(-status).name}{hint if status == -signal.SIGKILL else ''}"
 
 
 def _quoted(value: str) -> str:

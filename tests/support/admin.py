@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+)
 
 from tests.support.polling import until
 
@@ -19,3 +25,21 @@ def create_topic(bootstrap: str, name: str, partitions: int, configs: dict[str, 
         return found.error is None and len(leaders) == partitions and min(leaders) >= 0
 
     until(visible, 20, f"topic {name} is in Metadata")
+
+
+def alter_topic(bootstrap: str, name: str, configs: dict[str, str | None]) -> None:
+    """Set configs of a topic; None removes one."""
+    _alter(bootstrap, ConfigResource(ConfigResource.Type.TOPIC, name), configs)
+
+
+def alter_broker(bootstrap: str, node_id: int, configs: dict[str, str | None]) -> None:
+    """Set dynamic settings of a broker; None removes one."""
+    _alter(bootstrap, ConfigResource(ConfigResource.Type.BROKER, str(node_id)), configs)
+
+
+def _alter(bootstrap: str, resource: ConfigResource, configs: dict[str, str | None]) -> None:
+    for name, value in configs.items():
+        operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+        resource.add_incremental_config(ConfigEntry(name, value or "", incremental_operation=operation))
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.incremental_alter_configs([resource])[resource].result(timeout=20)

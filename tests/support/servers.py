@@ -54,10 +54,12 @@ class KorvetServer:
         redis_url: str | None = None,
         environ: Mapping[str, str] | None = None,
         program: Sequence[str] = BROKER,
+        prefix: Sequence[str] = (),
     ) -> None:
-        """`program`: the module that is run, with its first arguments."""
+        """`program`: the module that is run, with its first arguments. `prefix`: a command that runs it."""
         self.environ = dict(environ or {})
         self._program = program
+        self._prefix = prefix
         self.data_dir = Path(tempfile.mkdtemp(prefix="korvet-test-"))
         self.log = self.data_dir.with_suffix(".log")
         self.host = "127.0.0.1"
@@ -84,7 +86,8 @@ class KorvetServer:
         """Start the process; `wait_ready` waits for it."""
         env = {key: value for key, value in os.environ.items() if not key.startswith("KORVET_")}
         env |= self.environ
-        command = [*bound_to_us(), sys.executable, "-m", *self._program, "serve", "--listen", self.bootstrap]
+        python = [*bound_to_us(), *self._prefix, sys.executable]
+        command = [*python, "-m", *self._program, "serve", "--listen", self.bootstrap]
         command += ["--set", "embedded.module=off"] if choice() == "none" else []
         self._child = Child([*command, "--data-dir", str(self.data_dir), *self.options], self.log, env)
 
