@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -44,20 +43,17 @@ async def gathered(answers: Iterable[Coroutine[Any, Any, _Answer]]) -> list[_Ans
 
 
 async def answer_each(
-    topics: Any, answer: Callable[[str, Any, bool], Coroutine[Any, Any, _Answer]]
+    topics: Any, answer: Callable[[str, Any], Coroutine[Any, Any, _Answer]]
 ) -> list[tuple[str, list[_Answer]]]:
-    """The results of answer(topic, partition asked for, repeated) by topic, in the request's order.
+    """The results of answer(topic, partition asked for) by topic, in the request's order.
 
-    Partitions of a topic run at once. `repeated`: the request names the partition more than once.
+    Partitions of a topic run at once. A partition that is repeated is answered once: what the request says
+    last of it counts, as in Kafka.
     """
-    times = Counter((topic.name, each.partition_index) for topic in topics for each in topic.partitions)
+    asked: dict[str, dict[int, Any]] = {}
+    for topic in topics:
+        asked.setdefault(topic.name, {}).update((each.partition_index, each) for each in topic.partitions)
     return [
-        (
-            topic.name,
-            await gathered(
-                answer(topic.name, each, times[topic.name, each.partition_index] > 1)
-                for each in topic.partitions
-            ),
-        )
-        for topic in topics
+        (name, await gathered(answer(name, each) for each in partitions.values()))
+        for name, partitions in asked.items()
     ]

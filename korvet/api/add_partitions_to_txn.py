@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 _FENCED_SINCE: Final = 2
 _SEVERAL_SINCE: Final = 4
-_ABORTABLE_SINCE: Final = 5
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
@@ -98,16 +97,20 @@ async def _add(context: RequestContext, asked: AddRequest) -> ErrorOf:
         code = error_code_of(failed, Asked.COORDINATOR)
         return lambda _: code
     error = fencing_error(reply.error, version, _FENCED_SINCE)
-    absent = ErrorCode.transaction_abortable if version >= _ABORTABLE_SINCE else ErrorCode.invalid_txn_state
-    return lambda each: absent if each in reply.absent else error
+    return lambda each: ErrorCode.transaction_abortable if each in reply.absent else error
 
 
 def _refusal(context: RequestContext, name: str, partition: int) -> ErrorCode:
-    """Why a partition can't be added. What brokers ask for has been allowed."""
-    from_client = context.api_version < _SEVERAL_SINCE
-    if from_client and not context.may(Operation.WRITE, ResourceType.TOPIC, name):
-        return ErrorCode.topic_authorization_failed
-    is_there = context.services.topics.log(name, partition) is not None
+    """Why a partition can't be added. What brokers ask for has been allowed. Clients add no internal topics:
+    AddOffsetsToTxn adds the partition of a group.
+    """
+    topics = context.services.topics
+    if context.api_version < _SEVERAL_SINCE:
+        topic = topics.get(name)
+        is_internal = topic is not None and topic.internal
+        if is_internal or not context.may(Operation.WRITE, ResourceType.TOPIC, name):
+            return ErrorCode.topic_authorization_failed
+    is_there = topics.log(name, partition) is not None
     return ErrorCode.none if is_there else ErrorCode.unknown_topic_or_partition
 
 

@@ -43,9 +43,10 @@ async def consumer_group_describe(context: RequestContext, request: Any) -> Any:
         return refuse(context, request, ErrorCode.unsupported_version)
     groups = []
     async for group_id in sliced(dict.fromkeys(request.group_ids)):
-        if not context.may(Operation.DESCRIBE, ResourceType.GROUP, group_id):
-            denied = DescribedConsumerGroup(group_id, ErrorCode.group_authorization_failed)
-            groups.append(_group(context, denied, NOT_ASKED))
+        is_allowed = context.may(Operation.DESCRIBE, ResourceType.GROUP, group_id)
+        if not is_allowed or not group_id:
+            error = ErrorCode.invalid_group_id if is_allowed else ErrorCode.group_authorization_failed
+            groups.append(_group(context, DescribedConsumerGroup(group_id, error), NOT_ASKED))
             continue
         reply: ConsumerDescribeReply = await context.services.coordinator.call(
             group_id, GroupShard.describe_consumers, ConsumerDescribeRequest((group_id,))

@@ -45,12 +45,10 @@ async def delete_records(context: RequestContext, request: Any) -> Any:
 
 
 async def _delete(
-    context: RequestContext, timeout_ms: int, name: str, asked: Any, repeated: bool
+    context: RequestContext, timeout_ms: int, name: str, asked: Any
 ) -> tuple[int, int, ErrorCode]:
     """Partition, log start, error."""
     index, directory = asked.partition_index, context.services.topics
-    if repeated:
-        return index, _NONE, ErrorCode.invalid_request
     if not context.may(Operation.DELETE, ResourceType.TOPIC, name):
         return index, _NONE, ErrorCode.topic_authorization_failed
     topic, log = directory.get(name), directory.log(name, index)

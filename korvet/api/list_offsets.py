@@ -8,6 +8,7 @@ leader epochs, v6 is flexible, v7 adds the largest timestamp (KIP-734), v8 the e
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -64,7 +65,10 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 @api(2, "ListOffsets", (1, 11), refuse=refuse)
 async def list_offsets(context: RequestContext, request: Any) -> Any:
     """The offsets of all partitions asked for, looked up at once."""
-    answers = await answer_each(request.topics, partial(_one, context, request))
+    times = Counter(
+        (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
+    )
+    answers = await answer_each(request.topics, partial(_one, context, request, times))
     topics = tuple(
         context.make("ListOffsetsTopicResponse", name=name, partitions=tuple(partitions))
         for name, partitions in answers
@@ -72,11 +76,14 @@ async def list_offsets(context: RequestContext, request: Any) -> Any:
     return context.make("ListOffsetsResponse", topics=topics)
 
 
-async def _one(context: RequestContext, request: Any, name: str, asked: Any, repeated: bool) -> Any:
+async def _one(
+    context: RequestContext, request: Any, times: Counter[tuple[str, int]], name: str, asked: Any
+) -> Any:
+    """`times`: how often the request names each partition."""
     index = asked.partition_index
     if not context.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
         return _partition(context, index, ErrorCode.topic_authorization_failed, _NONE)
-    if repeated:
+    if times[name, index] > 1:
         return _partition(context, index, ErrorCode.invalid_request, _NONE)
     if asked.timestamp < 0 and context.api_version < _SINCE.get(asked.timestamp, 2**15):
         return _partition(context, index, ErrorCode.unsupported_version, _NONE)

@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.api.common.errors import error_code_of
 from korvet.api.producing.checks import MOST_NAMED, Refused, check_newest, check_records, read_header
-from korvet.api.producing.destination import locate
+from korvet.api.producing.destination import distinct, locate
 from korvet.api.producing.group_records import read_group_records
 from korvet.api.producing.refused_batches import SENT_AGAIN, RefusedBatches
 from korvet.api.producing.response import PartitionAnswer, encode_response
@@ -148,7 +148,10 @@ class _Produce(msgspec.Struct, eq=False):
     def start(self) -> None:
         """Begin all appends, in the order of the request."""
         left = []
-        for topic in self._request.topics:
+        topics = self._request.topics
+        if len(topics) > 1 or (topics and len(topics[0].partitions) > 1):
+            topics = distinct(topics)
+        for topic in topics:
             appends = []
             for data in topic.partitions:
                 append = _PartitionAppend(data.index, records=data.records)

@@ -436,9 +436,11 @@ class Membership:
         self._context.reply(token, HEARTBEAT_REPLIES[self._heartbeat(request)])
 
     def _heartbeat(self, request: HeartbeatRequest) -> ErrorCode:
+        if not request.group_id:
+            return ErrorCode.invalid_group_id
         group = self._context.classic(request.group_id)
         if group is None:
-            return ErrorCode.unknown_member_id if request.group_id else ErrorCode.invalid_group_id
+            return ErrorCode.unknown_member_id
         error = group.check_member(request.member_id, request.group_instance_id)
         if error is not ErrorCode.none:
             return error

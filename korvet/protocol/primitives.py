@@ -115,7 +115,7 @@ def read_string(frame: memoryview, position: int, flexible: bool) -> tuple[str |
 
 
 def text(encoded: memoryview) -> str:
-    """The text of a string. Raises MalformedRequest if it gets too long when U+FFFD replaces what is not UTF-8."""
+    """The text of a string. Raises MalformedRequest if U+FFFD for what is not UTF-8 makes it too long."""
     try:
         return str(encoded, "utf-8")
     except UnicodeDecodeError:

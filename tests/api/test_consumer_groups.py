@@ -7,7 +7,8 @@ import uuid
 
 import pytest
 
-from tests.api.asking import versions
+from tests.api.asking import newest, versions
+from tests.api.test_groups import INVALID_GROUP_ID, commit
 from tests.support.polling import until
 
 INVALID_REQUEST, UNKNOWN_MEMBER, NOT_FOUND, FENCED_EPOCH, STALE_EPOCH = 42, 25, 69, 110, 113
@@ -159,3 +160,13 @@ def test_topics_of_any_id_may_be_owned(beat, topic):
     beat(subscribed_topic_names=[topic])
     owned = [{"topic_id": uuid.UUID(int=5), "partitions": [0]}]
     assert beat(member_epoch=2, topic_partitions=owned).error_code == 0
+
+
+def test_an_empty_group_that_has_commits_has_no_members(ask, topic):
+    """Simple consumers may commit in it. As in Kafka, it can't be described as a group of consumers."""
+    until(lambda: ask("FindCoordinator", 1, key="", key_type=0).error_code == 0, 20, "a coordinator")
+    assert commit(ask, "", [(topic, 0, 5, "")]) == [0]
+    beat = {"group_id": "", "generation_id": 1, "member_id": "x"}
+    assert ask("Heartbeat", newest("Heartbeat"), **beat).error_code == INVALID_GROUP_ID
+    (described,) = ask("ConsumerGroupDescribe", newest("ConsumerGroupDescribe"), group_ids=[""]).groups
+    assert (described.error_code, described.error_message) == (INVALID_GROUP_ID, None)

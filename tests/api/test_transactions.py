@@ -192,6 +192,13 @@ def test_add_partitions_to_txn(ask, topic, version):
     producer.init()
     assert producer.add(0, version=version) == [0]
     assert producer.add(0, 77, version=version) == [55, 3]
+    for internal in ("__consumer_offsets", "__transaction_state"):
+        topics = [{"name": name, "partitions": [0]} for name in (internal, topic)]
+        asked = dict(zip(("producer_id", "producer_epoch"), producer.identity, strict=True))
+        asked |= {"transactional_id": producer.name, "topics": topics}
+        fields = {f"v3_and_below_{name}": value for name, value in asked.items()}
+        results = ask("AddPartitionsToTxn", version, **fields).results_by_topic_v3_and_below
+        assert [each.results_by_partition[0].partition_error_code for each in results] == [29, 55]
     producer.identity = producer.identity[0], 9
     assert producer.add(0, version=version) == [FENCED if version >= 2 else FENCED_OLD]
 
@@ -213,7 +220,7 @@ def test_verification(ask, topic, version):
         (result,) = answer.results_by_transaction
         return result.topic_results[0].results_by_partition[0].partition_error_code
 
-    assert verify(True) == (ABORTABLE if version >= 5 else INVALID_TXN_STATE)
+    assert verify(True) == ABORTABLE
     assert (verify(False), verify(True)) == (0, 0)
 
 

@@ -34,6 +34,7 @@ class FullFetch:
 
     __slots__ = (
         "_all",
+        "_has_repeated",
         "_idle_response",
         "_locator",
         "_opens_session",
@@ -53,8 +54,10 @@ class FullFetch:
         *,
         opens_session: bool = False,
     ) -> None:
-        # In the order of the request.
-        self._all = requested_partitions(params.version, request)
+        # In the order of the request. Of a partition that is repeated, the last entry counts, as in Kafka.
+        named = requested_partitions(params.version, request)
+        self._all = [*{(each.topic, each.index): each for each in named}.values()]
+        self._has_repeated = len(self._all) < len(named)
         self.partitions = dict.fromkeys(self._all)
         self._services = services
         self._locator = Locator(services, client)
@@ -75,17 +78,19 @@ class FullFetch:
         return request is self._request and not self.is_over
 
     def continues(self, request: FetchRequest, params: FetchParams) -> bool:
-        """See FetchStrategy. A request with two equal entries does not continue the last one."""
+        """See FetchStrategy. A request that repeats a partition neither continues one nor is continued."""
         last = self._params
-        if self._opens_session or (params.version, params.is_committed) != (last.version, last.is_committed):
+        if self._opens_session or self._has_repeated:
+            return False
+        if (params.version, params.is_committed) != (last.version, last.is_committed):
             return False
         named = self._named(request)
         if named != self._all:
-            distinct = dict.fromkeys(named)
-            if len(distinct) < len(named):
+            by_key = {(each.topic, each.index): each for each in named}
+            if len(by_key) < len(named):
                 return False
             for partition in self._all:
-                if partition not in distinct:
+                if (partition.topic, partition.index) not in by_key:
                     partition.unlisten()
                     self.partitions.pop(partition, None)
             self._all, self._idle_response = named, []

@@ -70,11 +70,14 @@ class Locator:
                 without_log += 1
             elif partition.error is not ErrorCode.none:
                 failed = True
-            elif (
-                not partition.is_at_end(log.state, is_committed=is_committed)
-                or not knows_ends
-                or (reads_at_end and partition.listened_log is not log)
-            ):
+            elif not partition.is_at_end(log.state, is_committed=is_committed):
+                if partition.max_bytes < 0 or params.max_bytes < 0:
+                    # As in Kafka: nothing is read with a negative limit.
+                    partition.error = ErrorCode.unknown_server_error
+                    failed = True
+                else:
+                    unread.append(partition)
+            elif not knows_ends or (reads_at_end and partition.listened_log is not log):
                 unread.append(partition)
         is_answered_now = failed or without_log == total
         return unread if unread or is_answered_now else None

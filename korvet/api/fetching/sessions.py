@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from kio.schema.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from korvet.api.fetching.partition import FetchedPartition
     from korvet.api.fetching.state import FetchState
@@ -182,18 +182,17 @@ class FetchSessions:
         return self._partitions
 
     def open(
-        self, partitions: Iterable[FetchedPartition], now_ms: float, *, by_id: bool
+        self, partitions: Collection[FetchedPartition], now_ms: float, *, by_id: bool
     ) -> FetchSession | None:
-        """Open a session for the partitions of a full fetch, as the response advertises them. Returns None if
-        there is no room.
+        """Open a session for the partitions of a full fetch, no two of one key, as the response advertises
+        them. Returns None if there is no room.
         """
-        distinct = {(each.topic, each.index): each for each in partitions}.values()
-        if len(self._sessions) >= self._slots and not self._evict(len(distinct), now_ms):
+        if len(self._sessions) >= self._slots and not self._evict(len(partitions), now_ms):
             return None
-        if not self._has_room(len(distinct), now_ms):
+        if not self._has_room(len(partitions), now_ms):
             return None
         session = FetchSession(self._new_id(), now_ms, by_id=by_id)
-        for partition in distinct:
+        for partition in partitions:
             session.add(partition)
             partition.mark_advertised()
         self._sessions[session.id] = session

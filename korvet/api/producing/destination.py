@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
+from msgspec.structs import replace
 
 from korvet.api.producing.checks import Refused
 from korvet.security.acls import Operation, ResourceType
@@ -14,12 +15,25 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from korvet.api.common.context import RequestContext
-    from korvet.records.produce_request import ProduceRequest, ProduceTopic
+    from korvet.records.produce_request import ProducePartition, ProduceRequest, ProduceTopic
     from korvet.security.authorizer import Access
     from korvet.topics.directory import Place
 
 _TOPIC_IDS_SINCE: Final = 13
 _ACKS: Final = (-1, 0, 1)
+
+
+def distinct(topics: tuple[ProduceTopic, ...]) -> tuple[ProduceTopic, ...]:
+    """The topics with each partition once. The last records of a partition count, as in Kafka."""
+    if len({(topic.name, topic.topic_id) for topic in topics}) == len(topics) and all(
+        len({each.index for each in topic.partitions}) == len(topic.partitions) for topic in topics
+    ):
+        return topics
+    found: dict[tuple[str, UUID | None], tuple[ProduceTopic, dict[int, ProducePartition]]] = {}
+    for topic in topics:
+        _, partitions = found.setdefault((topic.name, topic.topic_id), (topic, {}))
+        partitions.update((each.index, each) for each in topic.partitions)
+    return tuple(replace(topic, partitions=tuple(each.values())) for topic, each in found.values())
 
 
 def locate(context: RequestContext, request: ProduceRequest, topic: ProduceTopic, index: int) -> Place:
