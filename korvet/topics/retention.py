@@ -4,42 +4,82 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from korvet.causes import Causes
 from korvet.logs import fields
 from korvet.storage.errors import FencedEpoch, StorageError, TopicGone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
+    from uuid import UUID
 
     from korvet.config.live import LiveConfig
     from korvet.storage.log.partition_log import PartitionLog
+    from korvet.storage.topic import Topic
     from korvet.topics.configs import TopicPolicy
     from korvet.topics.directory import TopicDirectory
 
 log = logging.getLogger(__name__)
 causes = Causes(log)
 
+# Interval at which changes of topics and settings are noticed. Other brokers learn of them within a second.
+_LOOK_S: Final = 0.25
+
+
+class _Retention(NamedTuple):
+    deletes: bool
+    retention_ms: int
+    retention_bytes: int
+    keeps_all: bool
+
 
 async def keep_retention(topics: TopicDirectory, live: LiveConfig, now_ms: Callable[[], int]) -> NoReturn:
     """Apply retention to all partitions, idle ones too, at once and then every
-    log.retention.check.interval.ms.
+    log.retention.check.interval.ms; to topics whose retention has changed within _LOOK_S.
     """
+    clock = asyncio.get_running_loop().time
+    due_s = clock()
+    edition: object = None
+    policies: Mapping[UUID, _Retention] = {}
     while True:
-        await apply_retention(topics, live, now_ms())
-        await asyncio.sleep(live.now.log_retention_check_interval_ms / 1000)
+        if clock() >= due_s:
+            edition, policies = topics.edition, _policies(topics)
+            await apply_retention(topics, live, topics.all(), now_ms())
+            due_s = clock() + live.now.log_retention_check_interval_ms / 1000
+        elif topics.edition != edition:
+            before, edition, policies = policies, topics.edition, _policies(topics)
+            changed = [
+                topic
+                for topic in topics.all()
+                if before.get(topic.topic_id, policies[topic.topic_id]) != policies[topic.topic_id]
+            ]
+            await apply_retention(topics, live, changed, now_ms())
+        await asyncio.sleep(min(_LOOK_S, max(due_s - clock(), 0)))
 
 
-async def apply_retention(topics: TopicDirectory, live: LiveConfig, now_ms: int) -> int:
-    """Trim every partition that this broker leads by its topic's policy. Returns the number of entries
-    deleted.
+def _policies(topics: TopicDirectory) -> dict[UUID, _Retention]:
+    """What decides on the records of each topic."""
+    found = ((topic, topics.policy(topic)) for topic in topics.all())
+    return {
+        topic.topic_id: _Retention(
+            policy.deletes, policy.retention_ms, policy.retention_bytes, topics.keeps_all(topic)
+        )
+        for topic, policy in found
+    }
+
+
+async def apply_retention(
+    topics: TopicDirectory, live: LiveConfig, among: Iterable[Topic], now_ms: int
+) -> int:
+    """Trim every partition of some topics that this broker leads by its topic's policy. Returns the number of
+    entries deleted.
 
     A failure of one partition is logged and does not stop the others.
     """
     producers_from_ms = now_ms - live.now.producer_id_expiration_ms
     deleted = 0
-    for topic in topics.all():
+    for topic in among:
         keeps_all = topics.keeps_all(topic)
         for partition in range(topic.partitions):
             try:
