@@ -336,7 +336,7 @@ def _housekeeping(parts: Parts) -> list[asyncio.Task[None]]:
     config, security, topics = parts.config, parts.security, parts.topics
     guards = security.authorizer is not None or any(spec.authenticates for spec in config.listener_specs)
     tasks = [
-        keep("retention", partial(keep_retention, topics, parts.live, _now_ms)),
+        keep("retention", partial(keep_retention, topics, parts.store.catalogue, parts.live, _now_ms)),
         keep("compaction", parts.cleaner.run),
         keep("replicas", parts.copies.run),
         keep("libraries", partial(keep_tidy, parts.store.router, parts.store.commands, parts.member)),

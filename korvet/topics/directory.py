@@ -112,7 +112,6 @@ class TopicDirectory:
         # Serialises changes of topics: two clients that create a topic at once must not interleave.
         self._lock = asyncio.Lock()
         self._names = CollidingNames()
-        self._settings_changes = 0
         live.follow(self._follow)
         self._follow(live.now)
 
@@ -120,15 +119,9 @@ class TopicDirectory:
         """Apply changed settings to all topics that have no configs of their own."""
         self._broker_configs = _broker_configs(self._live)
         self._level = default_level(config)
-        self._settings_changes += 1
         self._policies.clear()
         self._places.clear()
         self._logs.set_level(self._level)
-
-    @property
-    def edition(self) -> tuple[int, int]:
-        """A value that changes with each change of topics, or of the settings of all topics."""
-        return self._catalogue.local_change, self._settings_changes
 
     def all(self) -> list[Topic]:
         """All topics by name."""

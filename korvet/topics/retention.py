@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from korvet.config.live import LiveConfig
+    from korvet.config.settings import Config
+    from korvet.storage.catalogue import Catalogue
     from korvet.storage.log.partition_log import PartitionLog
     from korvet.storage.topic import Topic
     from korvet.topics.configs import TopicPolicy
@@ -34,21 +36,24 @@ class _Retention(NamedTuple):
     keeps_all: bool
 
 
-async def keep_retention(topics: TopicDirectory, live: LiveConfig, now_ms: Callable[[], int]) -> NoReturn:
+async def keep_retention(
+    topics: TopicDirectory, catalogue: Catalogue, live: LiveConfig, now_ms: Callable[[], int]
+) -> NoReturn:
     """Apply retention to all partitions, idle ones too, at once and then every
     log.retention.check.interval.ms; to topics whose retention has changed within _LOOK_S.
     """
     clock = asyncio.get_running_loop().time
     due_s = clock()
-    edition: object = None
+    seen: tuple[int, Config] | None = None
     policies: Mapping[UUID, _Retention] = {}
     while True:
+        now = catalogue.local_change, live.now
         if clock() >= due_s:
-            edition, policies = topics.edition, _policies(topics)
+            seen, policies = now, _policies(topics)
             await apply_retention(topics, live, topics.all(), now_ms())
             due_s = clock() + live.now.log_retention_check_interval_ms / 1000
-        elif topics.edition != edition:
-            before, edition, policies = policies, topics.edition, _policies(topics)
+        elif seen != now:
+            before, seen, policies = policies, now, _policies(topics)
             changed = [
                 topic
                 for topic in topics.all()
