@@ -120,10 +120,10 @@ class Causes:
     def __init__(self, logger: logging.Logger, period_s: float = PERIOD_S) -> None:
         self._logger = logger
         self._period_s = period_s
-        self._known: dict[str, Cause] = {}
-        self._latest: dict[str, tuple[str, tuple[object, ...], Mapping[str, object]]] = {}
+        self._known: dict[Hashable, Cause] = {}
+        self._latest: dict[Hashable, tuple[str, tuple[object, ...], Mapping[str, object]]] = {}
         # The names of the causes for which work failed.
-        self._failing: dict[Hashable, dict[str, None]] = {}
+        self._failing: dict[Hashable, dict[Hashable, None]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def warn(
@@ -131,13 +131,14 @@ class Causes:
     ) -> None:
         """Log a warning, unless the cause is known already: then count it.
 
-        Two causes are the same if their texts differ only in numbers: slots, partitions, sizes. `work`: what
-        failed, if `ended` is called when it succeeds. `named`: the line's fields, see korvet.logs.fields.
+        Two causes are the same if their texts differ only in numbers (slots, partitions, sizes), or if they
+        are equal tuples. `work`: what failed, if `ended` is called when it succeeds. `named`: the line's
+        fields, see korvet.logs.fields.
         """
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._loop, self._known, self._latest, self._failing = loop, {}, {}, {}
-        name = _NUMBERS.sub("0", str(cause))
+        name = cause if isinstance(cause, tuple) else _NUMBERS.sub("0", str(cause))
         if name not in self._known and len(self._known) >= _MOST_CAUSES:
             name = _OTHERS
         if work is not None:
@@ -157,13 +158,13 @@ class Causes:
             for name in self._failing.pop(work):
                 self._say(name, self._known[name].succeeded(time.time(), work))
 
-    def _say(self, name: str, text: str | None) -> None:
+    def _say(self, name: Hashable, text: str | None) -> None:
         if text is not None:
             message, arguments, named = self._latest[name]
             more = fields(**named, repeated=self._known[name].count - 1)
             self._logger.warning(f"{message} (%s)", *arguments, text, extra=more)
 
-    def _period_over(self, name: str) -> None:
+    def _period_over(self, name: Hashable) -> None:
         known = self._known[name]
         self._say(name, known.period_over(time.time()))
         if known.is_known:

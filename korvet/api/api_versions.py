@@ -29,6 +29,8 @@ _NAMES_BROKER_SINCE: Final = 5
 _ANY_NODE: Final = -1
 # Limits the kept responses: one for each version, for some changes of features.
 _MOST_KEPT: Final = 32
+# Limits what is kept of the name and version of a client that must authenticate.
+_MOST_CHARACTERS: Final = 80
 # ApiVersionsRequest.json: a letter or digit at both ends, dots and dashes between.
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -53,6 +55,9 @@ async def api_versions(context: RequestContext, request: Any) -> Any:
         for text in (request.client_software_name, request.client_software_version):
             if _SOFTWARE.fullmatch(text) is None:
                 return refuse(context, request, ErrorCode.invalid_request)
+        if context.client.sasl is not None:
+            software = f"{request.client_software_name} {request.client_software_version}"
+            context.client.sasl.software = software[:_MOST_CHARACTERS]
     if context.api_version >= _NAMES_BROKER_SINCE and (error := _misled(context, request)):
         return refuse(context, request, error)
     features = context.services.security.features

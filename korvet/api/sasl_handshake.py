@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from korvet.api.common.authentication import note_failure
 from korvet.protocol.registry import api
 from korvet.security.errors import IllegalState, UnsupportedMechanism
 
@@ -38,7 +39,8 @@ async def sasl_handshake(context: RequestContext, request: Any) -> Any:
         return refuse(context, request, ErrorCode.illegal_sasl_state)
     except UnsupportedMechanism:
         error = ErrorCode.unsupported_sasl_mechanism
-        client.end("it asked for a SASL mechanism that is not enabled")
+        note_failure(client, "the mechanism is not enabled")
+        client.end()
     else:
         client.expect_tokens(raw=session.raw_tokens)
     return context.make("SaslHandshakeResponse", error_code=error, mechanisms=session.mechanisms)

@@ -50,6 +50,15 @@ class Credentials:
         scram = ScramMechanism(mechanism)
         return ScramServer(scram, lambda user: self._credential(user, scram))
 
+    def lacking(self, user: str, mechanism: str) -> str:
+        """What a user would need to authenticate and does not have. Only for the log; empty for nothing."""
+        have = {each.value for each in ScramMechanism if (user, each) in self.scram}
+        if not user or mechanism in have:
+            return ""
+        if not have and user not in self._plain_users:
+            return "there is no such user"
+        return "" if mechanism == PLAIN else f"the user has no credential for {mechanism}"
+
     def _credential(self, user: str, mechanism: ScramMechanism) -> ScramCredential:
         """The stored credential, or a decoy. A credential with fewer iterations than RFC 7677 demands
         does not count.

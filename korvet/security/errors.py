@@ -2,7 +2,11 @@
 
 
 class SaslFailure(Exception):
-    """An authentication that is refused with a text for the client."""
+    """An authentication that is refused with a text for the client, and a reason for the log."""
+
+    def __init__(self, text: str, reason: str | None = None) -> None:
+        super().__init__(text)
+        self.reason = text if reason is None else reason
 
 
 class InvalidCredentials(Exception):

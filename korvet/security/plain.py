@@ -23,6 +23,7 @@ class PlainServer:
         """check(username, password) returns whether the password is correct."""
         self._check = check
         self.username = ""
+        """The user name that the client claims; valid once `complete`."""
         self.complete = False
 
     def evaluate(self, token: bytes) -> bytes:
@@ -38,13 +39,13 @@ class PlainServer:
             raise SaslFailure("Authentication failed: username not specified")
         if not password:
             raise SaslFailure("Authentication failed: password not specified")
+        self.username = username
         if not self._check(username, password):
             raise SaslFailure("Authentication failed: Invalid username or password")
         if authorization not in ("", username):
             raise SaslFailure(
                 "Authentication failed: Client requested an authorization id that is different from username"
             )
-        self.username = username
         self.complete = True
         return b""
 

@@ -38,14 +38,20 @@ class State(Enum):
 class SaslSession:
     """The authentication of one connection. Times are seconds of a monotonic clock."""
 
-    def __init__(self, credentials: Credentials, mechanisms: Collection[str], max_reauth_ms: int = 0) -> None:
-        """max_reauth_ms: lifetime of an authentication in ms; 0 is unlimited."""
+    def __init__(
+        self, credentials: Credentials, mechanisms: Collection[str], max_reauth_ms: int = 0, port: int = 0
+    ) -> None:
+        """max_reauth_ms: lifetime of an authentication in ms; 0 is unlimited. port: that of the listener."""
         self._credentials = credentials
         self.mechanisms = tuple(mechanisms)
         """The mechanisms that clients may use."""
         self._max_reauth_s = max_reauth_ms / 1000
         self._server: PlainServer | ScramServer | None = None
-        self._mechanism = ""
+        self.port = port
+        self.software = ""
+        """The client's name and version, if it has told them (KIP-511)."""
+        self.mechanism = ""
+        """The mechanism that the client asked for last."""
         self._again = False
         self._mechanism_before = ""
         self._began_s: float | None = None
@@ -56,6 +62,12 @@ class SaslSession:
         """The principal that authenticated last."""
         self.expires_s: float | None = None
         """The time from which only a re-authentication is allowed."""
+
+    @property
+    def claimed(self) -> str:
+        """The principal as which the client authenticates; empty before it has named the user."""
+        username = "" if self._server is None else self._server.username
+        return username and f"User:{username}"
 
     @property
     def takes_raw_token(self) -> bool:
@@ -85,13 +97,13 @@ class SaslSession:
                 raise IllegalState
             self._began_s = now_s
             self._again = True
-            self._mechanism_before = self._mechanism
+            self._mechanism_before = self.mechanism
         elif self.state is not State.HANDSHAKE:
             raise IllegalState
+        self.mechanism = mechanism
         if mechanism not in self.mechanisms:
             self.state = State.FAILED
             raise UnsupportedMechanism(mechanism)
-        self._mechanism = mechanism
         self._server = self._credentials.server(mechanism)
         self.raw_tokens = version == 0
         self.state = State.TOKENS
@@ -106,24 +118,25 @@ class SaslSession:
         assert self._server is not None
         text = "re-authentication" if self._again else "authentication"
         try:
-            if self._again and self._mechanism != self._mechanism_before:
+            if self._again and self.mechanism != self._mechanism_before:
                 raise SaslFailure(
-                    f"SASL mechanism '{self._mechanism}' requested by client is not supported for "
+                    f"SASL mechanism '{self.mechanism}' requested by client is not supported for "
                     f"re-authentication of mechanism '{self._mechanism_before}'"
                 )
             answer = self._server.evaluate(token)
             if self._server.complete:
                 self._complete(f"User:{self._server.username}")
-        except SaslFailure:
+        except (SaslFailure, InvalidCredentials) as error:
             self.state = State.FAILED
-            raise
-        except InvalidCredentials:
-            self.state = State.FAILED
-            # The reason could reveal whether the user exists.
-            raise SaslFailure(
-                f"Authentication failed during {text} due to invalid credentials with SASL mechanism "
-                f"{self._mechanism}"
-            ) from None
+            reason = str(error).removeprefix("Authentication failed: ")
+            lacking = self._credentials.lacking(self._server.username, self.mechanism)
+            if isinstance(error, InvalidCredentials):
+                # The reason could reveal whether the user exists.
+                told = f"due to invalid credentials with SASL mechanism {self.mechanism}"
+                told = f"Authentication failed during {text} {told}"
+            else:
+                told = str(error)
+            raise SaslFailure(told, f"{reason}; {lacking}" if lacking else reason) from None
         return answer
 
     def begin_session(self, now_s: float) -> int:

@@ -189,7 +189,7 @@ class ScramServer:
         if found is None:
             raise InvalidCredentials("the client's final message has another form")
         if not hmac.compare_digest(found["nonce"].encode(), self._expected_nonce.encode()):
-            raise InvalidCredentials("the nonce is another one")
+            raise InvalidCredentials(_other_nonce(found["nonce"], self._expected_nonce))
         if _decoded(found["channel"]) != self._header:
             raise InvalidCredentials("the channel binding does not repeat the first message's header")
         signed = f"{self._first_bare},{self._server_first},{found['unproved']}".encode()
@@ -254,6 +254,13 @@ class ScramClient:
         self._signature = _mac(self._mechanism, credential.server_key, signed)
         proof = bytes(left ^ right for left, right in zip(client_key, mask, strict=True))
         return f"{unproved},p={base64.b64encode(proof).decode()}".encode()
+
+
+def _other_nonce(sent: str, expected: str) -> str:
+    """What is wrong with the nonce of a final message. RFC 5802 demands the server's, and so does Kafka 4."""
+    if sent.endswith(expected):
+        return "the client repeats its own nonce, as librdkafka before 2.6.1 does: update it, or use PLAIN"
+    return "the nonce is not the server's"
 
 
 def _mac(mechanism: ScramMechanism, key: bytes, message: bytes) -> bytes:

@@ -126,7 +126,9 @@ class Acceptor:
         except OSError as error:
             admission.leave()
             self._connections.counts_of(self._name).failed_authentications += 1
-            self._connections.note_refused(host, f"its TLS handshake failed: {error}")
+            self._connections.note_refused(
+                host, f"its TLS handshake on listener {self._name} failed: {error}"
+            )
         except BaseException:
             admission.leave()
             raise

@@ -171,7 +171,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             principal = self._listener_access.principal_of(transport)
         except ValueError as error:
-            log.warning("refusing the connection of %s: %s", self.client_host, error)
+            self._connections.note_refused(self.client_host, f"listener {self.listener}: {error}")
             self.counts.failed_authentications += 1
             self.cut()
             return
@@ -289,10 +289,11 @@ class Connection(asyncio.BufferedProtocol):
             log.warning("closing the connection of %s: %s", self.client_host, reason)
             self.shut_down()
 
-    def end(self, reason: str) -> None:
-        """As `close`, after the requests in progress are answered."""
+    def end(self, reason: str | None = None) -> None:
+        """See korvet.api.common.context.Client."""
         self._ending = self.closing = True
-        log.warning("closing the connection of %s: %s", self.client_host, reason)
+        if reason is not None:
+            log.warning("closing the connection of %s: %s", self.client_host, reason)
         if not self._in_flight:
             self.shut_down()
 

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from korvet.api.common.listener_counts import ListenerCounts
+from korvet.causes import Causes
 from korvet.quotas.throttle import Meter
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from korvet.server.connection import Connection
 
 log = logging.getLogger(__name__)
+causes = Causes(log)
 
 # The longest time between two checks of all connections. They replace one timer per connection, which a busy
 # connection would reset with every request.
@@ -88,7 +90,6 @@ class Connections:
         self._taken = 0
         self._per_host: Counter[str] = Counter()
         self._per_listener: Counter[str] = Counter()
-        self._refused = 0
         self.counts: dict[str, ListenerCounts] = {}
         """What is counted, by listener."""
 
@@ -198,9 +199,6 @@ class Connections:
 
     def step(self) -> None:
         """Check all connections once."""
-        if self._refused > 1:
-            log.warning("refused %d connections in %.0f s", self._refused, self._step_s)
-        self._refused = 0
         for connection, quiet_before in list(self._open.items()):
             quiet = self._open[connection] = 0 if connection.take_activity() else quiet_before + 1
             # The time for the first authentication is shorter.
@@ -214,9 +212,5 @@ class Connections:
                 connection.shut_down()
 
     def note_refused(self, host: str, reason: str) -> None:
-        """Log the first refusal since the last check and count the others, because a refused client tries
-        again and again.
-        """
-        if not self._refused:
-            log.warning("refusing the connection of %s: %s", host, reason)
-        self._refused += 1
+        """Log that the connection of a host is refused. A refused client tries again and again."""
+        causes.warn(reason, "refusing the connection of %s: %s", host, reason)

@@ -120,6 +120,7 @@ class Listener:
         sockets = await bind(spec.host, spec.port)
         acceptor = Acceptor(spec.name, sockets, self._connections, tls, setup_timeout_s)
         self._acceptors[spec.name] = acceptor
+        self._access[spec.name].port = acceptor.port
         if spec.advertised is not None:
             return Address(spec.advertised.host, spec.advertised.port)
         return Address("localhost" if spec.host in _EVERY_ADDRESS else spec.host, acceptor.port)

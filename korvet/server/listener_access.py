@@ -51,6 +51,8 @@ class ConfiguredAccess(ListenerAccess):
     ) -> None:
         """config: the settings of this listener. authorizer: None without ACLs."""
         self.name = spec.name
+        self.port = spec.port
+        """The TCP port that is listened on."""
         self._spec = spec
         self._authorizer = authorizer
         self._shared = credentials
@@ -77,7 +79,8 @@ class ConfiguredAccess(ListenerAccess):
         if not self._spec.authenticates:
             return None
         config = self._config
-        return SaslSession(self._credentials, config.sasl_mechanisms, config.connections_max_reauth_ms)
+        lifetime_ms = config.connections_max_reauth_ms
+        return SaslSession(self._credentials, config.sasl_mechanisms, lifetime_ms, self.port)
 
     def access(self, principal: str, host: str) -> Access | None:
         return None if self._authorizer is None else self._authorizer.access(principal, host)

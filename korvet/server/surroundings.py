@@ -28,6 +28,9 @@ class OpenConnections(Protocol[_Connection_contra]):
     def counts_of(self, listener: str) -> ListenerCounts:
         """The counts of a listener's connections."""
 
+    def note_refused(self, host: str, reason: str) -> None:
+        """Log that the connection of a host is refused."""
+
 
 class Dispatch(Protocol[_Connection_contra]):
     """Handles the frames of all connections."""

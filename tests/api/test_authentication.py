@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import struct
 
 import pytest
@@ -12,7 +13,8 @@ from korvet.security.decoys import Decoys
 from korvet.security.scram import ScramClient, ScramMechanism, salt_password
 from tests.api.asking import versions
 from tests.api.permissions import TABLE
-from tests.api.secured import Secured, authenticate, errors_of
+from tests.api.secured import DEADLINE_S, Secured, authenticate, errors_of
+from tests.support.polling import until
 from tests.support.wire import ConnectionClosed
 
 # APIs that are allowed before authentication.
@@ -37,6 +39,28 @@ def test_a_wrong_password_ends_the_connection(secured: Secured) -> None:
         assert refused.error_message == "Authentication failed: Invalid username or password"
         with pytest.raises((ConnectionClosed, BrokenPipeError, ConnectionResetError)):
             client(one.name, one.version, **one.fields)
+
+
+def test_a_failed_log_in_is_a_line_with_all_that_helps(secured: Secured) -> None:
+    for mechanism, message, end in (
+        (
+            "PLAIN",
+            b"\0wanda\0wrong",
+            r"User:wanda at 127\.0\.0\.1 .*: Invalid username or password; there is no such user",
+        ),
+        ("GSSAPI", None, r"a client at 127\.0\.0\.1 .*: the mechanism is not enabled"),
+    ):
+        client = secured.connect()
+        client("ApiVersions", 3, client_software_name="tool", client_software_version="1.2.3")
+        client("SaslHandshake", 1, mechanism=mechanism)
+        if message is not None:
+            client("SaslAuthenticate", 2, auth_bytes=message)
+        assert client.raw.closed_by_server()
+        where = f"{mechanism}, listener SAFE, port {secured.sasl_port}, client software tool 1.2.3"
+        line = re.compile(rf" WARNING .*: {end} \({where}\)$", re.MULTILINE)
+        until(lambda line=line: line.search(secured.server.tail(10_000)), DEADLINE_S, "the log has the line")
+    # That is all.
+    assert secured.server.tail(10_000).count("wanda") == 1
 
 
 def test_another_request_amid_an_authentication_is_refused(secured: Secured) -> None:

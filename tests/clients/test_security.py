@@ -6,9 +6,11 @@ Certificates name principals, and change while the broker runs. Sessions end and
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 import ssl
+import subprocess
 import sys
 import time
 from contextlib import contextmanager
@@ -200,6 +202,27 @@ def test_librdkafka_authenticates(secured: Secured, mechanism: str, tls: bool) -
     assert list(AdminClient(conf).list_topics(timeout=TIMEOUT_S).topics) == ["shared"]
     if mechanism == "SCRAM-SHA-512":
         round_trip(conf, f"{mechanism}-{tls}".encode())
+
+
+def test_an_old_librdkafka_learns_from_the_log_why_it_is_refused(secured: Secured) -> None:
+    """As by Kafka 4. The one of Debian 12 repeats its nonce."""
+    program = shutil.which("kcat")
+    if program is None:
+        pytest.skip("needs kcat on PATH")
+    settings = secured.sasl("SCRAM-SHA-256", "bob", "pw")
+    options = [f"-X{name}={value}" for name, value in settings.items()]
+    done = subprocess.run(
+        [program, "-L", "-m", "10", *options], capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+    )
+    (version,) = re.findall(r"librdkafka (\d+)\.(\d+)\.(\d+)", subprocess.getoutput(f"{program} -V"))
+    if tuple(map(int, version)) >= (2, 6, 1):
+        assert done.returncode == 0, done.stderr
+        return
+    assert "invalid credentials" in done.stderr
+    why = "User:bob at 127.0.0.1 cannot log in: the client repeats its own nonce, as librdkafka before 2.6.1"
+    found = [line for line in secured.server.tail(100_000).splitlines() if why in line]
+    assert len(found) == 1
+    assert f"client software librdkafka {'.'.join(version)}" in found[0]
 
 
 def test_kafka_python_authenticates(secured: Secured) -> None:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from korvet.api.common.password_checks import TooManyChecks
+from korvet.causes import Causes
 from korvet.security.errors import SaslFailure
 from korvet.security.sasl import SaslSession, State
 
 if TYPE_CHECKING:
     from korvet.api.common.context import Client
     from korvet.api.common.services import Services
+
+# Limits what a line has of the names that a client claims.
+_MOST_CHARACTERS: Final = 100
+
+causes = Causes(logging.getLogger(__name__))
 
 
 class Challenge(NamedTuple):
@@ -45,7 +52,8 @@ async def evaluate(client: Client, services: Services, token: bytes) -> Challeng
         delay_s = services.config.connection_failed_authentication_delay_ms / 1000
         await asyncio.sleep(_rest_of_delay(loop.time() - began_s, delay_s))
         client.counts.failed_authentications += 1
-        client.end(f"it failed to authenticate: {failure}")
+        note_failure(client, failure.reason)
+        client.end()
         return failure
     except TooManyChecks:
         # Without an answer: clients retry after a lost connection, and never after a failure.
@@ -56,7 +64,36 @@ async def evaluate(client: Client, services: Services, token: bytes) -> Challeng
     lifetime_ms = session.begin_session(time.monotonic())
     client.expect_tokens(raw=False)
     client.become(session.principal)
+    causes.ended((session.principal, client.client_host))
     return Challenge(answer, lifetime_ms)
+
+
+def note_failure(client: Client, reason: str) -> None:
+    """Log why a client cannot log in: one line for each principal, address and reason, until it can."""
+    session = client.sasl
+    assert session is not None
+    attempt = session.claimed[:_MOST_CHARACTERS], client.client_host
+    named = {
+        "principal": attempt[0],
+        "address": client.client_host.removeprefix("/"),
+        "mechanism": session.mechanism[:_MOST_CHARACTERS],
+        "listener": client.listener,
+        "port": session.port,
+        "software": session.software,
+    }
+    causes.warn(
+        (*attempt, reason),
+        "%s at %s cannot log in: %s (%s, listener %s, port %d, client software %s)",
+        named["principal"] or "a client",
+        named["address"],
+        reason,
+        named["mechanism"],
+        named["listener"],
+        named["port"],
+        named["software"] or "unknown",
+        work=attempt,
+        **named,
+    )
 
 
 def _rest_of_delay(passed_s: float, delay_s: float) -> float:

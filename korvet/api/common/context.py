@@ -85,8 +85,10 @@ class Client(Protocol):
     def expect_tokens(self, *, raw: bool) -> None:
         """The client is about to authenticate, with tokens in requests or `raw`."""
 
-    def end(self, reason: str) -> None:
-        """End the connection after the requests in progress are answered. The log gets one line."""
+    def end(self, reason: str | None = None) -> None:
+        """End the connection after the requests in progress are answered. The log gets one line, unless the
+        caller has logged the reason.
+        """
 
     def close(self, reason: str) -> None:
         """End the connection for a reason that is the client's fault; the log gets one line."""

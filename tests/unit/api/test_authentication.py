@@ -26,14 +26,16 @@ class Services:
 
 class Client:
     client_host = "/10.0.0.1"
+    listener = "SAFE"
 
     def __init__(self, sasl: SaslSession) -> None:
         self.sasl = sasl
         self.counts = ListenerCounts()
-        self.ended = ""
+        self.ended = False
 
-    def end(self, reason: str) -> None:
-        self.ended = reason
+    def end(self, reason: str | None = None) -> None:
+        assert reason is None, "the failure has its line"
+        self.ended = True
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
@@ -73,3 +75,35 @@ def test_a_failure_is_answered_whole_delays_after_the_request(
         assert now_s - 1000 == pytest.approx(answered_ms / 1000)
 
     asyncio.run(test())
+
+
+def test_a_failure_is_one_line_for_each_user_address_and_reason(caplog: pytest.LogCaptureFixture) -> None:
+    def failed(user: str, reason: str, host: str = "/10.0.0.1") -> None:
+        session = SaslSession(Credentials({user: "secret"}), ["PLAIN"], port=9094)
+        session.software = "librdkafka 2.0.2"
+        session.handshake("PLAIN", 1, 0.0)
+        with pytest.raises(SaslFailure):
+            session.evaluate(f"\0{user}\0wrong".encode())
+        client: Any = Client(session)
+        client.client_host = host
+        authentication.note_failure(client, reason)
+
+    async def test() -> None:
+        for _ in range(3):
+            failed("user1", "no")
+        failed("user2", "no")
+        failed("user1", "no", "/10.0.0.2")
+        failed("user1", "never")
+        failed("u" * 10_000, "no")
+
+    asyncio.run(test())
+    rest = "(PLAIN, listener SAFE, port 9094, client software librdkafka 2.0.2)"
+    assert caplog.messages == [
+        f"User:user1 at 10.0.0.1 cannot log in: no {rest}",
+        f"User:user2 at 10.0.0.1 cannot log in: no {rest}",
+        f"User:user1 at 10.0.0.2 cannot log in: no {rest}",
+        f"User:user1 at 10.0.0.1 cannot log in: never {rest}",
+        f"User:{'u' * 95} at 10.0.0.1 cannot log in: no {rest}",
+    ]
+    assert "secret" not in caplog.text
+    assert "wrong" not in caplog.text

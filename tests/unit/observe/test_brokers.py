@@ -11,12 +11,13 @@ from korvet.embedded.disk_space import DiskSpace
 from korvet.observe import brokers
 from korvet.observe.lifecycle import Lifecycle, Phase
 from korvet.server.backpressure import Backpressure
-from korvet.server.connections import ConnectionLimits, Connections
+from korvet.server.connections import Admission, ConnectionLimits, Connections
 from korvet.storage.brokers.counts import LeaseCounts
 from korvet.storage.errors import LinkLost, RedisFault, StorageFault
 from korvet.storage.log.counts import LogCounts
 from korvet.storage.log.tail_cache import TailBudget
 from korvet.topics.compaction import CompactionCounts
+from tests.support.running import run
 from tests.unit.observe.pages import page_of
 
 if TYPE_CHECKING:
@@ -89,8 +90,13 @@ def test_appends_by_route_and_refusals_by_reason() -> None:
 
 def test_connections_by_listener() -> None:
     connections = Connections(ConnectionLimits(1, 1))
-    admission = connections.admit("A", "/1")
-    assert connections.admit("B", "/2") is None
+
+    async def admit() -> Admission | None:
+        admission = connections.admit("A", "/1")
+        assert connections.admit("B", "/2") is None
+        return admission
+
+    admission = run(admit())
     page = page_of(brokers.collect_connections(connections))
     count = "kafka_server_socket_server_metrics_connection_"
     assert (page[f"{count}count{{listener=A}}"], page[f"{count}count{{listener=B}}"]) == (1, 0)

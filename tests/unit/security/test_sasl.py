@@ -83,6 +83,34 @@ def test_what_plain_refuses_with_kafkas_words(token: bytes, text: str) -> None:
         session.evaluate(b"\0alice\0secret")
 
 
+@pytest.mark.parametrize(
+    ("mechanism", "user", "reason"),
+    [
+        ("PLAIN", "alice", "Invalid username or password"),
+        ("PLAIN", "carol", "Invalid username or password"),
+        ("PLAIN", "nobody", "Invalid username or password; there is no such user"),
+        ("SCRAM-SHA-512", "carol", "the proof is wrong"),
+        ("SCRAM-SHA-512", "alice", "the proof is wrong; the user has no credential for SCRAM-SHA-512"),
+        ("SCRAM-SHA-256", "carol", "the proof is wrong; the user has no credential for SCRAM-SHA-256"),
+        ("SCRAM-SHA-512", "nobody", "the proof is wrong; there is no such user"),
+    ],
+)
+def test_the_log_learns_what_the_client_must_not(mechanism: str, user: str, reason: str) -> None:
+    session = session_of()
+    session.handshake(mechanism, 1, 0.0)
+    if mechanism == "PLAIN":
+        token = f"\0{user}\0a guess".encode()
+    else:
+        client = ScramClient(ScramMechanism(mechanism), user, "a guess")
+        token = client.answer(session.evaluate(client.first()))
+    with pytest.raises(SaslFailure) as caught:
+        session.evaluate(token)
+    assert caught.value.reason == reason
+    assert session.claimed == f"User:{user}"
+    assert "such user" not in str(caught.value)
+    assert "no credential" not in str(caught.value)
+
+
 def test_plain_takes_users_with_scram_credentials() -> None:
     session = session_of()
     plain(session, "carol", "pw", authorization="carol")

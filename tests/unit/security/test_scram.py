@@ -113,6 +113,20 @@ def test_final_messages_that_are_refused(final: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    ("nonce", "reason"),
+    [
+        (CLIENT_NONCE + CLIENT_NONCE + SERVER_NONCE, "librdkafka before 2.6.1"),
+        (CLIENT_NONCE, "the nonce is not the server's"),
+        (CLIENT_NONCE + SERVER_NONCE + "x", "the nonce is not the server's"),
+    ],
+)
+def test_a_client_that_repeats_its_nonce_is_refused_with_a_hint(nonce: str, reason: str) -> None:
+    final = RFC_FINAL.replace((CLIENT_NONCE + SERVER_NONCE).encode(), nonce.encode())
+    with pytest.raises(InvalidCredentials, match=reason):
+        begun().evaluate(final)
+
+
+@pytest.mark.parametrize(
     "message",
     [
         "n,,n=" + "a" * 500_000 + ",r=abc",

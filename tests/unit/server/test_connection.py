@@ -15,6 +15,7 @@ from korvet.protocol.primitives import MalformedRequest
 from korvet.security.credentials import Credentials
 from korvet.security.sasl import SaslSession
 from korvet.server.listener_access import ListenerAccess
+from tests.support.running import run
 from tests.unit.server.transports import MAX_REQUEST_BYTES, Held, Wire, framed, request, unframed
 
 if TYPE_CHECKING:
@@ -550,8 +551,11 @@ def test_tokens_do_not_overlap_whatever_their_first_bytes(held: Held, api: int) 
 
 
 def test_a_client_that_is_nobody_is_cut(held: Held, caplog) -> None:
+    async def connect() -> Wire:
+        return Wire(held, listener_access=_Refusing())
+
     with caplog.at_level(logging.WARNING):
-        wire = Wire(held, listener_access=_Refusing())
+        wire = run(connect())
     assert wire.transport.aborted
     assert "nobody we know" in caplog.text
 

@@ -18,6 +18,7 @@ from korvet.protocol.schemas import request_class
 from korvet.server import connection, dispatch, response_slot
 from korvet.server.backpressure import Backpressure
 from korvet.server.connections import ConnectionLimits, Connections
+from tests.support.running import run
 from tests.unit.protocol.instances import VERSIONS, decode_response, random_request, version_id
 from tests.unit.protocol.test_registry import as_handled, context_of
 from tests.unit.server.test_dispatch import converse, frame_of, new_dispatcher
@@ -138,7 +139,11 @@ def test_connections_are_counted_by_listener() -> None:
     kept, left = connections.admit("A", "/1"), connections.admit("B", "/2")
     assert kept is not None
     assert left is not None
-    assert connections.admit("B", "/3") is None
+
+    async def refused() -> bool:
+        return connections.admit("B", "/3") is None
+
+    assert run(refused())
     left.leave()
     left.leave()
     counts = connections.counts
