@@ -6,17 +6,34 @@ entities without other types. Needs DescribeConfigs on the cluster. v1 is flexib
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from korvet.protocol.registry import api
-from korvet.quotas.entities import EntityFilter, InvalidQuota, UnsupportedEntity
+from korvet.quotas.entities import (
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    EntityFilter,
+    InvalidQuota,
+    UnsupportedEntity,
+)
 from korvet.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from korvet.api.common.context import RequestContext
     from korvet.quotas.entities import Entity
+
+
+# In Kafka's order, which is that of a Java hash map: the last one is the first one if an entity has all.
+_KEYS: Final[tuple[str, ...]] = (
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    REQUEST_PERCENTAGE,
+    PRODUCER_BYTE_RATE,
+)
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode, message: str | None = None) -> Any:
@@ -51,8 +68,11 @@ async def describe_client_quotas(context: RequestContext, request: Any) -> Any:
 
 
 def _entry(context: RequestContext, entity: Entity, values: dict[str, float]) -> Any:
+    keys = [key for key in _KEYS if key in values] or [*values]
+    if len(keys) == len(_KEYS):
+        keys.insert(0, keys.pop())
     return context.make(
         "EntryData",
         entity=tuple(context.make("EntityData", entity_type=kind, entity_name=name) for kind, name in entity),
-        values=tuple(context.make("ValueData", key=key, value=value) for key, value in values.items()),
+        values=tuple(context.make("ValueData", key=key, value=values[key]) for key in keys),
     )

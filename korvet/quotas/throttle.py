@@ -29,7 +29,7 @@ class Meter:
 
     def __init__(self) -> None:
         self._samples: deque[list[float]] = deque()
-        """Start (ms) and amount of each sample."""
+        """Start (ms), amount and last use (ms) of each sample."""
         self.used = 0.0
         """The amount in all samples, at the last call."""
 
@@ -38,8 +38,10 @@ class Meter:
         self.forget(now_ms)
         samples = self._samples
         if not samples or now_ms - samples[-1][0] >= SAMPLE_MS:
-            samples.append([now_ms, 0.0])
-        samples[-1][1] += amount
+            samples.append([now_ms, 0.0, now_ms])
+        newest = samples[-1]
+        newest[1] += amount
+        newest[2] = now_ms
         self.used += amount
 
     def wait_ms(self, rate: float, now_ms: float) -> float:
@@ -52,9 +54,9 @@ class Meter:
         return max(self.used * 1000 / rate - (elapsed_ms + missing * SAMPLE_MS), 0.0)
 
     def forget(self, now_ms: float) -> None:
-        """Drop samples that are too old to count."""
+        """Drop samples that are too old to count: as in Kafka, by their last use."""
         samples = self._samples
-        while samples and now_ms - samples[0][0] >= SAMPLE_MS * SAMPLES:
+        while samples and now_ms - samples[0][2] >= SAMPLE_MS * SAMPLES:
             self.used -= samples.popleft()[1]
         if not samples:
             self.used = 0.0

@@ -113,6 +113,22 @@ def test_every_version_alters_and_describes(client: Client, version: int) -> Non
     assert described(client, ("user", EXACT, "alice")) == {key: {"request_percentage": 1.0}}
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ["producer_byte_rate", "consumer_byte_rate", "controller_mutation_rate", "request_percentage"],
+        ["consumer_byte_rate", "request_percentage", "producer_byte_rate"],
+        ["consumer_byte_rate", "controller_mutation_rate", "producer_byte_rate"],
+        ["controller_mutation_rate", "request_percentage"],
+    ],
+)
+def test_quotas_are_in_the_order_of_kafka(client: Client, keys: list[str]) -> None:
+    for key in sorted(keys):
+        assert alter(client, entry({"user": "frank"}, **{key: 5.0})) == [ErrorCode.none]
+    (found,) = described(client, ("user", EXACT, "frank")).values()
+    assert [*found] == keys
+
+
 def test_each_entity_is_refused_on_its_own(client: Client) -> None:
     answer = client(
         "AlterClientQuotas",

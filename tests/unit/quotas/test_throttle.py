@@ -75,6 +75,46 @@ def test_after_the_wait_the_rate_is_kept():
     assert 0.9 < sent / 120_000 < 1.25
 
 
+# (time in ms, bytes) of requests, and the throttle times of Kafka 4.4.
+KAFKA = [
+    (
+        1000.0,
+        [
+            (0, 1127),
+            (50, 9000),
+            (900, 1127),
+            (950, 1127),
+            (1000, 1127),
+            (2100, 5000),
+            (10_999, 1127),
+            (11_000, 1127),
+            (11_899, 1127),
+            (11_949, 1127),
+            (12_100, 1127),
+            (24_000, 12_000),
+        ],
+        [0, 77, 354, 1431, 3508, 8408, 8636, 9762, 9990, 11_067, 635, 2000],
+    ),
+    (
+        333.5,
+        [(5, 4000), (999, 1), (1004, 1), (1005, 1), (6000, 500), (12_003, 0), (12_004, 0), (12_005, 0)],
+        [1994, 1003, 1001, 2003, 2507, 1504, 0, 0],
+    ),
+    # 50 producers share a quota of 1,000 bytes per second: the last one waits for 46 s.
+    (
+        1000.0,
+        [(8 * n, 1127) for n in range(50)],
+        [0] * 8 + [1127 * n - 10_000 - 8 * (n - 1) for n in range(9, 51)],
+    ),
+]
+
+
+@pytest.mark.parametrize(("rate", "requests", "throttle_ms"), KAFKA)
+def test_throttle_times_are_those_of_kafka(quotas, rate, requests, throttle_ms):
+    limit = Limit(rate, (PRODUCED, "", "app"))
+    assert [quotas.produced(limit, size, NOW_MS + at) for at, size in requests] == throttle_ms
+
+
 def test_samples_are_forgotten():
     meter = Meter()
     for second in range(5):
