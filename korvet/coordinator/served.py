@@ -151,6 +151,14 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
         """Whether the reply to a request without records may depend on one of the steps in progress."""
         return True
 
+    def _needs_replicas(self, request: Any) -> bool:
+        """Whether a client is refused if replicas do not have the records of its request."""
+        return True
+
+    def _step_needs_replicas(self, step: _Step) -> bool:
+        """The same of a step that is in the log."""
+        return True
+
     def _placed(self, pending: Pending, position: int) -> None:
         """A record is in the log, at this offset."""
 
@@ -161,7 +169,7 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
         withdrawn. The reply is UNKNOWN_SERVER_ERROR if a record of the request does not fit Kafka's format or
         exceeds max.message.bytes. If there are records, it is COORDINATOR_LOAD_IN_PROGRESS if Redis is known
         to take no writes, and COORDINATOR_NOT_AVAILABLE if replicas are known to be missing, or do not have
-        the records in time.
+        the records in time, and the request needs them.
 
         An exception of the handler is raised here, without a call of done.
         """
@@ -186,7 +194,7 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
             # The append would end this term, which still answers reads: groups' offsets, for example.
             self._discard(outcome, token, error=ErrorCode.coordinator_load_in_progress)
             return token
-        if outcome.records and self._lacks_replicas:
+        if outcome.records and self._needs_replicas(request) and self._lacks_replicas:
             self._discard(outcome, token, error=ErrorCode.coordinator_not_available)
             return token
         try:
@@ -361,7 +369,10 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
             self._append()
         else:
             self._appending = False
-        self._await_replicas(batch, end)
+        if self._lacks_replicas:
+            self._go_on_without_replicas(batch, end)
+        else:
+            self._await_replicas(batch, end)
 
     @property
     def _waits_for_replicas(self) -> bool:
@@ -390,24 +401,42 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
         elif isinstance(error, HistoryChanged) or self._log.closed:
             self._on_failure(error)
         else:
-            # The records stay in the log, and what depends on them waits on; its clients have to retry.
-            self._refuse_all(ErrorCode.coordinator_not_available)
-            self._await_replicas(batch, end)
+            self._go_on_without_replicas(batch, end)
+
+    def _go_on_without_replicas(self, batch: Sequence[Pending], end: int) -> None:
+        """Release the steps in the log that do not need replicas. The records of the others stay in the log,
+        and what depends on them waits on; their clients have to retry.
+        """
+        unplaced = {pending.step for pending in (*self._sent, *self._pending)}
+        ready: list[_Step] = []
+        placed = True
+        steps, self._steps = self._steps, deque()
+        for step in steps:
+            placed = placed and step not in unplaced
+            if placed and not self._step_needs_replicas(step):
+                ready.append(step)
+            else:
+                self._steps.append(step)
+        tokens = [token for step in self._steps for token, _ in step.outcome.replies]
+        for step in ready:
+            step.unsafe = 0
+            self._release(step)
+        for token in tokens:
+            waiting = self._waiting.get(token)
+            if waiting is not None and self._needs_replicas(waiting[0]):
+                del self._waiting[token]
+                # The client's next request may already have been received, and is handled at once.
+                call(waiting[1], self._refuse(waiting[0], ErrorCode.coordinator_not_available))
+        waiting_batch = [pending for pending in batch if pending.step.unsafe]
+        if waiting_batch:
+            self._await_replicas(waiting_batch, end)
 
     def _safe(self, batch: Sequence[Pending]) -> None:
         for pending in batch:
-            pending.step.unsafe -= 1
+            # 0 if the step was released before.
+            pending.step.unsafe = max(pending.step.unsafe - 1, 0)
         while self._steps and not self._steps[0].unsafe:
             self._release(self._steps.popleft())
-
-    def _refuse_all(self, error: ErrorCode) -> None:
-        """Refuse all requests whose replies wait for replicas."""
-        tokens = [token for step in self._steps for token, _ in step.outcome.replies]
-        for token in tokens:
-            waiting = self._waiting.pop(token, None)
-            if waiting is not None:
-                # The client's next request may already have been received, and is handled at once.
-                call(waiting[1], self._refuse(waiting[0], error))
 
     def _finish(self, step: _Step) -> None:
         """Send the replies."""

@@ -23,14 +23,17 @@ from korvet.groups.messages import (
     DescribeRequest,
     FetchReply,
     HeartbeatRequest,
+    JoinRequest,
+    LeaveRequest,
     ListRequest,
     Outcome,
     PutReply,
     PutRequest,
+    SyncRequest,
 )
 from korvet.groups.shard import GroupShard
 from korvet.offsets.codec import encode_key, encode_value
-from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
+from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue, UnknownKey
 from korvet.records.control import ControlMarker
 from korvet.storage.errors import FencedCoordinator, InvalidProducerEpoch, StorageError
 from korvet.storage.log.values import ProducerSequence
@@ -54,6 +57,18 @@ Positions: TypeAlias = "dict[int, dict[GroupTopicPartition, int]]"
 _LONGEST_PROJECTION_S: Final = 1.0
 # Requests that do not name one group.
 _OF_ANY_GROUP: Final = (DescribeRequest, ConsumerDescribeRequest, ListRequest, DeleteRequest, PutRequest)
+# Requests that concern members, and no offsets. Their records need no replicas: a failover that takes such a
+# record back also takes back all commits after it, and members that the coordinator does not know join again.
+_OF_MEMBERS: Final = (
+    JoinRequest,
+    SyncRequest,
+    HeartbeatRequest,
+    LeaveRequest,
+    DescribeRequest,
+    ListRequest,
+    ConsumerHeartbeatRequest,
+    ConsumerDescribeRequest,
+)
 _NO_NATIVES: Final[Mapping[GroupTopicPartition, int]] = MappingProxyType({})
 # Offset commits of transactions have no sequence numbers.
 NO_SEQUENCE: Final = -1
@@ -187,6 +202,19 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
         unsafe, group_id = self._unsafe, request.group_id
         return (shows_offsets and unsafe.has_offsets(group_id)) or (
             shows_others and unsafe.has_others(group_id)
+        )
+
+    def _needs_replicas(self, request: GroupRequest) -> bool:
+        return not isinstance(request, _OF_MEMBERS)
+
+    def _step_needs_replicas(self, step: _GroupStep) -> bool:
+        outcome = step.outcome
+        waiting = (self._waiting.get(token) for token, _ in outcome.replies)
+        return (
+            step.append_key is not None
+            or step.on_safe is not None
+            or any(isinstance(key, OffsetCommitKey | UnknownKey) for key, _ in outcome.records)
+            or any(self._needs_replicas(request) for request, _ in filter(None, waiting))
         )
 
     def _replay(self, outcome: Outcome) -> None:

@@ -189,6 +189,8 @@ class Logs:
         """Claim a log's partition: before its first append, so that Redis refuses appends of earlier leaders
         from then on.
         """
+        # Redis takes no note of an earlier epoch after the claim.
+        self._resources.watermarks.note_all()
         keyspace, history = self._resources.commands.keyspace, opened.links.server.write.history
         claim = packed_claim(keyspace, opened.topic, opened.partition, opened.leader_epoch, history)
         opened.links.write_functions.send(claim, partial(self._claimed, opened))

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from tests.api.asking import connect
 from tests.api.batches import batch, read
-from tests.api.test_groups import stable
+from tests.api.test_groups import leave, stable
 from tests.storage.conftest import server_programs
 from tests.support.admin import create_topic
 from tests.support.confluent import consumer, producer, read_all, send, take
 from tests.support.polling import until
+from tests.support.proxy import CuttingProxy
 from tests.support.records import NOW_MS, Record
 from tests.support.sentinel import ReplicatedServer
 from tests.support.servers import KorvetServer
@@ -52,12 +54,16 @@ def pair(tmp_path: Any) -> Iterator[tuple[ReplicatedServer, ReplicatedServer]]:
             one.stop()
 
 
-@pytest.fixture
-def broker(pair: tuple[ReplicatedServer, ReplicatedServer]) -> Iterator[KorvetServer]:
+def asking_for_two_copies(redis_port: int) -> KorvetServer:
     settings = {"min.insync.replicas": 2, "offsets.commit.timeout.ms": COMMIT_TIMEOUT_MS}
     settings |= {"offsets.topic.num.partitions": 1}
     options = [each for name, value in settings.items() for each in ("-s", f"{name}={value}")]
-    server = KorvetServer(*options, redis_url=f"redis://127.0.0.1:{pair[0].port}")
+    return KorvetServer(*options, redis_url=f"redis://127.0.0.1:{redis_port}")
+
+
+@pytest.fixture
+def broker(pair: tuple[ReplicatedServer, ReplicatedServer]) -> Iterator[KorvetServer]:
+    server = asking_for_two_copies(pair[0].port)
     try:
         server.start()
         create_topic(server.bootstrap, TOPIC, 1)
@@ -295,6 +301,76 @@ def test_groups_go_on_without_the_replica(
         assert ask("OffsetFetch", 7, group_id="dying", topics=None).error_code == 0
     assert ask("Heartbeat", 3, **own, generation_id=living.generation_id).error_code == 0
     assert ask("OffsetFetch", 7, group_id="others", topics=None).error_code == 0
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_new_groups_read_without_the_replica(
+    broker: KorvetServer,
+    ask: Client,
+    pair: tuple[ReplicatedServer, ReplicatedServer],
+    protocol: str,
+    is_known: bool,
+) -> None:
+    """They start and rebalance, and only their commits are refused."""
+    put(ask, b"1", ALL)
+    assert commit(ask, "others") == 0
+    pair[1].pause()
+    assert commit(ask, "others") == COORDINATOR_NOT_AVAILABLE
+    if is_known:
+        pair[1].kill()
+        gone = NOT_ENOUGH_REPLICAS
+        until(lambda: put(ask, b"2", ALL, 300).error_code == gone, NOTICED_S, "the broker knows it")
+    for group in ("first", "second"):
+        reader = consumer(
+            broker.bootstrap,
+            group,
+            auto_offset_reset="earliest",
+            group_protocol=protocol,
+            enable_auto_commit=False,
+        )
+        reader.subscribe([TOPIC])
+        assert [each.record.value for each in take(reader, 1)] == [b"1"]
+        with pytest.raises(KafkaException) as refused:
+            reader.commit(asynchronous=False)
+        assert refused.value.args[0].code() == COORDINATOR_NOT_AVAILABLE
+        reader.close()
+
+    for _ in range(2):
+        member = stable(ask, "third")
+        assert leave(ask, "third", member.member_id, 3) == [0]
+    assert {each.error_code for each in ask("DescribeGroups", 5, groups=["first", "third"]).groups} == {0}
+    assert {each.group_id for each in ask("ListGroups", 4).groups} >= {"first", "second", "third"}
+
+
+def test_the_high_watermark_survives_a_failover(pair: tuple[ReplicatedServer, ReplicatedServer]) -> None:
+    """The former primary is gone for good, and what was noted last in Redis has not reached the replica."""
+    primary, replica = pair
+    with closing(CuttingProxy(primary.port)) as replication, closing(CuttingProxy(primary.port)) as door:
+        replica.client.replicaof("127.0.0.1", replication.port)
+        until(lambda: replica.replication().get("master_link_status") == "up", 20, "the replica follows")
+        server = asking_for_two_copies(door.port)
+        try:
+            server.start()
+            create_topic(server.bootstrap, TOPIC, 1)
+            ask = connect(server)
+            with ask.raw:
+                seen = put(ask, b"1", ALL).base_offset + 1
+                replication.freeze()
+                watermark = f"{{korvet:{TOPIC}:0}}:meta", "watermark"
+                until(lambda: primary.client.hget(*watermark) == str(seen), 10, "the high watermark is noted")
+            assert replica.client.hget(*watermark) is None
+            primary.kill()
+            replica.client.replicaof("NO", "ONE")
+            door.target_port = replica.port
+            door.cut()
+            ask = connect(server)
+            with ask.raw:
+                until(lambda: looked_up(ask, -1).error_code == 0, 10, "the latest offset is known")
+                assert latest(ask) == seen
+                assert fetched(ask) == ([b"1"], seen, seen)
+        finally:
+            server.discard()
 
 
 def test_a_topic_is_auto_created_when_the_replica_has_it(

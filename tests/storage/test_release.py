@@ -385,7 +385,7 @@ def test_a_noted_watermark_is_one_of_this_log(pair: tuple[Server, Server], prefi
                 state.epoch = 2
             elif note == "of another topic":
                 pair[0].client.hset(state.meta, "topic", "another")
-            watermarks.note(state)
+            watermarks.end(state)
             noted = await state.links.write_functions.call("HGET", state.meta, "watermark")
             assert int(noted) == (seen if note.startswith("of") else end)
 

@@ -469,7 +469,7 @@ class PartitionLog:
         changes that will not come.
         """
         state = self.state
-        self._resources.watermarks.note(state)
+        self._resources.watermarks.end(state)
         state.refusal = refusal
         if state.release is not None:
             state.release.close(refusal)

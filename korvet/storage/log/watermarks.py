@@ -1,16 +1,18 @@
 """Keeps the high watermarks of logs in Redis, for the next leaders of their partitions.
 
 A new leader would otherwise know none before the first answer of its replicas, and readers would wait
-although others have read the records. As in Kafka the noted watermark may be some seconds old; that delays
-the newest records only.
+although others have read the records. If the last leader's process has ended, the noted watermark may be some
+seconds old, as in Kafka; that delays the newest records only.
 """
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from korvet.records.kernel import pack_command
+from korvet.storage.errors import PASSING, StorageError, domain_error
 from korvet.storage.link.functions import named
 from korvet.supervisor import end, keep
 
@@ -31,24 +33,34 @@ class Watermarks:
         self._task: asyncio.Task[None] | None = None
 
     def changed(self, state: LogState) -> None:
-        """A log's high watermark has grown."""
+        """A log's high watermark is not noted."""
         self._changed[state] = None
         if self._task is None:
             self._task = keep("noting high watermarks", self._run)
 
-    def note(self, state: LogState) -> None:
-        """Note a log's high watermark now if it has changed."""
-        if self._changed.pop(state, state) is None:
-            name, keys = named("korvet_note_watermark"), (state.meta, state.stream)
-            rest = state.high_watermark, str(state.topic.topic_id), state.highest_epoch, state.bias
-            command = pack_command("FCALL", name, len(keys), *keys, *rest)
-            # A lost note only makes the noted watermark older.
-            state.links.write_functions.send(command, lambda reply: None)
+    def end(self, state: LogState) -> None:
+        """Note a log's high watermark before the log is closed. Another server may have taken over, which
+        lacks what was noted.
+        """
+        self._changed.pop(state, None)
+        if state.release is not None and state.knows_watermark:
+            self._note(state)
 
     def note_all(self) -> None:
         """Note the high watermarks of all logs that have changed."""
-        for state in list(self._changed):
-            self.note(state)
+        changed, self._changed = self._changed, {}
+        for state in changed:
+            self._note(state)
+
+    def _note(self, state: LogState) -> None:
+        name, keys = named("korvet_note_watermark"), (state.meta, state.stream)
+        rest = state.high_watermark, str(state.topic.topic_id), state.highest_epoch, state.bias
+        command = pack_command("FCALL", name, len(keys), *keys, *rest)
+        state.links.write_functions.send(command, partial(self._noted, state))
+
+    def _noted(self, state: LogState, reply: memoryview | StorageError) -> None:
+        if isinstance(reply, StorageError) and isinstance(domain_error(reply), PASSING):
+            self.changed(state)
 
     async def close(self) -> None:
         """Note no more."""

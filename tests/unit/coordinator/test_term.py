@@ -6,6 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from kio.schema.errors import ErrorCode
 
 from korvet.coordinator.served import Claim
@@ -15,9 +16,13 @@ from korvet.groups.consumer.messages import ConsumerHeartbeatRequest
 from korvet.groups.messages import FetchRequest, ListReply, ListRequest
 from korvet.groups.shard import GroupShard
 from korvet.records.control import ControlMarker
-from korvet.storage.errors import NotEnoughReplicasAfterAppend, WritesRefused
+from korvet.storage.errors import NotEnoughReplicas, NotEnoughReplicasAfterAppend, WritesRefused
 from tests.unit.coordinator.test_served import Log
 from tests.unit.groups.driver import commit_request
+
+JOIN = ConsumerHeartbeatRequest(
+    "g", "m", 0, rebalance_timeout_ms=1000, subscribed_topic_names=("orders",), owned=()
+)
 
 
 def served(log: Log, failures: list[Exception] | None = None) -> Term:
@@ -29,29 +34,60 @@ def served(log: Log, failures: list[Exception] | None = None) -> Term:
     return term
 
 
-def test_a_list_of_groups_is_refused_if_replicas_are_late() -> None:
+def test_groups_are_listed_although_replicas_are_late() -> None:
     async def work() -> None:
         log, answers = Log(), []
         term = served(log)
         term.submit(GroupShard.commit, commit_request(1), answers.append)
         term.submit(GroupShard.list_groups, ListRequest(), answers.append)
         await asyncio.sleep(0)
+        assert answers == []
         log.waiting.pop(0)(NotEnoughReplicasAfterAppend("late"))
-        assert answers[1:] == [ListReply((), ErrorCode.coordinator_not_available)]
+        listed, committed = answers
+        assert [each.group_id for each in listed.groups] == ["g"]
+        assert committed.topics[0].partitions[0].error is ErrorCode.coordinator_not_available
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_members_join_although_replicas_are_late(is_known: bool) -> None:
+    """Their records need no replicas; commits wait on, and are answered once if they are late."""
+
+    async def work() -> None:
+        log, joined, committed = Log(), [], []
+        term = served(log)
+        term.submit(GroupShard.commit, commit_request(1, group_id="other"), committed.append)
+        await asyncio.sleep(0)
+        log.missing_replicas = NotEnoughReplicas("none") if is_known else None
+        term.submit(GroupShard.consumer_heartbeat, JOIN, joined.append)
+        await asyncio.sleep(0)
+        if not is_known:
+            assert joined == []
+            log.waiting.pop()(NotEnoughReplicasAfterAppend("late"))
+        assert [each.error for each in joined] == [ErrorCode.none]
+        term.submit(GroupShard.fetch, FetchRequest("g", member_id="n", member_epoch=1), joined.append)
+        assert joined[1].error is ErrorCode.unknown_member_id, "nothing waits any more"
+        term.submit(GroupShard.fetch, FetchRequest("other"), joined.append)
+        assert len(joined) == 2, "the commit is not safe yet"
+        # Only the wait for the commit is left.
+        (waiting,) = log.waiting
+        waiting(None)
+        assert joined[2].topics[0].partitions[0].offset == 1
+        assert [each.topics[0].partitions[0].error for each in committed] == [
+            ErrorCode.coordinator_not_available
+        ]
 
     asyncio.run(work())
 
 
 def test_offsets_are_read_while_replicas_lack_records_of_members() -> None:
     """librdkafka reads nothing more if its assignment changes while OffsetFetch waits."""
-    join = ConsumerHeartbeatRequest(
-        "g", "m", 0, rebalance_timeout_ms=1000, subscribed_topic_names=("orders",), owned=()
-    )
 
     async def work() -> None:
         log, answers, joined = Log(), [], []
         term = served(log)
-        term.submit(GroupShard.consumer_heartbeat, join, joined.append)
+        term.submit(GroupShard.consumer_heartbeat, JOIN, joined.append)
         await asyncio.sleep(0)
         term.submit(GroupShard.fetch, FetchRequest("g"), answers.append)
         assert [each.error for each in answers] == [ErrorCode.none]
