@@ -37,6 +37,7 @@ local function projections_of(meta, groups, from, last)
 end
 
 -- KEYS: stream, meta.  ARGV: bias, how many groups to leave out, as an earlier call has examined them.
+-- A group whose commit was read from it counts as moved, too, if the log now starts after the commit.
 -- Returns nothing if no group has moved; else how many groups to leave out next (0: all were examined), the log start,
 -- and for each group that has moved three elements: its name, its offset, and its projection ("" if it has none).
 local function moved_groups(keys, args)
@@ -45,34 +46,32 @@ local function moved_groups(keys, args)
   if groups.err or #groups <= from then
     return {}
   end
+  local log, fault = open_log(stream, nil, meta, bias)
+  if not log then
+    return fault
+  end
+  local log_start = current_start(log, current_end(log))
   local last = end_of_budget(groups, from, math.max(BUDGET, #groups / CALLS))
   local stored = projections_of(meta, groups, from, last)
-  local moved = { last < #groups and last or 0, 0 }
+  local moved = { last < #groups and last or 0, log_start }
   for at = from + 1, last do
     local group, field = groups[at], stored[at - from]
     local name, pending = field_of(group, 'name'), field_of(group, 'pending')
-    local committed, known
+    local committed, known, origin
     if field then
       local _
-      _, committed, known = decode_projection(field)
+      _, committed, known, origin = decode_projection(field)
     end
     local delivered = field_of(group, 'last-delivered-id')
     local offset, whole = native_offset(stream, name, pending, delivered, bias, committed)
-    if offset ~= known and whole ~= known then
+    local is_behind = origin == 'n' and (tonumber(committed) or log_start) < log_start
+    if is_behind or (offset ~= known and whole ~= known) then
       moved[#moved + 1] = name
       moved[#moved + 1] = offset
       moved[#moved + 1] = field or ''
     end
   end
-  if #moved == 2 then
-    return moved[1] == 0 and {} or moved
-  end
-  local log, fault = open_log(stream, nil, meta, bias)
-  if not log then
-    return fault
-  end
-  moved[2] = current_start(log, current_end(log))
-  return moved
+  return #moved == 2 and moved[1] == 0 and {} or moved
 end
 
 redis.register_function({ function_name = 'korvet_moved' .. RELEASE, callback = moved_groups, flags = { 'no-writes' } })
