@@ -14,6 +14,8 @@ COPY pyproject.toml setup.py README.md pyspark_korvet.py ./
 COPY offsets offsets
 COPY spark spark
 COPY korvet korvet
+COPY deploy/grafana deploy/grafana
+COPY deploy/prometheus deploy/prometheus
 RUN python -m venv /opt/korvet \
     && KORVET_REQUIRE_EXT=1 /opt/korvet/bin/pip install --no-cache-dir . \
     && cp "$(/opt/korvet/bin/korvet module)" /opt/korvet_module.so

@@ -63,6 +63,9 @@ _BUILTIN = {
     "rewrite": _Builtin(
         "korvet.cli.rewrite", "rewrite", "Make a data folder loadable without korvet's server module."
     ),
+    "monitoring": _Builtin(
+        "korvet.cli.monitoring", "monitoring", "Write the Prometheus rules and Grafana dashboards."
+    ),
     "version": _Builtin("korvet.cli.version", "version", "Show the versions of korvet and its environment."),
 }
 # Help texts of entry points, so that `--help` needn't load them (Spark takes seconds).
@@ -117,7 +120,7 @@ class KorvetGroup(click.Group):
         if args and args[0] in _SUMMARIES and args[0] not in _entry_points():
             raise click.ClickException(
                 f"`{args[0]}` is not installed with this korvet. "
-                "Install the package itself: pip install 'korvet[spark]', or ./dev run korvet in a checkout."
+                "Install the package itself as README.md says, or ./dev run korvet in a checkout."
             )
         return super().resolve_command(ctx, args)
 
