@@ -94,11 +94,16 @@ def topic_configs() -> str:
     known = configs.TOPIC_CONFIGS.values()
     honoured = [config for config in known if config.name in HONOURED]
     rows = (
-        (f"`{config.name}`", _value(config.default), f"`{config.synonym}`" if config.synonym else "")
+        (
+            f"`{config.name}`",
+            _value(config.default),
+            f"`{config.synonym}`" if config.synonym else "",
+            config.documentation,
+        )
         for config in honoured
     )
     kept = ", ".join(f"`{config.name}`" for config in known if config.name not in HONOURED)
-    table = _table(("config", "default", "broker setting"), rows)
+    table = _table(("config", "default", "broker setting", "meaning"), rows)
     return f"{table}\n\nThese configs are stored and shown, but have no effect: {kept}."
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from korvet.config.kinds import ConfigSource, ConfigType
 from korvet.config.values import decimal_number, whole_number
+from korvet.topics.config_texts import CONFIG_TEXTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -199,7 +200,6 @@ _OURS: Final = (
         "clock",
         _one_of("clock", "dense"),
         "log.offset.assignment",
-        documentation="clock: offset = entry ms << 10 | sequence. dense: 0, 1, 2 and so on as in Kafka.",
     ),
     TopicConfig(
         STORAGE_LAYOUT,
@@ -207,20 +207,19 @@ _OURS: Final = (
         "record",
         _one_of("record", "batch"),
         "log.storage.layout",
-        documentation="record: a stream entry for each record. batch: one for each record batch, as it was "
-        "produced; faster and smaller, and no use to Redis applications.",
     ),
     TopicConfig(
         NATIVE_FORMAT,
         ConfigType.STRING,
         "json",
         _native_format,
-        documentation="How an entry that a Redis application wrote with its own fields is served: json gives "
-        "all fields as one object, field:<name> the bytes of that field.",
     ),
 )
 
-TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {config.name: config for config in (*_KAFKA, *_OURS)}
+TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {
+    config.name: msgspec.structs.replace(config, documentation=CONFIG_TEXTS[config.name])
+    for config in (*_KAFKA, *_OURS)
+}
 
 
 def check_topic_config(name: str, value: str | None) -> str:

@@ -124,6 +124,10 @@ def test_describe_configs_of_a_topic(ask, new_topic, version):
     assert (first.name, first.value, first.source) == ("retention.ms", "5000", 1)
     if version >= 3:
         assert configs["retention.ms"].config_type == 5
+        # What Kafka says first of each, in other words.
+        assert all(config.documentation for config in configs.values())
+        assert "a record is kept" in configs["retention.ms"].documentation
+        assert "has no effect" in configs["segment.ms"].documentation
     result = describe(ask, version, TOPIC, name, ["retention.ms", "no.such"])
     assert [config.name for config in result.configs] == ["retention.ms"]
     assert result.configs[0].synonyms == ()
