@@ -47,12 +47,14 @@ from korvet.storage.brokers.mailbox import Mailbox
 from korvet.storage.copies import PartitionCopies
 from korvet.storage.errors import NoRoom, StorageError, StorageFault, StoreError
 from korvet.storage.keys import Keyspace
+from korvet.storage.link.clock import steady_s
 from korvet.storage.link.server_watch import ServerWatch
 from korvet.storage.outlook_log import watch_outlooks
 from korvet.storage.releases import keep_tidy
 from korvet.storage.shared_configs import SharedConfigs
 from korvet.storage.shared_writes import SharedWrites
 from korvet.storage.store import Store
+from korvet.storage.write_probe import WriteProbe
 from korvet.supervisor import end, keep, once
 from korvet.topics.compaction import LogCleaner
 from korvet.topics.configs import config_problem
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
     from korvet.config.settings import Config
     from korvet.storage.durability import Setup
     from korvet.storage.log.resources import LogResources
+    from korvet.storage.refusals import Refusals
 
 log = logging.getLogger(__name__)
 causes = Causes(log)
@@ -197,7 +200,7 @@ def _assemble(
         copies=PartitionCopies(store.router, store.commands.keyspace, time.monotonic),
         lag=lag,
         cleaner=LogCleaner(store.commands, store.logs, topics, live, _now_ms),
-        servers=ServerWatch(store.router),
+        servers=ServerWatch(store.router, store.resources.refusals),
         led=led,
         log_sizes=LogSizes(led, store.logs),
         disk=disk,
@@ -325,9 +328,11 @@ async def _load(parts: Parts, changes: _ChangeListener) -> None:
 
 def _server_tasks(parts: Parts) -> list[asyncio.Task[None]]:
     """The tasks that run from the opening of the store to its closing."""
-    tasks = [keep("mail", parts.mailbox.run)]
+    store = parts.store
+    probe = WriteProbe(store.router, store.catalogue, store.resources)
+    tasks = [keep("mail", parts.mailbox.run), keep("probes of writes", probe.run)]
     if parts.disk is not None:
-        tasks.append(keep("disk space", partial(_watch_disk_space, parts.store.resources, parts.disk)))
+        tasks.append(keep("disk space", partial(_watch_disk_space, store.resources.refusals, parts.disk)))
     return tasks
 
 
@@ -365,18 +370,15 @@ def _embedded_disk(config: Config, redis_url: str) -> DiskSpace | None:
     return DiskSpace(folder, config.disk_reserve_bytes)
 
 
-async def _watch_disk_space(resources: LogResources, disk: DiskSpace) -> None:
+async def _watch_disk_space(refusals: Refusals, disk: DiskSpace) -> None:
     """Refuse clients' records while only the disk reserve is left, which commits and leases need."""
     while True:
         if disk.check():
             refusal = NoRoom(
-                f"the broker's disk has {disk.free_bytes} bytes left, and {disk.reserve_bytes} are reserved"
+                f"the broker's disk has {disk.free_bytes} bytes left, and {disk.reserve_bytes} are reserved "
+                "(disk.reserve.bytes)"
             )
-            resources.no_room = refusal if disk.is_short else None
-            if disk.is_short:
-                log.error("clients' records are refused: %s (disk.reserve.bytes)", refusal)
-            else:
-                log.info("clients' records are accepted again: %d bytes are free", disk.free_bytes)
+            refusals.short_disk(refusal if disk.is_short else None, steady_s())
         await asyncio.sleep(_DISK_POLL_S)
 
 

@@ -34,7 +34,9 @@ class Facts(NamedTuple):
     keyspace_lost: str = ""
     """Why the keyspace counts as lost; empty if it is not."""
     writes_refused: str = ""
-    """Why records are refused; empty if they are not."""
+    """Why writes are refused; empty if they are not."""
+    writes_limited: str = ""
+    """Why some writes are refused, or will be soon, although the broker is ready; empty if none are."""
 
 
 class Check(NamedTuple):
@@ -43,9 +45,16 @@ class Check(NamedTuple):
     name: str
     problem: str = ""
     """Why it is not met; empty if it is met."""
+    note: str = ""
+    """What is wrong although it is met; empty if nothing is."""
+
+    @property
+    def text(self) -> str:
+        """The problem, or ok, with the note if there is one."""
+        return self.problem or (f"ok, but {self.note}" if self.note else "ok")
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.problem or 'ok'}"
+        return f"{self.name}: {self.text}"
 
 
 CHECKS = ("serving", "lease", "redis", "groups", "transactions", "keyspace", "writes")
@@ -54,7 +63,11 @@ CHECKS = ("serving", "lease", "redis", "groups", "transactions", "keyspace", "wr
 
 def readiness(facts: Facts) -> tuple[Check, ...]:
     """Returns all checks; a broker is ready if none has a problem."""
-    return tuple(Check(name, problem) for name, problem in zip(CHECKS, _problems(facts), strict=True))
+    notes = {"writes": facts.writes_limited}
+    return tuple(
+        Check(name, problem, notes.get(name, ""))
+        for name, problem in zip(CHECKS, _problems(facts), strict=True)
+    )
 
 
 def is_ready(checks: Sequence[Check]) -> bool:

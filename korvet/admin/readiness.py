@@ -40,10 +40,10 @@ class Readiness:
         yield Samples(process.READY_CHECK, rows)
 
     def _facts(self, parts: Parts) -> Facts:
-        member, no_room = parts.member, parts.store.resources.no_room
+        refusals = parts.store.resources.refusals
         return Facts(
             phase=self._lifecycle.phase,
-            holds_lease=member.holds_lease,
+            holds_lease=parts.member.holds_lease,
             servers=[
                 Server(
                     server.address.named,
@@ -55,6 +55,7 @@ class Readiness:
             most_unheard_ms=self._most_unheard_ms,
             loading_groups=parts.coordinator.loading,
             loading_transactions=parts.transactions.loading,
-            keyspace_lost="" if member.lost is None else str(member.lost),
-            writes_refused=str(member.writes_refused or no_room or ""),
+            keyspace_lost=refusals.of_keyspace(),
+            writes_refused=refusals.of_writes(partial=False),
+            writes_limited=refusals.of_writes(partial=True),
         )

@@ -17,17 +17,19 @@ from korvet.server.certificates import certificate_findings
 from korvet.slices import sliced
 from korvet.storage.errors import StorageError, StoreError
 from korvet.storage.findings import (
-    FAULT,
     OK,
     Finding,
     TransactionNote,
     damage_findings,
     durability_findings,
     module_findings,
+    refusal_findings,
     transaction_findings,
 )
 from korvet.storage.link import server_facts
+from korvet.storage.link.clock import steady_s
 from korvet.storage.link.server_facts import ServerFacts
+from korvet.storage.refusals import EFFECTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -84,6 +86,10 @@ class StatusPage:
                 self._made_s = time.monotonic()
         age_s = 0.0 if self._made_s is None else time.monotonic() - self._made_s
         page = {**self._quick(), **self._slow, "age_ms": int(age_s * 1000)}
+        if parts is not None:
+            # As it is now, before what may be five seconds old.
+            refused = [finding._asdict() for finding in refusal_findings(parts.store.resources.refusals)]
+            page["findings"] = [*refused, *page.get("findings", ())]
         return Response(HTTPStatus.OK, [msgspec.json.encode(page) + b"\n"], "application/json")
 
     def _quick(self) -> dict[str, Any]:
@@ -94,10 +100,28 @@ class StatusPage:
             "phase": self._lifecycle.phase.value,
             "uptime_s": int(time.monotonic() - self._began_s),
             "ready": is_ready(checks),
-            "checks": {check.name: check.problem or "ok" for check in checks},
+            "checks": {check.name: check.text for check in checks},
+            "refusals": self._refusals(),
             "background_failures": dict(supervisor.failures),
             "certificates": [_certificate(each) for each in self._certificates()],
         }
+
+    def _refusals(self) -> list[dict[str, Any]]:
+        parts, now_s, now_ms = self._readiness.parts, steady_s(), time.time_ns() // 1_000_000
+        if parts is None:
+            return []
+        return [
+            {
+                "cause": row.cause.value,
+                "effect": EFFECTS[row.cause],
+                "reason": row.reason,
+                "redis": row.place,
+                "since_ms": now_ms - int((now_s - row.since_s) * 1000),
+                "batches": row.batches,
+                "partial": row.partial,
+            }
+            for row in parts.store.resources.refusals
+        ]
 
 
 async def _details(
@@ -179,12 +203,9 @@ def _of_parts(parts: Parts, servers: Iterable[Server]) -> Iterator[Finding]:
     """What the broker knows without asking."""
     verdicts = {str(server.address): server.module.verdict for server in servers}
     yield from module_findings({place: each for place, each in verdicts.items() if each is not None})
-    lost = parts.member.lost
-    if lost is None:
+    if parts.member.lost is None:
         cluster_id, count = parts.store.commands.cluster_id, len(parts.store.catalogue.topics)
         yield Finding("keyspace", OK, f"cluster id {cluster_id}, {count} topics")
-    else:
-        yield Finding("keyspace", FAULT, str(lost))
     for damage in (parts.store.catalogue.damage, parts.member.damage, parts.security.damage):
         for key, damaged in damage.known.items():
             yield from damage_findings(key, damaged)

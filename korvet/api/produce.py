@@ -430,6 +430,8 @@ class _Produce(msgspec.Struct, eq=False):
         self._context.failed(append.error, None if self._context.trace is None else self._topic_of(append))
         if append.place is not None:
             append.place.log.state.counts.failed_produces += 1
+            if isinstance(refusal, StorageError):
+                append.place.log.count_refusal(refusal)
 
     def _note_refused(self, append: _PartitionAppend) -> None:
         """Note a refused batch that the client will send again, if it has an idempotent producer."""

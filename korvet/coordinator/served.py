@@ -190,7 +190,7 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
                 call(done, reply)
                 return token
         self._waiting[token] = (request, done)
-        if outcome.records and self._log.writes_refused is not None:
+        if outcome.records and self._log.writes_refused:
             # The append would end this term, which still answers reads: groups' offsets, for example.
             self._discard(outcome, token, error=ErrorCode.coordinator_load_in_progress)
             return token

@@ -156,7 +156,7 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
         TRANSACTION_COORDINATOR_FENCED if a newer producer or coordinator has written, and
         COORDINATOR_LOAD_IN_PROGRESS if Redis is known to take no writes.
         """
-        if self._log.writes_refused is not None:
+        if self._log.writes_refused:
             # See submit: this term still answers reads.
             call(on_safe, ErrorCode.coordinator_load_in_progress)
             return

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from korvet.metrics.families import brokers
 from korvet.metrics.family import NO_LABELS, Samples
 from korvet.observe.lifecycle import Phase
+from korvet.storage.refusals import REFUSING, Cause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from korvet.storage.brokers.membership import Membership
     from korvet.storage.log.counts import LogCounts
     from korvet.storage.log.resources import LogResources
+    from korvet.storage.refusals import Refusals
     from korvet.topics.compaction import CompactionCounts
 
 # The states that Kafka's brokers report (BrokerState).
@@ -149,13 +151,20 @@ def collect_compaction(counts: CompactionCounts) -> Iterator[Samples]:
     yield brokers.COMPACTION_LEFT.single(counts.left)
 
 
+def collect_refusals(refusals: Refusals) -> Iterator[Samples]:
+    """See Collector. What is refused now, and what was."""
+    yield brokers.REFUSED_NOW.by_label({cause.value: int(refusals.has(cause)) for cause in REFUSING})
+    yield brokers.REFUSED_BATCHES.by_label({cause.value: refusals.batches[cause] for cause in REFUSING})
+    yield brokers.MEMORY_NEARLY_FULL.single(int(refusals.has(Cause.NEARLY_FULL)))
+
+
 def collect_disk(disk: DiskSpace | None) -> Iterator[Samples]:
     """See Collector. Without an embedded server the families have no samples."""
-    families = brokers.DISK_FREE, brokers.DISK_RESERVE, brokers.DISK_SHORT
+    families = brokers.DISK_FREE, brokers.DISK_RESERVE
     if disk is None:
         yield from (Samples(family, ()) for family in families)
     else:
-        values = disk.free_bytes, disk.reserve_bytes, int(disk.is_short)
+        values = disk.free_bytes, disk.reserve_bytes
         yield from (family.single(value) for family, value in zip(families, values, strict=True))
 
 

@@ -64,6 +64,7 @@ def _of_redis(parts: Parts) -> Iterator[tuple[str, Collector]]:
     yield "links to Redis", redis.collect_links
     yield "Redis", partial(redis.collect_servers, parts.store.router)
     yield "state of Redis", partial(redis.collect_info, parts.servers)
+    yield "refusals", partial(brokers.collect_refusals, parts.store.resources.refusals)
     yield "disk", partial(brokers.collect_disk, parts.disk)
 
 

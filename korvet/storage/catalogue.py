@@ -311,8 +311,10 @@ class Catalogue:
 
     async def _swap(self, name: str, old: bytes, new: bytes) -> None:
         keys = self._commands.keyspace
+        # Redis at maxmemory refuses new topics only.
+        function = "korvet_change" if old else "korvet_swap"
         version = await self._commands.fcall(
-            "korvet_swap", [keys.topics, keys.cluster], self._commands.cluster_id, name, old, new
+            function, [keys.topics, keys.cluster], self._commands.cluster_id, name, old, new
         )
         self.known_version = max(self.known_version, version)
         if version == self.applied_version + 1:

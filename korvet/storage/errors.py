@@ -37,6 +37,14 @@ class WritesRefused(StorageError):
     """Redis accepts no writes now, only reads. Nothing was written. The message is the error reply."""
 
 
+class NotPersisted(WritesRefused):
+    """Redis cannot write its append-only file or its snapshots (MISCONF). Nothing was written."""
+
+
+class TooFewReplicas(WritesRefused):
+    """Redis has fewer replicas than its own min-replicas-to-write. Nothing was written."""
+
+
 class NoRoom(WritesRefused):
     """The disk of the embedded server has only the room left that groups and brokers need. Nothing was
     written.
@@ -83,6 +91,10 @@ class AccessRefused(StorageError):
 
 class OutOfMemory(WritesRefused):
     """Redis is at maxmemory and refused the write. Nothing was written."""
+
+
+class AllowanceSpent(OutOfMemory):
+    """Redis is at maxmemory, and what groups may write beyond it is used up. Nothing was written."""
 
 
 class WrongType(StorageError):
@@ -180,10 +192,9 @@ PASSING: Final = (LinkLost, SlotUnavailable, WritesRefused, NotPrimary, Loading,
 
 _BY_CODE: Final[dict[str, type[StorageError]]] = {
     "OOM": OutOfMemory,
-    # Fewer replicas than min-replicas-to-write.
-    "NOREPLICAS": WritesRefused,
-    # An append-only file or a snapshot that cannot be written.
-    "MISCONF": WritesRefused,
+    "NOALLOWANCE": AllowanceSpent,
+    "NOREPLICAS": TooFewReplicas,
+    "MISCONF": NotPersisted,
     "READONLY": NotPrimary,
     "LOADING": Loading,
     "BUSY": Busy,

@@ -17,6 +17,7 @@ from korvet.storage.durability import (
 from korvet.storage.errors import StorageError
 from korvet.storage.fields import shown
 from korvet.storage.link.module_verdict import Use
+from korvet.storage.refusals import EFFECTS, Cause
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from korvet.storage.durability import Setup
     from korvet.storage.link.module_verdict import Verdict
     from korvet.storage.link.server_facts import ServerFacts
+    from korvet.storage.refusals import Refusal
 
 OK: Final = "ok"
 WARNING: Final = "warning"
@@ -133,6 +135,14 @@ def transaction_findings(opened: Iterable[TransactionNote], now_ms: int) -> Iter
             yield Finding(each.stream, WARNING, text)
     if not hanging:
         yield Finding("transactions", OK, f"{count} open, none idle for {_HANGING_MS // 60_000} min")
+
+
+def refusal_findings(refusals: Iterable[Refusal]) -> Iterator[Finding]:
+    """What a broker refuses now."""
+    for row in refusals:
+        where = f", {row.place}" if row.place else ""
+        state = WARNING if row.cause is Cause.NEARLY_FULL else FAULT
+        yield Finding(f"refused: {row.cause.value}{where}", state, f"{EFFECTS[row.cause]}: {row.reason}")
 
 
 def damage_findings(key: bytes, damaged: Mapping[bytes, str]) -> Iterator[Finding]:

@@ -50,7 +50,6 @@ class Logs:
         """From now on use only the logs of partitions that `membership` assigns to this process."""
         self.membership = membership
         membership.attach(self)
-        self._resources.writes_refused = lambda: membership.writes_refused
 
     def get(self, topic: Topic, partition: int) -> PartitionLog:
         """The one PartitionLog of a partition, opened on the first call."""

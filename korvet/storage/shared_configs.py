@@ -212,14 +212,16 @@ class SharedConfigs:
     async def _change(
         self, key: bytes, sets: Sequence[tuple[bytes, bytes]], deletions: Sequence[bytes]
     ) -> None:
-        keys = [key, self._commands.keyspace.cluster]
+        keyspace = self._commands.keyspace
+        keys = [key, keyspace.cluster]
+        # Redis at maxmemory takes what limits producers and frees memory, but no new users and ACLs.
+        limits = key in (keyspace.broker_configs, keyspace.group_configs, keyspace.quotas)
+        function = "korvet_change_configs" if limits or not sets else "korvet_change_security"
         for start in range(0, max(len(sets), len(deletions)), _FIELDS_AT_ONCE):
             some = sets[start : start + _FIELDS_AT_ONCE]
             pairs = [part for pair in some for part in pair]
             gone = deletions[start : start + _FIELDS_AT_ONCE]
-            await self._commands.fcall(
-                "korvet_change_security", keys, self._commands.cluster_id, len(some), *pairs, *gone
-            )
+            await self._commands.fcall(function, keys, self._commands.cluster_id, len(some), *pairs, *gone)
         await self.refresh()
 
 

@@ -104,7 +104,9 @@ class Store:
                 assert endpoint is not None
                 commands, catalogue = store.commands, store.catalogue
                 store.logs.follow(
-                    await Membership.join(commands, catalogue, node_id, endpoint, lease_ms, listeners)
+                    await Membership.join(
+                        commands, catalogue, node_id, endpoint, lease_ms, resources.refusals, listeners
+                    )
                 )
             await store.catalogue.load()
         except BaseException as error:

@@ -12,6 +12,7 @@ from korvet.storage.brokers.lease import Renewal
 from korvet.storage.brokers.membership import Membership
 from korvet.storage.errors import LinkLost
 from korvet.storage.link.clock import steady_s
+from korvet.storage.refusals import Refusals
 
 
 def test_a_renewal_whose_changes_could_not_be_followed_is_not_shared() -> None:
@@ -47,7 +48,7 @@ def test_a_renewal_whose_changes_could_not_be_followed_is_not_shared() -> None:
             damage=ignored,
             lost=None,
             rejoins=False,
-            writes_refused=None,
+            _refusals=Refusals(),
         )
         since_s = steady_s()
         for _ in range(2):

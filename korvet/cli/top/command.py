@@ -12,12 +12,12 @@ import click
 import msgspec
 
 from korvet.cli.client import ClientError
+from korvet.cli.endpoints import Endpoint
 from korvet.cli.lag import RedisSource
 from korvet.cli.options import bootstrap_option, json_option
 from korvet.cli.redis_address import redis_options
 from korvet.cli.signals import exit_on_sigterm
 from korvet.cli.top import terminal, view
-from korvet.cli.top.endpoints import Endpoint
 from korvet.cli.top.keys import press, split
 from korvet.cli.top.poller import Poller
 from korvet.cli.top.rows import report

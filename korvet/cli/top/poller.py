@@ -11,19 +11,20 @@ from msgspec.structs import replace
 
 from korvet.cli import lag
 from korvet.cli.client import ClientError, Cluster
+from korvet.cli.endpoints import EndpointError
 from korvet.cli.lag import Commit, Lag, LagUnknown
 from korvet.cli.log_requests import LATEST
 from korvet.cli.top import requests
-from korvet.cli.top.endpoints import EndpointError
 from korvet.cli.top.facts import Appended, Facts, Group, Place
 from korvet.config.address import Address
+from korvet.metrics.families.brokers import REFUSED_NOW
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from korvet.cli.client import Bootstrap
+    from korvet.cli.endpoints import Endpoint
     from korvet.cli.lag import RedisSource
-    from korvet.cli.top.endpoints import Endpoint
     from korvet.cli.top.metrics import Metrics
 
 # The longest wait for one answer. The view shows what it knows until then.
@@ -126,9 +127,13 @@ class Poller:
         pages: dict[str, Metrics] = {}
         for endpoint in self._endpoints:
             try:
-                pages[endpoint.name] = endpoint.read()
+                page = pages[endpoint.name] = endpoint.read()
             except EndpointError as error:
                 note(f"admin endpoint {error}")
+                continue
+            for (cause,), lasts in page.sums(REFUSED_NOW.name, "cause").items():
+                if lasts:
+                    note(f"{endpoint.name} refuses clients: {cause}")
         return pages
 
     def _count(

@@ -323,12 +323,25 @@ COMPACTION_LEFT: Final = Family(
     "Partitions at which the pass in progress has yet to look.",
 )
 
+REFUSED_NOW: Final = Family(
+    "korvet_refused",
+    Kind.GAUGE,
+    "1 while the broker refuses something for this cause, and /status says what and why.",
+    ("cause",),
+)
+REFUSED_BATCHES: Final = Family(
+    "korvet_refused_batches_total",
+    Kind.COUNTER,
+    "Batches of clients that were refused, by cause.",
+    ("cause",),
+)
+MEMORY_NEARLY_FULL: Final = Family(
+    "korvet_memory_nearly_full", Kind.GAUGE, "1 while a Redis server uses at least 90 % of maxmemory."
+)
+
 DISK_FREE: Final = Family(
     "korvet_disk_free_bytes", Kind.GAUGE, "Free space on the disk of the embedded server."
 )
 DISK_RESERVE: Final = Family(
     "korvet_disk_reserve_bytes", Kind.GAUGE, "Space that stays free: disk.reserve.bytes."
-)
-DISK_SHORT: Final = Family(
-    "korvet_disk_short", Kind.GAUGE, "1 while clients' records are refused because the disk is nearly full."
 )

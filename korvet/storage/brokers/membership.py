@@ -26,6 +26,7 @@ from korvet.storage.brokers.lease import NO_VERSION, Lease, NodeIdTaken, Renewal
 from korvet.storage.errors import FencedEpoch, KeyspaceLost, StorageError, StoreError, WritesRefused
 from korvet.storage.fields import DamageLog
 from korvet.storage.link.clock import steady_s
+from korvet.storage.refusals import Cause
 from korvet.storage.versions import VersionMisfit
 from korvet.supervisor import keep, once
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from korvet.config.address import Address
     from korvet.storage.catalogue import Catalogue
     from korvet.storage.link.commands import Commands
+    from korvet.storage.refusals import Refusals
 
 # Renewals per length of a lease: several, so that one slow reply does not end the lease.
 _RENEWALS_PER_LEASE: Final = 4
@@ -84,6 +86,7 @@ class Membership:
         lease: Lease,
         lease_ms: int,
         renewal: Renewal,
+        refusals: Refusals,
     ) -> None:
         """Use `join`."""
         assert renewal.assignment is not None
@@ -102,8 +105,7 @@ class Membership:
         self._has_begun = False
         self.lost: KeyspaceLost | None = None
         """The error that stops all service if Redis does not hold our keyspace any more, else None."""
-        self.writes_refused: WritesRefused | None = None
-        """Why Redis refused the last renewal of the lease, if it accepts no writes; else None."""
+        self._refusals = refusals
         self._commands = commands
         self._catalogue = catalogue
         self.damage = DamageLog()
@@ -139,16 +141,17 @@ class Membership:
         node_id: int,
         endpoint: Address,
         lease_ms: int,
+        refusals: Refusals,
         listeners: Mapping[str, Address] | None = None,
     ) -> Membership:
         """Become a live broker that clients find at `endpoint`, or at the endpoint of the listener that they
-        use.
+        use. `refusals` learns whether renewals of the lease are refused.
 
         Raises NodeIdTaken, which names the holder, if another live broker has the node id; and VersionMisfit
         if this release cannot work with the keyspace or a live broker.
         """
         lease, renewal = await Lease.take(commands, node_id, endpoint, lease_ms, listeners or {})
-        member = cls(commands, catalogue, node_id, lease, lease_ms, renewal)
+        member = cls(commands, catalogue, node_id, lease, lease_ms, renewal, refusals)
         member._tasks.append(
             keep("membership", member._keep_renewing, most_failures=_MOST_FAILURES, give_up=member._give_up)
         )
@@ -246,22 +249,21 @@ class Membership:
                 self._keyspace_lost(lost)
                 raise
             except WritesRefused as refused:
-                self.writes_refused = refused
+                self._refusals.refuse_for(refused, steady_s(), self._place())
                 if self.lost is None and await self._lease.is_valid(self.assignment.version):
                     self._resume(self._newest)
                     # The next renewal follows after the interval of a broker that leads; stalls may delay it.
                     pause_s = max(self._poll_s(), _POLL_S)
                     self._confirmed(min(self._lease_s, _VALID_INTERVALS * pause_s))
                 raise
-            self.writes_refused = None
             self._renewal = renewal
             self.damage.note(self._commands.keyspace.brokers, renewal.damaged)
             if renewal.unreadable:
                 # Redis deletes these entries when the next renewal names them.
                 self._wanted.set()
             if self.lost is not None:
-                log.warning("the keyspace is back: cluster id %s", self._commands.cluster_id)
                 self.lost = None
+                self._refusals.accept(Cause.KEYSPACE, steady_s())
             # A catalogue that has lost changes may have the same version again after others.
             if renewal.catalogue != self._catalogue.applied_version or rejoins:
                 await self._catalogue.load()
@@ -366,6 +368,10 @@ class Membership:
         if self._has_begun and self._end is not None and self.on_lost is not None:
             self.on_lost(self._end)
 
+    def _place(self) -> str:
+        """The server of the lease, as refusals name it."""
+        return str(self._commands.links(self._commands.keyspace.brokers).server.address)
+
     def _poll_s(self) -> float:
         quarter_s = self._lease_s / _RENEWALS_PER_LEASE
         if self.alone and not self._suspended:
@@ -380,6 +386,8 @@ class Membership:
         """
         serves_until_s = self._lease.asked_s + _SERVED_PART * for_s
         self._serves_until_s = max(self._serves_until_s, serves_until_s)
+        if self._serves_until_s > steady_s():
+            self._refusals.accept(Cause.LEASE, steady_s())
         if self._expiry is not None:
             self._expiry.cancel()
         left_s = self._serves_until_s - steady_s()
@@ -404,9 +412,8 @@ class Membership:
         timers fire late.
         """
         if steady_s() >= self._serves_until_s and not self._suspended and not self._left:
-            log.error(
-                "the lease on node id %d has expired: nothing is served until it is renewed", self.node_id
-            )
+            reason = f"the lease on node id {self.node_id} has expired, and is not renewed yet"
+            self._refusals.refuse(Cause.LEASE, reason, steady_s())
             self.counts.expired += 1
             self._suspend()
 
@@ -421,13 +428,12 @@ class Membership:
         """Serve nothing and write nothing until an operator has restored the keyspace."""
         if self.lost is not None:
             return
-        log.critical(
-            "Redis does not hold the keyspace %r with cluster id %s any more: %s. Nothing is served or "
-            "written until it is restored; to continue with what Redis holds now, restart all brokers",
-            self._commands.keyspace.prefix,
-            self._commands.cluster_id,
-            lost,
+        reason = (
+            f"Redis does not hold the keyspace {self._commands.keyspace.prefix!r} with cluster id "
+            f"{self._commands.cluster_id} any more: {lost}. Restore it; to continue with what Redis holds "
+            "now, restart all brokers"
         )
+        self._refusals.refuse(Cause.KEYSPACE, reason, steady_s())
         self.lost = lost
         self._suspend()
 

@@ -23,7 +23,7 @@ from korvet.records.batch import BatchError
 from korvet.records.runs import records_of, runs_of
 from korvet.storage.compaction.outcomes import Outcomes, decode_emptied, encode_emptied
 from korvet.storage.compaction.survivors import Checkpoint, Survivors, is_dirty_enough
-from korvet.storage.errors import StorageError, StorageFault
+from korvet.storage.errors import AllowanceSpent, OutOfMemory, StorageError, StorageFault
 from korvet.storage.log.entries import batch_of, first_record, marker_producer, record_key
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ _MOST_PARTS: Final = 100_000
 _ENTRY_BYTES: Final = 24
 # Limits the calls of the last step: appends may be faster than the copying.
 _MOST_SWAPS: Final = 10_000
+# The functions that copy. While Redis is at maxmemory, they have a bounded form.
+_COPYING: Final = frozenset(("korvet_shadow_begin", "korvet_shadow_copy", "korvet_shadow_pending"))
 _NOT_FOUND: Final = "the next entry does not exist any more"
 
 
@@ -459,7 +461,12 @@ class Compactor:
         if self._log.refusal is not None:
             raise self._log.refusal
         head = self._log.bias, self._highest, self._token
-        return await self._commands.fcall(function, self._keys, *head, *args)
+        try:
+            return await self._commands.fcall(function, self._keys, *head, *args)
+        except OutOfMemory as error:
+            if function not in _COPYING or isinstance(error, AllowanceSpent):
+                raise
+            return await self._commands.fcall(f"{function}_within", self._keys, *head, *args)
 
     async def _read(self, *args: bytes | str | int) -> Any:
         if self._log.refusal is not None:

@@ -316,14 +316,7 @@ class Barriers:
     def refusal(self, level: Level) -> NotEnoughReplicas | None:
         """Why the server cannot give this level now; None if it can, or if that is unknown."""
         known = self._by_level.get(level)
-        found = (known and known.refusal) or self.shortage(level)
-        work = self, level
-        if found is None:
-            causes.ended(work)
-        else:
-            message = "acks=all is refused, and consumers do not see what replicas lack: %s"
-            causes.warn(found, message, found, work=work)
-        return found
+        return (known and known.refusal) or self.shortage(level)
 
     def shortage(self, level: Level) -> NotEnoughReplicas | None:
         """Whether fewer replicas follow the server than a level asks for, as far as is known."""

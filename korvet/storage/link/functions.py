@@ -17,7 +17,7 @@ PUBLIC_LIBRARY: Final = "korvet"
 _DIGEST_BYTES: Final = 4
 _VERSIONED: Final = re.compile(r"korvet_[0-9a-f]{8}")
 # Files of lua/ that all functions use, each built on those before it.
-_SHARED: Final = ("_entries", "_meta", "_index", "_producers", "_appending", "_groups", "_cluster")
+_SHARED: Final = ("_entries", "_meta", "_index", "_producers", "_appending", "_groups", "_cluster", "_memory")
 # Files of lua/ that register functions, with the parts that only they use. Each row is its own scope: Lua
 # allows 200 local names in one scope, including those of the shared files.
 _SCOPES: Final = (
@@ -35,6 +35,7 @@ _SCOPES: Final = (
     ("lease",),
     ("registry",),
     ("security",),
+    ("probe",),
 )
 _PUBLIC_SCOPES: Final = (("_records", "_native", "native_append", "native_once"), ("pace",))
 

@@ -89,6 +89,8 @@ class RedisLink(Caller):
         self._silent_checks = 0
         self.primary_only = False
         """Whether a replica is refused (INFO replication)."""
+        self.found_replica = False
+        """Whether the last server that it connected to was refused as a replica."""
         self.replication = parse_replication(b"")
         """What the server reported when the link came up (INFO replication), or after its history got
         another id; nothing if that is forbidden.
@@ -280,7 +282,8 @@ class RedisLink(Caller):
                 raise reply
         # INFO may be forbidden to the user.
         found = parse_replication(info if isinstance(info, bytes) else b"")
-        if self.primary_only and found.is_replica:
+        self.found_replica = self.primary_only and found.is_replica
+        if self.found_replica:
             raise LinkLost("the server is a replica")
         self.replication = found
         self.transacts = not any(isinstance(reply, BaseException) for reply in (begun, executed))

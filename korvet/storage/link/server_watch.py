@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from korvet.storage.link.server import Router, Server
+    from korvet.storage.refusals import Refusals
 
 # Interval of readings. CONFIG SET takes effect at once, but a server evicts only at maxmemory.
 _PERIOD_S: Final = 5.0
@@ -37,8 +38,10 @@ class Reading(NamedTuple):
 class ServerWatch:
     """The newest reading of each server."""
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: Router, refusals: Refusals) -> None:
+        """`refusals` learns whether the memory of a server is nearly full."""
         self._router = router
+        self._refusals = refusals
         self._evictions = EvictionWatch()
         self.readings: dict[str, Reading] = {}
         """By the server's address."""
@@ -64,3 +67,8 @@ class ServerWatch:
         info = parse_info(await server.read.call("INFO", *_SECTIONS))
         self.readings[str(server.address)] = Reading(info, steady_s())
         self._evictions.look(server.address, info)
+        # Buffers for replicas and the append-only file do not count for maxmemory.
+        used, uncounted, limit = (
+            int(info.get(name, "0")) for name in ("used_memory", "mem_not_counted_for_evict", "maxmemory")
+        )
+        self._refusals.used_memory(used - uncounted, limit, steady_s(), str(server.address))

@@ -30,14 +30,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from korvet.offsets.packing import SEQUENCE_BITS
 from korvet.storage.brokers.assignment import writer_epochs
 from korvet.storage.errors import (
     PASSING,
-    FencedEpoch,
     LinkLost,
+    OutOfMemory,
     StorageError,
     StorageFault,
     Throttled,
@@ -45,7 +45,7 @@ from korvet.storage.errors import (
 )
 from korvet.storage.link.calls import answer, parse_reply
 from korvet.storage.log.append_replies import Outcome, irregular_reply, read_numbers, read_outcome
-from korvet.storage.log.appends import AppendGroup, MarkerAppend, OwnAppend, ProducedAppend, admitted
+from korvet.storage.log.appends import AppendGroup, MarkerAppend, OwnAppend, ProducedAppend, Undone, admitted
 from korvet.storage.log.guarded import GuardedAppends, script_decides
 from korvet.storage.log.held_appends import LONGEST_WAIT_MS, HeldAppends
 from korvet.storage.log.layouts import layout_of
@@ -72,14 +72,6 @@ log = logging.getLogger(__name__)
 # Batches sent by script after a refusal before guarded appends resume; doubles with each further refusal.
 _FIRST_REST: Final = 8
 _LONGEST_REST: Final = 256
-
-
-class _Undone(NamedTuple):
-    """A group that has not taken effect, as far as is known."""
-
-    group: AppendGroup
-    is_unknown: bool
-    """Whether its outcome has to be read back."""
 
 
 class Appender:
@@ -113,10 +105,10 @@ class Appender:
         self._scripts = 0
         """Script appends in flight."""
         self._new_producers = NewProducers()
-        self._undone: list[_Undone] = []
+        self._undone: list[Undone] = []
         self._held = HeldAppends(state, self._resume)
         self._early: list[AnyAppend] = []
-        """Appends that a script found too far ahead of the clock, until all in flight are answered."""
+        """Appends to send again when all in flight are answered: too early for a script, or OOM at first."""
         self._near_cap = False
         """Whether the last append's offsets were so far ahead that only one script at a time keeps the order:
         after one that is too early, the next might not be.
@@ -130,7 +122,8 @@ class Appender:
     def configure(self) -> None:
         """Take over the topic's configuration."""
         self._layout = layout_of(self._state, self._gate)
-        self._script = ScriptCommands(self._state, self._resources.commands.keyspace, self._layout)
+        keyspace, is_full = self._resources.commands.keyspace, self._resources.is_full
+        self._script = ScriptCommands(self._state, keyspace, self._layout, is_full)
 
     def append(
         self,
@@ -339,6 +332,9 @@ class Appender:
             self._early.append(append)
             # The clock may be set meanwhile.
             self._held.await_clock(min(error.wait_ms, LONGEST_WAIT_MS))
+        elif isinstance(error, OutOfMemory) and not isinstance(append, ProducedAppend) and not append.within:
+            append.within = True
+            self._early.append(append)
         else:
             self._failed(append, fault)
 
@@ -393,9 +389,9 @@ class Appender:
         """See GuardedOwner."""
         self._resources.counts.refused(fault)
         if isinstance(fault, LinkLost):
-            self._undone.append(_Undone(group, is_unknown=True))
+            self._undone.append(Undone(group, is_unknown=True))
         elif script_decides(fault):
-            self._undone.append(_Undone(group, is_unknown=False))
+            self._undone.append(Undone(group, is_unknown=False))
         else:
             for append in group.appends:
                 self._failed(append, fault)
@@ -416,7 +412,7 @@ class Appender:
         """Cease to gather: the gathered group is sent in another way."""
         gathered = self._guarded.take_gathered()
         if gathered is not None:
-            self._undone.append(_Undone(gathered, is_unknown=False))
+            self._undone.append(Undone(gathered, is_unknown=False))
 
     def _resend(self) -> None:
         """Send by script what the guard refused, before all that was held back."""
@@ -446,7 +442,7 @@ class Appender:
                 self._fail_group(group, error)
                 continue
             if outcome is None:
-                self._undone[absent] = _Undone(group, is_unknown=False)
+                self._undone[absent] = Undone(group, is_unknown=False)
                 absent += 1
             else:
                 self._undone.pop(absent)
@@ -495,6 +491,5 @@ class Appender:
         if isinstance(fault, LinkLost):
             self._state.lost_track()
         error = domain_error(fault)
-        if isinstance(error, FencedEpoch):
-            self._resources.on_fenced(error)
+        self._resources.refused(error, self._state.links)
         answer(append.done, error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -44,6 +44,8 @@ class OwnAppend(msgspec.Struct, eq=False):
     producer: ProducerSequence | None
     epoch: int | str
     done: Callable[[Appended | StorageError], None]
+    within: bool = False
+    """Whether it is also made at maxmemory, within the allowance."""
 
     @property
     def record_count(self) -> int:
@@ -57,6 +59,8 @@ class MarkerAppend(msgspec.Struct, eq=False):
     marker: ControlMarker
     epoch: int | str
     done: Callable[[Any], None]
+    within: bool = False
+    """See OwnAppend."""
 
     producer = None
     record_count = 1
@@ -152,3 +156,11 @@ class AppendGroup:
                 )
             )
         return outcomes
+
+
+class Undone(NamedTuple):
+    """A group that has not taken effect, as far as is known."""
+
+    group: AppendGroup
+    is_unknown: bool
+    """Whether its outcome has to be read back."""

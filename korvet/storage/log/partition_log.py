@@ -180,9 +180,18 @@ class PartitionLog:
         return self.state.refusal is not None
 
     @property
-    def writes_refused(self) -> StorageError | None:
-        """Why Redis accepts no writes now, as far as is known; None if it accepts them."""
-        return self._resources.writes_refused()
+    def writes_refused(self) -> bool:
+        """Whether Redis accepts no commits and changes of groups now, as far as is known."""
+        refusals = self._resources.refusals
+        return bool(refusals) and refusals.of_groups(self._place)
+
+    @property
+    def _place(self) -> str:
+        return str(self.links.server.address)
+
+    def count_refusal(self, error: StorageError) -> None:
+        """Count that a batch of a client was refused with this error."""
+        self._resources.refusals.count(error, self._place)
 
     # Appending
 
@@ -276,7 +285,7 @@ class PartitionLog:
         """Why no records are appended now; None if they are."""
         resources = self._resources
         refusal = self.state.refusal or resources.stale or self._refusal_of_claim()
-        return refusal or (None if self.state.topic.internal else resources.no_room)
+        return refusal or (None if self.state.topic.internal else resources.refusals.no_room)
 
     @property
     def missing_replicas(self) -> NotEnoughReplicas | None:

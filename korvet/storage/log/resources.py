@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from korvet.storage.errors import FencedEpoch
+from korvet.storage.link.clock import steady_s
 from korvet.storage.log.counts import LogCounts
 from korvet.storage.log.watermarks import Watermarks
+from korvet.storage.refusals import Cause, Refusals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from korvet.storage.errors import FencedEpoch, NoRoom, StorageError, WritesRefused
+    from korvet.storage.errors import StorageError, WritesRefused
     from korvet.storage.link.barrier import Level
     from korvet.storage.link.commands import Commands
+    from korvet.storage.link.server import Links
     from korvet.storage.log.native_watcher import NativeWatcher
     from korvet.storage.log.readahead import ReadAheadBudget
     from korvet.storage.log.tail_cache import TailBudget
@@ -25,10 +29,6 @@ def _ignore(refusal: FencedEpoch) -> None:
     pass
 
 
-def _not_refused() -> None:
-    return None
-
-
 class LogResources:
     """Connections, memory budgets and the state of the broker that concerns every log."""
 
@@ -37,14 +37,13 @@ class LogResources:
         "counts",
         "lead_cap_ms",
         "level",
-        "no_room",
         "on_fenced",
         "readaheads",
+        "refusals",
         "stale",
         "tails",
         "watcher",
         "watermarks",
-        "writes_refused",
     )
 
     def __init__(
@@ -68,13 +67,21 @@ class LogResources:
         self.watcher = watcher
         self.watermarks = Watermarks()
         self.counts = LogCounts()
-        self.no_room: NoRoom | None = None
-        """Why records of clients are refused now; None while they are accepted."""
+        self.refusals = Refusals()
+        """What is refused now, and why."""
         self.stale: WritesRefused | None = None
         """Why nothing is appended now: Redis may have lost writes, and the leader epochs are still those of
         the time before; None if they are new.
         """
         self.on_fenced: Callable[[FencedEpoch], None] = _ignore
         """Called after an append was refused because another broker leads its partition."""
-        self.writes_refused: Callable[[], StorageError | None] = _not_refused
-        """Returns why Redis accepts no writes now, as far as is known; None if it accepts them."""
+
+    def refused(self, error: StorageError, links: Links) -> None:
+        """A server has answered an append with an error."""
+        if isinstance(error, FencedEpoch):
+            self.on_fenced(error)
+        self.refusals.refuse_for(error, steady_s(), str(links.server.address))
+
+    def is_full(self, links: Links) -> bool:
+        """Whether a server is at maxmemory, as far as is known."""
+        return bool(self.refusals) and self.refusals.has(Cause.MEMORY, str(links.server.address))

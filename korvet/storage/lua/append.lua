@@ -129,5 +129,13 @@ local function append_batch(keys, args)
   return append(AS_ONE_ENTRY, keys, args)
 end
 
+-- As korvet_append, and also while Redis is at maxmemory, within the allowance.  Error NOALLOWANCE.
+local function append_within(keys, args)
+  return beyond_allowance(1) or append(AS_ENTRIES, keys, args)
+end
+
 redis.register_function('korvet_append' .. RELEASE, append_records)
+redis.register_function({
+  function_name = 'korvet_append_within' .. RELEASE, callback = append_within, flags = { 'allow-oom' },
+})
 redis.register_function('korvet_append_batch' .. RELEASE, append_batch)

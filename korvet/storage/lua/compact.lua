@@ -214,9 +214,22 @@ local function note(keys, args)
   return 1
 end
 
-redis.register_function('korvet_shadow_begin' .. RELEASE, begin)
-redis.register_function('korvet_shadow_copy' .. RELEASE, copy)
-redis.register_function('korvet_shadow_pending' .. RELEASE, copy_pending_page)
+-- Registers a function that copies what stays, and the same for a Redis at maxmemory: within half of the allowance, as
+-- groups need the other half.  Error NOALLOWANCE.
+local function register_copying(name, callback)
+  redis.register_function(name .. RELEASE, callback)
+  redis.register_function({
+    function_name = name .. '_within' .. RELEASE,
+    callback = function(keys, args)
+      return beyond_allowance(0.5) or callback(keys, args)
+    end,
+    flags = { 'allow-oom' },
+  })
+end
+
+register_copying('korvet_shadow_begin', begin)
+register_copying('korvet_shadow_copy', copy)
+register_copying('korvet_shadow_pending', copy_pending_page)
 redis.register_function({
   function_name = 'korvet_shadow_tidy' .. RELEASE, callback = remove_placeholders, flags = { 'allow-oom' },
 })

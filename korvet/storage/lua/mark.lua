@@ -144,4 +144,12 @@ local function mark(keys, args)
   return { reply[1], log.previous_end, reply[3], log.now_ms, stable, first, reply[7] }
 end
 
+-- As korvet_mark, and also while Redis is at maxmemory, within the allowance.  Error NOALLOWANCE.
+local function mark_within(keys, args)
+  return beyond_allowance(1) or mark(keys, args)
+end
+
 redis.register_function('korvet_mark' .. RELEASE, mark)
+redis.register_function({
+  function_name = 'korvet_mark_within' .. RELEASE, callback = mark_within, flags = { 'allow-oom' },
+})

@@ -196,7 +196,10 @@ local function drop_group(keys, args)
   return destroyed
 end
 
-redis.register_function('korvet_project' .. RELEASE, project_commits)
+-- A projection follows a commit, which is in the log: commits keep to the allowance.
+redis.register_function({
+  function_name = 'korvet_project' .. RELEASE, callback = project_commits, flags = { 'allow-oom' },
+})
 redis.register_function({
   function_name = 'korvet_drop_group' .. RELEASE, callback = drop_group, flags = { 'allow-oom' },
 })

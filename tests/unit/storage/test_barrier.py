@@ -137,19 +137,6 @@ def test_a_server_that_is_demoted_during_a_round_can_still_wait(primary: Primary
     asyncio.run(work())
 
 
-def test_refusals_for_lack_of_replicas_are_logged_once(
-    primary: Primary, link: Link, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def work() -> None:
-        primary.replication = parse_replication(b"role:master\r\nconnected_slaves:0\r\n")
-        for _ in range(3):
-            assert primary.barriers.refusal(LEVEL) is not None
-        assert [record.levelname for record in caplog.records] == ["WARNING"]
-        assert "0 replica(s) in sync of 1" in caplog.text
-
-    asyncio.run(work())
-
-
 def test_missing_replicas_end_the_round(primary: Primary, link: Link) -> None:
     async def work() -> None:
         outcomes: list[StorageError | None] = []

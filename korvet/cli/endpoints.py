@@ -1,4 +1,4 @@
-"""Reads /metrics of brokers' admin endpoints."""
+"""Reads pages of brokers' admin endpoints: /metrics and /status."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import os
 import urllib.error
 import urllib.parse
 import urllib.request
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from korvet.cli.top.metrics import Metrics
 from korvet.config.keys import variable_of
@@ -36,8 +38,8 @@ class Endpoint:
             raise ValueError("expected HOST:PORT, or http:// or https:// and the same")
         host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
         self.name = f"{host}:{url.port}"
-        self._url = f"{url.scheme}://{self.name}/metrics"
-        self._headers = {"Accept": "text/plain; version=0.0.4"}
+        self._url = f"{url.scheme}://{self.name}"
+        self._headers: dict[str, str] = {}
         token = os.environ.get(TOKEN_VARIABLE)
         if url.username:
             pair = f"{urllib.parse.unquote(url.username)}:{urllib.parse.unquote(url.password or '')}"
@@ -50,11 +52,22 @@ class Endpoint:
         )
 
     def read(self) -> Metrics:
-        """Raises EndpointError."""
-        request = urllib.request.Request(self._url, headers=self._headers)
+        """Returns /metrics. Raises EndpointError."""
+        return Metrics(self._page("/metrics", "text/plain; version=0.0.4").decode("utf-8", "replace"))
+
+    def status(self) -> Any:
+        """Returns /status, decoded. Raises EndpointError."""
+        try:
+            return msgspec.json.decode(self._page("/status", "application/json"))
+        except msgspec.DecodeError as error:
+            raise EndpointError(f"{self.name}: its answer is malformed: {error}") from error
+
+    def _page(self, path: str, accept: str) -> bytes:
+        request = urllib.request.Request(f"{self._url}{path}", headers={**self._headers, "Accept": accept})
         try:
             with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
-                return Metrics(answer.read(_LARGEST_PAGE).decode("utf-8", "replace"))
+                body: bytes = answer.read(_LARGEST_PAGE)
+                return body
         except urllib.error.HTTPError as error:
             raise EndpointError(f"{self.name}: {error.code} {error.reason}") from error
         except OSError as error:
