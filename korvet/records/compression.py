@@ -1,5 +1,7 @@
 """Kafka's compression codecs for the records of a batch, with a bound on the decompressed size.
 
+Stored batches may have any framing that the libraries know: releases before framing.py accepted them.
+
 The bound holds while decompressing: the output buffers have a limited size, so a small malicious batch costs
 neither the memory nor the time of its full expansion.
 """
@@ -17,6 +19,13 @@ from korvet.records.batch import BatchError, BytesLike
 NAMES = MappingProxyType({UNCOMPRESSED: "none", GZIP: "gzip", SNAPPY: "snappy", LZ4: "lz4", ZSTD: "zstd"})
 
 Decompressor = Callable[[bytes, bytearray], int]
+DECOMPRESSORS: MappingProxyType[int, Decompressor] = MappingProxyType(
+    {
+        GZIP: cramjam.gzip.decompress_into,
+        LZ4: cramjam.lz4.decompress_into,
+        ZSTD: cramjam.zstd.decompress_into,
+    }
+)
 
 FIRST_GUESS_FACTOR = 4
 """Records rarely shrink to less than a quarter. A wrong guess costs a second run, not a wrong result."""
@@ -38,7 +47,8 @@ def decompress(codec: int, data: BytesLike, max_bytes: int) -> bytes:
     """The records section of a batch with this codec (0 to 4), at most `max_bytes` long.
 
     Snappy is accepted raw and in the block framing of the Java and JavaScript clients; gzip, lz4 and zstd
-    may hold several members or frames. Raises BatchError: too_large, corrupt, unsupported_codec.
+    may hold several members or frames. `framing.unpack` is for what producers send. Raises BatchError:
+    too_large, invalid_record, unsupported_codec.
     """
     if codec == UNCOMPRESSED:
         if len(data) > max_bytes:
@@ -46,10 +56,10 @@ def decompress(codec: int, data: BytesLike, max_bytes: int) -> bytes:
         return bytes(data)
     if codec == SNAPPY:
         return _snappy(bytes(data), max_bytes)
-    library = {GZIP: cramjam.gzip, LZ4: cramjam.lz4, ZSTD: cramjam.zstd}.get(codec)
-    if library is None:
+    run = DECOMPRESSORS.get(codec)
+    if run is None:
         raise BatchError("unsupported_codec", f"unknown compression codec {codec}")
-    return _bounded(codec, library.decompress_into, bytes(data), max_bytes)
+    return _bounded(codec, run, bytes(data), max_bytes)
 
 
 def named_size(codec: int, data: BytesLike) -> int | None:
@@ -77,7 +87,10 @@ def compress(codec: int, data: BytesLike) -> bytes:
     if codec == SNAPPY:
         return _xerial(source)
     if codec == LZ4:
-        return bytes(cramjam.lz4.compress(source))
+        # Java's clients refuse linked blocks (KIP-57).
+        frame = cramjam.lz4.Compressor(content_checksum=False, block_linked=False)
+        frame.compress(source)
+        return bytes(frame.finish())
     if codec == ZSTD:
         return bytes(cramjam.zstd.compress(source))
     raise ValueError(f"unknown compression codec {codec}")
@@ -91,7 +104,7 @@ def _bounded(codec: int, run: Decompressor, data: bytes, max_bytes: int) -> byte
             written = run(data, output)
         except cramjam.DecompressionError as error:
             if BUFFER_FULL not in str(error):
-                raise _corrupt(codec, str(error)) from error
+                raise _damaged(codec, str(error)) from error
             if size >= max_bytes:
                 raise too_large(codec, max_bytes) from error
             size = min(max_bytes, 4 * size)
@@ -102,14 +115,14 @@ def _bounded(codec: int, run: Decompressor, data: bytes, max_bytes: int) -> byte
 def _named_by_snappy(data: memoryview) -> int | None:
     """A block begins with its size, a varint of at most five bytes."""
     try:
-        if bytes(data[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
+        if data[0] != XERIAL_MAGIC[0] or data[: len(XERIAL_MAGIC)] != XERIAL_MAGIC:
             return int(cramjam.snappy.decompress_raw_len(data[:5]))
         size = 0
         at = XERIAL_HEADER_SIZE
         while at < len(data):
             size += int(cramjam.snappy.decompress_raw_len(data[at + 4 : at + 9]))
             at += 4 + int.from_bytes(data[at : at + 4], "big")
-    except cramjam.DecompressionError:
+    except (cramjam.DecompressionError, IndexError):
         return None
     return size
 
@@ -135,12 +148,12 @@ def _snappy(data: bytes, max_bytes: int) -> bytes:
     size = 0
     at = XERIAL_HEADER_SIZE
     if len(data) < at:
-        raise _corrupt(SNAPPY, "its framing header is cut off")
+        raise _damaged(SNAPPY, "its framing header is cut off")
     while at < len(data):
         length = int.from_bytes(data[at : at + 4], "big")
         at += 4
         if length == 0 or at > len(data) or length > len(data) - at:
-            raise _corrupt(SNAPPY, f"the block at byte {at - 4} is cut off or empty")
+            raise _damaged(SNAPPY, f"the block at byte {at - 4} is cut off or empty")
         block = _snappy_block(data[at : at + length], max_bytes - size, max_bytes)
         parts.append(block)
         size += len(block)
@@ -154,11 +167,11 @@ def _snappy_block(block: bytes, room: int, max_bytes: int) -> bytes:
         size = cramjam.snappy.decompress_raw_len(block)
         if size > room:
             raise too_large(SNAPPY, max_bytes)
-        if size == 0 and len(block) == 0:
-            raise _corrupt(SNAPPY, "no bytes at all")
+        if not block:
+            raise _damaged(SNAPPY, "no bytes at all")
         return bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:
-        raise _corrupt(SNAPPY, str(error)) from error
+        raise _damaged(SNAPPY, str(error)) from error
 
 
 def _xerial(data: bytes) -> bytes:
@@ -169,8 +182,8 @@ def _xerial(data: bytes) -> bytes:
     return b"".join(parts)
 
 
-def _corrupt(codec: int, reason: str) -> BatchError:
-    return BatchError("corrupt", f"the {NAMES[codec]} records do not decompress: {reason}")
+def _damaged(codec: int, reason: str) -> BatchError:
+    return BatchError("invalid_record", f"the {NAMES[codec]} records do not decompress: {reason}")
 
 
 def too_large(codec: int, max_bytes: int) -> BatchError:

@@ -10,12 +10,13 @@ from confluent_kafka import TopicPartition
 from korvet.offsets.packing import entry_id
 from korvet.records.compression import compress
 from tests.api.asking import connect, versions
-from tests.api.batches import GZIP, LZ4, SNAPPY, ZSTD, batch, now_ms, read
+from tests.api.batches import GZIP, LZ4, SNAPPY, ZSTD, batch, now_ms, read, record
 from tests.api.test_alter_configs import DELETE, SET, increment, refusal, replace, resource
 from tests.api.test_fetch import fetch, keys
 from tests.api.test_produce import LAST_BY_NAME, everything, produce, producer_id, put, stamped
 from tests.support.admin import create_topic
 from tests.support.confluent import consumer, take
+from tests.support.framings import framings
 from tests.support.polling import until
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def test_limits_and_damage(ask, korvet, new_topic):
         (batch([(None, b"v" * 2000)]), TOO_LARGE),
         (batch(big, attributes=ZSTD, compress=lambda plain: compress(ZSTD, plain)), TOO_LARGE),
         (batch(crc=7), CORRUPT),
-        (batch(attributes=GZIP, compress=lambda _: b"no gzip"), CORRUPT),
+        (batch(attributes=GZIP, compress=lambda _: b"no gzip"), INVALID_RECORD),
         (batch(count=2), INVALID_RECORD),
         (batch(compress=lambda plain: plain + b"\x00"), INVALID_RECORD),
         (batch(compress=lambda plain: plain[:-1] + b"\x02"), INVALID_RECORD),
@@ -198,6 +199,24 @@ def test_append_times(ask, korvet, new_topic):
         assert keys(part) == [b"a", b"b"]
         assert int.from_bytes(part.records[35:43], "big") == int(result.log_append_time.timestamp() * 1000)
         assert part.records[22] & 8
+
+
+def test_batches_that_would_be_refused_today_are_served(ask, korvet, new_topic):
+    """Former releases stored them: not every client can read their framing."""
+    name = new_topic(1, {**BATCH, "offset.assignment": "dense"})
+    pair = (b"k", bytes(100_000))
+    refused = {"two members", "version 2", "linked blocks", "skippable frame first", "two frames"}
+    stored = []
+    for framing in framings(record(0, *pair)):
+        if framing.codec == ZSTD or framing.name not in refused:
+            continue
+        data = batch([pair], attributes=framing.codec, compress=lambda _, section=framing.section: section)
+        assert put(ask, name, data).error_code == INVALID_RECORD
+        offset = len(stored)
+        stored.append(offset.to_bytes(8, "big") + data[8:])
+        korvet.redis.xadd(f"korvet:{name}:0", {"batch": stored[-1]}, id=entry_id(offset, 1))
+    assert len(stored) == len(refused)
+    until(lambda: fetch(ask, 11, (name, 0, 0))[0].records == b"".join(stored), 10, "the batches")
 
 
 def test_a_damaged_batch_is_corrupt_until_a_consumer_seeks_past_it(ask, korvet, new_topic):

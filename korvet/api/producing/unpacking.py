@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 from korvet.api.common.budget import Budget
 from korvet.offsets.record_batch import HEADER_BYTES
 from korvet.records.batch import BatchError
-from korvet.records.compression import decompress, named_size, too_large
+from korvet.records.compression import named_size, too_large
+from korvet.records.framing import unpack
 
 if TYPE_CHECKING:
     import asyncio
@@ -91,7 +92,7 @@ class Unpacking:
             return None
         held_bytes = 0
         try:
-            plain = decompress(header.codec, section, plain_bytes)
+            plain = unpack(header.codec, section, plain_bytes)
             held_bytes = commands_bytes + len(plain)
         except BatchError as error:
             if error.kind != "too_large" or plain_bytes == most_bytes:
@@ -127,7 +128,7 @@ class Unpacking:
         budget = self._small if size_bytes <= _SMALL_BYTES else self._large
 
         def admitted(_: bool) -> None:
-            self.run(partial(decompress, header.codec, section, plain_bytes), unpacked)
+            self.run(partial(unpack, header.codec, section, plain_bytes), unpacked)
 
         def unpacked(outcome: bytes | BatchError) -> None:
             if isinstance(outcome, bytes):
