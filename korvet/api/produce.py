@@ -376,12 +376,12 @@ class _Produce(msgspec.Struct, eq=False):
         else:
             append.base_offset = outcome.base_offset
             append.log_start = outcome.log_start
-            if policy.log_append_time and not outcome.duplicate:
-                append.append_ms = outcome.append_ms
-            if append.unpacked is not None:
-                append.release()
             assert append.place is not None
             appended_to = append.place.log
+            if policy.log_append_time and not outcome.duplicate:
+                append.append_ms = appended_to.state.append_time_ms(outcome)
+            if append.unpacked is not None:
+                append.release()
             if outcome.lead_ms:
                 self._throttle_ms = max(self._throttle_ms, self._throttle(appended_to))
             if self._request.acks == _ALL and appended_to.waits_for_replicas:

@@ -8,7 +8,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from korvet.offsets.packing import SEQUENCE_BITS
+from korvet.offsets.packing import SEQUENCE_BITS, unpack
 from korvet.records.batch import AppendCommands
 from korvet.records.control import control_batch
 from korvet.records.kernel import pack_command
@@ -222,6 +222,14 @@ class LogState:
         on dense topics.
         """
         return self.bias == 0 and self.topic.log_append_time
+
+    def append_time_ms(self, appended: Appended) -> int:
+        """The timestamp that readers find in the first record of a batch, on a topic with LogAppendTime. A
+        batch that takes more than the free offsets of this ms continues in the next ones.
+        """
+        if self.reads_append_time and self.topic.storage_layout == "record":
+            return unpack(appended.base_offset)[0]
+        return appended.append_ms
 
     @property
     def last_stable_offset(self) -> int:
