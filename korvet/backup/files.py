@@ -19,6 +19,8 @@ _RESERVE_BYTES: Final = 128 << 20
 # Bytes that are written between two checks of the free space.
 _CHECK_BYTES: Final = 16 << 20
 _PIECE_BYTES: Final = 1 << 20
+PARTIAL: Final = ".partial"
+"""Suffix of the name of a folder that is not complete."""
 
 Report = Callable[[str, int, int | None], None]
 """Receives the progress: what is done, bytes done, bytes in all (None: unknown)."""
@@ -36,7 +38,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
             raise BackupError(f"{folder} exists already: name another folder")
         if folder.is_mount():
             raise BackupError(f"{folder} is a mount point: name a new folder in it")
-        partial = folder.with_name(f"{folder.name}.partial")
+        partial = folder.with_name(f"{folder.name}{PARTIAL}")
         partial.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:

@@ -1,24 +1,38 @@
 """`korvet backup`: writes everything that a server holds to a folder."""
 
+import time
 from pathlib import Path
 
 import click
 import msgspec
 
+from korvet.backup import rotation
 from korvet.backup.backup import back_up_folder, back_up_server
+from korvet.backup.errors import BackupError
+from korvet.backup.files import Report
+from korvet.backup.restore import check
 from korvet.cli.options import json_option
 from korvet.cli.output import bytes_progress, print_json
 from korvet.cli.redis_address import redis_options
 from korvet.cli.signals import exit_on_sigterm
 from korvet.config.address import redacted
+from korvet.embedded import EmbeddedServerError
 from korvet.storage.keys import Keyspace
 
 
 @click.command(short_help="Back up everything that a server holds.")
 @click.argument("folder", type=click.Path(path_type=Path))
 @redis_options("The server to back up. A Redis Cluster is refused.")
+@click.option(
+    "--keep",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Write to a new folder in FOLDER, named by the time; verify it; delete older ones, so that N stay.",
+)
 @json_option
-def backup(folder: Path, url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> None:
+def backup(
+    folder: Path, url: str | None, data_dir: Path, keyspace: str, keep: int | None, as_json: bool
+) -> None:
     """Write a backup to the new folder FOLDER.
 
     Brokers and clients continue during the backup. The backup is of one moment, and holds every record,
@@ -29,7 +43,11 @@ def backup(folder: Path, url: str | None, data_dir: Path, keyspace: str, as_json
 
     If the command fails or is killed, there is no folder of that name.
 
+    With --keep, the new backup is loaded as by `korvet restore --check` before an older one is deleted. If
+    that fails, its name gets the ending .unverified, and all others stay.
+
     \b
+    korvet backup /backups --keep 7
     korvet backup /backups/monday
     korvet backup /backups/monday --redis redis://host:6379
     """
@@ -37,15 +55,35 @@ def backup(folder: Path, url: str | None, data_dir: Path, keyspace: str, as_json
         keys = Keyspace(keyspace)
     except ValueError as error:
         raise click.ClickException(str(error)) from error
-    with exit_on_sigterm(), bytes_progress("loading", "receiving") as report:
+    target = folder if keep is None else rotation.next_backup(folder.absolute(), time.time())
+    deleted: list[Path] = []
+    with exit_on_sigterm(), bytes_progress("loading", "receiving", "reading", "rewriting") as report:
         if url:
-            manifest = back_up_server(url, keys, folder, report)
+            manifest = back_up_server(url, keys, target, report)
         else:
-            manifest = back_up_folder(data_dir, keys, folder, report)
+            manifest = back_up_folder(data_dir, keys, target, report)
+        if keep is not None:
+            _verify(target, report)
+            deleted = rotation.rotate(target, keep)
     if as_json:
-        print_json(msgspec.to_builtins(manifest))
+        kept = {} if keep is None else {"folder": str(target), "deleted": [*map(str, deleted)]}
+        print_json(msgspec.to_builtins(manifest) | kept)
     else:
         click.echo(
-            f"{folder} holds the keyspace {manifest.keyspace} of {redacted(url) if url else data_dir} as of "
+            f"{target} holds the keyspace {manifest.keyspace} of {redacted(url) if url else data_dir} as of "
             f"{manifest.created}: {manifest.topics} topics, {manifest.bytes} bytes"
         )
+        for path in deleted:
+            click.echo(f"deleted {path}")
+
+
+def _verify(backup: Path, report: Report) -> None:
+    """Load a backup. Raises BackupError, and sets the backup aside, if that fails."""
+    try:
+        # The folder of the backups has room for one more; the system's temporary folder may be in memory.
+        check(backup, backup.parent, report)
+    except (BackupError, EmbeddedServerError) as error:
+        aside = rotation.set_aside(backup)
+        raise BackupError(
+            f"{aside} could not be verified, and no older backup was deleted: {error}"
+        ) from error
