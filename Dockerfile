@@ -36,7 +36,7 @@ ENV PATH=/opt/korvet/bin:$PATH
 USER 10001:10001
 WORKDIR /data
 EXPOSE 9092
-HEALTHCHECK --interval=5s --timeout=10s --start-period=60s --retries=6 CMD ["korvet", "topics", "list"]
+HEALTHCHECK --interval=5s --timeout=10s --start-period=60s --retries=6 CMD ["korvet", "ready"]
 ENTRYPOINT ["korvet"]
 CMD ["serve", "--listen", "0.0.0.0:9092"]
 

@@ -84,9 +84,9 @@ _DISK_POLL_S: Final = 0.1
 _DELETION_RETRY_S: Final = 1.0
 
 
-async def run(config: Config, redis_url: str, ready: Callable[[str, int], None]) -> None:
+async def run(config: Config, redis_url: str, ready: Callable[[str, int], None], probe: str = "") -> None:
     """Serve until cancelled. `ready(host, port)` is called once clients are accepted, with the advertised
-    address.
+    address. `probe`: see AdminService.
 
     Raises StoreError if Redis cannot be used, ConfigError if a TLS file cannot be used, and OSError if an
     address cannot be listened on.
@@ -95,7 +95,7 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
     # This takes time, and clients wait for the broker once it has its lease.
     freeze_long_lived_objects()
     lifecycle = Lifecycle()
-    admin = AdminService(config, lifecycle)
+    admin = AdminService(config, lifecycle, probe)
     try:
         await admin.start()
         await _serve(config, redis_url, lifecycle, admin, ready)

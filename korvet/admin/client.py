@@ -1,8 +1,9 @@
-"""Reads pages of another process through its unix socket (`admin.socket`)."""
+"""Reads pages of another process through its unix socket (`admin.socket`, or that of `korvet ready`)."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -24,16 +25,28 @@ class Fetched(NamedTuple):
         return self.body.decode()
 
 
-async def fetch(path: Path, page: str, accept: str, timeout_s: float) -> Fetched:
+async def fetch(path: Path | str, page: str, accept: str, timeout_s: float) -> Fetched:
     """Read a page. Raises OSError, also if it takes too long, and ValueError if the answer is malformed."""
     async with asyncio.timeout(timeout_s):
-        reader, writer = await asyncio.open_unix_connection(str(path))
+        reader, writer = await asyncio.open_unix_connection(sock=_connected(str(path)))
         try:
             request = f"GET {page} HTTP/1.1\r\nHost: korvet\r\nAccept: {accept}\r\nConnection: close\r\n\r\n"
             writer.write(request.encode())
             return await _answer(reader)
         finally:
             writer.close()
+
+
+def _connected(path: str) -> socket.socket:
+    """A connection, which needs no wait. Event loops do not connect to abstract sockets."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.setblocking(False)
+        connection.connect(path)
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 async def _answer(reader: asyncio.StreamReader) -> Fetched:

@@ -27,6 +27,7 @@ from korvet.observe import collectors
 from korvet.observe.brokers import collect_certificates
 from korvet.observe.event_loop import EventLoopLag
 from korvet.observe.registry import Registry
+from korvet.probe import children
 from korvet.supervisor import end, keep
 
 if TYPE_CHECKING:
@@ -50,8 +51,10 @@ class MergedService:
     folder.
     """
 
-    def __init__(self, config: Config, node_ids: Sequence[int]) -> None:
+    def __init__(self, config: Config, node_ids: Sequence[int], probe: str = "") -> None:
+        """`probe`: the address of the unix socket that answers `korvet ready`; empty for none."""
         self._config = config
+        self._probe = probe
         self._node_ids = node_ids
         self._sockets: dict[int, Path] = {}
         self._up: dict[int, bool] = {}
@@ -59,12 +62,15 @@ class MergedService:
         self._lag = EventLoopLag()
         self._cleanup = ExitStack()
         self._server: AdminServer | None = None
+        self._probed: AdminServer | None = None
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> Mapping[int, Path]:
-        """Serve the pages, if the settings ask for an endpoint. Returns the unix socket (`admin.socket`) that
-        each broker has to serve. Raises ConfigError and OSError; see AdminServer.open.
+        """Answer `korvet ready`, and serve all pages if the settings ask for an endpoint. Returns the unix
+        socket (`admin.socket`) that each broker has to serve. Raises ConfigError and OSError; see
+        AdminServer.open.
         """
+        self._probed = AdminServer.open_probe(self._probe, self._readyz)
         if not self._config.serves_admin:
             return {}
         folder = Path(self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix="korvet-admin-")))
@@ -85,8 +91,9 @@ class MergedService:
     async def close(self) -> None:
         """Serve nothing any more."""
         await end(self._watch)
-        if self._server is not None:
-            await self._server.close()
+        for server in (self._server, self._probed):
+            if server is not None:
+                await server.close()
         self._cleanup.close()
 
     def _collect(self) -> Iterator[Samples]:
@@ -104,7 +111,7 @@ class MergedService:
 
     async def _readyz(self, request: Request) -> Response:
         del request
-        fetched = await self._fetch_all("/readyz", PLAIN, _HEALTH_S)
+        fetched = await self._fetch_all("/readyz", PLAIN, _HEALTH_S, self._sockets or children())
         lines = []
         for node_id in self._node_ids:
             page = fetched.get(node_id)
@@ -126,20 +133,21 @@ class MergedService:
         }
         return Response(HTTPStatus.OK, [msgspec.json.encode({"brokers": brokers})], "application/json")
 
-    async def _fetch_all(self, page: str, accept: str, timeout_s: float) -> dict[int, Fetched]:
-        """A page of each broker that answers."""
+    async def _fetch_all(
+        self, page: str, accept: str, timeout_s: float, sockets: Mapping[int, Path | str] | None = None
+    ) -> dict[int, Fetched]:
+        """A page of each broker that answers on its socket (default: `admin.socket`)."""
+        asked = self._sockets if sockets is None else sockets
         answers = await asyncio.gather(
-            *(self._fetch(node_id, page, accept, timeout_s) for node_id in self._node_ids)
+            *(self._fetch(node_id, path, page, accept, timeout_s) for node_id, path in asked.items())
         )
-        return {
-            node_id: answer
-            for node_id, answer in zip(self._node_ids, answers, strict=True)
-            if answer is not None
-        }
+        return {node_id: answer for node_id, answer in zip(asked, answers, strict=True) if answer is not None}
 
-    async def _fetch(self, node_id: int, page: str, accept: str, timeout_s: float) -> Fetched | None:
+    async def _fetch(
+        self, node_id: int, path: Path | str, page: str, accept: str, timeout_s: float
+    ) -> Fetched | None:
         try:
-            answer = await fetch(self._sockets[node_id], page, accept, timeout_s)
+            answer = await fetch(path, page, accept, timeout_s)
         except (OSError, ValueError) as error:
             message = "%s of node %d cannot be read: %s"
             causes.warn(error, message, page, node_id, error or type(error), work=(page, node_id))

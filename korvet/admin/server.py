@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import socket
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,6 +15,7 @@ import msgspec
 
 from korvet.admin.access import Access
 from korvet.admin.connection import HttpConnection
+from korvet.admin.endpoint import Endpoint, livez
 from korvet.config.errors import ConfigError
 from korvet.server.acceptor import Acceptor, bind
 from korvet.server.connections import ConnectionLimits, Connections
@@ -23,7 +25,7 @@ from korvet.supervisor import end, keep
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from korvet.admin.endpoint import Endpoint
+    from korvet.admin.endpoint import Page
     from korvet.config.address import Address
     from korvet.config.settings import Config
     from korvet.server.certificates import UsedCertificate
@@ -67,6 +69,25 @@ class AdminServer:
         except BaseException:
             await server.close()
             raise
+        return server
+
+    @classmethod
+    def open_probe(cls, address: str, readyz: Page) -> AdminServer | None:
+        """Serve only what a probe asks, on an abstract unix socket. None without an address, and if the
+        system has no such sockets: `korvet ready` then needs an admin endpoint.
+        """
+        if not address or sys.platform != "linux":
+            return None
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listening.setblocking(False)
+            listening.bind(address)
+        except OSError as error:
+            listening.close()
+            log.warning("`korvet ready` needs an admin endpoint here: no abstract socket: %s", error.strerror)
+            return None
+        server = cls(Endpoint({"/livez": livez, "/readyz": readyz}))
+        server._accept("probes", [listening], Access(None, None, None), None)
         return server
 
     @property

@@ -34,19 +34,23 @@ if TYPE_CHECKING:
 class AdminService:
     """Serves the pages of one broker."""
 
-    def __init__(self, config: Config, lifecycle: Lifecycle) -> None:
+    def __init__(self, config: Config, lifecycle: Lifecycle, probe: str = "") -> None:
+        """`probe`: the address of the unix socket that answers `korvet ready`; empty for none."""
         self._config = config
+        self._probe = probe
         self._readiness = Readiness(lifecycle, config.admin_ready_redis_ms)
         self._status = StatusPage(lifecycle, self._readiness, self._certificates)
         self._registry = Registry()
         self._server: AdminServer | None = None
+        self._probed: AdminServer | None = None
         self._lag = EventLoopLag()
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Serve the pages, if the settings ask for an endpoint. Raises ConfigError and OSError; see
-        AdminServer.open.
+        """Answer `korvet ready`, and serve all pages if the settings ask for an endpoint. Raises ConfigError
+        and OSError; see AdminServer.open.
         """
+        self._probed = AdminServer.open_probe(self._probe, self._readyz)
         if not self._config.serves_admin:
             return
         metrics = MetricsPage(self._registry)
@@ -72,16 +76,17 @@ class AdminService:
 
     def attach(self, parts: Parts, dispatcher: Dispatcher, setup: Callable[[], Setup]) -> None:
         """Show a broker's parts from now on. `setup`: what Redis does not report of the setup now."""
+        self._readiness.parts = parts
         if self._server is not None:
-            self._readiness.parts = parts
             self._status.setup = setup
             self._registry.add(collectors.of_broker(parts, dispatcher))
 
     async def close(self) -> None:
         """Serve nothing any more."""
         await end(self._watch)
-        if self._server is not None:
-            await self._server.close()
+        for server in (self._server, self._probed):
+            if server is not None:
+                await server.close()
 
     def _certificates(self) -> list[UsedCertificate]:
         parts = self._readiness.parts

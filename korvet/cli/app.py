@@ -52,6 +52,7 @@ _BUILTIN = {
     ),
     "offsets": _Builtin("korvet.cli.offsets", "offsets", "Read the records of __consumer_offsets."),
     "top": _Builtin("korvet.cli.top.command", "top", "Watch brokers, topics and groups as they change."),
+    "ready": _Builtin("korvet.cli.ready", "ready", "Probe the broker of this machine or container."),
     "doctor": _Builtin("korvet.cli.doctor", "doctor", "Check the Redis or Valkey that holds the data."),
     "backup": _Builtin("korvet.cli.backup", "backup", "Back up everything that a server holds."),
     "restore": _Builtin("korvet.cli.restore", "restore", "Restore a backup, or check one."),

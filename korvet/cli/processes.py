@@ -209,15 +209,15 @@ class _Broker:
 
 
 async def run(
-    config: Config, redis_url: str, ready: Callable[[str, int], None], profile: Path | None
+    config: Config, redis_url: str, ready: Callable[[str, int], None], profile: Path | None, probe: str
 ) -> None:
-    """Keep `config.processes` brokers running until cancelled.
+    """Keep `config.processes` brokers running until cancelled. `probe`: see MergedService.
 
     Calls `ready(host, port)` with the first broker's address once all accept clients. Raises ConfigError,
     ProcessesError, and OSError if the admin endpoint cannot listen.
     """
     configs = broker_configs(msgspec.structs.replace(config, redis=redis_url))
-    admin = MergedService(config, [each.node_id for each in configs])
+    admin = MergedService(config, [each.node_id for each in configs], probe)
     try:
         sockets = await admin.start()
         brokers = [_Broker(_with_socket(each, sockets), profile) for each in configs]

@@ -32,6 +32,7 @@ from korvet.embedded import EmbeddedServer, EmbeddedServerError
 from korvet.embedded.disk_space import DiskSpace
 from korvet.embedded.probe import ProbeError
 from korvet.embedded.room import Room
+from korvet.probe import here
 from korvet.storage.errors import StoreError
 
 logger = logging.getLogger(__name__)
@@ -209,10 +210,12 @@ async def _run(settings: Config, server: EmbeddedServer | None, profile: Path | 
         loop.add_signal_handler(number, _stop, loop, stopping)
     url = settings.redis or ("" if server is None else server.url)
     ready = _announce(settings, server)
-    if settings.processes > 1:
-        serving = processes.run(settings, url, ready, profile)
+    alone = settings.processes == 1
+    probed = here(settings.node_id if alone else None, settings.listener_specs[0].port, settings.data_dir)
+    if alone:
+        serving = broker.run(settings, url, ready, probed.path)
     else:
-        serving = broker.run(settings, url, ready)
+        serving = processes.run(settings, url, ready, profile, probed.path)
     tasks = [
         asyncio.create_task(serving, name="broker"),
         asyncio.create_task(stopping.wait(), name="signals"),
