@@ -21,6 +21,9 @@ _NAME_SHARE: Final = 4
 _GAP: Final = 2
 _KIB: Final = 1024
 _HIGH_LAG_MS: Final = 60_000
+# Columns that are 0 unless a row alarms.
+_ALARMING: Final = ("under_replicated", "leaderless")
+_STYLES: Final = {1: "yellow", 2: "red"}
 HELP: Final = (
     "b brokers, t topics, g groups, Tab next table",
     "s sort by the next column, r reverse, arrows or j k, PgUp, PgDn scroll",
@@ -148,8 +151,8 @@ def columns(state: State) -> tuple[Column, ...]:
 
 
 def rows(report: Report, state: State) -> list[Any]:
-    """Returns the rows of the table that match the pattern, sorted. Numbers sort from the largest, names from
-    the first; unknown values come last.
+    """Returns the rows of the table that match the pattern: those that alarm first, so that no screen is too
+    small for them. Numbers sort from the largest, names from the first; unknown values come last.
     """
     found = [
         row for row in getattr(report, state.table) if state.internal or not getattr(row, "internal", False)
@@ -162,7 +165,14 @@ def rows(report: Report, state: State) -> list[Any]:
     unknown = [row for row in found if getattr(row, field) is None]
     falls = any(not isinstance(getattr(row, field), str) for row in known) and field != "node_id"
     known.sort(key=lambda row: getattr(row, field), reverse=falls != state.reverse)
-    return known + unknown
+    return sorted(known + unknown, key=alarm, reverse=True)
+
+
+def alarm(row: Any) -> int:
+    """Returns how much a row alarms: 2 if nobody can write or read, 1 for what needs a look, else 0."""
+    if getattr(row, "leaderless", 0):
+        return 2
+    return int(getattr(row, "under_replicated", 0) > 0 or (getattr(row, "lag_ms", 0) or 0) >= _HIGH_LAG_MS)
 
 
 def lines(report: Report | None, state: State, width: int, height: int, problem: str = "") -> list[Text]:
@@ -196,6 +206,9 @@ def _head(report: Report | None, state: State, width: int) -> Text:
     for each in TABLES:
         text.append("  ")
         text.append(each, style="reverse" if each == state.table else "")
+        alarms = [alarm(row) for row in getattr(report, each, ())]
+        if any(alarms):
+            text.append(f" {len(alarms) - alarms.count(0)}!", style=f"bold {_STYLES[max(alarms)]}")
     if report is not None and width >= 60:
         text.append(
             f"  {len(report.brokers)} brokers, {len(report.topics)} topics, {len(report.groups)} groups"
@@ -227,11 +240,20 @@ def _foot(report: Report, state: State) -> Text:
 def _table(report: Report, state: State, width: int, room: int) -> list[Text]:
     found = rows(report, state)
     first = min(state.first, max(len(found) - room, 0))
-    return _cells(found[first : first + room], state, width)
+    return _cells(found[first : first + room], state, width, _ranked(columns(state), found))
 
 
-def _cells(found: Sequence[Any], state: State, width: int | None) -> list[Text]:
-    every = columns(state)
+def _ranked(every: Sequence[Column], found: Sequence[Any]) -> list[Column]:
+    """Returns the columns; those that tell why a row alarms stay on a narrow terminal."""
+    return [
+        each._replace(rank=0)
+        if each.field in _ALARMING and any(getattr(row, each.field) for row in found)
+        else each
+        for each in every
+    ]
+
+
+def _cells(found: Sequence[Any], state: State, width: int | None, every: Sequence[Column]) -> list[Text]:
     texts = {each.title: [each.write(getattr(row, each.field)) for row in found] for each in every}
     # Room for the mark of the column that sorts.
     mark_cells = 0 if width is None else 2
@@ -282,10 +304,8 @@ def _aligned(text: str, width: int, *, left: bool) -> str:
 
 
 def _style(row: Any) -> str:
-    if getattr(row, "leaderless", 0):
-        return "red"
-    if getattr(row, "under_replicated", 0) or (getattr(row, "lag_ms", 0) or 0) >= _HIGH_LAG_MS:
-        return "yellow"
+    if alarm(row):
+        return _STYLES[alarm(row)]
     return "dim" if getattr(row, "state", "") in ("Empty", "Dead") else ""
 
 
@@ -295,5 +315,5 @@ def plain(report: Report, state: State) -> list[str]:
     for each in TABLES:
         sort = state.sort if each == state.table else None
         shown = msgspec.structs.replace(state, table=each, sort=sort)
-        found += [*(line.plain for line in _cells(rows(report, shown), shown, None)), ""]
+        found += [*(line.plain for line in _cells(rows(report, shown), shown, None, columns(shown))), ""]
     return [*found, *(f"note: {name(note)}" for note in report.notes)]
