@@ -21,6 +21,8 @@ class Address(NamedTuple):
 
 def parse_address(text: str) -> Address:
     """Read `HOST:PORT` or `[IPV6]:PORT`; port 0 means any free port. Raises ValueError."""
+    if "://" in text:
+        raise ValueError(f"expected HOST:PORT without a protocol, not {text!r}")
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

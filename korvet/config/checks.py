@@ -12,7 +12,7 @@ from korvet.config.settings import Config
 from korvet.request_log.rules import parse_clients, parse_failed
 from korvet.security.authorizer import parse_super_users
 from korvet.security.credentials import MECHANISMS
-from korvet.security.listeners import ListenerSpec
+from korvet.security.listeners import ListenerSpec, check_advertised
 from korvet.security.plain import parse_jaas_users
 from korvet.security.principals import PrincipalMapper
 
@@ -42,8 +42,11 @@ def check(config: Config, origin: Callable[[str], str]) -> None:
                 parse_address(text)
             except ValueError as error:
                 raise ConfigError(f"{origin(field)}: {error}") from error
-    if config.advertise_address is not None and config.advertise_address.port == 0:
-        raise ConfigError(f"{origin('advertise')}: clients cannot connect to port 0")
+    if config.advertise_address is not None:
+        try:
+            check_advertised(*config.advertise_address)
+        except ValueError as error:
+            raise ConfigError(f"{origin('advertise')}: {error}") from error
     _check_security(config, origin)
     _check_admin(config, origin)
     _check_texts(config, {"metrics_topics": _expression, "metrics_groups": _expression}, origin)

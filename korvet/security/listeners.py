@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, cast
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 _ENDPOINT: Final = re.compile(
     r"(?P<name>[A-Za-z0-9._-]+)://(?P<host>\[[0-9a-fA-F:.%]+\]|[^/\[\]:,]*):(?P<port>\d{1,5})"
 )
-_EVERY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})
 
 
 class Endpoint(NamedTuple):
@@ -43,6 +43,24 @@ class ListenerSpec(NamedTuple):
     def authenticates(self) -> bool:
         """Whether clients must authenticate by SASL."""
         return self.protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+
+
+def is_unspecified(host: str) -> bool:
+    """Whether a host means every address of the machine: it is empty, 0.0.0.0 or ::, however written."""
+    try:
+        return not host or ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def check_advertised(host: str, port: int) -> None:
+    """Raises ValueError for an address that clients cannot connect to."""
+    if not host:
+        raise ValueError("clients cannot connect to an address without a host")
+    if is_unspecified(host):
+        raise ValueError(f"clients cannot connect to the nonroutable meta-address {host}")
+    if port == 0:
+        raise ValueError("clients cannot connect to port 0")
 
 
 def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
@@ -91,10 +109,7 @@ def listeners(
     if len(set(ports)) != len(ports):
         raise ValueError("each listener must have a different port")
     for endpoint in advertised:
-        if endpoint.host in _EVERY_ADDRESS:
-            raise ValueError(f"clients cannot connect to {endpoint.host or 'every address'}")
-        if endpoint.port == 0:
-            raise ValueError("clients cannot connect to port 0")
+        check_advertised(endpoint.host, endpoint.port)
     return tuple(
         ListenerSpec(each.name, each.host, each.port, _protocol(each.name, protocols), told.get(each.name))
         for each in listening

@@ -13,6 +13,7 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from korvet.config.address import Address
+from korvet.security.listeners import is_unspecified
 from korvet.supervisor import once
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ _MOST_AT_ONCE: Final = 100
 # Errors of accept() that the process causes and not the client, and the pause before the next accept().
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _PAUSE_S: Final = 1.0
+_EVERY_IPV4: Final = "0.0.0.0"
 
 
 class Acceptor:
@@ -147,13 +149,15 @@ class Acceptor:
 
 
 async def bind(host: str, port: int) -> list[socket.socket]:
-    """Sockets bound to a port on every address of a host. An empty host means every address of the machine.
-
-    Raises OSError, which names the address.
+    """Sockets bound to a port on every address of a host. An empty host and :: mean every address of the
+    machine, of both families, as in Java. Raises OSError, which names the address.
     """
     try:
         found = await asyncio.get_running_loop().getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            None if is_unspecified(host) and host != _EVERY_IPV4 else host,
+            port,
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_PASSIVE,
         )
     except socket.gaierror as error:
         raise OSError(errno.EADDRNOTAVAIL, f"{Address(host, port)}: {error.strerror}") from error

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from korvet.config.address import Address
 from korvet.config.broker_settings import parse_overrides
 from korvet.config.fields import in_variable
+from korvet.security.listeners import is_unspecified
 from korvet.server.acceptor import Acceptor, bind
 from korvet.server.connection import Connection
 from korvet.server.connections import ConnectionLimits, Connections
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _DRAIN_TIMEOUT_S: Final = 5.0
-_EVERY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})
 # Open files other than client connections, at least: links to Redis, the embedded server's pipes, logs,
 # libraries. With a Redis cluster of many nodes there are hundreds, so large limits leave a share for them.
 _OTHER_FILES: Final = 64
@@ -123,7 +123,16 @@ class Listener:
         self._access[spec.name].port = acceptor.port
         if spec.advertised is not None:
             return Address(spec.advertised.host, spec.advertised.port)
-        return Address("localhost" if spec.host in _EVERY_ADDRESS else spec.host, acceptor.port)
+        if not is_unspecified(spec.host):
+            return Address(spec.host, acceptor.port)
+        advertised = Address("localhost", acceptor.port)
+        log.warning(
+            "listener %s accepts clients on every address, and tells them to connect to %s: clients on other "
+            "machines need --advertise, or advertised.listeners",
+            spec.name,
+            advertised,
+        )
+        return advertised
 
     async def start(self, dispatch: Dispatcher) -> None:
         """Accept clients. Raises OSError if an address can't be listened on."""

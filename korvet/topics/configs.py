@@ -182,7 +182,7 @@ _KAFKA: Final = (
     _boolean("remote.log.delete.on.disable", False),
     # korvet has no tiered storage, but tools set these configs.
     TopicConfig("remote.storage.enable", ConfigType.BOOLEAN, "false", _one_of("false")),
-    _long(RETENTION_BYTES, -1, -1, "log.retention.bytes"),
+    _long(RETENTION_BYTES, -1, -(2**63), "log.retention.bytes"),
     _long(RETENTION_MS, 604_800_000, -1, "log.retention.ms"),
     # The minimum is Kafka's since 4.0 (KIP-1030).
     _int(SEGMENT_BYTES, 1_073_741_824, 1_048_576, "log.segment.bytes"),

@@ -16,6 +16,7 @@ from korvet.cli.config_requests import Kind
 from korvet.cli.topic_requests import create_topic
 from tests.embedded.folders import rewrite
 from tests.support.polling import until
+from tests.support.ports import has_ipv6
 from tests.support.processes import alive, run
 from tests.support.servers import KorvetServer
 from tests.support.wire import RawConnection
@@ -65,6 +66,48 @@ def test_dense_offsets_are_for_new_topics(server: KorvetServer) -> None:
     with Cluster(server.bootstrap) as cluster:
         create_topic(cluster, "new", 1, {})
         assert [assignment(cluster, name) for name in ("old", "new")] == ["clock", "dense"]
+
+
+# The settings of a broker that listens on every address, with PORT for its port.
+ON_EVERY_ADDRESS = {
+    "flag": (["--listen", "[::]:PORT"], {}),
+    "listeners": (["--set", "listeners=INTERNAL://[::]:PORT"], {}),
+    "variable": ([], {"KORVET_LISTENERS": "INTERNAL://[::]:PORT"}),
+    "processes": (["--listen", "[::]:PORT", "--processes", "2"], {}),
+}
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.parametrize("name", ON_EVERY_ADDRESS)
+def test_every_address_is_served_and_one_that_can_be_reached_is_advertised(name: str) -> None:
+    options, environ = ON_EVERY_ADDRESS[name]
+    server = KorvetServer("--set", "listener.security.protocol.map=INTERNAL:PLAINTEXT")
+    port = str(server.port)
+    server.options += [option.replace("PORT", port) for option in options]
+    server.environ = {key: value.replace("PORT", port) for key, value in environ.items()}
+    try:
+        server.start()
+        count = 2 if name == "processes" else 1
+        for host in ("127.0.0.1", "[::1]"):
+            with Cluster(f"{host}:{port}", timeout_s=TIMEOUT_S) as cluster:
+                brokers = {(each.host, each.port) for each in cluster.metadata().brokers}
+            assert brokers == {("localhost", server.port + number) for number in range(count)}
+        assert f"tells them to connect to localhost:{port}" in server.tail()
+    finally:
+        server.discard()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
+def test_an_address_that_nobody_can_connect_to_is_not_advertised(host: str, tmp_path: Path) -> None:
+    said = refusal("127.0.0.1:0", tmp_path, "--advertise", f"{host}:9092")
+    assert f"clients cannot connect to the nonroutable meta-address {host.strip('[]')}" in said
+    named = [
+        "--set",
+        "listeners=PLAINTEXT://127.0.0.1:0",
+        "--set",
+        f"advertised.listeners=PLAINTEXT://{host}:9",
+    ]
+    assert "nonroutable meta-address" in refusal("127.0.0.1:0", tmp_path, *named)
 
 
 def test_a_killed_store_is_restarted(server: KorvetServer) -> None:

@@ -46,3 +46,13 @@ def accepts(host: str, port: int, timeout_s: float = 0.5) -> bool:
     except OSError:
         return False
     return True
+
+
+def has_ipv6() -> bool:
+    """Whether this machine has an IPv6 loopback address."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True

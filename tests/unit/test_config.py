@@ -214,8 +214,12 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ("KORVET_LISTEN", "a..b:9092", "KORVET_LISTEN: expected HOST:PORT, not 'a..b:9092'"),
         ("KORVET_ADVERTISE", "a" * 64 + ":9092", "KORVET_ADVERTISE: expected HOST:PORT"),
         ("KORVET_LISTEN", "::1:9092", "KORVET_LISTEN: an IPv6 host must be in brackets"),
+        ("KORVET_LISTEN", "PLAINTEXT://h:1", "KORVET_LISTEN: expected HOST:PORT without a protocol"),
         ("KORVET_LISTEN", "host:65536", "KORVET_LISTEN: expected a port"),
         ("KORVET_ADVERTISE", "host:0", "KORVET_ADVERTISE: clients cannot connect to port 0"),
+        ("KORVET_ADVERTISE", "0.0.0.0:9092", "KORVET_ADVERTISE: .* nonroutable meta-address 0.0.0.0"),
+        ("KORVET_ADVERTISE", "[::]:9092", "KORVET_ADVERTISE: .* nonroutable meta-address ::"),
+        ("KORVET_ADVERTISE", "[0:0::0]:9092", "KORVET_ADVERTISE: .* nonroutable meta-address"),
         ("KORVET_KEYSPACE", "{a}", "KORVET_KEYSPACE: expected letters"),
         ("KORVET_KEYSPACE", "a" * 101, "KORVET_KEYSPACE: expected .*, at most 100"),
         (

@@ -54,6 +54,8 @@ def test_settings_put_together() -> None:
         ({"listeners": "PLAINTEXT://h:1", "advertised_listeners": "SSL://h:1"}, "no listener SSL"),
         ({"listeners": "PLAINTEXT://h:1", "advertised_listeners": "PLAINTEXT://:1"}, "cannot connect"),
         ({"listeners": "PLAINTEXT://h:1", "advertised_listeners": "PLAINTEXT://h:0"}, "port 0"),
+        ({"listeners": "PLAINTEXT://h:1", "advertised_listeners": "PLAINTEXT://0.0.0.0:1"}, "meta-address"),
+        ({"listeners": "PLAINTEXT://h:1", "advertised_listeners": "PLAINTEXT://[::]:1"}, "meta-address"),
         ({"listeners": "SSL://h:1"}, "ssl.keystore.location"),
         ({"listeners": "PLAINTEXT://h:1", "advertise": "h:1"}, "advertised.listeners"),
         (

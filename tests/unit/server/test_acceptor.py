@@ -14,6 +14,7 @@ from korvet.server.acceptor import Acceptor, bind
 from korvet.server.connection import Connection
 from korvet.server.connections import ConnectionLimits, Connections
 from tests.support.polling import until_async
+from tests.support.ports import has_ipv6
 from tests.support.running import run
 from tests.unit.server.transports import MAX_REQUEST_BYTES, Held, framed, request
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 DEADLINE_S = 20
+HAS_IPV6 = has_ipv6()
 
 
 def close(sockets: list[socket.socket]) -> None:
@@ -28,12 +30,23 @@ def close(sockets: list[socket.socket]) -> None:
         each.close()
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", ""])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "", "::", "0:0::0"])
 def test_every_address_of_a_host_has_the_same_port(host: str) -> None:
     bound = run(bind(host, 0))
     try:
         assert len({each.getsockname()[1] for each in bound}) == 1
         assert socket.AF_INET in {each.family for each in bound}
+    finally:
+        close(bound)
+
+
+@pytest.mark.skipif(not HAS_IPV6, reason="this machine has no IPv6")
+@pytest.mark.parametrize(("host", "families"), [("::", {4, 6}), ("", {4, 6}), ("0.0.0.0", {4}), ("::1", {6})])
+def test_the_families_of_an_address(host: str, families: set[int]) -> None:
+    """:: serves both, as in Java."""
+    bound = run(bind(host, 0))
+    try:
+        assert {6 if each.family == socket.AF_INET6 else 4 for each in bound} == families
     finally:
         close(bound)
 
