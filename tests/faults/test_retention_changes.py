@@ -22,9 +22,9 @@ OLD = Record(None, b"old", (), NOW_MS - 3_600_000)
 SOON_S = 10
 
 
-def fill(pair: Brokers, topic: str) -> None:
+def fill(pair: Brokers, topic: str, **configs: str) -> None:
     """Old records in each partition; brokers lead half of them each."""
-    create_topic(pair.bootstrap, topic, PARTITIONS)
+    create_topic(pair.bootstrap, topic, PARTITIONS, {name.replace("_", "."): configs[name] for name in configs})
     client = producer(pair.bootstrap)
     for partition in range(PARTITIONS):
         send(client, topic, partition, [OLD] * 10)
@@ -43,7 +43,6 @@ def left(pair: Brokers, topic: str) -> set[int]:
 def test_of_a_topic(pair: Brokers) -> None:
     fill(pair, "changed")
     fill(pair, "kept")
-    alter_topic(pair.bootstrap, "kept", {"retention.ms": "-1"})
     alter_topic(pair.bootstrap, "changed", {"retention.ms": "1000"})
     until(lambda: not left(pair, "changed"), SOON_S, "all records of the topic are deleted")
     assert left(pair, "kept") == set(range(PARTITIONS))
@@ -52,8 +51,7 @@ def test_of_a_topic(pair: Brokers) -> None:
 def test_of_a_broker(pair: Brokers) -> None:
     """For the topics that have no retention of their own."""
     fill(pair, "follows")
-    fill(pair, "has-its-own")
-    alter_topic(pair.bootstrap, "has-its-own", {"retention.ms": "-1"})
+    fill(pair, "has-its-own", retention_ms="-1")
     mine = {partition for partition, leader in pair.leaders("follows").items() if leader == 2}
     alter_broker(pair.bootstrap, 2, {"log.retention.ms": "1000"})
     try:
