@@ -21,6 +21,7 @@ from korvet.api.fetching.sessions import FetchSessions
 from korvet.api.producing.unpacking import Unpacking
 from korvet.causes import Causes
 from korvet.config.live import LiveConfig
+from korvet.config.machine_memory import machine_memory_bytes
 from korvet.coordinator.exporter import NativeExporter
 from korvet.coordinator.markers import LocalMarkers, MarkerWriter
 from korvet.coordinator.peers import Peers
@@ -35,6 +36,7 @@ from korvet.logs import FollowedLevel
 from korvet.observe.lag import LagWatch
 from korvet.observe.led_partitions import LedPartitions, LogSizes
 from korvet.observe.lifecycle import Lifecycle, Phase
+from korvet.observe.memory import MemoryForecasts
 from korvet.observe.parts import Parts
 from korvet.protocol import registry
 from korvet.quotas.throttle import ClientQuotas
@@ -183,6 +185,7 @@ def _assemble(
     topics = TopicDirectory(store.catalogue, store.logs, live, coordinator)
     lag = LagWatch(live, store, store.membership, coordinator)
     led = LedPartitions(store.membership, store.catalogue, lambda: lag.shown_topics)
+    servers = ServerWatch(store.router, store.resources.refusals)
     return Parts(
         live=live,
         lifecycle=lifecycle,
@@ -200,11 +203,20 @@ def _assemble(
         copies=PartitionCopies(store.router, store.commands.keyspace, time.monotonic),
         lag=lag,
         cleaner=LogCleaner(store.commands, store.logs, topics, live, _now_ms),
-        servers=ServerWatch(store.router, store.resources.refusals),
+        servers=servers,
         led=led,
         log_sizes=LogSizes(led, store.logs),
+        memory=_forecasts(store, topics, servers, disk),
         disk=disk,
     )
+
+
+def _forecasts(
+    store: Store, topics: TopicDirectory, servers: ServerWatch, disk: DiskSpace | None
+) -> MemoryForecasts:
+    assert store.membership is not None
+    machine_bytes = 0 if disk is None else machine_memory_bytes()
+    return MemoryForecasts(store.commands, store.membership, topics, servers, machine_bytes, _now_ms)
 
 
 async def _open_store(config: Config, redis_url: str, endpoints: Mapping[str, Address]) -> Store:
@@ -346,6 +358,7 @@ def _housekeeping(parts: Parts) -> list[asyncio.Task[None]]:
         keep("replicas", parts.copies.run),
         keep("libraries", partial(keep_tidy, parts.store.router, parts.store.commands, parts.member)),
         keep("state of Redis", parts.servers.run),
+        keep("memory forecast", parts.memory.run),
         keep("users, ACLs and quotas", partial(security.keep_up, guards=guards)),
     ]
     if parts.disk is not None:

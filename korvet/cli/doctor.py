@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
+from korvet.cli.memory import check_memory
 from korvet.cli.options import json_option
 from korvet.cli.output import print_json, table
 from korvet.cli.redis_address import find_redis, redis_options
@@ -19,6 +20,7 @@ from korvet.cli.redis_servers import addresses_of, find_servers
 from korvet.config.address import redacted
 from korvet.config.live import LiveConfig
 from korvet.config.loading import load
+from korvet.config.machine_memory import machine_memory_bytes
 from korvet.embedded.binary import OLDEST_VERSION, version_text
 from korvet.embedded.writer import read_writer
 from korvet.offsets.packing import SEQUENCE_BITS, AddressError, id_parts, offset_of
@@ -103,6 +105,7 @@ def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> Non
             *check_types(clients, keyspace),
             *check_entries(clients, keyspace),
             *check_transactions(clients, keyspace, time.time_ns() // 1_000_000),
+            *_check_memory(clients, keyspace, 0 if url else machine_memory_bytes()),
         ]
     if as_json:
         print_json([finding._asdict() for finding in findings])
@@ -220,6 +223,19 @@ def _setup(
     their own, the dynamic settings of all brokers count, else the settings of this environment.
     disk.reserve.bytes is that of this environment.
     """
+    live, topics = _settings(servers, keyspace)
+    return setup_of(
+        topics,
+        default_level(live.now),
+        url,
+        embedded=embedded,
+        reserve_bytes=live.now.disk_reserve_bytes,
+        named_replicas=named_replicas,
+    )
+
+
+def _settings(servers: "Sequence[redis.Redis]", keyspace: str) -> tuple[LiveConfig, list[Topic]]:
+    """The settings of all brokers, as far as they are known here, and the topics that can be read."""
     keys = _keys(keyspace)
     hashes: dict[bytes, dict[bytes, bytes]] = {}
     for client in servers:
@@ -232,14 +248,13 @@ def _setup(
     configs, _ = read_fields(hashes.get(keys.broker_configs, {}).items(), parse_broker_config)
     live.take({name: value for broker, name, value in configs if not broker}, {})
     topics, _ = read_fields(hashes.get(keys.topics, {}).items(), parse_topic)
-    return setup_of(
-        topics,
-        default_level(live.now),
-        url,
-        embedded=embedded,
-        reserve_bytes=live.now.disk_reserve_bytes,
-        named_replicas=named_replicas,
-    )
+    return live, topics
+
+
+def _check_memory(servers: "Sequence[redis.Redis]", keyspace: str, machine_bytes: int) -> list[Finding]:
+    live, topics = _settings(servers, keyspace)
+    streams = _streams(servers, keyspace)
+    return check_memory(streams, _keys(keyspace), live, topics, machine_bytes, time.time_ns() // 1_000_000)
 
 
 def _shared(keyspace: str) -> str:

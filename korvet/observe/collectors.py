@@ -65,6 +65,7 @@ def _of_redis(parts: Parts) -> Iterator[tuple[str, Collector]]:
     yield "Redis", partial(redis.collect_servers, parts.store.router)
     yield "state of Redis", partial(redis.collect_info, parts.servers)
     yield "refusals", partial(brokers.collect_refusals, parts.store.resources.refusals)
+    yield "memory", partial(parts.memory.collect, lambda: parts.led.shown)
     yield "disk", partial(brokers.collect_disk, parts.disk)
 
 

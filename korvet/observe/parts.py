@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from korvet.observe.lag import LagWatch
     from korvet.observe.led_partitions import LedPartitions, LogSizes
     from korvet.observe.lifecycle import Lifecycle
+    from korvet.observe.memory import MemoryForecasts
     from korvet.server.listener import Listener
     from korvet.storage.brokers.mailbox import Mailbox
     from korvet.storage.brokers.membership import Membership
@@ -49,6 +50,7 @@ class Parts(NamedTuple):
     servers: ServerWatch
     led: LedPartitions
     log_sizes: LogSizes
+    memory: MemoryForecasts
     disk: DiskSpace | None
     """The disk of the embedded server; None if korvet uses another Redis."""
 

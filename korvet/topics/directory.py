@@ -117,7 +117,7 @@ class TopicDirectory:
 
     def _follow(self, config: Config) -> None:
         """Apply changed settings to all topics that have no configs of their own."""
-        self._broker_configs = _broker_configs(self._live)
+        self._broker_configs = broker_configs_of(self._live)
         self._level = default_level(config)
         self._policies.clear()
         self._places.clear()
@@ -494,7 +494,7 @@ def _checked(configs: Mapping[str, str | None]) -> dict[str, str]:
     return checked
 
 
-def _broker_configs(live: LiveConfig) -> BrokerConfigs:
+def broker_configs_of(live: LiveConfig) -> BrokerConfigs:
     """The values of the broker's settings that are synonyms of topic configs."""
     synonyms = {config.synonym for config in TOPIC_CONFIGS.values()}
     return {each.key: live.layers(each) for each in settings() if each.key in synonyms}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 from korvet.causes import Causes
 from korvet.logs import fields
 from korvet.storage.errors import FencedEpoch, StorageError, TopicGone
+from korvet.storage.memory_forecast import Keeping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -72,6 +73,19 @@ def _policies(topics: TopicDirectory) -> dict[UUID, _Retention]:
         )
         for topic, policy in found
     }
+
+
+def keeping_of(topic: Topic, policy: TopicPolicy, *, keeps_all: bool = False) -> Keeping:
+    """What retention keeps of a topic, for the forecast of memory."""
+    if policy.compacts or topic.internal:
+        return Keeping(None, None, grows=False)
+    if keeps_all or not policy.deletes:
+        return Keeping(None, None)
+    return Keeping(_limit(policy.retention_ms), _limit(policy.retention_bytes))
+
+
+def _limit(value: int) -> int | None:
+    return None if value < 0 else value
 
 
 async def apply_retention(

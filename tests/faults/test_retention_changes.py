@@ -24,7 +24,9 @@ SOON_S = 10
 
 def fill(pair: Brokers, topic: str, **configs: str) -> None:
     """Old records in each partition; brokers lead half of them each."""
-    create_topic(pair.bootstrap, topic, PARTITIONS, {name.replace("_", "."): configs[name] for name in configs})
+    create_topic(
+        pair.bootstrap, topic, PARTITIONS, {name.replace("_", "."): configs[name] for name in configs}
+    )
     client = producer(pair.bootstrap)
     for partition in range(PARTITIONS):
         send(client, topic, partition, [OLD] * 10)

@@ -25,7 +25,7 @@ _SCOPES: Final = (
     ("guard",),
     ("mark",),
     ("reindex",),
-    ("lookup",),
+    ("lookup", "rate"),
     ("ordinals",),
     ("retention",),
     ("watermark",),
