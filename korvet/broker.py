@@ -159,15 +159,7 @@ def _assemble(
     assert store.membership is not None
     config = live.static
     timeout_ms = config.offsets_commit_timeout_ms
-    coordinator = CoordinatorService(
-        store.commands,
-        store.logs,
-        store.catalogue,
-        groups,
-        topic_partitions=config.offsets_topic_num_partitions,
-        message_max_bytes=lambda: live.now.message_max_bytes,
-        release_timeout_ms=timeout_ms if config.offsets_commit_required_acks == -1 else None,
-    )
+    coordinator = _coordinator(store, live, groups)
     markers = LocalMarkers(store.logs, store.catalogue, coordinator, timeout_ms)
     mailbox = Mailbox(store.commands, store.membership)
     peers = Peers(store.logs, mailbox, markers)
@@ -208,6 +200,20 @@ def _assemble(
         log_sizes=LogSizes(led, store.logs),
         memory=_forecasts(store, topics, servers, disk),
         disk=disk,
+    )
+
+
+def _coordinator(store: Store, live: LiveConfig, groups: GroupConfig) -> CoordinatorService:
+    config = live.static
+    waits = config.offsets_commit_required_acks == -1
+    return CoordinatorService(
+        store.commands,
+        store.logs,
+        store.catalogue,
+        groups,
+        topic_partitions=config.offsets_topic_num_partitions,
+        message_max_bytes=lambda: live.now.message_max_bytes,
+        release_timeout_ms=config.offsets_commit_timeout_ms if waits else None,
     )
 
 
