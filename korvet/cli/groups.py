@@ -1,6 +1,7 @@
 """`korvet groups`: state, members, committed offsets and lag of consumer groups."""
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,9 @@ import click
 from kio.schema.consumer_group_describe.v1.response import Member as ConsumerMember
 from kio.schema.describe_groups.v5.response import DescribedGroupMember
 
-from korvet.cli import group_requests, lag
+from korvet.cli import fetched_lag, group_requests, lag
 from korvet.cli.client import Bootstrap, ClientError, Cluster
-from korvet.cli.lag import Commit, Lag, LagUnknown, RedisSource
+from korvet.cli.lag import Commit, Lag, Lags, LagUnknown, RedisSource, Waiting
 from korvet.cli.log_requests import LATEST, list_offsets
 from korvet.cli.options import bootstrap_option, json_option
 from korvet.cli.output import print_json, printable, table
@@ -18,13 +19,10 @@ from korvet.cli.redis_address import redis_options
 from korvet.cli.reset_offsets import reset_offsets
 from korvet.offsets.codec import DecodeError
 from korvet.offsets.consumer_protocol import decode_assignment
-from korvet.storage.errors import StorageError
 
 # Limits the groups whose lag `list` counts: more would take seconds. `describe` counts the lag of one.
 _MOST_GROUPS_COUNTED = 500
 _REDIS_HELP = "The Redis that holds the data, for lag."
-
-Lags = Mapping[Commit, Lag | StorageError]
 
 
 @click.group()
@@ -43,7 +41,8 @@ def list_groups(bootstrap: Bootstrap, url: str | None, data_dir: Path, keyspace:
     """List all groups with their lag.
 
     Record lag is the number of unread records of a group; time lag is how long the first of them has been
-    waiting. korvet counts both in Redis, and shows "-" if Redis isn't reachable.
+    waiting. Records are counted in Redis. If it isn't reachable, only topics with dense offsets have a record
+    lag, the difference of the offsets; "-" is unknown.
     """
     with Cluster(bootstrap) as cluster:
         listed = group_requests.list_groups(cluster)
@@ -83,8 +82,8 @@ def describe_group(
     """Show a group's state, members, committed offsets and lag.
 
     Record lag is the number of records at or after the committed offset; time lag is how long the first of
-    them has been waiting, by its timestamp. korvet counts both in Redis, and shows "-" if Redis isn't
-    reachable.
+    them has been waiting, by its timestamp. Records are counted in Redis. If it isn't reachable, only topics
+    with dense offsets have a record lag, the difference of the offsets; "-" is unknown.
     """
     with Cluster(bootstrap) as cluster:
         state, protocol, members = _described(cluster, name)
@@ -181,20 +180,35 @@ def _commits(cluster: Cluster, name: str) -> list[Commit]:
 
 def _lags(source: RedisSource, cluster: Cluster, commits: Iterable[Commit]) -> Lags:
     """Returns the lag of each commit. If it is unknown, a line on standard error gives the reason."""
+    commits = list(commits)
     try:
         lags = lag.measure(source, cluster.metadata([]).cluster_id, commits)
     except LagUnknown as error:
-        click.echo(
-            f"lag is unknown: {error}; name the broker's Redis with --redis URL or --data-dir DIR",
-            err=True,
-        )
-        return {}
+        return _fetched_lags(cluster, commits, error)
     faults = [(commit, found) for commit, found in lags.items() if not isinstance(found, Lag)]
     if faults:
         commit, fault = faults[0]
         more = f" (and {len(faults) - 1} more)" if faults[1:] else ""
         click.echo(f"lag of {commit.topic} partition {commit.partition} is unknown{more}: {fault}", err=True)
     return lags
+
+
+def _fetched_lags(cluster: Cluster, commits: Iterable[Commit], reason: LagUnknown) -> Lags:
+    """Returns the lag of each commit as far as brokers know it."""
+    try:
+        found, errors = fetched_lag.measure(cluster, commits, time.time_ns() // 1_000_000)
+    except ClientError as error:
+        click.echo(f"lag is unknown: {reason}; {printable(str(error))}", err=True)
+        return {}
+    if errors:
+        more = f" (and {len(errors) - 1} more)" if errors[1:] else ""
+        click.echo(f"lag is unknown: {reason}; {printable(str(errors[0]))}{more}", err=True)
+    elif any(isinstance(each, Waiting) for each in found.values()):
+        click.echo(
+            f"records are not counted: {reason}; name the broker's Redis with --redis URL or --data-dir DIR",
+            err=True,
+        )
+    return found
 
 
 def _print_lag(rows: list[dict[str, Any]]) -> None:

@@ -48,6 +48,12 @@ class Lag(msgspec.Struct, frozen=True):
     waiting_ms: int
 
 
+class Waiting(msgspec.Struct, frozen=True):
+    """The time lag of a commit whose number of unread records is unknown."""
+
+    waiting_ms: int
+
+
 class RedisSource(msgspec.Struct, frozen=True):
     """The broker's Redis, from the options --redis, --data-dir and --keyspace."""
 
@@ -57,6 +63,8 @@ class RedisSource(msgspec.Struct, frozen=True):
 
 
 NOTHING_UNREAD = Lag(0, 0)
+
+Lags = Mapping[Commit, Lag | Waiting | StorageError]
 
 
 def measure(
@@ -158,19 +166,23 @@ def between(
     return counts
 
 
-def total(commits: Iterable[Commit], lags: Mapping[Commit, Lag | StorageError]) -> Lag | None:
+def total(commits: Iterable[Commit], lags: Lags) -> Lag | Waiting | None:
     """Returns a group's unread records and its longest wait; None if unknown or without commits."""
     found = [lags.get(commit) for commit in commits]
-    known = [lag for lag in found if isinstance(lag, Lag)]
+    known = [lag for lag in found if isinstance(lag, Lag | Waiting)]
     if not found or len(known) < len(found):
         return None
-    return Lag(sum(lag.records for lag in known), max(lag.waiting_ms for lag in known))
+    longest_ms = max(lag.waiting_ms for lag in known)
+    counted = [lag.records for lag in known if isinstance(lag, Lag)]
+    return Lag(sum(counted), longest_ms) if len(counted) == len(known) else Waiting(longest_ms)
 
 
-def fields(lag: Lag | StorageError | None) -> dict[str, Any]:
+def fields(lag: Lag | Waiting | StorageError | None) -> dict[str, Any]:
     """Returns `record_lag` (records) and `lag_ms` for programs; null if unknown."""
-    known = lag if isinstance(lag, Lag) else None
-    return {"record_lag": known and known.records, "lag_ms": known and known.waiting_ms}
+    return {
+        "record_lag": lag.records if isinstance(lag, Lag) else None,
+        "lag_ms": lag.waiting_ms if isinstance(lag, Lag | Waiting) else None,
+    }
 
 
 def waiting(lag_ms: int | None) -> str | None:

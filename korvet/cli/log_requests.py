@@ -19,6 +19,7 @@ from korvet.offsets.record_batch import (
     CONTROL,
     HEADER,
     LENGTH_EXCLUDES_BYTES,
+    LOG_APPEND_TIME,
 )
 from korvet.records.compression import decompress
 
@@ -28,7 +29,7 @@ EARLIEST, LATEST = -2, -1
 # Limits a fetch response, in bytes, over all partitions and per partition. A larger first batch still arrives
 # whole.
 _FETCH_BYTES = i32(8 * 1024 * 1024)
-_PARTITION_BYTES = i32(1024 * 1024)
+_PARTITION_BYTES = 1024 * 1024
 _NO_EPOCH = i32(-1)
 _CLIENT = BrokerId(-1)
 _ALL_RECORDS = i8(0)
@@ -73,15 +74,22 @@ def list_offsets(cluster: Cluster, topic: str, partitions: Iterable[int], timest
     return offsets
 
 
-def fetch(cluster: Cluster, topic: str, positions: Mapping[int, int], wait_ms: int) -> dict[int, Fetched]:
-    """Returns records from the given offsets on, of all partitions.
+def fetch(
+    cluster: Cluster,
+    topic: str,
+    positions: Mapping[int, int],
+    wait_ms: int,
+    partition_bytes: int = _PARTITION_BYTES,
+) -> dict[int, Fetched]:
+    """Returns records from the given offsets on, of all partitions, and of each about `partition_bytes`.
 
     Waits up to `wait_ms` for the first one.
     """
     fetched: dict[int, Fetched] = {}
     leaders = cluster.leaders(topic, positions)
     for broker, led in leaders.items():
-        request = _fetch_request(topic, {part: positions[part] for part in led}, wait_ms // len(leaders))
+        wanted = {part: positions[part] for part in led}
+        request = _fetch_request(topic, wanted, wait_ms // len(leaders), partition_bytes)
         answer = cluster.ask(request, FetchResponse, broker)
         check(answer.error_code, topic)
         for described in answer.responses:
@@ -92,7 +100,9 @@ def fetch(cluster: Cluster, topic: str, positions: Mapping[int, int], wait_ms: i
     return fetched
 
 
-def _fetch_request(topic: str, positions: Mapping[int, int], wait_ms: int) -> FetchRequest:
+def _fetch_request(
+    topic: str, positions: Mapping[int, int], wait_ms: int, partition_bytes: int
+) -> FetchRequest:
     partitions = tuple(
         FetchPartition(
             partition=i32(index),
@@ -100,7 +110,7 @@ def _fetch_request(topic: str, positions: Mapping[int, int], wait_ms: int) -> Fe
             fetch_offset=i64(offset),
             last_fetched_epoch=_NO_EPOCH,
             log_start_offset=i64(-1),
-            partition_max_bytes=_PARTITION_BYTES,
+            partition_max_bytes=i32(partition_bytes),
         )
         for index, offset in positions.items()
     )
@@ -135,7 +145,7 @@ def _read(data: bytes, position: int) -> Fetched:
 
 def _batch(data: bytes) -> Iterator[LogRecord]:
     """Yields the records of one batch, none of a control batch. Kafka's compacted batches have gaps."""
-    base_offset, _, _, _, _, attributes, _, base_timestamp_ms, *_, count = HEADER.unpack_from(data)
+    base_offset, _, _, _, _, attributes, _, base_timestamp_ms, newest_ms, *_, count = HEADER.unpack_from(data)
     if attributes & CONTROL:
         return
     body = decompress(attributes & CODEC_MASK, data[HEADER.size :], _MOST_DECOMPRESSED_BYTES)
@@ -150,7 +160,8 @@ def _batch(data: bytes) -> Iterator[LogRecord]:
         at += size
         key, at = _nullable(body, at)
         value, _ = _nullable(body, at)
-        yield LogRecord(base_offset + offset_delta, base_timestamp_ms + timestamp_delta, key, value)
+        timestamp_ms = newest_ms if attributes & LOG_APPEND_TIME else base_timestamp_ms + timestamp_delta
+        yield LogRecord(base_offset + offset_delta, timestamp_ms, key, value)
         at = end
 
 

@@ -287,20 +287,56 @@ def test_one_spoilt_partition_leaves_the_others(korvet, new_topic, group):
 
 
 @pytest.mark.parametrize("options", [["--data-dir", "does-not-exist"], ["--redis", "redis://127.0.0.1:1"]])
-def test_without_redis_lag_is_a_dash_and_one_line_says_why(korvet, topic, group, options):
-    send(producer(korvet.bootstrap), topic, 0, records())
-    commit(korvet, group, topic, 0)
-    done = run("describe", group, "-b", korvet.bootstrap, *options)
-    assert done.stdout.splitlines()[-1].split()[-2:] == ["-", "-"]
-    assert done.stderr.startswith("lag is unknown: ")
+def test_without_redis_time_lag_is_known_and_one_line_says_what_is_not(korvet, topic, group, options):
+    offsets = send(producer(korvet.bootstrap), topic, 0, records())
+    commit(korvet, group, topic, offsets[2])
+    before_ms = time.time_ns() // 1_000_000
+    done = run("describe", group, "-b", korvet.bootstrap, *options, "--json")
+    waiting_ms = time.time_ns() // 1_000_000 - TIMES_MS[2]
+    (row,) = json.loads(done.stdout)["offsets"]
+    assert row["record_lag"] is None
+    assert before_ms - TIMES_MS[2] <= row["lag_ms"] <= waiting_ms
+    assert done.stderr.startswith("records are not counted: ")
     assert "--redis URL" in done.stderr
     assert done.stderr.count("\n") == 1
     done = run("list", "-b", korvet.bootstrap, *options, "--json")
-    assert {row["record_lag"] for row in json.loads(done.stdout)} == {None}
-    assert done.stderr.count("\n") == 1
+    (row,) = [row for row in json.loads(done.stdout) if row["group"] == group]
+    assert row["record_lag"] is None
+    assert row["lag_ms"] >= waiting_ms
+    commit(korvet, group, topic, offsets[4] + 1)
+    done = run("describe", group, "-b", korvet.bootstrap, *options, "--json")
+    assert [(row["record_lag"], row["lag_ms"]) for row in json.loads(done.stdout)["offsets"]] == [(0, 0)]
+    assert done.stderr == ""
+
+
+def test_without_redis_dense_offsets_are_counted(korvet, new_topic, group):
+    name = new_topic(2, {"offset.assignment": "dense", "message.timestamp.type": "LogAppendTime"})
+    for partition in (0, 1):
+        send(producer(korvet.bootstrap), name, partition, records())
+    before_ms = time.time_ns() // 1_000_000
+    commit(korvet, group, name, 2, 5)
+    away = ("-b", korvet.bootstrap, "--data-dir", "does-not-exist", "--json")
+    done = run("describe", group, *away)
+    rows = json.loads(done.stdout)["offsets"]
+    assert [row["record_lag"] for row in rows] == [3, 0]
+    # By the append time, not by the producer's.
+    assert 0 <= rows[0]["lag_ms"] < before_ms - TIMES_MS[2]
+    assert rows[1]["lag_ms"] == 0
+    assert done.stderr == ""
+    (row,) = [row for row in json.loads(run("list", *away).stdout) if row["group"] == group]
+    assert (row["record_lag"], row["lag_ms"] > 0) == (3, True)
+
+
+def test_without_redis_a_removed_tail_is_nothing_unread(korvet, topic, group):
+    offsets = send(producer(korvet.bootstrap), topic, 0, records())
+    commit(korvet, group, topic, offsets[3])
+    korvet.redis.xdel(stream(topic), *(entry_id(offset) for offset in offsets[3:]))
+    done = run("describe", group, "-b", korvet.bootstrap, "--data-dir", "does-not-exist", "--json")
+    assert [(row["record_lag"], row["lag_ms"]) for row in json.loads(done.stdout)["offsets"]] == [(0, 0)]
 
 
 def test_a_redis_of_another_cluster_is_left_as_it_is(korvet, topic, group):
+    send(producer(korvet.bootstrap), topic, 0, records())
     commit(korvet, group, topic, 0)
     done = run("describe", group, *at(korvet, "--keyspace", "elsewhere", "--json"))
     assert json.loads(done.stdout)["offsets"][0]["record_lag"] is None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from korvet.cli import lag
-from korvet.cli.lag import Commit
+from korvet.cli.lag import Commit, Lag
 from korvet.cli.top.facts import Place
 from korvet.metrics.families import brokers, groups, partitions, requests
 
@@ -230,7 +230,7 @@ def _groups(before: Facts | None, now: Facts, pages: _Pages) -> Iterable[GroupRo
     commits = pages.rates(groups.COMMITS.name, "consumergroup")
     for name, group in sorted(now.groups.items()):
         total = lag.total((Commit(*place, offset) for place, offset in group.commits.items()), now.lags)
-        records = total.records if total is not None else _whole(sums.get((name,)))
+        records = total.records if isinstance(total, Lag) else _whole(sums.get((name,)))
         waiting_s = waits.get((name,))
         waited_ms = None if waiting_s is None else _whole(waiting_s * 1000)
         yield GroupRow(
