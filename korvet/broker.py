@@ -323,6 +323,7 @@ def _services(parts: Parts) -> Services:
         requests=RequestCounts(registry.registered()),
         deadlines=Deadlines(loop),
         native_watcher=parts.store.resources.watcher,
+        servers=parts.servers,
         fetch_memory=FetchMemory(config.fetch_buffer_bytes, loop),
         fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots),
         unpacking=Unpacking(config.decompression_buffer_bytes, loop),

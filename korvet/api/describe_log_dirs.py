@@ -1,8 +1,8 @@
 """DescribeLogDirs (key 35), versions 1-5 (KIP-113).
 
 A broker has one log directory, named after the keyspace. A size is the number of bytes in fields and values.
-v2 is flexible, v3 adds an error, v4 the volume's size (KIP-827; unknown, because Redis's memory isn't a
-volume), v5 cordoned folders.
+v2 is flexible, v3 adds an error, v4 the volume's size (KIP-827: the memory of all Redis servers up to
+maxmemory, and what is free of it), v5 cordoned folders.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import gathered, sliced
 from korvet.storage.errors import StorageError
+from korvet.storage.memory_forecast import used_and_limit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,13 +63,18 @@ def log_dir(context: RequestContext) -> str:
 
 
 def _result(context: RequestContext, error: ErrorCode, topics: tuple[Any, ...]) -> Any:
+    found = [used_and_limit(each.info) for each in context.services.servers.readings.values()]
+    used = [each for each in found if each is not None]
+    total_bytes = sum(limit_bytes for _, limit_bytes in used)
+    free_bytes = sum(max(limit_bytes - used_bytes, 0) for used_bytes, limit_bytes in used)
+    known = bool(used) and len(used) == len(found)
     return context.make(
         "DescribeLogDirsResult",
         error_code=error,
         log_dir=log_dir(context),
         topics=topics,
-        total_bytes=_UNKNOWN,
-        usable_bytes=_UNKNOWN,
+        total_bytes=total_bytes if known else _UNKNOWN,
+        usable_bytes=free_bytes if known else _UNKNOWN,
         is_cordoned=False,
     )
 

@@ -10,6 +10,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+_KIB = 1024
+
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, header: bool = True) -> None:
     """Print a table with numbers aligned right. Cells are never truncated, so a pipe receives whole lines."""
@@ -49,6 +51,17 @@ def bytes_progress(*names: str) -> Iterator[Callable[[str, int, int | None], Non
             progress.update(tasks[name], completed=done_bytes, total=total_bytes)
 
         yield report
+
+
+def size(value: float | None) -> str:
+    """Returns a number of bytes with a binary unit."""
+    if value is None:
+        return "-"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < _KIB or unit == "TiB":
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+        value = value / _KIB
+    raise AssertionError("the last unit ends the loop")
 
 
 def print_json(document: object) -> None:

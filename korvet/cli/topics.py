@@ -8,7 +8,8 @@ from korvet.cli.config_requests import Kind
 from korvet.cli.delete_records import delete_records
 from korvet.cli.log_requests import EARLIEST, LATEST, list_offsets
 from korvet.cli.options import KeyValue, bootstrap_option, json_option
-from korvet.cli.output import print_json, table
+from korvet.cli.output import print_json, size, table
+from korvet.cli.topic_sizes import NOTHING, topic_sizes
 
 
 @click.group()
@@ -24,17 +25,38 @@ topics.add_command(delete_records)
 @bootstrap_option
 @json_option
 def list_topics(internal: bool, bootstrap: Bootstrap, as_json: bool) -> None:
-    """List all topics."""
+    """List all topics with their sizes.
+
+    PAYLOAD is the bytes of keys, values and headers that are in the topic. MEMORY is an estimate of what they
+    take in Redis: the topic's share, by payload, of the memory in use. The last row has the sums.
+    """
     with Cluster(bootstrap) as cluster:
         found = [
-            {"topic": topic.name or "", "partitions": len(topic.partitions), "internal": topic.is_internal}
+            topic
             for topic in sorted(cluster.metadata().topics, key=lambda topic: topic.name or "")
             if internal or not topic.is_internal
         ]
+        sizes = topic_sizes(cluster, [topic.name or "" for topic in found])
+    rows = [
+        (topic.name or "", len(topic.partitions), topic.is_internal, sizes[topic.name or ""])
+        for topic in found
+    ]
     if as_json:
-        print_json(found)
-    else:
-        table(("TOPIC", "PARTITIONS", "INTERNAL"), [tuple(row.values()) for row in found])
+        print_json(
+            [
+                {"topic": name, "partitions": count, "internal": is_internal, **of_topic._asdict()}
+                for name, count, is_internal, of_topic in rows
+            ]
+        )
+        return
+    total = sum(sizes.values(), NOTHING)
+    table(
+        ("TOPIC", "PARTITIONS", "INTERNAL", "PAYLOAD", "MEMORY"),
+        [
+            *((*row, *map(size, of_topic)) for *row, of_topic in rows),
+            ("", sum(count for _, count, _, _ in rows), "", *map(size, total)),
+        ],
+    )
 
 
 @topics.command("create")

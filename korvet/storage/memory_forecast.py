@@ -111,15 +111,11 @@ def forecast(info: Mapping[str, str], growths: Sequence[Growth], machine_bytes: 
     """The forecast of a server; None if it does not report its memory. `info`: its INFO memory. `growths`: of
     its partitions. `machine_bytes`: the memory of its machine; 0 if that is what the server reports.
     """
-
-    def reported(field: str) -> int:
-        return int(info.get(field, "0"))
-
-    used_bytes = reported("used_memory") - reported("mem_not_counted_for_evict")
-    limit_bytes = reported("maxmemory") or machine_bytes or reported("total_system_memory")
-    if not (used_bytes and limit_bytes):
+    memory = used_and_limit(info, machine_bytes)
+    if memory is None:
         return None
-    factor = _factor(reported("used_memory_dataset"), sum(each.live_bytes for each in growths))
+    used_bytes, limit_bytes = memory
+    factor = memory_factor(_number(info, "used_memory_dataset"), sum(each.live_bytes for each in growths))
     growing = [each for each in growths if each.bytes_per_s]
     missing = sum(each.wanted_bytes - each.live_bytes for each in growths)
     full_s = _full_s((limit_bytes - used_bytes) / factor, growing)
@@ -133,7 +129,19 @@ def forecast(info: Mapping[str, str], growths: Sequence[Growth], machine_bytes: 
     return Forecast(used_bytes, limit_bytes, needed_bytes, full_s, age_ms, _needs(growths, factor))
 
 
-def _factor(dataset_bytes: int, live_bytes: int) -> float:
+def used_and_limit(info: Mapping[str, str], machine_bytes: int = 0) -> tuple[int, int] | None:
+    """The memory in use and its limit, see `forecast`; None if the server does not report them."""
+    used_bytes = _number(info, "used_memory") - _number(info, "mem_not_counted_for_evict")
+    limit_bytes = _number(info, "maxmemory") or machine_bytes or _number(info, "total_system_memory")
+    return (used_bytes, limit_bytes) if used_bytes and limit_bytes else None
+
+
+def _number(info: Mapping[str, str], field: str) -> int:
+    return int(info.get(field, "0"))
+
+
+def memory_factor(dataset_bytes: int, live_bytes: int) -> float:
+    """Bytes of memory for each byte of payload, of a server whose data take `dataset_bytes`."""
     if live_bytes < _TELLING_BYTES:
         return _USUAL_FACTOR
     return min(max(dataset_bytes / live_bytes, 1.0), _LARGEST_FACTOR)

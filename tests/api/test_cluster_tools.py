@@ -91,6 +91,10 @@ def test_sizes(ask, korvet, new_topic, version):
     assert set(sizes) == {0, 1}
     assert 10_000 < sizes[0] < 12_000
     assert sizes[1] == 0
+    if version >= 4:
+        memory = korvet.redis.info("memory")
+        assert folder.total_bytes == memory["maxmemory"]
+        assert 0 < folder.usable_bytes < folder.total_bytes
     (everything,) = ask("DescribeLogDirs", version, topics=None).results
     assert {name, "__consumer_offsets"} >= {each.name for each in everything.topics} & {name}
     assert name in {each.name for each in everything.topics}

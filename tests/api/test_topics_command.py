@@ -9,6 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from korvet.cli.app import korvet
+from tests.api.batches import batch
+from tests.api.test_tail import put
 
 if TYPE_CHECKING:
     from tests.support.servers import Broker
@@ -44,3 +46,17 @@ def test_a_change_that_fits_only_in_part_changes_nothing(broker, new_topic, part
     said = run(broker, "alter", name, "-p", partitions, "-c", config, status=1)
     assert message.format(name) in said
     assert state(broker, name) == (3, "1000")
+
+
+def test_sizes_of_topics(broker, ask, new_topic):
+    """The memory is what Redis has for the payload; the table ends with the sums."""
+    large, empty = new_topic(2), new_topic(1)
+    put(ask, large, batch([(b"key", b"v" * 1_000)] * 100))
+    found = {each["topic"]: each for each in json.loads(run(broker, "list", "--json"))}
+    assert 100_000 < found[large]["payload_bytes"] < 110_000
+    assert 100_000 < found[large]["memory_bytes"] < 1_000_000
+    assert (found[empty]["payload_bytes"], found[empty]["memory_bytes"]) == (0, 0)
+    *rows, total = run(broker, "list").splitlines()
+    assert rows[0].split() == ["TOPIC", "PARTITIONS", "INTERNAL", "PAYLOAD", "MEMORY"]
+    assert next(row for row in rows if row.startswith(large)).split()[1:3] == ["2", "no"]
+    assert int(total.split()[0]) == sum(each["partitions"] for each in found.values())

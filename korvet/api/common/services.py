@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from korvet.quotas.throttle import ClientQuotas
     from korvet.storage.brokers.membership import Membership
     from korvet.storage.copies import PartitionCopies
+    from korvet.storage.link.server_watch import ServerWatch
     from korvet.storage.log.native_watcher import NativeWatcher
     from korvet.storage.shared_configs import SharedConfigs
     from korvet.storage.shared_writes import SharedWrites
@@ -51,6 +52,7 @@ class Services(msgspec.Struct, frozen=True):
     requests: RequestCounts
     deadlines: Deadlines
     native_watcher: NativeWatcher
+    servers: ServerWatch
     fetch_memory: FetchMemory
     fetch_sessions: FetchSessions
     unpacking: Unpacking

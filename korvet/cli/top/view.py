@@ -8,6 +8,7 @@ import msgspec
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from korvet.cli.output import size
 from korvet.spark.report.times import duration
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 _LEAST_NAME: Final = 12
 _NAME_SHARE: Final = 4
 _GAP: Final = 2
-_KIB: Final = 1024
 _HIGH_LAG_MS: Final = 60_000
 # Columns that are 0 unless a row alarms.
 _ALARMING: Final = ("under_replicated", "leaderless")
@@ -52,17 +52,6 @@ def count(value: float | None) -> str:
             exact = isinstance(value, int) or value == 0 or value >= 99.95
             return f"{value:.0f}{unit}" if exact else f"{value:.1f}{unit}"
         value = value / 1000
-    raise AssertionError("the last unit ends the loop")
-
-
-def size(value: float | None) -> str:
-    """Returns a number of bytes with a binary unit."""
-    if value is None:
-        return "-"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < _KIB or unit == "TiB":
-            return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
-        value = value / _KIB
     raise AssertionError("the last unit ends the loop")
 
 

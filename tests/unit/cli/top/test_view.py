@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from rich.cells import cell_len
 
+from korvet.cli.output import size
 from korvet.cli.top import view
 from korvet.cli.top.keys import press, split
 from korvet.cli.top.rows import BrokerRow, GroupRow, Report, TopicRow
@@ -166,7 +167,7 @@ def test_counts_are_short(value: float | None, text: str) -> None:
     ("value", "text"), [(None, "-"), (0, "0 B"), (1023.0, "1023 B"), (1536, "1.5 KiB"), (3 << 40, "3.0 TiB")]
 )
 def test_sizes_have_units(value: float | None, text: str) -> None:
-    assert view.size(value) == text
+    assert size(value) == text
 
 
 def after(state: State, *keys: str) -> State:
