@@ -253,17 +253,6 @@ def test_timestamp_rules_of_a_topic(ask, new_topic):
         assert put(ask, name, batch(timestamp_ms=now_ms() + shift)).error_code == error, shift
 
 
-def test_create_times_are_bounded_on_every_topic(ask, new_topic):
-    name = new_topic(1, {"message.timestamp.after.max.ms": str(2**63 - 1)})
-    for time_ms, error in [
-        (2**52, 0),
-        (2**52 + 1, INVALID_TIMESTAMP),
-        (-(2**52), 0),
-        (-(2**52) - 1, INVALID_TIMESTAMP),
-    ]:
-        assert put(ask, name, batch(timestamp_ms=time_ms)).error_code == error, time_ms
-
-
 def test_append_time_topics_answer_the_time(ask, new_topic):
     name = new_topic(1, {"message.timestamp.type": "LogAppendTime"})
     before = now_ms()

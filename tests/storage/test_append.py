@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from korvet.offsets.packing import entry_id
+from korvet.offsets.packing import MAX_MS, entry_id
 from korvet.records.kernel import encode_append_records
 from korvet.storage.brokers.claims import claim
 from korvet.storage.errors import (
@@ -252,8 +252,17 @@ def test_timestamps_come_back_exactly(bench: Bench) -> None:
         2**52,
         -(2**52) + 1,
         -(2**52),
+        2**52 + 1,
+        2**53 + 1,
+        -(2**53) - 1,
         10**15,
         -(10**15),
+        1_795_896_955_643_000_001,
+        -1_795_896_955_643_999_999,
+        5 * 10**18 + 1,
+        2**63 - 1,
+        2**63 - 2,
+        -(2**63) + MAX_MS,
     ]
     for assignment in ("clock", "dense"):
         log = bench.log(f"t-{assignment}", offset_assignment=assignment)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.producing.response import RecordError
+from korvet.offsets.packing import MAX_MS
 from korvet.offsets.record_batch import NO_TIMESTAMP, ZSTD
 from korvet.records import kernel
 
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
     from korvet.topics.configs import TopicPolicy
 
 _ZSTD_SINCE: Final = 7
-# The bound of create times in ms, before and after 1970: a script cannot represent a later time exactly
-# beside the milliseconds of an entry ID.
-_TIMESTAMP_BOUND_MS: Final = 2**52
+# Create times (ms) are int64, and so are their differences from the times of entry IDs.
+_EARLIEST_MS: Final = -(2**63) + MAX_MS
+_LATEST_MS: Final = 2**63 - 1
 # Records of a compressed batch. Redis adds the entries of a batch in one call, at 1 to 4 us each, and serves
 # no other client during that time. Producers hardly ever send more: librdkafka 10,000, most others 1 MB
 # before compression.
@@ -86,7 +87,7 @@ def check_records(
     """Raises Refused, with up to `most_named` bad records, if a record has a timestamp out of range or lacks
     its key.
     """
-    earliest, latest = -(2**63), 2**63 - 1
+    earliest, latest = -(2**63), _LATEST_MS
     oldest_ms = summary.min_timestamp_ms
     in_time = True
     if not policy.log_append_time:
@@ -118,6 +119,6 @@ def check_records(
 def _valid_times(policy: TopicPolicy, now_ms: int) -> tuple[int, int]:
     """The earliest and the latest create time (ms) that a record may have."""
     return (
-        max(now_ms - policy.timestamp_before_max_ms, -_TIMESTAMP_BOUND_MS),
-        min(now_ms + policy.timestamp_after_max_ms, _TIMESTAMP_BOUND_MS),
+        max(now_ms - policy.timestamp_before_max_ms, _EARLIEST_MS),
+        min(now_ms + policy.timestamp_after_max_ms, _LATEST_MS),
     )

@@ -6,6 +6,8 @@
 
 local SEQUENCES = 1024
 local POSITION_LIMIT = 9007199254740992
+-- Timestamps up to here, before and after 1970, are exact in a double, and so is their difference from a position's ms.
+local EXACT_MS = 4503599627370496
 -- Entries per XRANGE: a reply of a few MB at worst if records are large.
 local PAGE = 64
 -- Size of the header of a Kafka RecordBatch (magic 2, KIP-98).

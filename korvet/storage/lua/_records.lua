@@ -38,6 +38,25 @@ local function records_are_sound(args, count)
   return at == #args + 1
 end
 
+local BILLION = 1000000000
+
+-- Returns a timestamp minus `ms` in decimal, exactly.  `text` is the timestamp in decimal, `time_ms` nearly its number.
+local function relative_to(ms, text, time_ms)
+  if math.abs(time_ms) <= EXACT_MS then
+    return integer(time_ms - ms)
+  end
+  local sign, head, tail = string.match(text, '^(%-?)(%d+)(%d%d%d%d%d%d%d%d%d)$')
+  local factor = sign == '-' and -1 or 1
+  local low = factor * tail - ms % BILLION
+  local carry = math.floor(low / BILLION)
+  local high = factor * head - math.floor(ms / BILLION) + carry
+  low = low - carry * BILLION
+  if high < 0 and low > 0 then
+    high, low = high + 1, low - BILLION
+  end
+  return high == 0 and integer(low) or integer(high) .. string.format('%09.0f', math.abs(low))
+end
+
 -- Adds all records as entries, from position `base` on.  Returns nil, or the error reply of the first XADD; then
 -- nothing was added.
 local function write_records(log, args, count, base, options)
@@ -57,7 +76,7 @@ local function write_records(log, args, count, base, options)
       local text = options.append_time or sent
       time_ms = tonumber(text)
       if text ~= shifted then
-        shifted, shift = text, integer(time_ms - ms)
+        shifted, shift = text, relative_to(ms, text, time_ms)
       end
       args[at + 1 + timestamp_at] = shift
     end

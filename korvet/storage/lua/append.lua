@@ -113,8 +113,7 @@ end
 -- migrated, a call is not served if one of its keys does not exist.
 -- ARGV: bias, cap on the lead over the clock (ms), "1" to note the newest entry per key, "1" to stamp records with the
 -- append time, writer's epoch (or ""), number of records, their producers (see PRODUCERS_PATTERN); then for each
--- record: number of field arguments, place of the timestamp among them (0: none), the arguments.  Timestamps are exact
--- within 2^52 of 1970.
+-- record: number of field arguments, place of the timestamp among them (0: none), the arguments.
 -- Returns {base offset, previous log end, log start, append ms, lead ms, duplicate, index incomplete, last stable
 -- offset}.  Index incomplete is 1 if korvet_fold is due.  The last stable offset is that of the log with these records.
 -- Errors: THROTTLED <ms>, FENCED, OUTOFORDERSEQUENCE, SEQUENCEGAP, UNKNOWNPRODUCER, INVALIDPRODUCEREPOCH,

@@ -39,8 +39,12 @@ local function first_rank(log, points, time_ms, offset)
   return floor and math.max(rank, redis.call('ZRANK', log.index, floor.member)) or rank
 end
 
+-- A timestamp and an entry's ms are rounded to 1,024 at most, and so is their sum.
+local ROUNDING = 2048
+
 -- KEYS: stream, index, meta.  ARGV: bias, timestamp (ms), offset to look from, points to look at at most.
--- Finds the first span that may hold a record with that timestamp or a later one.
+-- Finds the first span that may hold a record with that timestamp or a later one.  Those of the index are doubles, so
+-- far from 1970 it looks for earlier ones, too.
 -- Returns {"ok", offset at which the span begins, offset at which the next span begins or -1, log start}, {"none"},
 -- {"more", offset to continue from}, or {"fold"}: call that first.
 local function find_time(keys, args)
@@ -59,6 +63,9 @@ local function find_time(keys, args)
   local points = redis.call('ZCARD', log.index)
   if points == 0 then
     return { 'none' }
+  end
+  if math.abs(time_ms) > EXACT_MS then
+    time_ms = time_ms - ROUNDING
   end
   local log_start = current_start(log, current_end(log))
   local rank = first_rank(log, points, time_ms, math.max(from, log_start))

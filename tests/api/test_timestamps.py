@@ -1,4 +1,4 @@
-"""LogAppendTime: a response names the timestamp that readers find, and a search for it finds the records."""
+"""Timestamps in every layout: append times as Produce names them, and create times far from today."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiokafka.record import MemoryRecords
 
-from tests.api.batches import batch, gzipped
+from tests.api.batches import batch, gzipped, now_ms
 from tests.api.test_fetch import fetch, list_offsets
-from tests.api.test_produce import pipelined, put
+from tests.api.test_produce import INVALID_TIMESTAMP, pipelined, put
 from tests.api.test_transactions import Producer
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 ROWS = [(b"k", b"1"), (b"k", b"2")]
+NO_LIMIT = {"message.timestamp.after.max.ms": str(2**63 - 1)}
+NO_TIMESTAMP, LARGEST = -1, -3
 
 pytestmark = pytest.mark.parametrize(
     "configs",
@@ -97,3 +99,38 @@ def test_a_batch_beyond_the_offsets_of_a_millisecond(
     assert found[result.base_offset] == answered_ms(result)
     (part,) = list_offsets(ask, 7, (name, 0, answered_ms(result)))
     assert (part.offset, part.timestamp) == (result.base_offset, answered_ms(result))
+
+
+def test_create_times_far_from_today(
+    ask: Client, new_topic: Callable[..., str], configs: dict[str, str]
+) -> None:
+    name = new_topic(1, configs | NO_LIMIT)
+    now = now_ms()
+    # Microseconds and nanoseconds instead of ms; more digits than a double has.
+    written = [now * 1000, now * 10**6 + 1, 2**63 - 2, 2**63 - 1, 2**53 + 1, -2, -(2**53) - 1, -(2**62) - 1]
+    results = [put(ask, name, batch(ROWS, timestamp_ms=each)) for each in (*written, NO_TIMESTAMP, 0)]
+    assert [result.error_code for result in results] == [0] * len(results)
+    found = stamps(ask, name)
+    assert list(found.values()) == [each for stamp in (*written, NO_TIMESTAMP, 0) for each in (stamp, stamp)]
+
+    by_time = {stamp: results[index].base_offset for index, stamp in enumerate(written)}
+    for wanted, expected in [
+        (now * 1000, now * 1000),
+        (now * 1000 + 1, now * 10**6 + 1),
+        (now * 10**6 + 1, now * 10**6 + 1),
+        (now * 10**6 + 2, 2**63 - 2),
+        (2**63 - 1, 2**63 - 1),
+        (LARGEST, 2**63 - 1),
+    ]:
+        (part,) = list_offsets(ask, 7, (name, 0, wanted))
+        assert (part.error_code, part.timestamp, part.offset) == (0, expected, by_time[expected]), wanted
+
+
+def test_create_times_that_no_entry_can_hold(
+    ask: Client, new_topic: Callable[..., str], configs: dict[str, str]
+) -> None:
+    """The time relative to an entry ID has to be an int64; Kafka has a similar limit."""
+    name = new_topic(1, configs | NO_LIMIT)
+    for stamp_ms, error in [(-(2**63), INVALID_TIMESTAMP), (-(2**63) + 2**53, 0)]:
+        assert put(ask, name, batch(timestamp_ms=stamp_ms)).error_code == error, stamp_ms
+    assert list(stamps(ask, name).values()) == [-(2**63) + 2**53]
