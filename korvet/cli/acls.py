@@ -64,7 +64,9 @@ def _named_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--principal", "principals", multiple=True, metavar="User:NAME", help="Who. Repeatable."
         ),
-        click.option("--user", "users", multiple=True, metavar="User:NAME", help="A user as resource."),
+        click.option(
+            "--user-principal", "users", multiple=True, metavar="User:NAME", help="A user as resource."
+        ),
         click.option("--cluster", is_flag=True, help="The cluster."),
         click.option("--transactional-id", "transactional_ids", multiple=True, help="Repeatable."),
         click.option("--group", "groups", multiple=True, help="A group. Repeatable."),

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
-from korvet.cli import lag, topic_requests
+from korvet.cli import record_counts, topic_requests
 from korvet.cli.client import Bootstrap, ClientError, Cluster
-from korvet.cli.lag import LagUnknown, RedisSource
+from korvet.cli.lag import RedisSource
 from korvet.cli.log_requests import EARLIEST, LATEST, list_offsets
 from korvet.cli.options import PartitionOffset, Time, bootstrap_option, json_option
 from korvet.cli.output import print_json, table
@@ -67,14 +67,9 @@ def delete_records(
                     "nothing was deleted"
                 )
         spans = {(name, index): (starts[index], max(starts[index], wanted[index])) for index in wanted}
-        try:
-            source = RedisSource(url, data_dir, keyspace)
-            counts = lag.between(source, cluster.metadata([]).cluster_id, spans)
-        except LagUnknown as error:
-            click.echo(f"records are not counted: {error}; give --redis URL or --data-dir DIR", err=True)
-            counts = {}
-        rows = [(index, *spans[name, index], counts.get((name, index))) for index in wanted]
         if not yes:
+            counts = record_counts.between(RedisSource(url, data_dir, keyspace), cluster, spans)
+            rows = [(index, *spans[name, index], counts[name, index]) for index in wanted]
             table(("PARTITION", "LOG START", "NEW LOG START", "RECORDS TO DELETE"), rows)
             click.confirm(f"\nDelete these records of {name}?", abort=True)
         done = topic_requests.delete_records(cluster, name, wanted)

@@ -48,7 +48,7 @@ def _of_topic(
     partitions = sorted({commit.partition for commit in commits})
     starts = list_offsets(cluster, topic, partitions, EARLIEST)
     ends = list_offsets(cluster, topic, partitions, LATEST)
-    dense = _is_dense(cluster, topic)
+    dense = is_dense(cluster, topic)
     found: dict[Commit, Lag | Waiting] = {}
     for commit in sorted(set(commits)):
         first, end = max(commit.offset, starts[commit.partition]), ends[commit.partition]
@@ -61,7 +61,7 @@ def _of_topic(
     return found
 
 
-def _is_dense(cluster: Cluster, topic: str) -> bool:
+def is_dense(cluster: Cluster, topic: str) -> bool:
     """Whether offsets are 0, 1, 2, ...; a broker without the config is Kafka's."""
     configs = {each.name: each.value for each in config_requests.describe(cluster, Kind.TOPIC, topic)}
     return configs.get(_ASSIGNMENT, "dense") == "dense"

@@ -147,25 +147,6 @@ async def _lag(store: Store, commit: Commit, now_ms: int) -> Lag:
     return Lag(records, max(0, now_ms - timestamp_ms))
 
 
-def between(
-    source: RedisSource, cluster_id: str | None, spans: Mapping[tuple[str, int], tuple[int, int]]
-) -> dict[tuple[str, int], int | None]:
-    """Returns the number of records between two offsets of each partition, by topic and partition.
-
-    It is negative if the second offset precedes the first, and None if it can't be counted. Raises
-    LagUnknown as `measure` does.
-    """
-    ends = {Commit(*place, offset) for place, span in spans.items() for offset in span if span[0] != span[1]}
-    lags = measure(source, cluster_id, ends)
-    counts: dict[tuple[str, int], int | None] = {}
-    for place, span in spans.items():
-        first, second = (lags.get(Commit(*place, offset), NOTHING_UNREAD) for offset in span)
-        counts[place] = None
-        if isinstance(first, Lag) and isinstance(second, Lag):
-            counts[place] = first.records - second.records
-    return counts
-
-
 def total(commits: Iterable[Commit], lags: Lags) -> Lag | Waiting | None:
     """Returns a group's unread records and its longest wait; None if unknown or without commits."""
     found = [lags.get(commit) for commit in commits]

@@ -80,9 +80,13 @@ class Time(click.ParamType[int]):
             at = datetime.fromisoformat(str(value))
             if at.tzinfo is None:
                 at = at.replace(tzinfo=UTC)
-            return math.floor(at.timestamp() * 1000)
+            at_ms = math.floor(at.timestamp() * 1000)
         except (ValueError, OverflowError):
+            at_ms = -1
+        # Negative numbers have other meanings in ListOffsets.
+        if at_ms < 0:
             self.fail(f"expected a time such as 2026-01-31T12:00:00, not {value!r}", param, ctx)
+        return at_ms
 
 
 class Duration(click.ParamType[int]):

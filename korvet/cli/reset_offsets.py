@@ -10,15 +10,15 @@ from typing import Any
 
 import click
 
-from korvet.cli import group_requests, lag
+from korvet.cli import group_requests, record_counts
 from korvet.cli.client import Bootstrap, ClientError, Cluster
-from korvet.cli.lag import LagUnknown, RedisSource
+from korvet.cli.lag import RedisSource
 from korvet.cli.log_requests import EARLIEST, LATEST, list_offsets
 from korvet.cli.options import Duration, Places, Time, TopicPartitions, bootstrap_option, json_option
 from korvet.cli.output import print_json, table
+from korvet.cli.record_counts import Place
 from korvet.cli.redis_address import redis_options
 
-Place = tuple[str, int]
 # The states of groups without members. A group that doesn't exist is Dead, and a commit creates it.
 _WITHOUT_MEMBERS = ("Empty", "Dead")
 
@@ -57,8 +57,8 @@ def reset_offsets(
     """Move the committed offsets of a group without members.
 
     Without --execute, nothing changes: the command shows the current and the new offset of each partition,
-    and the distance in offsets and in records, which is negative if the group will read records again. korvet
-    counts records in Redis, and shows "-" if Redis isn't reachable.
+    and the distance in offsets and in records, which is negative if the group will read records again.
+    Records are counted in Redis; if it isn't reachable, "-" is shown, except with dense offsets.
     """
     if bool(places) == all_topics:
         raise click.UsageError("give --topic or --all-topics")
@@ -66,7 +66,7 @@ def reset_offsets(
         EARLIEST if to_earliest else None,
         LATEST if to_latest else None,
         to_datetime,
-        None if by_duration is None else time.time_ns() // 1_000_000 - by_duration,
+        None if by_duration is None else max(0, time.time_ns() // 1_000_000 - by_duration),
     ]
     targets = [each for each in asked if each is not None]
     if len(targets) + (to_offset is not None) != 1:
@@ -81,7 +81,8 @@ def reset_offsets(
         if not wanted:
             raise ClientError(f"group {name} has no offsets of existing topics; name a topic with --topic")
         new = _targets(cluster, wanted, targets[0] if targets else None, to_offset)
-        counts = _records(RedisSource(url, data_dir, keyspace), cluster, current, new)
+        spans = {place: (current[place], offset) for place, offset in new.items() if place in current}
+        counts = record_counts.between(RedisSource(url, data_dir, keyspace), cluster, spans)
         refused = group_requests.commit_offsets(cluster, name, new) if execute else {}
     rows = [_row(place, current.get(place), new[place], counts.get(place)) for place in wanted]
     if as_json:
@@ -151,18 +152,6 @@ def _targets(
                     err=True,
                 )
     return new
-
-
-def _records(
-    source: RedisSource, cluster: Cluster, current: dict[Place, int], new: dict[Place, int]
-) -> dict[Place, int | None]:
-    """Returns the distances in records. If they are unknown, a line on standard error gives the reason."""
-    spans = {place: (current[place], offset) for place, offset in new.items() if place in current}
-    try:
-        return lag.between(source, cluster.metadata([]).cluster_id, spans)
-    except LagUnknown as error:
-        click.echo(f"records are not counted: {error}; give --redis URL or --data-dir DIR", err=True)
-        return {}
 
 
 def _row(place: Place, current: int | None, new: int, records: int | None) -> dict[str, Any]:

@@ -94,19 +94,18 @@ def set_user(
             raise ClientError(f"the password in {password_file.name} is not UTF-8") from error
     if not password:
         raise ClientError("the password is empty")
-    upsertions = []
-    for mechanism in map(ScramMechanism, mechanisms or [each.value for each in ScramMechanism]):
-        salt = secrets.token_bytes(SALT_BYTES)
-        upsertion = ScramCredentialUpsertion(
-            name=name,
-            mechanism=i8(mechanism.number),
-            iterations=i32(iterations),
-            salt=salt,
-            salted_password=salt_password(mechanism, password, salt, iterations),
-        )
-        upsertions.append(upsertion)
     with Cluster(bootstrap) as cluster:
-        _alter(cluster, AlterUserScramCredentialsRequest(deletions=(), upsertions=tuple(upsertions)))
+        for mechanism in map(ScramMechanism, mechanisms or [each.value for each in ScramMechanism]):
+            salt = secrets.token_bytes(SALT_BYTES)
+            upsertion = ScramCredentialUpsertion(
+                name=name,
+                mechanism=i8(mechanism.number),
+                iterations=i32(iterations),
+                salt=salt,
+                salted_password=salt_password(mechanism, password, salt, iterations),
+            )
+            # Kafka refuses two changes of a user in one request.
+            _alter(cluster, AlterUserScramCredentialsRequest(deletions=(), upsertions=(upsertion,)))
     click.echo(f"set {name}")
 
 
@@ -124,8 +123,9 @@ def delete_user(name: str, mechanisms: Sequence[str], yes: bool, bootstrap: Boot
             raise ClientError(f"there is no user {name}")
         if not yes:
             click.confirm(f"Delete {name} ({', '.join(each.value for each in chosen)})?", abort=True)
-        deletions = tuple(ScramCredentialDeletion(name=name, mechanism=i8(each.number)) for each in chosen)
-        _alter(cluster, AlterUserScramCredentialsRequest(deletions=deletions, upsertions=()))
+        for each in chosen:
+            deletion = ScramCredentialDeletion(name=name, mechanism=i8(each.number))
+            _alter(cluster, AlterUserScramCredentialsRequest(deletions=(deletion,), upsertions=()))
     click.echo(f"deleted {name}")
 
 

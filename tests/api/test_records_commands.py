@@ -59,9 +59,14 @@ def ends(server: KorvetServer, topic: str) -> dict[int, int]:
 
 
 @pytest.fixture(params=["clock", "dense"])
-def filled(request, korvet: KorvetServer, new_topic: Callable[..., str]) -> str:
+def assignment(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def filled(assignment: str, korvet: KorvetServer, new_topic: Callable[..., str]) -> str:
     """A topic of two partitions with ten records each, an hour apart."""
-    name = new_topic(2, {"offset.assignment": request.param})
+    name = new_topic(2, {"offset.assignment": assignment})
     for partition in (0, 1):
         records = [Record(None, b"%d" % at, (), TIMES_MS[at]) for at in range(10)]
         send(producer(korvet.bootstrap), name, partition, records)
@@ -145,12 +150,17 @@ def test_a_group_with_members_is_refused(korvet, topic, group, protocol):
     client.close()
 
 
-def test_without_redis_records_are_unknown_and_offsets_move(korvet, filled, group, tmp_path: Path):
+def test_without_redis_records_are_known_with_dense_offsets_and_offsets_move(
+    korvet, filled, assignment, group, tmp_path: Path
+):
     reset(korvet, group, "-t", filled, "--to-latest", "--execute")
-    arguments = ["groups", "reset-offsets", group, "--all-topics", "--to-earliest", "--execute"]
+    arguments = ["groups", "reset-offsets", group, "--all-topics", "--to-earliest", "--execute", "--json"]
     done = CliRunner().invoke(command, [*arguments, "-b", korvet.bootstrap, "--data-dir", str(tmp_path)])
     assert done.exit_code == 0
-    assert "records are not counted: no embedded server runs on" in done.stderr
+    unknown = assignment == "clock"
+    assert ("records are not counted: no embedded server runs on" in done.stderr) == unknown
+    rows = json.loads(done.stdout)["offsets"]
+    assert [row["records"] for row in rows] == [None if unknown else -10] * 2
     assert set(committed(korvet, group).values()) == set(starts(korvet, filled).values())
 
 
@@ -204,6 +214,7 @@ def test_all_records_are_deleted(korvet, filled):
         (("groups", "reset-offsets", "none", "--all-topics", "--to-latest"), 1, "group none has no offsets"),
         (("groups", "reset-offsets", "g", "-t", "a", "--by-duration", "soon"), 2, "expected a duration"),
         (("groups", "reset-offsets", "g", "-t", "a", "--to-datetime", "soon"), 2, "expected a time"),
+        (("groups", "reset-offsets", "g", "-t", "a", "--to-datetime", "1969-12-31"), 2, "expected a time"),
         (("topics", "delete-records", "a"), 2, "give one of --partition"),
         (("topics", "delete-records", "a", "--all", "--json"), 2, "--json needs --yes"),
         (("topics", "delete-records", "a", "-p", "0"), 2, "expected PARTITION=OFFSET"),
