@@ -117,7 +117,7 @@ async def _serve(
     listener = Listener(live, authorizer, credentials, quotas)
     try:
         endpoints = await listener.bind()
-        store = await _open_store(config, redis_url, endpoints)
+        store = await _open_store(config, redis_url, endpoints, admin)
         groups = GroupConfig.from_settings(config)
         live.follow(groups.take)
         live.follow(partial(_follow, store.resources, FollowedLevel(config.log_level)))
@@ -225,14 +225,18 @@ def _forecasts(
     return MemoryForecasts(store.commands, store.membership, topics, servers, machine_bytes, _now_ms)
 
 
-async def _open_store(config: Config, redis_url: str, endpoints: Mapping[str, Address]) -> Store:
+async def _open_store(
+    config: Config, redis_url: str, endpoints: Mapping[str, Address], admin: AdminService
+) -> Store:
     """Raises StoreError when Redis can't be used."""
+    endpoint = next(iter(endpoints.values()))
     return await Store.open(
         redis_url,
         Keyspace(config.keyspace),
         node_id=config.node_id,
-        endpoint=next(iter(endpoints.values())),
+        endpoint=endpoint,
         listeners=endpoints,
+        admin=admin.url(endpoint.host),
         watch_interval_ms=config.native_poll_interval_ms,
         lease_ms=config.broker_session_timeout_ms,
         lead_cap_ms=config.append_lead_max_ms,

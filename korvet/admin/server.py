@@ -37,6 +37,7 @@ _MOST_CONNECTIONS: Final = 128
 # Limits those of one address, so that others can still connect.
 _MOST_PER_HOST: Final = 16
 _HANDSHAKE_S: Final = 10.0
+_ALL_HOSTS: Final = ("", "0.0.0.0", "::")
 _LOOPBACK: Final = ("127.", "::1")
 
 
@@ -53,6 +54,7 @@ class AdminServer:
         self._watches = [keep("admin connections", self._connections.keep_watch)]
         self._socket: Path | None = None
         self._tls: ServerTls | None = None
+        self._address: Address | None = None
 
     @classmethod
     async def open(cls, config: Config, endpoint: Endpoint) -> AdminServer:
@@ -90,6 +92,15 @@ class AdminServer:
         server._accept("probes", [listening], Access(None, None, None), None)
         return server
 
+    def url(self, host: str) -> str:
+        """The endpoint's URL for others, with `host` if it listens on all addresses; empty if it has only a
+        unix socket.
+        """
+        if self._address is None:
+            return ""
+        address = self._address._replace(host=host) if self._address.host in _ALL_HOSTS else self._address
+        return f"{'http' if self._tls is None else 'https'}://{address}"
+
     @property
     def connections(self) -> int:
         """The number of connections that are open or being set up."""
@@ -117,8 +128,8 @@ class AdminServer:
         acceptor = self._accept("admin", sockets, access, tls)
         if tls is not None:
             self._watches.append(keep("TLS files of the admin endpoint", tls.keep_up))
-        scheme = "http" if tls is None else "https"
-        log.info("admin endpoint at %s://%s", scheme, address._replace(port=acceptor.port))
+        self._address = address._replace(port=acceptor.port)
+        log.info("admin endpoint at %s", self.url(address.host))
         hosts = {str(each.getsockname()[0]) for each in sockets}
         if access.is_open and not all(host.startswith(_LOOPBACK) for host in hosts):
             log.warning(

@@ -74,6 +74,10 @@ class AdminService:
         self._server = await AdminServer.open(self._config, endpoint)
         self._watch = keep("event loop lag", self._lag.watch)
 
+    def url(self, host: str) -> str:
+        """See AdminServer.url; empty without an endpoint."""
+        return "" if self._server is None else self._server.url(host)
+
     def attach(self, parts: Parts, dispatcher: Dispatcher, setup: Callable[[], Setup]) -> None:
         """Show a broker's parts from now on. `setup`: what Redis does not report of the setup now."""
         self._readiness.parts = parts

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,23 +12,35 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
+from korvet.cli.ask_brokers import check_brokers
+from korvet.cli.endpoints import endpoints_of
+from korvet.cli.keyspace_checks import (
+    check_shared,
+    cluster_id_of,
+    keys_of,
+    live_brokers,
+    scan,
+    shared_pattern,
+)
 from korvet.cli.memory import check_memory
-from korvet.cli.options import json_option
+from korvet.cli.options import admin_option, json_option, security_option
 from korvet.cli.output import print_json, table
 from korvet.cli.redis_address import find_redis, redis_options
 from korvet.cli.redis_servers import addresses_of, find_servers
+from korvet.cli.security import ClientSecurity
 from korvet.config.address import redacted
 from korvet.config.live import LiveConfig
 from korvet.config.loading import load
 from korvet.config.machine_memory import machine_memory_bytes
+from korvet.config.settings import Config
 from korvet.embedded.binary import OLDEST_VERSION, version_text
+from korvet.embedded.disk_space import DiskSpace
 from korvet.embedded.writer import read_writer
 from korvet.offsets.packing import SEQUENCE_BITS, AddressError, id_parts, offset_of
-from korvet.storage.brokers.lease import parse_entry
-from korvet.storage.catalogue import parse_topic, without_bad_configs
+from korvet.storage.catalogue import parse_topic
 from korvet.storage.durability import Setup
 from korvet.storage.errors import StorageError
-from korvet.storage.fields import counter_of, read_fields, shown
+from korvet.storage.fields import read_fields
 from korvet.storage.findings import (
     FAULT,
     OK,
@@ -37,12 +49,11 @@ from korvet.storage.findings import (
     OpenTransaction,
     TransactionNote,
     UnreadableTransactions,
-    damage_findings,
     durability_findings,
     module_findings,
     transaction_findings,
 )
-from korvet.storage.keys import Keyspace, literal_pattern
+from korvet.storage.keys import literal_pattern
 from korvet.storage.link import server_facts
 from korvet.storage.link.address import RedisAddress, SentinelAddress, parse_target
 from korvet.storage.link.functions import library_name
@@ -54,16 +65,14 @@ from korvet.storage.link.slots import SLOTS, NodeAddress
 from korvet.storage.log.entries import is_damaged, record_count
 from korvet.storage.log.transactions import parse_open, parse_producer
 from korvet.storage.log.values import LAST_OFFSET
-from korvet.storage.shared_configs import parse_broker_config, parsers_of
-from korvet.storage.topic import Topic
-from korvet.storage.versions import format_problem
-from korvet.topics.configs import config_problem
+from korvet.storage.shared_configs import parse_broker_config
 from korvet.topics.levels import default_level, setup_of
 
 if TYPE_CHECKING:
     import redis
 
     from korvet.storage.link.server_facts import ServerFacts
+    from korvet.storage.topic import Topic
 
 _PAGE = 1_000
 _LAST_MS = LAST_OFFSET >> SEQUENCE_BITS
@@ -74,9 +83,21 @@ _PAGE_BYTES = 4 << 20
 
 @click.command(short_help="Check the Redis or Valkey that holds the data.")
 @redis_options("The server to check.")
+@admin_option("An admin endpoint of a broker to ask, also as URL; repeatable.")
+@security_option
 @json_option
-def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> None:
-    """Check the Redis or Valkey that holds the data, its entries, and open transactions.
+def doctor(
+    url: str | None,
+    data_dir: Path,
+    keyspace: str,
+    admins: tuple[str, ...],
+    security: ClientSecurity,
+    as_json: bool,
+) -> None:
+    """Check the Redis or Valkey that holds the data, its entries, and open transactions; and ask the brokers.
+
+    Live brokers name their admin endpoints in Redis; --admin names further ones. A broker that cannot be
+    asked is a warning. The token is read from KORVET_ADMIN_TOKEN.
 
     For topics without configs of their own, min.insync.replicas and acks.all.fsync are those that are set for
     all brokers in Redis, else those of this environment, as disk.reserve.bytes always is: options of `korvet
@@ -87,6 +108,8 @@ def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> Non
     address = find_redis(url, data_dir)
     if address is None:
         raise click.ClickException(f"no embedded server runs on {data_dir}; name a server with --redis URL")
+    tls = security.tls
+    named_endpoints = endpoints_of(admins, tls)
     with contextlib.ExitStack() as stack:
         named = asyncio.run(servers_of(address))
         servers, silent = find_servers(named)
@@ -107,6 +130,8 @@ def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> Non
             *check_transactions(clients, keyspace, time.time_ns() // 1_000_000),
             *_check_memory(clients, keyspace, 0 if url else machine_memory_bytes()),
         ]
+        brokers, cluster_id = live_brokers(clients, keyspace), cluster_id_of(clients, keyspace)
+    findings += check_brokers(brokers, named_endpoints, cluster_id, {each.subject for each in findings}, tls)
     if as_json:
         print_json([finding._asdict() for finding in findings])
     else:
@@ -118,7 +143,7 @@ def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> Non
 
 
 def check_folder(data_dir: Path) -> Iterator[Finding]:
-    """Check which servers can load the data folder of an embedded server."""
+    """Check which servers can load the data folder of an embedded server, and the free space of its disk."""
     noted = read_writer(data_dir)
     if noted is None or not noted.module:
         text = "plain: a server without korvet's server module can load it"
@@ -127,6 +152,12 @@ def check_folder(data_dir: Path) -> Iterator[Finding]:
             f"needs korvet's server module, version {noted.module} or newer; `korvet rewrite` makes it plain"
         )
     yield Finding("data folder", OK, text)
+    disk = DiskSpace(data_dir, _environment().disk_reserve_bytes)
+    disk.check()
+    text = f"{disk.free_bytes} bytes are free, {disk.reserve_bytes} are reserved (disk.reserve.bytes)"
+    if disk.is_short:
+        text += ": clients' records are refused; delete topics or records, or enlarge the disk"
+    yield Finding("disk", FAULT if disk.is_short else OK, text)
 
 
 def inspect_sentinels(url: str) -> list[SentinelState]:
@@ -234,17 +265,16 @@ def _setup(
     )
 
 
-def _settings(servers: "Sequence[redis.Redis]", keyspace: str) -> tuple[LiveConfig, list[Topic]]:
+def _settings(servers: "Sequence[redis.Redis]", keyspace: str) -> "tuple[LiveConfig, list[Topic]]":
     """The settings of all brokers, as far as they are known here, and the topics that can be read."""
-    keys = _keys(keyspace)
+    keys = keys_of(keyspace)
     hashes: dict[bytes, dict[bytes, bytes]] = {}
     for client in servers:
         # In a cluster, one server has the keys.
-        for key in client.scan_iter(match=_shared(keyspace), count=_PAGE, _type="hash"):
+        for key in client.scan_iter(match=shared_pattern(keyspace), count=_PAGE, _type="hash"):
             if key in (keys.topics, keys.broker_configs):
                 hashes[key] = cast("dict[bytes, bytes]", client.hgetall(key))
-    file = os.environ.get("KORVET_CONFIG")
-    live = LiveConfig(load(file=Path(file) if file else None, environ=os.environ))
+    live = LiveConfig(_environment())
     configs, _ = read_fields(hashes.get(keys.broker_configs, {}).items(), parse_broker_config)
     live.take({name: value for broker, name, value in configs if not broker}, {})
     topics, _ = read_fields(hashes.get(keys.topics, {}).items(), parse_topic)
@@ -254,24 +284,18 @@ def _settings(servers: "Sequence[redis.Redis]", keyspace: str) -> tuple[LiveConf
 def _check_memory(servers: "Sequence[redis.Redis]", keyspace: str, machine_bytes: int) -> list[Finding]:
     live, topics = _settings(servers, keyspace)
     streams = _streams(servers, keyspace)
-    return check_memory(streams, _keys(keyspace), live, topics, machine_bytes, time.time_ns() // 1_000_000)
+    return check_memory(streams, keys_of(keyspace), live, topics, machine_bytes, time.time_ns() // 1_000_000)
 
 
-def _shared(keyspace: str) -> str:
-    """The pattern of the keys that brokers share."""
-    return f"{{{literal_pattern(keyspace)}}}:*"
+def _environment() -> Config:
+    """The settings of this environment."""
+    file = os.environ.get("KORVET_CONFIG")
+    return load(file=Path(file) if file else None, environ=os.environ)
 
 
 def _partitions(keyspace: str) -> str:
     """The pattern of the streams of partitions."""
     return f"{literal_pattern(keyspace)}:*"
-
-
-def _keys(keyspace: str) -> Keyspace:
-    try:
-        return Keyspace(keyspace)
-    except ValueError as error:
-        raise click.ClickException(str(error)) from error
 
 
 def check_modules(addresses: Sequence[RedisAddress]) -> Iterator[Finding]:
@@ -302,54 +326,6 @@ def check_version(info: Mapping[str, Any]) -> Finding:
     fit = numbers is None or numbers >= OLDEST_VERSION[:2]
     text = f"{kind} {version}" + ("" if fit else f"; {version_text(OLDEST_VERSION)} or newer is needed")
     return Finding("version", OK if fit else FAULT, text)
-
-
-def check_shared(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[Finding]:
-    """Check the hashes that brokers share: the cluster ID, and unreadable fields that brokers skip."""
-    keys = _keys(keyspace)
-    hashes: dict[bytes, Any] = {
-        key: client.hgetall(key) for key, client in _scan(servers, _shared(keyspace), "hash")
-    }
-    in_cluster = len(servers) > 1 or servers[0].info("cluster").get("cluster_enabled")
-    if not in_cluster and servers[0].exists(keys.restoring):
-        yield Finding("keyspace", FAULT, "a restore has not finished: run `korvet restore` again")
-        return
-    yield _identity(hashes.get(keys.cluster, {}), hashes.get(keys.topics, {}), keys)
-    count = 0
-    for key, parse in _parsers(keys).items():
-        found, damaged = read_fields(hashes.get(key, {}).items(), parse)
-        for topic in found:
-            if isinstance(topic, Topic) and (bad := without_bad_configs(topic, config_problem)[1]):
-                damaged[topic.name.encode()] = "; ".join(bad.values())
-        count += len(found)
-        yield from damage_findings(key, damaged)
-    yield Finding("shared fields", OK, f"{count} can be read")
-
-
-def _parsers(keys: Keyspace) -> dict[bytes, Callable[[bytes, bytes], object]]:
-    return {
-        keys.topics: parse_topic,
-        keys.brokers: parse_entry,
-        **parsers_of(keys),
-    }
-
-
-def _identity(cluster: Mapping[bytes, bytes], topics: Mapping[bytes, bytes], keys: Keyspace) -> Finding:
-    """Check that the keyspace has our format, and still has its cluster ID and its catalogue."""
-    cluster_id, expected = cluster.get(b"id"), counter_of(cluster.get(b"topics"))
-    version = cluster.get(b"format")
-    problem = None if version is None else format_problem(version)
-    if problem is not None:
-        return Finding("keyspace", FAULT, f"it {problem}")
-    if cluster_id is None and topics:
-        text = f"there are {len(topics)} topics, but no cluster id in {keys.cluster.decode()}: it was lost"
-        return Finding("keyspace", FAULT, text)
-    if cluster_id is None:
-        return Finding("keyspace", WARNING, f"there is none of the name {keys.prefix} yet")
-    if expected and not topics:
-        text = f"the catalogue {keys.topics.decode()} of {expected} topics is gone: restore it from a backup"
-        return Finding("keyspace", FAULT, text)
-    return Finding("keyspace", OK, f"cluster id {shown(cluster_id)}, {len(topics)} topics")
 
 
 def check_entries(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[Finding]:
@@ -431,11 +407,11 @@ def _bias(client: "redis.Redis", stream: bytes) -> int:
 
 def check_types(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[Finding]:
     """Check for keys of other types in place of streams: Kafka clients get KAFKA_STORAGE_ERROR there."""
-    keys, streams = _keys(keyspace), _streams(servers, keyspace)
-    shared = dict(_scan(servers, _shared(keyspace), "hash"))
+    keys, streams = keys_of(keyspace), _streams(servers, keyspace)
+    shared = dict(scan(servers, shared_pattern(keyspace), "hash"))
     topics: Any = shared[keys.topics].hkeys(keys.topics) if keys.topics in shared else ()
     names = frozenset(topics)
-    for key, client in _scan(servers, _partitions(keyspace)):
+    for key, client in scan(servers, _partitions(keyspace)):
         if keys.is_stream(key) and key not in streams and key.split(b":")[-2] in names:
             kind: Any = client.type(key)
             if kind not in (b"stream", b"none"):
@@ -465,17 +441,8 @@ def _open_transactions(servers: "Sequence[redis.Redis]", keyspace: str) -> Itera
 
 def _streams(servers: "Sequence[redis.Redis]", keyspace: str) -> "dict[bytes, redis.Redis]":
     """Returns the streams of a keyspace's partitions, with the client that reaches each."""
-    keys, found = _keys(keyspace), _scan(servers, _partitions(keyspace), "stream")
+    keys, found = keys_of(keyspace), scan(servers, _partitions(keyspace), "stream")
     return {stream: client for stream, client in found if keys.is_stream(stream)}
-
-
-def _scan(
-    servers: "Sequence[redis.Redis]", pattern: str, kind: str | None = None
-) -> "Iterator[tuple[bytes, redis.Redis]]":
-    """Yields the keys of a pattern, and of a type if one is given, with the client that reaches each."""
-    for client in servers:
-        for key in client.scan_iter(match=pattern, count=_PAGE, _type=kind):
-            yield key, client
 
 
 def _pages(client: "redis.Redis", stream: bytes) -> Iterator[list[tuple[bytes, Mapping[bytes, bytes]]]]:

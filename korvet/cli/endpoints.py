@@ -10,6 +10,7 @@ import urllib.parse
 import urllib.request
 from typing import TYPE_CHECKING, Any, Final
 
+import click
 import msgspec
 
 from korvet.cli.top.metrics import Metrics
@@ -17,11 +18,20 @@ from korvet.config.keys import variable_of
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Sequence
 
 TOKEN_VARIABLE: Final = variable_of("admin.token")
 _TIMEOUT_S: Final = 5.0
 # Limits a page: 100,000 partitions have less.
 _LARGEST_PAGE: Final = 256 * 1024 * 1024
+
+
+def endpoints_of(texts: Sequence[str], tls: ssl.SSLContext | None) -> list[Endpoint]:
+    """Returns the endpoints that the option --admin names. Raises BadParameter."""
+    try:
+        return [Endpoint(text, tls) for text in texts]
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--admin") from error
 
 
 class EndpointError(Exception):

@@ -9,7 +9,24 @@ from typing import Any, NamedTuple
 import click
 
 from korvet.cli.client import Bootstrap
-from korvet.cli.security import COMMAND_CONFIG, VARIABLE, CommandConfigError, from_file
+from korvet.cli.security import COMMAND_CONFIG, VARIABLE, ClientSecurity, CommandConfigError, from_file
+
+
+def admin_option(admin_help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the option --admin, as the argument `admins`."""
+    return click.option("--admin", "admins", multiple=True, metavar="HOST:PORT", help=admin_help)
+
+
+def security_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the option --command-config alone, as the argument `security`: a ClientSecurity."""
+    return click.option(
+        COMMAND_CONFIG,
+        "security",
+        metavar="FILE",
+        envvar=VARIABLE,
+        callback=lambda ctx, param, name: _security_of(name),
+        help="Client properties for TLS, as for Kafka's tools.",
+    )(command)
 
 
 def bootstrap_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -42,9 +59,12 @@ def _keep(ctx: click.Context, param: click.Parameter, name: str | None) -> None:
 
 
 def _with_security(ctx: click.Context, param: click.Parameter, servers: str) -> Bootstrap:
-    name = ctx.meta[VARIABLE]
+    return Bootstrap(servers, _security_of(ctx.meta[VARIABLE]))
+
+
+def _security_of(name: str | None) -> ClientSecurity:
     try:
-        return Bootstrap(servers) if name is None else Bootstrap(servers, from_file(name))
+        return ClientSecurity() if name is None else from_file(name)
     except CommandConfigError as error:
         raise click.BadParameter(str(error), param_hint=COMMAND_CONFIG) from error
 

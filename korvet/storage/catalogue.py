@@ -190,7 +190,7 @@ class Catalogue:
         self._commands.keyspace.stream(name, 0)
         encoded = msgspec.json.encode(topic)
         try:
-            await self._swap(name, b"", encoded)
+            await self._swap(name, b"", encoded, grows=True)
         except CatalogueConflict:
             await self.load()
             raise TopicExists(f"topic {name} exists already") from None
@@ -267,7 +267,8 @@ class Catalogue:
 
     async def _replace(self, old: Topic, new: Topic) -> Topic:
         encoded = msgspec.json.encode(new)
-        await self._swap(old.name, self._encoded[old.name], encoded)
+        grows = new.partitions > old.partitions
+        await self._swap(old.name, self._encoded[old.name], encoded, grows=grows)
         self._keep(new, encoded)
         if not new.deleting:
             self._changed(new)
@@ -309,10 +310,10 @@ class Catalogue:
             some = partitions[start : start + _COMMANDS_AT_ONCE]
             await asyncio.gather(*map(command, some))
 
-    async def _swap(self, name: str, old: bytes, new: bytes) -> None:
+    async def _swap(self, name: str, old: bytes, new: bytes, *, grows: bool = False) -> None:
+        """`grows`: there are more partitions than before, which Redis refuses at maxmemory."""
         keys = self._commands.keyspace
-        # Redis at maxmemory refuses new topics only.
-        function = "korvet_change" if old else "korvet_swap"
+        function = "korvet_swap" if grows else "korvet_change"
         version = await self._commands.fcall(
             function, [keys.topics, keys.cluster], self._commands.cluster_id, name, old, new
         )

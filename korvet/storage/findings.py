@@ -17,7 +17,7 @@ from korvet.storage.durability import (
 from korvet.storage.errors import StorageError
 from korvet.storage.fields import shown
 from korvet.storage.link.module_verdict import Use
-from korvet.storage.refusals import EFFECTS, Cause
+from korvet.storage.refusals import EFFECTS, NEARLY_FULL_PART, Cause
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -84,6 +84,8 @@ def durability_findings(found: Mapping[str, ServerFacts | StorageError], setup: 
             yield Finding(f"writes{where}", FAULT, refused)
         elif doubtful := doubtful_writes(server):
             yield Finding(f"writes{where}", WARNING, doubtful)
+        if server.maxmemory:
+            yield Finding(f"memory in use{where}", *_memory(server.used_memory, server.maxmemory))
         if refusing := refusing_topics(server, setup.levels):
             yield Finding(f"acks=all{where}", FAULT, refusing)
     outlooks_of = {place: outlooks(server, setup) for place, server in facts.items()}
@@ -91,6 +93,17 @@ def durability_findings(found: Mapping[str, ServerFacts | StorageError], setup: 
         subject = ", ".join((f"if {outlook.failure.value}", *places))
         state = OK if outlook.loss is Loss.NOTHING else WARNING
         yield Finding(subject, FAULT if outlook.is_fault else state, str(outlook))
+
+
+def _memory(used: int, limit: int) -> tuple[str, str]:
+    """State and text of a finding about the memory of a server."""
+    text = f"{100 * used / limit:.0f} % of maxmemory are used, {used} of {limit} bytes"
+    if used < NEARLY_FULL_PART * limit:
+        return OK, text
+    advice = "raise maxmemory, lower retention, or delete topics or records"
+    if used < limit:
+        return WARNING, f"{text}; {EFFECTS[Cause.NEARLY_FULL]}: {advice}"
+    return FAULT, f"{text}; {EFFECTS[Cause.MEMORY]}: {advice}"
 
 
 def module_findings(verdicts: Mapping[str, Verdict]) -> Iterator[Finding]:

@@ -65,6 +65,7 @@ class Store:
         node_id: int | None = None,
         endpoint: Address | None = None,
         listeners: Mapping[str, Address] | None = None,
+        admin: str = "",
         watch_interval_ms: int = 75,
         lease_ms: int = 5000,
         lead_cap_ms: int = DEFAULT_LEAD_CAP_MS,
@@ -77,7 +78,8 @@ class Store:
         """Connect to Redis, check that this program can use it, and read the topic catalogue.
 
         With a `node_id` this process becomes a live broker of the keyspace: clients find it at `endpoint`, or
-        at the endpoint of the listener that they use. Tools have no `node_id`. `level`: what records need
+        at the endpoint of the listener that they use; `admin` is the URL of its admin endpoint. Tools have no
+        `node_id`. `level`: what records need
         before readers see them, unless a topic has its own configs; nothing without it. `timeout_ms`: how
         long a connection may be silent while a reply is due.
 
@@ -105,7 +107,7 @@ class Store:
                 commands, catalogue = store.commands, store.catalogue
                 store.logs.follow(
                     await Membership.join(
-                        commands, catalogue, node_id, endpoint, lease_ms, resources.refusals, listeners
+                        commands, catalogue, node_id, endpoint, lease_ms, resources.refusals, listeners, admin
                     )
                 )
             await store.catalogue.load()

@@ -5,6 +5,7 @@ commands make room.
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,6 +23,7 @@ from tests.faults.test_redis_refuses import LOADING, NONE, NOT_AVAILABLE, NOT_EN
 from tests.storage.conftest import Server, server_programs
 from tests.support.admin import create_topic
 from tests.support.confluent import consumer, producer
+from tests.support.disk import Disk
 from tests.support.pages import Pages
 from tests.support.polling import until
 from tests.support.ports import free_port
@@ -36,6 +38,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
 TOPIC, BIG = "refused", "big"
 RECORDS, VALUE_BYTES = 500, 20_000
 ALLOWANCE_BYTES = 1 << 20
+DISK_RESERVE_BYTES = 32 << 20
 LEASE_MS = 2_000
 TIMEOUT_S = 20
 SNAPSHOT = "dump.rdb"
@@ -47,6 +50,13 @@ class Store(ReplicatedServer):
     def __init__(self, folder: Path) -> None:
         super().__init__(str(get_binary_path()), folder, None, None)
         self.folder = folder
+        # Otherwise doctor has a fault to report without any cause.
+        self.client.config_set("appendonly", "yes")
+        until(lambda: not self.rewrites(), TIMEOUT_S, "the append-only file is complete")
+
+    def rewrites(self) -> bool:
+        found = self.client.info("persistence")
+        return bool(found["aof_rewrite_in_progress"] or found["aof_rewrite_scheduled"])
 
     @property
     def url(self) -> str:
@@ -57,7 +67,7 @@ class Broker:
     """A broker with an admin endpoint, and what its tools say."""
 
     def __init__(self, redis_url: str | None, *options: str) -> None:
-        port = free_port()
+        port, self.redis_url = free_port(), redis_url
         settings = [f"admin.listen=127.0.0.1:{port}", f"broker.session.timeout.ms={LEASE_MS}", *options]
         self.server = KorvetServer(
             *(word for each in settings for word in ("--set", each)), redis_url=redis_url
@@ -82,7 +92,21 @@ class Broker:
             "findings": any(each["subject"].startswith(f"refused: {cause}") for each in status["findings"]),
             "metrics": self.metric(cause),
             "log": bool(log) and ": over after " not in log[-1],
+            "doctor": self.doctor() == (WARNS if cause in NOTED else FAILS),
         }
+
+    def doctor(self) -> int:
+        """FAILS for the exit code 1, WARNS if something will be refused soon, else 0."""
+        words = ["doctor", "--redis", self.redis_url] if self.redis_url else ["doctor"]
+        words += [] if self.redis_url else ["--data-dir", str(self.server.data_dir)]
+        environ = {"KORVET_DISK_RESERVE_BYTES": str(DISK_RESERVE_BYTES)}
+        done = CliRunner(env=environ).invoke(
+            korvet, [*words, "--admin", f"127.0.0.1:{self.pages.port}", "--json"]
+        )
+        if done.exit_code:
+            return FAILS
+        found = json.loads(done.stdout)
+        return WARNS if any("nearly_full" in each["subject"] for each in found) else 0
 
     def all_say(self, cause: Cause, *, lasts: bool) -> None:
         """Wait until all tools agree."""
@@ -99,6 +123,7 @@ class Broker:
 
 
 CHECKS = {Cause.KEYSPACE: "keyspace", Cause.LEASE: "lease"}
+WARNS, FAILS = 2, 1
 # Causes with which a broker is ready nevertheless.
 NOTED = {Cause.NEARLY_FULL}
 
@@ -186,6 +211,61 @@ def test_all_tools_say_the_same(fault: Fault, store: Store, broker: Broker) -> N
     fault.end(store)
     broker.all_say(fault.cause, lasts=False)
     until(broker.pages.is_ready, TIMEOUT_S, "the broker is ready")
+
+
+def test_all_tools_say_that_replicas_are_missing(store: Store, tmp_path: Path) -> None:
+    """By the brokers' setting, as the only replica leaves and returns; then only one topic asks for three."""
+    replica = Store(tmp_path / "replica")
+    replica.client.replicaof("127.0.0.1", store.port)
+    until(lambda: store.client.info("replication")["connected_slaves"] == 1, TIMEOUT_S, "it is a replica")
+    made = Broker(store.url, "min.insync.replicas=2")
+    try:
+        made.server.start()
+        create_topic(made.server.bootstrap, TOPIC, 1)
+        made.all_say(Cause.ACKS_ALL, lasts=False)
+        replica.client.replicaof("NO", "ONE")
+        made.all_say(Cause.ACKS_ALL, lasts=True)
+        assert made.pages.read("/readyz").status == 503
+        replica.client.replicaof("127.0.0.1", store.port)
+        made.all_say(Cause.ACKS_ALL, lasts=False)
+        run(made, "topics", "alter", TOPIC, "--config", "min.insync.replicas=3")
+        made.all_say(Cause.ACKS_ALL, lasts=True)
+        # One topic must not take the broker out of service.
+        assert made.pages.read("/readyz").status == 200
+        run(made, "topics", "alter", TOPIC, "--unset", "min.insync.replicas")
+        made.all_say(Cause.ACKS_ALL, lasts=False)
+    finally:
+        made.server.discard()
+        replica.stop()
+
+
+def test_all_tools_say_that_the_disk_is_full() -> None:
+    """Until korvet's own commands have made room: the server rewrites its file without the deleted topic."""
+    made = Broker(None, f"disk.reserve.bytes={DISK_RESERVE_BYTES}")
+    disk = Disk(made.server.data_dir, 96 << 20)
+    try:
+        made.server.start()
+        for name in (TOPIC, BIG):
+            create_topic(made.server.bootstrap, name, 1)
+        made.all_say(Cause.DISK, lasts=False)
+        client, load = connect(made.server), random.Random(1)
+        writer = producer(made.server.bootstrap, delivery_timeout_ms=3_000)
+        while not made.metric(Cause.DISK):
+            for _ in range(20):
+                writer.produce(BIG, load.randbytes(VALUE_BYTES))
+            writer.flush(10)
+        made.all_say(Cause.DISK, lasts=True)
+        assert produce(client) == NOT_ENOUGH_REPLICAS
+        until(lambda: commit(client) == NONE, TIMEOUT_S, "groups commit")
+        run(made, "topics", "delete", BIG, "--yes")
+        made.all_say(Cause.DISK, lasts=False)
+        assert produce(client) == NONE
+        client.raw.socket.close()
+    finally:
+        made.server.drop_redis()
+        made.server.process.terminate()
+        disk.unmount()
+        made.server.discard()
 
 
 @pytest.fixture(params=server_programs(), ids=lambda program: Path(program).name)

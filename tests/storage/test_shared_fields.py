@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from korvet.cli.doctor import check_shared
+from korvet.cli.keyspace_checks import check_shared
 from korvet.config.address import Address
 from korvet.config.live import LiveConfig
 from korvet.config.settings import Config

@@ -12,9 +12,9 @@ import click
 import msgspec
 
 from korvet.cli.client import ClientError
-from korvet.cli.endpoints import Endpoint
+from korvet.cli.endpoints import endpoints_of
 from korvet.cli.lag import RedisSource
-from korvet.cli.options import bootstrap_option, json_option
+from korvet.cli.options import admin_option, bootstrap_option, json_option
 from korvet.cli.redis_address import redis_options
 from korvet.cli.signals import exit_on_sigterm
 from korvet.cli.top import terminal, view
@@ -23,7 +23,6 @@ from korvet.cli.top.poller import Poller
 from korvet.cli.top.rows import report
 
 if TYPE_CHECKING:
-    import ssl
     from pathlib import Path
 
     from korvet.cli.client import Bootstrap
@@ -41,13 +40,7 @@ _TURN_S: Final = 0.25
 @click.command()
 @bootstrap_option
 @redis_options("The Redis that holds the data, for record counts.")
-@click.option(
-    "--admin",
-    "admins",
-    multiple=True,
-    metavar="HOST:PORT",
-    help="An admin endpoint, for more columns, also as URL; repeat it for each broker.",
-)
+@admin_option("An admin endpoint, for more columns, also as URL; repeat it for each broker.")
 @click.option(
     "--interval",
     "interval_s",
@@ -91,7 +84,7 @@ def top(
     """
     state = view.State(table=table, sort=_field(table, sort), pattern=pattern, interval_s=interval_s)
     poller = Poller(
-        bootstrap, RedisSource(url, data_dir, keyspace), _endpoints(admins, bootstrap.security.tls)
+        bootstrap, RedisSource(url, data_dir, keyspace), endpoints_of(admins, bootstrap.security.tls)
     )
     try:
         with exit_on_sigterm():
@@ -117,13 +110,6 @@ def _field(table: str, title: str | None) -> str | None:
     if title.upper() not in titles:
         raise click.BadParameter(f"expected one of {', '.join(titles)}", param_hint="--sort")
     return titles[title.upper()]
-
-
-def _endpoints(texts: tuple[str, ...], tls: ssl.SSLContext | None) -> list[Endpoint]:
-    try:
-        return [Endpoint(text, tls) for text in texts]
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--admin") from error
 
 
 def _print(poller: Poller, state: State, *, once: bool, as_json: bool) -> None:

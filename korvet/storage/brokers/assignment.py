@@ -39,6 +39,8 @@ class Broker(msgspec.Struct, frozen=True):
     protocols: Versions = FIRST_PROTOCOLS
     library: str = PUBLIC_LIBRARY
     """The Function library that the broker calls."""
+    admin: str = ""
+    """The URL of its admin endpoint; empty without one."""
 
     def endpoint(self, listener: str) -> tuple[str, int] | None:
         """Host and port for clients of a listener; None if the broker has no listener of that name."""

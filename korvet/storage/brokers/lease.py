@@ -109,6 +109,8 @@ class Description(msgspec.Struct, frozen=True):
     protocols: Versions = FIRST_PROTOCOLS
     library: str = PUBLIC_LIBRARY
     """The Function library that the broker calls."""
+    admin: str = ""
+    """The URL of its admin endpoint; empty without one."""
 
 
 class NodeIdTaken(StoreError):
@@ -125,6 +127,7 @@ class Lease:
         endpoint: Address,
         lease_ms: int,
         listeners: Mapping[str, Address],
+        admin: str = "",
     ) -> None:
         """Use `take`."""
         self._commands = commands
@@ -142,6 +145,7 @@ class Lease:
                 FORMATS,
                 PROTOCOLS,
                 library_name(),
+                admin,
             )
         )
 
@@ -153,13 +157,14 @@ class Lease:
         endpoint: Address,
         lease_ms: int,
         listeners: Mapping[str, Address],
+        admin: str = "",
     ) -> tuple[Lease, Renewal]:
         """Take a node id that is free or whose process has ended, or wait until its lease lapses without a
         renewal.
 
         Raises NodeIdTaken, which names the holder, if the holder renews its lease; and VersionMisfit.
         """
-        lease = cls(commands, node_id, endpoint, lease_ms, listeners)
+        lease = cls(commands, node_id, endpoint, lease_ms, listeners, admin)
         reply = await lease._ask()
         holder = _holder(reply) if reply[0] == b"refused" else None
         if holder is not None and holder.is_dead():
@@ -345,6 +350,7 @@ def _broker(node_id: bytes, joined: int, encoded: bytes) -> Broker:
         described.listeners,
         described.protocols,
         described.library,
+        described.admin,
     )
 
 

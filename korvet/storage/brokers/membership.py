@@ -143,14 +143,16 @@ class Membership:
         lease_ms: int,
         refusals: Refusals,
         listeners: Mapping[str, Address] | None = None,
+        admin: str = "",
     ) -> Membership:
         """Become a live broker that clients find at `endpoint`, or at the endpoint of the listener that they
-        use. `refusals` learns whether renewals of the lease are refused.
+        use. `refusals` learns whether renewals of the lease are refused; `admin`: the URL of its admin
+        endpoint.
 
         Raises NodeIdTaken, which names the holder, if another live broker has the node id; and VersionMisfit
         if this release cannot work with the keyspace or a live broker.
         """
-        lease, renewal = await Lease.take(commands, node_id, endpoint, lease_ms, listeners or {})
+        lease, renewal = await Lease.take(commands, node_id, endpoint, lease_ms, listeners or {}, admin)
         member = cls(commands, catalogue, node_id, lease, lease_ms, renewal, refusals)
         member._tasks.append(
             keep("membership", member._keep_renewing, most_failures=_MOST_FAILURES, give_up=member._give_up)

@@ -20,7 +20,7 @@ from korvet.storage.link.info import parse_info
 from korvet.storage.link.library import ensure_library
 from korvet.storage.link.redis_link import RedisLink
 from korvet.storage.link.sentinel import NamedPrimary, find_primary
-from korvet.storage.link.server import OneServer, Server
+from korvet.storage.link.server import WRITE_LINK, OneServer, Server
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -142,7 +142,7 @@ async def _link_when_loaded(address: RedisAddress) -> RedisLink:
     logged = False
     while True:
         try:
-            return await RedisLink.connect(address, "korvet-write")
+            return await RedisLink.connect(address, WRITE_LINK)
         except StoreError as error:
             if not isinstance(error.__cause__, Loading) or asyncio.get_running_loop().time() > deadline_s:
                 raise

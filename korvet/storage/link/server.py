@@ -43,6 +43,8 @@ _REPLICATION_INTERVAL_S: Final = 1.0
 # writes.
 _FORMER_TIMEOUT_S: Final = 0.5
 _INFO: Final = pack_command("INFO", "replication")
+WRITE_LINK: Final = "korvet-write"
+"""The name of a broker's connection for writes (CLIENT LIST)."""
 
 
 class Links(Protocol):
@@ -179,7 +181,7 @@ class Server:
     @classmethod
     def begin(cls, address: RedisAddress) -> Server:
         """A server whose links connect by themselves, and keep trying."""
-        return cls(RedisLink.begin(address, "korvet-write"), RedisLink.begin(address, "korvet-read"))
+        return cls(RedisLink.begin(address, WRITE_LINK), RedisLink.begin(address, "korvet-read"))
 
     @property
     def server(self) -> Server:

@@ -10,7 +10,7 @@ import msgspec
 
 from korvet.storage.errors import LinkLost, StorageError
 from korvet.storage.link.eviction import may_evict_ours
-from korvet.storage.link.info import parse_info
+from korvet.storage.link.info import parse_info, used_memory
 from korvet.storage.link.replication import Replication, parse_replication
 from korvet.storage.link.slots import count_replicas
 
@@ -89,6 +89,8 @@ class ServerFacts(msgspec.Struct, frozen=True):
     """Whether it certainly waits for the flush with appendfsync everysec, too. Other servers wait until the
     file is written.
     """
+    used_memory: int = 0
+    """The bytes that count for maxmemory."""
     version: str = ""
     """The server's kind and version, `Valkey 9.1.2`."""
 
@@ -176,6 +178,7 @@ def facts_of(reply: bytes, configs: Mapping[str, str], named_replicas: int = 0) 
         named_replicas=named_replicas,
         has_waitaof=valkey is not None or redis_version is None or redis_version >= _FIRST_WITH_WAITAOF,
         awaits_everysec=valkey is None and redis_version is not None and _awaits_everysec(redis_version),
+        used_memory=used_memory(info),
         version=f"Valkey {valkey}" if valkey else f"Redis {info.get('redis_version', '')}",
     )
 

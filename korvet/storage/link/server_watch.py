@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 from korvet.storage.errors import StorageError
 from korvet.storage.link.clock import steady_s
 from korvet.storage.link.eviction import EvictionWatch
-from korvet.storage.link.info import parse_info
+from korvet.storage.link.info import parse_info, used_memory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,8 +67,5 @@ class ServerWatch:
         info = parse_info(await server.read.call("INFO", *_SECTIONS))
         self.readings[str(server.address)] = Reading(info, steady_s())
         self._evictions.look(server.address, info)
-        # Buffers for replicas and the append-only file do not count for maxmemory.
-        used, uncounted, limit = (
-            int(info.get(name, "0")) for name in ("used_memory", "mem_not_counted_for_evict", "maxmemory")
-        )
-        self._refusals.used_memory(used - uncounted, limit, steady_s(), str(server.address))
+        limit = int(info.get("maxmemory", "0"))
+        self._refusals.used_memory(used_memory(info), limit, steady_s(), str(server.address))

@@ -18,6 +18,7 @@ from korvet.cli.endpoints import Endpoint, EndpointError
 from korvet.cli.lag import Commit, Lag, LagUnknown, RedisSource
 from korvet.cli.top import command, poller, requests
 from korvet.cli.top.facts import Facts, Group, Place
+from korvet.cli.top.metrics import Metrics
 from korvet.cli.top.poller import Poller
 from korvet.cli.top.requests import Offset
 from korvet.cli.top.view import State
@@ -182,6 +183,14 @@ def test_without_redis_the_reason_is_a_note(monkeypatch: pytest.MonkeyPatch) -> 
     assert facts.notes == (
         "records are not counted: no embedded server runs on nowhere; give --redis, --data-dir or --admin",
     )
+
+
+def test_what_a_broker_refuses_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Metrics('korvet_refused{cause="memory"} 1\nkorvet_refused{cause="disk"} 0\n')
+    monkeypatch.setattr(Endpoint, "read", lambda endpoint: page)
+    source = RedisSource(None, Path("nowhere"), "korvet")
+    facts = Poller(Bootstrap("first:1"), source, [Endpoint("host:9308")]).poll()
+    assert facts.notes == ("host:9308 refuses clients: memory",)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,106 @@
+"""What running brokers say about themselves (/status), so that they and `korvet doctor` do not disagree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from korvet.cli.endpoints import Endpoint, EndpointError
+from korvet.storage.findings import FAULT, OK, WARNING, Finding
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Collection, Iterable, Iterator
+
+    from korvet.storage.brokers.assignment import Broker
+
+
+class _Cluster(msgspec.Struct):
+    id: str
+
+
+class _Finding(msgspec.Struct):
+    subject: str
+    state: str
+    text: str
+
+
+class _Status(msgspec.Struct):
+    """The part of a page that counts here. A broker that starts has no `node_id`."""
+
+    checks: dict[str, str]
+    findings: list[_Finding] = []
+    node_id: int | None = None
+    cluster: _Cluster | None = None
+    release: str = ""
+
+
+def check_brokers(
+    brokers: Iterable[Broker],
+    named: Iterable[Endpoint],
+    cluster_id: str,
+    known: Collection[str],
+    tls: ssl.SSLContext | None,
+) -> Iterator[Finding]:
+    """Ask the endpoints that the user has named, and those that live brokers publish in Redis.
+
+    `cluster_id`: that of the keyspace, empty if it has none; `known`: subjects that are checked already.
+    """
+    answered: set[int | None] = set()
+    for endpoint in named:
+        try:
+            pages = _pages(endpoint)
+        except EndpointError as error:
+            yield Finding(f"broker at {endpoint.name}", WARNING, f"could not be asked: {error}")
+            continue
+        for page in pages:
+            answered.add(page.node_id)
+            yield from _of_page(page, endpoint.name, cluster_id, known)
+    for broker in brokers:
+        if broker.node_id not in answered:
+            yield from _of_broker(broker, cluster_id, known, tls)
+
+
+def _of_broker(
+    broker: Broker, cluster_id: str, known: Collection[str], tls: ssl.SSLContext | None
+) -> Iterator[Finding]:
+    subject = f"broker {broker.node_id}"
+    if not broker.admin:
+        why = "it serves no admin endpoint that others can reach (admin.listen)"
+        yield Finding(subject, WARNING, f"could not be asked: {why}")
+        return
+    try:
+        endpoint = Endpoint(broker.admin, tls)
+        pages = [page for page in _pages(endpoint) if page.node_id == broker.node_id]
+    except (EndpointError, ValueError) as error:
+        yield Finding(subject, WARNING, f"could not be asked: {error}")
+        return
+    if not pages:
+        yield Finding(subject, WARNING, f"could not be asked: another broker answers at {endpoint.name}")
+    for page in pages:
+        yield from _of_page(page, endpoint.name, cluster_id, known)
+
+
+def _pages(endpoint: Endpoint) -> list[_Status]:
+    """The pages of an endpoint, which may be that of several brokers (--processes). Raises EndpointError."""
+    found: Any = endpoint.status()
+    several = isinstance(found, dict) and isinstance(found.get("brokers"), dict)
+    pages = list(found["brokers"].values()) if several else [found]
+    try:
+        return [msgspec.convert(page, _Status) for page in pages if page is not None]
+    except msgspec.ValidationError as error:
+        raise EndpointError(f"{endpoint.name}: its answer is malformed: {error}") from error
+
+
+def _of_page(page: _Status, place: str, cluster_id: str, known: Collection[str]) -> Iterator[Finding]:
+    subject = f"broker at {place}" if page.node_id is None else f"broker {page.node_id}"
+    if page.cluster is not None and cluster_id not in ("", page.cluster.id):
+        yield Finding(subject, WARNING, f"it belongs to another cluster, {page.cluster.id}")
+        return
+    problems = [f"{name}: {text}" for name, text in page.checks.items() if not text.startswith("ok")]
+    state = FAULT if problems else OK
+    yield Finding(subject, state, "; ".join(problems) if problems else f"ready, release {page.release}")
+    for found in page.findings:
+        if found.state != OK and found.subject not in known:
+            yield Finding(f"{subject}, {found.subject}", found.state, found.text)
