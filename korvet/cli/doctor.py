@@ -109,12 +109,12 @@ def doctor(
     if address is None:
         raise click.ClickException(f"no embedded server runs on {data_dir}; name a server with --redis URL")
     tls = security.tls
-    named_endpoints = endpoints_of(admins, tls)
+    named = endpoints_of(admins, tls)
     with contextlib.ExitStack() as stack:
-        named = asyncio.run(servers_of(address))
-        servers, silent = find_servers(named)
+        nodes = asyncio.run(servers_of(address))
+        servers, silent = find_servers(nodes)
         clients = [stack.enter_context(client) for client in servers.values()]
-        addresses = addresses_of(named[0], servers)
+        addresses = addresses_of(nodes[0], servers)
         sentinels = inspect_sentinels(address)
         named_replicas = max((state.replicas for state in sentinels), default=0)
         setup = _setup(clients, keyspace, address, embedded=not url, named_replicas=named_replicas)
@@ -131,7 +131,8 @@ def doctor(
             *_check_memory(clients, keyspace, 0 if url else machine_memory_bytes()),
         ]
         brokers, cluster_id = live_brokers(clients, keyspace), cluster_id_of(clients, keyspace)
-    findings += check_brokers(brokers, named_endpoints, cluster_id, {each.subject for each in findings}, tls)
+    known = {each.subject for each in findings}
+    findings += check_brokers(brokers, named, None if url else data_dir, cluster_id, known, tls)
     if as_json:
         print_json([finding._asdict() for finding in findings])
     else:

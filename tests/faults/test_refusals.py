@@ -268,6 +268,25 @@ def test_all_tools_say_that_the_disk_is_full() -> None:
         made.server.discard()
 
 
+def test_doctor_asks_a_broker_without_an_admin_endpoint() -> None:
+    """After FLUSHALL, Redis does not even name the broker."""
+    server = KorvetServer()
+    try:
+        server.start()
+        words = ["doctor", "--data-dir", str(server.data_dir), "--json"]
+        assert CliRunner().invoke(korvet, words).exit_code == 0
+        server.redis.flushall()
+
+        def faults() -> set[str]:
+            done = CliRunner().invoke(korvet, words)
+            assert done.exit_code == 1
+            return {each["subject"] for each in json.loads(done.stdout) if each["state"] == "fault"}
+
+        until(lambda: faults() == {"keyspace", "broker 1"}, TIMEOUT_S, "doctor and the broker agree")
+    finally:
+        server.discard()
+
+
 @pytest.fixture(params=server_programs(), ids=lambda program: Path(program).name)
 def full(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Server, Broker]]:
     """A broker on a server at maxmemory, most of it in the topic `BIG`; a transaction is open."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from korvet.cli import ask_brokers
 from korvet.cli.ask_brokers import check_brokers
 from korvet.cli.endpoints import Endpoint, EndpointError
 from korvet.storage.brokers.assignment import Broker
@@ -46,9 +48,11 @@ def broker(node_id: int, admin: str) -> Broker:
     return Broker(node_id, "b", 9092, 1, admin=admin)
 
 
-def checked(*brokers: Broker, named: tuple[str, ...] = ()) -> list[tuple[str, str]]:
+def checked(
+    *brokers: Broker, named: tuple[str, ...] = (), data_dir: Path | None = None
+) -> list[tuple[str, str]]:
     endpoints = [Endpoint(text) for text in named]
-    found = check_brokers(brokers, endpoints, CLUSTER, {"replicas"}, None)
+    found = check_brokers(brokers, endpoints, data_dir, CLUSTER, {"replicas"}, None)
     return [(each.subject, each.state) for each in found]
 
 
@@ -86,3 +90,22 @@ def test_a_named_endpoint_answers_for_brokers_that_redis_does_not_name(pages: di
 def test_a_broker_that_starts_is_not_ready(pages: dict[str, Any]) -> None:
     pages["n:1"] = {"checks": {"serving": "the broker is starting"}}
     assert checked(named=("n:1",)) == [("broker at n:1", FAULT)]
+
+
+def test_brokers_of_the_data_folder_need_no_admin_endpoint(
+    pages: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor an entry in Redis, which may have lost the keyspace. One with an endpoint is asked there."""
+    answers = {"1": {"writes": "OOM"}, "2": {"writes": "ok"}, "3": {"writes": "ok, but soon not"}}
+
+    def checks_at(path: str) -> dict[str, str]:
+        if path not in answers:
+            raise ConnectionRefusedError
+        return answers[path]
+
+    monkeypatch.setattr(ask_brokers, "_local", lambda data_dir: {number: str(number) for number in range(5)})
+    monkeypatch.setattr(ask_brokers, "_checks_at", checks_at)
+    pages["b:4"] = page(4)
+    found = checked(broker(1, ""), broker(4, "http://b:4"), data_dir=Path("data"))
+    states = {4: OK, 0: WARNING, 1: FAULT, 2: OK, 3: OK}
+    assert found == [(f"broker {number}", state) for number, state in states.items()]
