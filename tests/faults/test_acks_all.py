@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -217,6 +218,28 @@ def test_requests_are_refused_at_once_without_the_replica(
     )
     assert created.topics[0].error_code == REQUEST_TIMED_OUT
     assert fetched(ask)[:2] == ([b"1"], end)
+
+
+def test_the_log_names_a_replica_that_is_gone_and_back(
+    broker: KorvetServer, pair: tuple[ReplicatedServer, ReplicatedServer], ask: Client
+) -> None:
+    primary, replica = pair
+
+    def told(what: str) -> bool:
+        line = rf"WARNING .*: the replica 127\.0\.0\.1:{replica.port} of Redis at \S*:{primary.port} {what}"
+        return re.search(line, broker.tail(100_000), re.MULTILINE) is not None
+
+    replica.client.replicaof("NO", "ONE")
+    until(lambda: told("is gone$"), 20, "it is gone")
+    assert put(ask, b"1", ALL).error_code == NOT_ENOUGH_REPLICAS
+    replica.client.replicaof("127.0.0.1", primary.port)
+    until(lambda: told(r"is back after \d+ s$"), 20, "it is back")
+
+    def ended() -> bool:
+        assert put(ask, b"2", ALL).error_code == 0
+        return re.search(r"acks=all is refused.* \(ended after [\d.]+ s, ", broker.tail(100_000)) is not None
+
+    until(ended, 20, "the refusal has ended")
 
 
 @pytest.mark.parametrize("is_known", [True, False])

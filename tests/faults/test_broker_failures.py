@@ -57,6 +57,26 @@ def test_a_killed_broker_costs_nothing_that_was_acknowledged(start: Callable[[in
     all_is_there(brokers, "load", senders, members)
 
 
+def test_the_log_names_brokers_that_are_lost_and_back(start: Callable[[int], Brokers]) -> None:
+    brokers = start(2)
+    first, second = brokers.node(1), brokers.node(2)
+    named = f"node 2 at 127.0.0.1:{second.port}"
+
+    def told(level: str, text: str) -> None:
+        line = re.compile(rf" {level} .*: {named} {text}$", re.MULTILINE)
+        until(lambda: line.search(first.tail(100_000)), LEASE_MS / 1000 + 15, f"the log says: {level} {text}")
+
+    assert second.stop() == 0
+    told("INFO", "has left")
+    second.restart()
+    told("INFO", "has joined")
+    second.kill()
+    told("WARNING", "is lost: it has not renewed its lease")
+    second.restart()
+    told("WARNING", r"is back after \d+ s")
+    assert first.tail(100_000).count(f"{named} is ") == 2
+
+
 def test_a_paused_broker_writes_nothing_when_it_comes_back(
     start: Callable[[int], Brokers], connected: Connect
 ) -> None:

@@ -96,7 +96,7 @@ class Membership:
         leader in it.
         """
         self._newest = self.assignment
-        self.departed = Departed()
+        self.departed = Departed(node_id)
         self.on_lost: Callable[[Exception], None] | None = None
         """Called once, after `begin`, if this process cannot be a broker any longer: another process has the
         node id, or the membership keeps failing.
@@ -281,6 +281,7 @@ class Membership:
             # Only now: in a version that it does not follow yet, others may lead this broker's partitions.
             self._confirmed(self._lease_s)
             self._renewed_s = self._lease.asked_s
+            self.departed.tell(steady_s())
             self._complete_soon()
 
     async def leave(self, inform: Callable[[], Awaitable[None]] | None = None) -> None:

@@ -19,7 +19,7 @@ class Servers:
 
     def __init__(self, *replicas: str | None) -> None:
         self.now_s = 0.0
-        self.found = [SimpleNamespace(replication=None) for _ in replicas]
+        self.found = [SimpleNamespace(replication=None, address=place) for place in range(len(replicas))]
         router: Any = SimpleNamespace(servers=lambda: self.found, links=self._links)
         self.copies = PartitionCopies(router, Keyspace("k"), lambda: self.now_s)
         self.report(*replicas)
