@@ -18,6 +18,7 @@ from tests.deploy.observed import (
     RULES,
     SCRAPED,
     alert_names,
+    filled,
     known_series,
     panels,
     read_yaml,
@@ -26,6 +27,7 @@ from tests.deploy.observed import (
 )
 from tests.support.prometheus import promtool
 from tests.support.promql import reads
+from tests.test_documentation import sections
 from tools.dashboards import writing
 
 if TYPE_CHECKING:
@@ -71,6 +73,38 @@ def test_every_alert_has_a_severity_and_a_summary() -> None:
         if "alert" in rule:
             assert rule["labels"]["severity"] in {"critical", "warning"}, rule["alert"]
             assert rule["annotations"]["summary"].endswith("."), rule["alert"]
+
+
+def test_every_alert_has_a_runbook_that_exists() -> None:
+    for rule in rules():
+        if "alert" in rule:
+            page, _, section = rule["annotations"]["runbook_url"].partition("#")
+            assert section in sections(ROOT / page), rule["alert"]
+
+
+@pytest.mark.parametrize(
+    ("what", "metrics"),
+    [
+        ("memory", {"korvet_redis_memory_used_bytes", "korvet_redis_memory_max_bytes"}),
+        ("disk", {"korvet_disk_free_bytes"}),
+        ("persistence", {"korvet_redis_persistence_ok", "korvet_redis_aof_bytes"}),
+        ("snapshots", {"korvet_redis_rdb_last_save_timestamp_seconds"}),
+        (
+            "forks",
+            {"korvet_redis_last_fork_seconds", "korvet_redis_aof_rewriting", "korvet_redis_rdb_saving"},
+        ),
+        ("evictions", {"korvet_redis_evicted_keys_total", "korvet_redis_evicts_keys"}),
+    ],
+)
+def test_dashboards_show_what_redis_may_run_out_of(what: str, metrics: set[str]) -> None:
+    shown = {
+        name
+        for path in DASHBOARDS
+        for panel in panels(path)
+        for target in panel["targets"]
+        for name in reads(filled(target["expr"])).metrics
+    }
+    assert metrics <= shown, what
 
 
 def test_expressions_of_dashboards_are_correct(tmp_path: Path) -> None:

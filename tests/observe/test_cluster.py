@@ -26,7 +26,7 @@ pytestmark = pytest.mark.clients
 
 SHOWN_S = 40
 # Panels whose series appear with the first failure.
-EMPTY_WHEN_HEALTHY = {"Refused by the guard", "Failures"}
+EMPTY_WHEN_HEALTHY = {"Refused by the guard", "Failures", "Disk", "Memory used of maxmemory"}
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
 # Series of other programs, whose names korvet takes as they are.
 TAKEN = ("kafka_", "process_", "python_")

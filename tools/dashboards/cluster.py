@@ -205,15 +205,6 @@ SERVERS: Final = Row(
             "s",
         ),
         Panel(
-            "Memory",
-            "Memory of each server, and its limit.",
-            (
-                (f"max by (server) (korvet_redis_memory_used_bytes{{{BROKER}}})", "{{server}} used"),
-                (f"max by (server) (korvet_redis_memory_max_bytes{{{BROKER}}}) > 0", "{{server}} maxmemory"),
-            ),
-            "bytes",
-        ),
-        Panel(
             "Commands",
             "Commands per second that each server executes for all its clients.",
             ((f"max by (server) ({rate('korvet_redis_commands_total')})", "{{server}}"),),
@@ -238,6 +229,95 @@ SERVERS: Final = Row(
             "Connections to Redis that broke, per second, by kind of link.",
             ((f"sum by (link) ({rate('korvet_redis_connections_lost_total')})", "{{link}}"),),
             "cps",
+        ),
+    ),
+)
+
+
+def of_servers(name: str, of: str = "max") -> str:
+    """Returns the value of a metric of Redis that every broker reports, by server."""
+    return f"{of} by (server) (korvet_redis_{name}{{{BROKER}}})"
+
+
+STORAGE: Final = Row(
+    "Memory and files of Redis",
+    (
+        Panel(
+            "Memory",
+            "Memory that each server has allocated, what it has from the system, and maxmemory.",
+            (
+                (of_servers("memory_used_bytes"), "{{server}} used"),
+                (of_servers("memory_resident_bytes"), "{{server}} resident"),
+                (f"{of_servers('memory_max_bytes')} > 0", "{{server}} maxmemory"),
+            ),
+            "bytes",
+        ),
+        Panel(
+            "Memory used of maxmemory",
+            "At 100 % records are refused. Servers without maxmemory are not shown.",
+            (
+                (
+                    f"{of_servers('memory_used_bytes')} / ({of_servers('memory_max_bytes')} > 0)",
+                    "{{server}}",
+                ),
+            ),
+            "percentunit",
+        ),
+        Panel(
+            "Evicted keys",
+            "Keys per second that each server evicts, which loses topics or groups, and 1 if it may evict.",
+            (
+                (f"max by (server) ({rate('korvet_redis_evicted_keys_total')})", "{{server}} evicted"),
+                (of_servers("evicts_keys"), "{{server}} may evict"),
+            ),
+        ),
+        Panel(
+            "Disk",
+            "Free space on the disks of embedded servers, and the reserve for commits and leases.",
+            (
+                (f"korvet_disk_free_bytes{{{BROKER}}}", f"{EACH} free"),
+                (f"korvet_disk_reserve_bytes{{{BROKER}}}", f"{EACH} reserve"),
+            ),
+            "bytes",
+        ),
+        Panel(
+            "Append-only file",
+            "Size of each server's append-only file, and its size after the last rewrite.",
+            (
+                (of_servers("aof_bytes"), "{{server}}"),
+                (of_servers("aof_base_bytes"), "{{server}} after the rewrite"),
+            ),
+            "bytes",
+        ),
+        Panel(
+            "Time since the last snapshot",
+            "Without an append-only file, a crash of the server loses what was written in this time.",
+            ((f"time() - {of_servers('rdb_last_save_timestamp_seconds')}", "{{server}}"),),
+            "s",
+        ),
+        Panel(
+            "Writes to files",
+            "1 if the server's last write of this kind succeeded: append-only file, its rewrite, snapshot.",
+            (
+                (
+                    f"min by (server, kind) (korvet_redis_persistence_ok{{{BROKER}}})",
+                    "{{server}} {{kind}}",
+                ),
+            ),
+        ),
+        Panel(
+            "Last fork",
+            "How long the server answered nobody while it forked for a rewrite, a snapshot or a new replica.",
+            ((of_servers("last_fork_seconds"), "{{server}}"),),
+            "s",
+        ),
+        Panel(
+            "Forks in progress",
+            "1 while a fork of the server writes: meanwhile the server may need up to twice its memory.",
+            (
+                (of_servers("aof_rewriting"), "{{server}} rewrite"),
+                (of_servers("rdb_saving"), "{{server}} snapshot"),
+            ),
         ),
     ),
 )
@@ -301,5 +381,5 @@ CLUSTER: Final = Dashboard(
     "korvet: cluster",
     "Brokers, traffic, requests and Redis.",
     (("broker", "label_values(korvet_build_info, instance)"),),
-    (HEALTH, TRAFFIC_ROW, REQUESTS, APPENDS, SERVERS, PROCESS),
+    (HEALTH, TRAFFIC_ROW, REQUESTS, APPENDS, SERVERS, STORAGE, PROCESS),
 )
