@@ -112,6 +112,7 @@ def collect_lease(member: Membership, logs: LogCounts) -> Iterator[Samples]:
     yield brokers.VERSION.single(member.assignment.version)
     yield brokers.FENCED.single(logs.fenced)
     yield brokers.UNCLEAN_ELECTIONS.single(counts.rejoins)
+    yield brokers.SHORTENED.single(logs.shortened)
 
 
 def collect_appends(counts: LogCounts) -> Iterator[Samples]:

@@ -119,7 +119,8 @@ def module_findings(verdicts: Mapping[str, Verdict]) -> Iterator[Finding]:
     for place, verdict in verdicts.items():
         if verdict.use not in {Use.USED, Use.NOT_LOADED}:
             subject = f"server module, {place}" if many else "server module"
-            yield Finding(subject, WARNING, f"not used: {verdict.reason}{_advice(verdict)}")
+            state = OK if verdict.use is Use.COPIED else WARNING
+            yield Finding(subject, state, f"not used: {verdict.reason}{_advice(verdict)}")
 
 
 def _advice(verdict: Verdict) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from korvet import supervisor
 from korvet.storage.brokers.assignment import NO_NODE
-from korvet.storage.brokers.claims import packed_claim
+from korvet.storage.brokers.claims import end_at_claim, packed_claim
 from korvet.storage.errors import (
     PASSING,
     FencedEpoch,
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
     from korvet.storage.link.barrier import Level
     from korvet.storage.log.resources import LogResources
     from korvet.storage.topic import Topic
+
+# Interval of looks whether the logs are claimed in another history of the server's data.
+_COMPARISON_S: Final = 0.5
+# Limits the partitions that a line names.
+_MOST_NAMED: Final = 10
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +51,9 @@ class Logs:
         resources.on_fenced = self.fenced
         # By topic and partition.
         self._logs: dict[str, dict[int, PartitionLog]] = {}
+        # The ends that readers knew before another history began, of logs that are not claimed in it yet.
+        self._before: dict[tuple[str, int], int] = {}
+        self._comparing: asyncio.Task[None] | None = None
 
     def follow(self, membership: Membership) -> None:
         """From now on use only the logs of partitions that `membership` assigns to this process."""
@@ -150,6 +159,7 @@ class Logs:
         if self.membership is not None:
             if not again:
                 log.warning("Redis was restarted or another server took over: its newest writes may be lost")
+                self._compare_soon(has_moved)
             self._resources.stale = WritesRefused("Redis may have lost writes: new leader epochs are due")
             self.membership.rejoin(again=again)
             return
@@ -157,6 +167,49 @@ class Logs:
             for found in logs.values():
                 if has_moved(found.stream):
                     found.moved()
+
+    def _compare_soon(self, has_moved: Callable[[bytes], bool]) -> None:
+        """Find out what was lost, as soon as the logs are claimed in the new history."""
+        self._before |= {
+            (name, partition): found.high_watermark
+            for name, logs in self._logs.items()
+            for partition, found in logs.items()
+            if found.state.loaded and has_moved(found.stream)
+        }
+        if self._comparing is None or self._comparing.done():
+            self._comparing = supervisor.once("comparison of logs", self._compare())
+
+    async def _compare(self) -> None:
+        count, lost = len(self._before), []
+        while self._before:
+            await asyncio.sleep(_COMPARISON_S)
+            assert self.membership is not None
+            if self.membership.rejoins:
+                continue
+            for place in list(self._before):
+                found = await self._lost_offsets(*place)
+                if found is not None:
+                    del self._before[place]
+                if found:
+                    lost.append(f"{place[0]}-{place[1]} (offsets {found.start} to {found.stop - 1})")
+        if not lost:
+            log.warning("nothing that clients could read before is lost: %d logs are compared", count)
+            return
+        self._resources.counts.shortened += len(lost)
+        more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
+        log.error("records that clients could read are lost: %s%s", ", ".join(lost[:_MOST_NAMED]), more)
+
+    async def _lost_offsets(self, topic: str, partition: int) -> range | None:
+        """The offsets that readers knew and that the log has lost; None if it is not claimed yet."""
+        epoch, before = self.leader_epoch_of(topic, partition), self._before[topic, partition]
+        if epoch is None:
+            # Its new leader does not know where it ended.
+            return range(0)
+        try:
+            end = await end_at_claim(self._resources.commands, topic, partition, epoch)
+        except StorageError:
+            return None
+        return None if end is None else range(min(end, before), before)
 
     def follow_reconnection(self) -> None:
         """A connection to Redis was lost and is back: what Redis holds may have changed."""
@@ -167,6 +220,7 @@ class Logs:
 
     async def close(self) -> None:
         """Refuse further use of all logs."""
+        await supervisor.end(self._comparing)
         await self._resources.watcher.close()
         for name in list(self._logs):
             self.close_topic(name)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import redis
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from korvet.backup.connection import Connection
+from korvet.embedded import socket_of
 from korvet.storage.link.address import parse_url
 from tests.api.asking import connect, newest
 from tests.api.batches import batch
@@ -20,13 +23,16 @@ from tests.faults.test_lost_data import new_producer_id
 from tests.support.admin import create_topic
 from tests.support.confluent import consumer, producer, read_all, send, take
 from tests.support.load import QUICK, LoadProducer
+from tests.support.pages import Pages
 from tests.support.polling import until
+from tests.support.ports import free_port
 from tests.support.records import NOW_MS, Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tests.storage.conftest import Server
     from tests.support.java import JavaTools
     from tests.support.servers import KorvetServer
 
@@ -338,3 +344,45 @@ def test_a_consumer_misses_nothing_after_a_return_to_an_older_backup(
     send(producer(server.bootstrap), TOPIC, 0, records(10, 10))
     assert [each.record for each in take(reader, 10, 20)] == records(10, 10)
     assert epoch_of(server) > epoch
+
+
+@pytest.mark.parametrize("kind", ["embedded", "valkey", "redis"])
+def test_a_backup_raises_no_alarm(
+    kind: str, own_korvet: Callable[..., KorvetServer], start: Callable[..., Server], tmp_path: Path
+) -> None:
+    """The server sees a replica that comes and goes, and forks."""
+    pages = Pages(free_port())
+    options = ["--set", f"admin.listen=127.0.0.1:{pages.port}", "--set", "broker.session.timeout.ms=2000"]
+    store = None if kind == "embedded" else start(kind=kind)
+    server = own_korvet(*options) if store is None else own_korvet(*options, redis_url=store.url)
+    create_topic(server.bootstrap, TOPIC, 20)
+    where = ["--data-dir", server.data_dir] if store is None else ["--redis", store.url]
+    path = socket_of(server.data_dir)
+    client = redis.Redis(unix_socket_path=str(path)) if store is None else store.client
+    # The snapshot takes several looks of the broker.
+    client.config_set("rdb-key-save-delay", 4_000_000 // client.dbsize())
+    known = alarms(server)
+    load = LoadProducer(server.bootstrap, TOPIC, "load", idempotent=True)
+    success("backup", tmp_path / "backup", *where)
+    client.close()
+    renewals = metric(pages, "korvet_lease_renewal_seconds_count")
+    until(lambda: metric(pages, "korvet_lease_renewal_seconds_count") >= renewals + 8, 60, "later looks")
+    load.finish()
+    assert not load.failed
+    assert alarms(server) == known
+    for name in (
+        "kafka_server_replicamanager_underreplicatedpartitions",
+        "kafka_controller_controllerstats_uncleanleaderelections_total",
+        "korvet_lease_expired_total",
+    ):
+        assert metric(pages, name) == 0, name
+
+
+def alarms(server: KorvetServer) -> list[str]:
+    """The lines of the log that warn."""
+    return re.findall(r"^\S+ (?:WARNING|ERROR|CRITICAL) .*$", server.tail(10**6), re.MULTILINE)
+
+
+def metric(pages: Pages, name: str) -> float:
+    (found,) = re.findall(rf"^{name} (\S+)$", pages.read("/metrics").text, re.MULTILINE)
+    return float(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -151,6 +152,34 @@ def test_an_idempotent_producer_of_librdkafka_continues(pair: Pair, assignment: 
     assert loaded.failed == {}
     stored = [int(read.record.value[2:]) for read in read_all(pair.broker.bootstrap, TOPIC)]
     in_order_with_one_gap(stored, set(loaded.acknowledged))
+
+
+def test_the_log_names_what_is_lost(pair: Pair) -> None:
+    for topic in ("kept", TOPIC):
+        create_topic(pair.broker.bootstrap, topic, 1)
+        send(producer(pair.broker.bootstrap), topic, 0, [Record(b"k", b"1", (), NOW_MS)])
+    pair.fall_behind()
+    send(producer(pair.broker.bootstrap), TOPIC, 0, [Record(b"k", b"2", (), NOW_MS)])
+    end = read_all(pair.broker.bootstrap, TOPIC)[-1].offset + 1
+    pair.fail_over()
+
+    def told() -> list[str]:
+        said = "ERROR .*: records that clients could read are lost: (.*)$"
+        return re.findall(said, pair.broker.tail(100_000), re.MULTILINE)
+
+    (line,) = until(told, WAIT_S, "the log names the partition")
+    assert re.fullmatch(rf"{TOPIC}-0 \(offsets \d+ to {end - 1}\)", line), line
+
+
+def test_a_failover_to_a_replica_with_all_data_has_lost_nothing(pair: Pair) -> None:
+    create_topic(pair.broker.bootstrap, TOPIC, 1)
+    send(producer(pair.broker.bootstrap), TOPIC, 0, [Record(b"k", b"1", (), NOW_MS)])
+    pair.fall_behind()
+    pair.fail_over()
+    said = "nothing that clients could read before is lost"
+    until(lambda: said in pair.broker.tail(100_000), WAIT_S, "the log says so")
+    assert len(read_all(pair.broker.bootstrap, TOPIC)) == 1
+    assert "are lost" not in pair.broker.tail(100_000)
 
 
 def test_an_idempotent_producer_of_aiokafka_continues(pair: Pair) -> None:

@@ -126,6 +126,11 @@ UNCLEAN_ELECTIONS: Final = Family(
     Kind.COUNTER,
     "How often Redis was restarted or another server took over that may lack acknowledged writes.",
 )
+SHORTENED: Final = Family(
+    "korvet_shortened_logs_total",
+    Kind.COUNTER,
+    "Partitions of which records that clients could read were lost by such an election.",
+)
 BROKER_STATE: Final = Family(
     f"{_SERVER}kafkaserver_brokerstate",
     Kind.GAUGE,

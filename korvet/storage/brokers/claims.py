@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from korvet.storage.link.commands import Commands
     from korvet.storage.topic import Topic
 
+UNCUT: Final = 2**63
+"""In place of the end of a log that continues."""
 _AT_ONCE: Final = 256
 
 causes = Causes(logging.getLogger(__name__))
@@ -61,6 +63,20 @@ async def claim(
     history = links.server.write.history
     call = packed_claim(commands.keyspace, topic, partition, leader_epoch, history, new_writer=new_writer)
     return int(await links.write_functions.call_packed(call))
+
+
+async def end_at_claim(commands: Commands, topic: str, partition: int, leader_epoch: int) -> int | None:
+    """The log end that the leader of this epoch found when it claimed the partition in another history of the
+    server's data; UNCUT if it has claimed it in the same history, None if it has not claimed it yet. Raises
+    StorageError. Redis command HMGET; see note_cut in registry.lua.
+    """
+    lowest = writer_epochs(leader_epoch).start
+    meta = commands.keyspace.partition_keys(topic, partition)[2]
+    epoch, leaders = await commands.call("HMGET", meta, "epoch", "leaders")
+    if int(epoch or 0) < lowest:
+        return None
+    cuts = dict(one.split(b":") for one in (leaders or b"").split())
+    return int(cuts.get(b"%d" % lowest, UNCUT))
 
 
 def packed_claim(

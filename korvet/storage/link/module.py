@@ -116,6 +116,8 @@ class ServerModule:
             log.info("Redis at %s: appends use the server module", where)
         elif verdict.use is Use.NOT_LOADED:
             log.info("Redis at %s: appends work without the server module, which is not loaded", where)
+        elif verdict.use is Use.COPIED:
+            log.info("Redis at %s: appends don't use the server module while %s", where, verdict.reason)
         else:
             log.warning("Redis at %s: appends don't use the server module: %s", where, verdict.reason)
 
@@ -156,7 +158,7 @@ def _below(primary: Answer, replicas: dict[NodeAddress, Answer]) -> frozenset[No
 async def _ask_replica(primary: RedisAddress, replica: NodeAddress) -> Answer:
     host, port = replica
     if not port:
-        # `redis-cli --rdb` and other tools that copy the data as replicas do.
+        # A tool that follows the server: what takes a snapshot only is not asked.
         return _without_answer("it accepts no connections, so it cannot be asked for its module")
     address = msgspec.structs.replace(primary, host=host, port=port, socket_path=None)
     try:

@@ -36,6 +36,8 @@ class Use(enum.Enum):
     FORBIDDEN = enum.auto()
     REPLICA = enum.auto()
     """A replica lacks the module, or cannot be asked."""
+    COPIED = enum.auto()
+    """A tool takes a snapshot of the data as a replica does, for a moment."""
     UNKNOWN = enum.auto()
     """The server itself cannot be asked, or is a replica."""
 
@@ -66,6 +68,8 @@ def decide(primary: Answer, replicas: Mapping[NodeAddress, Answer]) -> Verdict:
         return problem
     if _replication(primary).is_replica:
         return Verdict(Use.UNKNOWN, "the server is a replica")
+    if any(replica.takes_snapshot for replica in _replication(primary).replicas):
+        return Verdict(Use.COPIED, "a tool copies the data, as a backup does")
     for (host, port), answer in sorted(replicas.items(), key=lambda item: item[0]):
         problem = problem_of(answer)
         if problem is not None:

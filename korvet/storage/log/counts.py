@@ -82,6 +82,7 @@ class LogCounts:
         "read_back",
         "refusals",
         "scripts",
+        "shortened",
         "topics",
     )
 
@@ -99,6 +100,8 @@ class LogCounts:
         """Guarded appends whose outcome had to be read back."""
         self.fenced = 0
         """Appends and claims refused because another broker leads the partition."""
+        self.shortened = 0
+        """Logs of which records that clients could read were lost with a server of Redis."""
         self.refusals: Counter[str] = Counter()
         """Groups of batches that the guard did not let in, by reason."""
         self.batches = Histogram(BATCHES)

@@ -89,6 +89,13 @@ def test_one_replica_decides_for_all(replica: Answer, reason: str) -> None:
     assert re.match(reason, verdict.reason)
 
 
+@pytest.mark.parametrize("state", ["wait_bgsave", "send_bulk"])
+def test_a_tool_that_takes_a_snapshot(state: str) -> None:
+    tool = TWO.replace("port=6380", "port=0").replace("online", state)
+    verdict = decide(answer(ONE, tool), {HERE: answer(role="slave")})
+    assert (verdict.use, verdict.replicas) == (Use.COPIED, None)
+
+
 @pytest.mark.parametrize("state", ["wait_bgsave", "send_bulk", "bg_transfer", ""])
 def test_a_replica_that_synchronises(state: str) -> None:
     """All replicas have the module; another one could still get the snapshot that this one waits for."""
