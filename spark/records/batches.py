@@ -14,12 +14,9 @@ import numpy as np
 
 from korvet.offsets.entry_fields import BATCH
 from korvet.offsets.record_batch import (
-    ABORT,
     ATTRIBUTES_AT,
     CODEC_MASK,
-    COMMIT,
     CONTROL,
-    CONTROL_KEY,
     HEADER,
     HEADER_BYTES,
     LENGTH_EXCLUDES_BYTES,
@@ -65,15 +62,13 @@ class Batch:
     """One record batch.
 
     log_append_time: the broker set the timestamps. producer: the producer ID if the batch is part of a
-    transaction, else -1. outcome: True for a commit marker, False for an abort marker, None for records.
-    Control batches have no rows.
+    transaction, else -1. Control batches have no rows.
     """
 
     base_offset: int
     log_append_time: bool
     rows: list[Row]
     producer: int = -1
-    outcome: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +97,6 @@ def is_damaged(fields: Sequence[BytesLike], last_offset: int) -> bool:
     return [magic == MAGIC, length == len(fields[1]) - LENGTH_EXCLUDES_BYTES, fits].count(True) > 1
 
 
-def may_be_transactional(fields: Sequence[BytesLike]) -> bool:
-    """Return whether an entry's header is that of a transactional batch or a control batch."""
-    head = _unpacked(fields)
-    return head is not None and bool(head[_ATTRIBUTES] & (TRANSACTIONAL | CONTROL))
-
-
 def read_batch(fields: Sequence[BytesLike], last_offset: int) -> Batch | None:
     """Return the batch that an entry is; None for any other entry and for an unreadable batch.
 
@@ -119,6 +108,8 @@ def read_batch(fields: Sequence[BytesLike], last_offset: int) -> Batch | None:
         return None
     base_offset, _, _, _, _, attributes, _, base_ms, newest_ms, producer, _, _, count = head
     appended = bool(attributes & LOG_APPEND_TIME)
+    if attributes & CONTROL:
+        return Batch(base_offset, appended, [])
     try:
         section = decompress(attributes & CODEC_MASK, bytes(fields[1][HEADER_BYTES:]))
         rows = _rows(section, count, base_offset, base_ms)
@@ -126,28 +117,9 @@ def read_batch(fields: Sequence[BytesLike], last_offset: int) -> Batch | None:
         return None
     if not attributes & TRANSACTIONAL:
         producer = NO_PRODUCER_ID
-    if attributes & CONTROL:
-        return Batch(base_offset, appended, [], producer, _outcome(rows))
     if appended:
         rows = [(key, value, offset, newest_ms, headers) for key, value, offset, _, headers in rows]
     return Batch(base_offset, appended, rows, producer)
-
-
-def outcome_of(fields: Sequence[BytesLike], last_offset: int) -> tuple[int, bool] | None:
-    """Return the producer ID in a transaction marker and whether it commits; None for any other entry."""
-    head = _head(fields, last_offset)
-    if head is None or not head[_ATTRIBUTES] & CONTROL:
-        return None
-    batch = read_batch(fields, last_offset)
-    return None if batch is None or batch.outcome is None else (batch.producer, batch.outcome)
-
-
-def _outcome(rows: Sequence[Row]) -> bool | None:
-    """True if a control batch commits a transaction, False if it aborts one; None for other controls."""
-    key = rows[0][0] if rows else None
-    if key is None or len(key) < CONTROL_KEY.size:
-        return None
-    return {ABORT: False, COMMIT: True}.get(CONTROL_KEY.unpack_from(key)[1])
 
 
 def read_records(
@@ -166,8 +138,6 @@ def read_records(
         if head is None or not _crc_is_right(data, head):
             return None
         if head[_ATTRIBUTES] & CONTROL:
-            if read_batch([BATCH, data], last_offset) is None:
-                return None
             continue
         section = _section(data, head[_ATTRIBUTES] & CODEC_MASK)
         if section is None or head[-1] * SMALLEST_RECORD_BYTES > len(section):
@@ -209,18 +179,11 @@ def _crc_is_right(batch: BytesLike, head: Sequence[int]) -> bool:
     return crc32c(memoryview(batch)[ATTRIBUTES_AT:]) == head[_CRC]
 
 
-def _unpacked(fields: Sequence[BytesLike]) -> tuple[int, ...] | None:
-    """The unchecked header of a batch; None if the entry is too short for one or has other fields."""
-    if len(fields) != 2 or fields[0] != BATCH or len(fields[1]) < HEADER_BYTES:
-        return None
-    return HEADER.unpack_from(fields[1])
-
-
 def _head(fields: Sequence[BytesLike], last_offset: int) -> tuple[int, ...] | None:
     """The header of a batch that ends at `last_offset`; None for any other entry."""
-    head = _unpacked(fields)
-    if head is None:
+    if len(fields) != 2 or fields[0] != BATCH or len(fields[1]) < HEADER_BYTES:
         return None
+    head = HEADER.unpack_from(fields[1])
     base_offset, length, _, magic, _, attributes, delta, *_, count = head
     whole = magic == MAGIC and length == len(fields[1]) - LENGTH_EXCLUDES_BYTES
     sound = delta >= 0 and count == delta + 1 and attributes & CODEC_MASK in CODECS

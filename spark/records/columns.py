@@ -29,8 +29,8 @@ class Origin:
     bias: an entry's packed ID minus its offset, 1 on topics with dense offsets, else 0.
     native_field: name of the field that is the value of a native application's entry; None if a JSON object
     of all fields is the value.
-    append_times: the time in an entry's ID is the record's timestamp, whatever the entry's fields are. This
-    holds on topics with LogAppendTime whose entry IDs are times.
+    append_times: all timestamps are the times in the entries' IDs. This holds on topics with LogAppendTime
+    whose entry IDs are times, if no entry is a batch.
     """
 
     topic: str
@@ -39,6 +39,11 @@ class Origin:
     timestamp_type: int
     native_field: bytes | None = None
     append_times: bool = False
+
+    @property
+    def has_append_time(self) -> bool:
+        """Whether an entry that is no batch has the time in its ID as timestamp, whatever its fields are."""
+        return self.timestamp_type == LOG_APPEND_TIME and not self.bias
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +72,3 @@ class Columns:
     """Name and values of headers that every row has, in order. If set, `headers` is None."""
     damaged: Sequence[int] = ()
     """Offsets of entries that are damaged record batches. They have no rows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Marker:
-    """The end of a producer's transaction at an offset: its records before the marker count if committed."""
-
-    offset: int
-    producer: int
-    committed: bool

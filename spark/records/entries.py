@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from korvet.offsets.entry_fields import BATCH, CONTROL, KEY, NULL_HEADER_PREFIX, TIMESTAMP, VALUE
-from korvet.offsets.packing import MAX_MS, MAX_SEQUENCE, SEQUENCE_BITS
-from korvet.spark.records.batches import is_damaged, outcome_of, read_batch, read_records
+from korvet.offsets.entry_fields import BATCH, KEY, NULL_HEADER_PREFIX, TIMESTAMP, VALUE
+from korvet.offsets.packing import MAX_MS, MAX_OFFSET, MAX_SEQUENCE, SEQUENCE_BITS
+from korvet.spark.records.batches import is_damaged, read_batch, read_records
 from korvet.spark.records.columns import (
     CREATE_TIME,
     LOG_APPEND_TIME,
@@ -23,10 +23,9 @@ from korvet.spark.records.columns import (
     MIN_SPARK_MS,
     Columns,
     HeaderColumns,
-    Marker,
     Origin,
 )
-from korvet.spark.records.fields import INT64_MAX, header_name, marker_of, parse_fields
+from korvet.spark.records.fields import header_name, parse_fields
 from korvet.spark.records.page import Page
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def columns_of(
     entries: Sequence[Entry],
     origin: Origin,
     start_offset: int = 0,
-    end_offset: int = INT64_MAX,
+    end_offset: int = MAX_OFFSET,
     *,
     headers: bool = True,
 ) -> Columns:
@@ -92,55 +91,17 @@ def columns_of(
     if found is None:
         if any(entry[0] == BATCH for entry in fields if entry):
             return _batch_columns(fields, ms, offsets, origin, wanted)
-        is_row = [marker_of(entry, 0) is None for entry in fields]
-        if not all(is_row):
-            fields = [entry for entry, row in zip(fields, is_row, strict=True) if row]
-            ms, offsets = ms[is_row], offsets[is_row]
-        found = _mixed_columns(fields, ms, offsets, origin.native_field)
-    if origin.append_times:
+        return _mixed_columns(fields, ms, offsets, origin)
+    if origin.has_append_time:
         found.timestamps_ms = _spark_times(ms)
     return found
-
-
-def markers_of(entries: Sequence[Entry], origin: Origin) -> list[Marker]:
-    """Return the transaction markers among these entries."""
-    if isinstance(entries, Page):
-        batches = entries.batches(origin.bias)
-        if batches is not None:
-            found = [_batch_marker([BATCH, data], offset) for offset, data in batches]
-            return [marker for marker in found if marker is not None]
-        rows = entries.rows(origin.bias, append_times=origin.append_times, headers=False)
-        if rows is not None:
-            return [Marker(*marker) for marker in rows.markers]
-    return _markers_one_by_one(entries, origin)
-
-
-def _markers_one_by_one(entries: Sequence[Entry], origin: Origin) -> list[Marker]:
-    found = []
-    for entry_id, fields in entries:
-        if CONTROL not in fields and BATCH not in fields[:1]:
-            continue
-        kept, ms, sequence = addressable([(entry_id, fields)])
-        if not kept:
-            continue
-        offset = (int(ms[0]) << SEQUENCE_BITS | int(sequence[0])) - origin.bias
-        marker = marker_of(fields, offset) or _batch_marker(fields, offset)
-        if marker is not None:
-            found.append(marker)
-    return found
-
-
-def _batch_marker(fields: Sequence[bytes | memoryview], offset: int) -> Marker | None:
-    """The marker in a control batch that is an entry."""
-    found = outcome_of(fields, offset)
-    return None if found is None else Marker(offset, *found)
 
 
 def _kernel_columns(page: Page, origin: Origin, wanted: range, *, headers: bool) -> Columns | None:
     """The columns that the compiled kernel builds; None if it refuses the page."""
     batches = page.batches(origin.bias)
     if batches is None:
-        rows = page.rows(origin.bias, append_times=origin.append_times, headers=headers)
+        rows = page.rows(origin.bias, append_times=origin.has_append_time, headers=headers)
         return None if rows is None else _columns(rows)
     records = read_records(batches, wanted, headers=headers)
     if records is None:
@@ -197,6 +158,12 @@ def _uniform_columns(
     timestamps = _shifted(ms, _joined(found[TIMESTAMP])) if TIMESTAMP in found else _spark_times(ms)
     if timestamps is None:
         return None
+    if any(
+        any(column)
+        for name, column in zip(shape, columns[1::2], strict=True)
+        if name.startswith(NULL_HEADER_PREFIX)
+    ):
+        return None
     nulls = [None] * rows
     headers = [
         (name, nulls if field.startswith(NULL_HEADER_PREFIX) else column)
@@ -235,18 +202,23 @@ def _spark_times(ms: NDArray[np.int64]) -> NDArray[np.int64] | list[int | None]:
 
 
 def _mixed_columns(
-    fields: list[list[bytes]], ms: NDArray[np.int64], offsets: NDArray[np.int64], native_field: bytes | None
+    fields: list[list[bytes]], ms: NDArray[np.int64], offsets: NDArray[np.int64], origin: Origin
 ) -> Columns:
-    rows = [
-        parse_fields(entry, entry_ms, native_field)
+    parsed = [
+        parse_fields(entry, entry_ms, origin.native_field)
         for entry, entry_ms in zip(fields, ms.tolist(), strict=True)
     ]
+    rows = [row for row in parsed if row is not None]
+    if len(rows) < len(parsed):
+        is_row = [row is not None for row in parsed]
+        ms, offsets = ms[is_row], offsets[is_row]
+    times = ms if origin.has_append_time else np.array([row[2] for row in rows], dtype=np.int64)
     producers = [row[4] for row in rows]
     return Columns(
         keys=[row[0] for row in rows],
         values=[row[1] for row in rows],
         offsets=offsets,
-        timestamps_ms=[row[2] if MIN_SPARK_MS <= row[2] <= MAX_SPARK_MS else None for row in rows],
+        timestamps_ms=_spark_times(times),
         headers=[row[3] for row in rows],
         producers=producers if max(producers, default=-1) >= 0 else None,
     )
@@ -268,10 +240,10 @@ def _batch_columns(
         if batch is None:
             if is_damaged(entry, offset):
                 damaged.append(offset)
-            elif marker_of(entry, offset) is None:
-                key, value, timestamp_ms, headers, producer = parse_fields(
-                    entry, entry_ms, origin.native_field
-                )
+            elif (parsed := parse_fields(entry, entry_ms, origin.native_field)) is not None:
+                key, value, timestamp_ms, headers, producer = parsed
+                if origin.has_append_time:
+                    timestamp_ms = entry_ms
                 rows.append((key, value, offset, timestamp_ms, headers))
                 types.append(origin.timestamp_type)
                 producers.append(producer)

@@ -92,7 +92,7 @@ class Page(Sequence[Entry]):
         self._skipped += 1
 
     def rows(self, bias: int, *, append_times: bool, headers: bool = True) -> Rows | None:
-        """Return the records as columns, and the transaction markers. With headers=False, without headers.
+        """Return the records as columns. With headers=False, without headers.
 
         None if the page has other entries than korvet's record by record, or there is no compiled kernel.
         """

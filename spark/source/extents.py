@@ -68,7 +68,7 @@ class Extent:
         return self.entries * self.batch
 
     def opened(self) -> dict[int, int]:
-        """Return the open transactions that brokers know, by producer ID: offsets at or before their starts.
+        """Return the open transactions, by producer ID: offsets at or before their first records.
 
         Raises SourceError if the note of them is damaged.
         """
@@ -81,15 +81,19 @@ class Extent:
                 f"the field 'open' of {{{self.stream}}}:meta is damaged ({error}). See korvet doctor"
             ) from error
 
+    def opened_before(self, offset: int) -> dict[int, int]:
+        """Return the open transactions that began before an offset. Raises SourceError as `opened` does."""
+        return {producer: first for producer, first in self.opened().items() if first < offset}
+
 
 @dataclass(frozen=True, slots=True)
 class StreamRange:
     """A part of one partition: the offsets start_offset .. end_offset - 1, with about `records` records.
 
     first_id: ID of the first entry at the time of planning; if that entry is gone, records are lost.
-    Outcomes of transactions are searched below log_end. transactions: if given, the range has only records of
-    these transactions, each as its producer ID and first offset. topic_id: if given, the topic must still
-    have this ID at the end of the read.
+    opened: transactions that are open, so that their records don't count. transactions: if given, the range
+    has only records of these. Each transaction is its producer ID and first offset. topic_id: if given, the
+    topic must still have this ID at the end of the read.
     """
 
     stream: str
@@ -97,8 +101,8 @@ class StreamRange:
     start_offset: int
     end_offset: int
     records: int
-    log_end: int
     first_id: bytes | None = None
+    opened: tuple[tuple[int, int], ...] = ()
     transactions: tuple[tuple[int, int], ...] = ()
     topic_id: str = ""
 

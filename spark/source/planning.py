@@ -17,7 +17,6 @@ from korvet.spark.source.pages import pages
 from korvet.spark.source.settings import EARLIEST, LATEST
 from korvet.spark.source.tasks import EVEN_TASKS, plan, plan_evenly
 from korvet.spark.source.topics import load_topics, select_topics
-from korvet.spark.source.transactions import OpenTransactions, is_transactional
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,12 +30,6 @@ if TYPE_CHECKING:
 
 # Ranges of fewer records share a task, because starting a task takes longer than reading them.
 TASK_RECORDS = 100_000
-# Longest transaction in ms, unless brokers have a larger transaction.max.timeout.ms, or none of them runs.
-MAX_TRANSACTION_MS = 15 * 60_000
-# The topic of the transaction coordinator. Without it, only hand-written entries can have transactions.
-TRANSACTION_TOPIC = "__transaction_state"
-# Entries at the end of a partition in which transactions are searched.
-TAIL_ENTRIES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +38,6 @@ class Selection:
 
     topics: Mapping[str, TopicInfo]
     extents: Mapping[TopicPartition, Extent]
-    transactional: bool
-    """Whether the keyspace has a topic of the transaction coordinator."""
 
 
 def select(connection: Connection, options: SourceOptions, *, missing: bool = False) -> Selection:
@@ -71,8 +62,6 @@ def select(connection: Connection, options: SourceOptions, *, missing: bool = Fa
     return Selection(
         {topic.name: topic for topic in topics},
         {extent.topic_partition: extent for extent in found},
-        # HEXISTS, because the catalogue entry may be unreadable.
-        bool(connection.call("HEXISTS", options.address.topics_key, TRANSACTION_TOPIC)),
     )
 
 
@@ -131,7 +120,7 @@ def whole(connection: Connection, extent: Extent, start: int, end: int) -> Strea
     records = extent.records
     if first > extent.first_offset or last < extent.log_end:
         records = _estimate(connection, extent, first, last)
-    return StreamRange(extent.stream, extent.origin, start, end, max(1, records), extent.log_end)
+    return StreamRange(extent.stream, extent.origin, start, end, max(1, records))
 
 
 def _estimate(connection: Connection, extent: Extent, first: int, last: int) -> int:
@@ -187,7 +176,7 @@ def first_since(connection: Connection, extent: Extent, time_ms: int) -> int | N
 
 
 def _part(extent: Extent, start: int, end: int) -> StreamRange:
-    return StreamRange(extent.stream, extent.origin, start, end, 0, extent.log_end)
+    return StreamRange(extent.stream, extent.origin, start, end, 0)
 
 
 def _points_since(index: Index, time_ms: int) -> Iterator[Point]:
@@ -222,76 +211,29 @@ def since(connection: Connection, extent: Extent, start: int, time_ms: int) -> i
     return max(start, found[1].offset) if found and found[0] > 0 else start
 
 
-def stable_end(
-    connection: Connection, options: SourceOptions, selection: Selection, part: StreamRange
-) -> int:
-    """Return the end of a range of a read_committed query, before the first record of an open transaction.
+def stable_end(options: SourceOptions, selection: Selection, part: StreamRange) -> int:
+    """Return the end of a range of a read_committed query, before the first open transaction.
 
-    With openTransactions=pass, it is the range's own end. Finds transactions as open_transactions does.
+    With openTransactions=pass, it is the range's own end. Raises SourceError if the note of the open
+    transactions is damaged.
     """
-    if not options.read_committed or options.pass_open or part.end_offset <= part.start_offset:
+    if not options.read_committed or options.pass_open:
         return part.end_offset
-    first = min(open_transactions(connection, selection, part).values(), default=part.end_offset)
-    return max(part.start_offset, first)
+    opened = selection.extents[part.origin.topic, part.origin.partition].opened()
+    return max(part.start_offset, min([part.end_offset, *opened.values()]))
 
 
 def only_open(connection: Connection, selection: Selection, part: StreamRange) -> StreamRange:
     """Return the part of a range that contains the records of open transactions; empty without any.
 
-    Finds transactions as open_transactions does.
+    Raises SourceError as `stable_end` does.
     """
-    first_offsets = open_transactions(connection, selection, part)
-    if not first_offsets:
+    extent = selection.extents[part.origin.topic, part.origin.partition]
+    opened = extent.opened_before(part.end_offset)
+    if not opened:
         return replace(part, start_offset=part.end_offset)
-    extent = selection.extents[part.origin.topic, part.origin.partition]
-    found = whole(connection, extent, max(part.start_offset, min(first_offsets.values())), part.end_offset)
-    return replace(found, transactions=tuple(sorted(first_offsets.items())))
-
-
-def open_transactions(connection: Connection, selection: Selection, part: StreamRange) -> dict[int, int]:
-    """Return the transactions that began in a range and have no marker yet: their first offsets by producer.
-
-    If the keyspace or the newest entries have transactions, reads the records of the last MAX_TRANSACTION_MS,
-    up to the log end: a marker may be after the end of the range. Brokers know transactions that are open for
-    longer. Raises SourceError if their note of them is damaged.
-    """
-    log = replace(part, end_offset=max(part.end_offset, part.log_end))
-    parts = {part, log}
-    if not selection.transactional and not any(tail_is_transactional(connection, each) for each in parts):
-        return {}
-    extent = selection.extents[part.origin.topic, part.origin.partition]
-    start = _longest_transaction(connection, extent, log)
-    longer = {producer: first for producer, first in extent.opened().items() if first < start}
-    if min(longer.values(), default=start) < part.start_offset:
-        # The next record of one that began before the range may be anywhere in it.
-        start, longer = part.start_offset, {}
-    if start >= part.end_offset and not longer:
-        return {}
-    opened = OpenTransactions(replace(log, start_offset=start), longer)
-    opened.follow(connection, replace(log, start_offset=opened.reached))
-    return {producer: first for producer, first in opened.first_offsets.items() if first < part.end_offset}
-
-
-def tail_is_transactional(connection: Connection, part: StreamRange) -> bool:
-    """Return whether some of the last entries of a range are part of transactions."""
-    bias = part.origin.bias
-    start, end = entry_id(part.start_offset, bias), "(" + entry_id(part.end_offset, bias)
-    page = connection.call("XREVRANGE", part.stream, end, start, "COUNT", TAIL_ENTRIES)
-    return bool(page) and is_transactional(page[::-1], part)
-
-
-def _longest_transaction(connection: Connection, extent: Extent, part: StreamRange) -> int:
-    """An offset of the range: that of MAX_TRANSACTION_MS before its end, or an earlier one."""
-    if not extent.origin.bias:
-        cutoff = part.end_offset - (MAX_TRANSACTION_MS << SEQUENCE_BITS)
-        return max(part.start_offset, cutoff)
-    index = usable_index(connection, extent)
-    last = index.floor(part.end_offset) if index is not None else None
-    if index is None or last is None:
-        return part.start_offset
-    cutoff_ms = last.append_ms - MAX_TRANSACTION_MS
-    found = index.last_where([lambda point: point.append_ms < cutoff_ms])[0]
-    return max(part.start_offset, found[1].offset) if found else part.start_offset
+    found = whole(connection, extent, max(part.start_offset, min(opened.values())), part.end_offset)
+    return replace(found, transactions=tuple(sorted(opened.items())))
 
 
 def records_per_task(options: SourceOptions, ranges: Sequence[StreamRange], *, spread: bool) -> int:

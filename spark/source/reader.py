@@ -74,7 +74,9 @@ class KorvetReader(DataSourceReader):
                 if options.only_open:
                     part = only_open(connection, selection, part)
                 else:
-                    part = replace(part, end_offset=stable_end(connection, options, selection, part))
+                    part = replace(part, end_offset=stable_end(options, selection, part))
+                if options.pass_open:
+                    part = replace(part, opened=tuple(extent.opened().items()))
                 ranges.append(part)
         return ranges
 

@@ -15,15 +15,13 @@ from korvet.spark.source.planning import (
     check_loss,
     check_named,
     indexed,
-    open_transactions,
     select,
-    tail_is_transactional,
+    stable_end,
     tasks,
     whole,
 )
 from korvet.spark.source.rate_limit import advance, shares
 from korvet.spark.source.tasks import read_task
-from korvet.spark.source.transactions import OpenTransactions
 from korvet.spark.versions import arrow_schema
 
 if TYPE_CHECKING:
@@ -106,7 +104,6 @@ class KorvetStreamReader(DataSourceStreamReader):
         self._options = options
         self._schema = schema
         self._goal: Progress | None = None
-        self._followed: dict[TopicPartition, OpenTransactions] = {}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
         """Return the start of a query without a checkpoint. Raises SourceError, DataLoss.
@@ -125,12 +122,11 @@ class KorvetStreamReader(DataSourceStreamReader):
                     check_loss(extent, start)
                 may_be_within = options.read_committed and start > extent.log_start
                 if may_be_within and options.starting.is_latest(topic_partition):
-                    log = whole(connection, extent, extent.log_start, start)
-                    found = open_transactions(connection, selection, log)
+                    found = extent.opened_before(start)
                     if options.pass_open:
                         opened[topic_partition] = found
                     else:
-                        start = min(found.values(), default=start)
+                        start = max(extent.log_start, min(found.values(), default=start))
                 positions[topic_partition] = _position(extent, start)
             return Progress(_ids(selection), positions, opened).dump()
 
@@ -172,7 +168,7 @@ class KorvetStreamReader(DataSourceStreamReader):
                     before = begun.positions.get(topic_partition, Position(part.start_offset))
                     records = allowed[topic_partition]
                     ends[topic_partition] = _limited(connection, extent, part, before, end, records)
-            opened = self._opened(connection, begun, selection, fresh, ends)
+            opened = self._opened(begun, selection, fresh, ends)
             return Progress({**begun.ids, **_ids(selection)}, ends, opened)
 
     def _check_topics(self, begun: Progress, selection: Selection) -> None:
@@ -201,42 +197,17 @@ class KorvetStreamReader(DataSourceStreamReader):
                 if self._options.fail_on_data_loss:
                     check_loss(extent, at.offset)
                 at = None
-            if at is None:
-                self._followed.pop(topic_partition, None)
             start = extent.log_start if at is None else at.offset
             part = _range(connection, extent, Position(start, None if at is None else at.added), end)
-            stable = self._stable_end(connection, selection, part, _opened_before(begun, at, topic_partition))
+            stable = stable_end(self._options, selection, part)
             if stable < end.offset:
                 end = Position(stable)
             if start < end.offset or at is None:
                 found[topic_partition] = (replace(part, end_offset=end.offset), end)
         return found
 
-    def _stable_end(
-        self, connection: Connection, selection: Selection, part: StreamRange, opened: Mapping[int, int]
-    ) -> int:
-        """The end of a batch of a read_committed query, before the first record of an open transaction.
-
-        opened: the transactions that are open at the start of `part`, because the query had
-        openTransactions=pass before. With that option, it is the end of `part`.
-        """
-        topic_partition = (part.origin.topic, part.origin.partition)
-        options = self._options
-        if not options.read_committed or options.pass_open or part.end_offset <= part.start_offset:
-            return part.end_offset
-        followed = self._followed.get(topic_partition)
-        if followed is None or followed.reached < part.start_offset:
-            if not opened and not selection.transactional and not tail_is_transactional(connection, part):
-                return part.end_offset
-            followed = self._followed[topic_partition] = OpenTransactions(part, opened)
-        if followed.reached < part.end_offset:
-            followed.follow(connection, replace(part, start_offset=followed.reached))
-        first = followed.first_offset
-        return part.end_offset if first is None else max(part.start_offset, min(first, part.end_offset))
-
     def _opened(
         self,
-        connection: Connection,
         begun: Progress,
         selection: Selection,
         fresh: Mapping[TopicPartition, tuple[StreamRange, Position]],
@@ -252,16 +223,10 @@ class KorvetStreamReader(DataSourceStreamReader):
         }
         if not self._options.pass_open:
             return opened
-        for topic_partition, (whole_part, _) in fresh.items():
-            part = replace(whole_part, end_offset=ends[topic_partition].offset)
-            if part.start_offset >= part.end_offset:
-                continue
-            at = _start(begun, selection, topic_partition)
-            before = _opened_before(begun, at, topic_partition)
-            if before or selection.transactional or tail_is_transactional(connection, part):
-                followed = OpenTransactions(part, before)
-                followed.follow(connection, part)
-                opened[topic_partition] = followed.first_offsets
+        for topic_partition, (part, _) in fresh.items():
+            end = ends[topic_partition].offset
+            if part.start_offset < end:
+                opened[topic_partition] = selection.extents[topic_partition].opened_before(end)
         return opened
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -280,13 +245,13 @@ class KorvetStreamReader(DataSourceStreamReader):
                 ):
                     continue
                 at = _start(begun, selection, topic_partition)
-                outcomes_end = last.offset if self._options.pass_open else extent.log_end
+                opened = tuple(ended.opened.get(topic_partition, {}).items())
                 parts = (
                     self._late(connection, extent, at, _ended(begun, at, ended, topic_partition)),
                     self._between(connection, extent, at, last),
                 )
                 found = [
-                    replace(part, log_end=outcomes_end)
+                    replace(part, opened=opened)
                     for part in parts
                     if part is not None and part.start_offset < part.end_offset
                 ]
@@ -403,7 +368,7 @@ def _ended(
     return {
         producer: first
         for producer, first in _opened_before(begun, at, topic_partition).items()
-        if still_open.get(producer) != first
+        if producer not in still_open or still_open[producer] > first
     }
 
 
@@ -418,9 +383,9 @@ def _range(connection: Connection, extent: Extent, first: Position, last: Positi
     """A range, with its number of records."""
     records = _counted(extent, first, last)
     if records is not None:
-        return StreamRange(extent.stream, extent.origin, first.offset, last.offset, records, extent.log_end)
+        return StreamRange(extent.stream, extent.origin, first.offset, last.offset, records)
     if first.offset >= last.offset:
-        return StreamRange(extent.stream, extent.origin, first.offset, last.offset, 0, extent.log_end)
+        return StreamRange(extent.stream, extent.origin, first.offset, last.offset, 0)
     return whole(connection, extent, first.offset, last.offset)
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,12 +18,12 @@ from korvet.spark.source.connection import connected
 from korvet.spark.source.errors import DataLoss
 from korvet.spark.source.pages import pages
 from korvet.spark.source.topics import has_id
-from korvet.spark.source.transactions import Outcomes, markers_in
+from korvet.spark.source.transactions import Uncounted
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from korvet.spark.records.columns import Columns, Marker
+    from korvet.spark.records.columns import Columns
     from korvet.spark.source.connection import Connection
     from korvet.spark.source.extents import StreamRange
     from korvet.spark.source.settings import SourceOptions
@@ -96,28 +95,22 @@ def read_task(
 def _read_range(
     options: SourceOptions, connection: Connection, part: StreamRange, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    with ExitStack() as stack:
-        outcomes: Outcomes | None = None
-        for page in pages(connection, part):
-            columns = columns_of(
-                page, part.origin, part.start_offset, part.end_offset, headers="headers" in schema.names
-            )
-            batch = record_batch(columns, part.origin, schema)
-            if columns.damaged:
-                _report_damage(options, part, columns.damaged[0])
-            judged = options.read_committed and columns.producers is not None
-            if judged and outcomes is None:
-                # The first connection has a requested page.
-                second = stack.enter_context(connected(options.address))
-                outcomes = stack.enter_context(closing(_outcomes(second, part)))
-            if judged or part.transactions:
-                batch = batch.filter(pa.array(_visible(columns, part, outcomes)))
-            if batch.num_rows:
-                yield batch
-        if part.topic_id and not has_id(connection, options.address, part.origin.topic, part.topic_id):
-            raise DataLoss(
-                f"topic {part.origin.topic} was deleted, or deleted and created again, during the read"
-            )
+    uncounted = Uncounted(connection, part) if options.read_committed else None
+    for page in pages(connection, part):
+        columns = columns_of(
+            page, part.origin, part.start_offset, part.end_offset, headers="headers" in schema.names
+        )
+        batch = record_batch(columns, part.origin, schema)
+        if columns.damaged:
+            _report_damage(options, part, columns.damaged[0])
+        if part.transactions or (uncounted and columns.producers is not None):
+            batch = batch.filter(pa.array(_counted(columns, part, uncounted)))
+        if batch.num_rows:
+            yield batch
+    if part.topic_id and not has_id(connection, options.address, part.origin.topic, part.topic_id):
+        raise DataLoss(
+            f"topic {part.origin.topic} was deleted, or deleted and created again, during the read"
+        )
 
 
 def _report_damage(options: SourceOptions, part: StreamRange, offset: int) -> None:
@@ -129,25 +122,17 @@ def _report_damage(options: SourceOptions, part: StreamRange, offset: int) -> No
     log.warning("%s: it is left out", text)
 
 
-def _outcomes(connection: Connection, part: StreamRange) -> Outcomes:
-    def ahead(offset: int) -> Generator[list[Marker]]:
-        rest = replace(part, start_offset=offset, end_offset=part.log_end, first_id=None)
-        return markers_in(connection, rest)
-
-    return Outcomes(ahead)
-
-
-def _visible(
-    columns: Columns, part: StreamRange, outcomes: Outcomes | None
+def _counted(
+    columns: Columns, part: StreamRange, uncounted: Uncounted | None
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which rows are committed and in the range's transactions. Without `outcomes`, all are committed."""
+    """Which rows count, and are in the range's transactions. Without `uncounted`, all count."""
     offsets = columns.offsets.tolist()
     producers = [-1] * len(offsets) if columns.producers is None else columns.producers
     first_offsets = dict(part.transactions)
 
-    def is_visible(producer: int, offset: int) -> bool:
+    def counts(producer: int, offset: int) -> bool:
         if first_offsets and (producer not in first_offsets or offset < first_offsets[producer]):
             return False
-        return producer < 0 or outcomes is None or outcomes.committed(producer, offset)
+        return uncounted is None or not uncounted.has(producer, offset)
 
-    return np.array(list(map(is_visible, producers, offsets)), dtype=bool)
+    return np.array(list(map(counts, producers, offsets)), dtype=bool)

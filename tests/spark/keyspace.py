@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from typing import TYPE_CHECKING, Any
 
 from korvet.offsets.codec import encode_key, encode_value
@@ -42,6 +43,30 @@ class Keyspace:
     def add(self, topic: str, partition: int, entry: str, *fields: bytes | str) -> None:
         """Send XADD with any fields, including repeated ones."""
         self.client.execute_command("XADD", f"korvet:{topic}:{partition}", entry, *fields)
+
+    def begin(self, topic: str, partition: int, producer: int, first: int) -> None:
+        """Note a producer's transaction as open if it isn't yet, as the leader does with each record."""
+        opened = self._opened(topic, partition)
+        opened.setdefault(producer, first)
+        self._note_opened(topic, partition, opened)
+
+    def end(self, topic: str, partition: int, producer: int, marker: int, outcome: str) -> None:
+        """Note the end of a producer's open transaction, as the leader does with its marker."""
+        opened = self._opened(topic, partition)
+        first = opened.pop(producer, None)
+        self._note_opened(topic, partition, opened)
+        if first is not None and outcome == "abort":
+            stable = min([marker + 1, *opened.values()])
+            key = f"{{korvet:{topic}:{partition}}}:aborted"
+            self.client.zadd(key, {f"{producer} {first} {stable}": marker})
+
+    def _opened(self, topic: str, partition: int) -> dict[int, int]:
+        noted = self.client.hget(f"{{korvet:{topic}:{partition}}}:meta", "open") or b""
+        return {int(producer): int(first) for producer, first in struct.iter_unpack(">2d", noted)}
+
+    def _note_opened(self, topic: str, partition: int, opened: Mapping[int, int]) -> None:
+        noted = b"".join(struct.pack(">2d", *each) for each in opened.items())
+        self.client.hset(f"{{korvet:{topic}:{partition}}}:meta", "open", noted)
 
     def record(
         self, topic: str, partition: int, offset: int, value: bytes, timestamp_ms: int | None = None

@@ -16,8 +16,8 @@ from korvet.offsets.packing import entry_id, pack
 from korvet.records.compression import compress
 from korvet.spark.records.arrow import record_batch
 from korvet.spark.records.batches import batch_records, read_batch, read_records
-from korvet.spark.records.columns import MAX_SPARK_MS, MIN_SPARK_MS, Marker, Origin
-from korvet.spark.records.entries import columns_of, markers_of
+from korvet.spark.records.columns import MAX_SPARK_MS, MIN_SPARK_MS, Origin
+from korvet.spark.records.entries import columns_of
 from korvet.spark.source.address import Address
 from korvet.spark.tables.readers import RedisReader
 from korvet.spark.tables.views import record_lag
@@ -300,9 +300,8 @@ def test_batches_in_pages_are_what_they_are_alone(form: Any) -> None:
         every = [*entries, *more]
         with using(form):
             page = reply_of(every)
-            found, markers = columns_of(page, origin, *limits), markers_of(page, origin)
+            found = columns_of(page, origin, *limits)
         assert page.last_id == every[-1][0]
         expected = columns_of(every, origin, *limits)
         assert record_batch(found, origin, schema).equals(record_batch(expected, origin, schema))
         assert found.producers == expected.producers
-        assert markers == markers_of(every, origin) == [Marker(offset, 5, committed=True)]

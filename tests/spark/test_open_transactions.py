@@ -83,7 +83,8 @@ class Coordinator:
         """Write a marker into both partitions."""
         for partition in range(2):
             outcome = "commit" if committed else "abort"
-            self._add(partition, b"ctl", outcome, b"pid", str(producer), b"epoch", b"0")
+            position = self._add(partition, b"ctl", outcome, b"pid", str(producer), b"epoch", b"0")
+            self.keyspace.end(OFFSETS_TOPIC, partition, producer, position, outcome)
         offsets, commits = self.pending.pop(producer, {}), self.written.pop(producer, 0)
         if committed:
             self.counted += commits
@@ -96,7 +97,11 @@ class Coordinator:
             fields += [b"value", encode_value(OffsetCommitValue(offset, commit_timestamp_ms=MS))]
         if producer is not None:
             fields += [b"pid", str(producer), b"epoch", b"0"]
-        return self._add(partition_for(key[0]), *fields, b"ts", str(MS)), offset or 0
+        partition = partition_for(key[0])
+        position = self._add(partition, *fields, b"ts", str(MS))
+        if producer is not None:
+            self.keyspace.begin(OFFSETS_TOPIC, partition, producer, position)
+        return position, offset or 0
 
     def _add(self, partition: int, *fields: bytes | str) -> int:
         position = self.keyspace.next_offset.get(partition, 0)

@@ -62,7 +62,7 @@ def entries_of(connection: Connection, address: Address, partition: int) -> list
 def range_of(connection: Connection, address: Address, partition: int) -> StreamRange:
     topics = [load_topics(connection, address)["t"]]
     (one,) = extents(connection, address, topics, {("t", partition)})
-    return StreamRange(one.stream, one.origin, 0, one.log_end, one.records, one.log_end)
+    return StreamRange(one.stream, one.origin, 0, one.log_end, one.records)
 
 
 def test_a_slot_that_moves_is_followed(redis_cluster: RedisCluster, keyspace: Keyspace) -> None:

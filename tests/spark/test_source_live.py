@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from korvet.spark.source import planning
 from korvet.spark.source.address import Address
 from korvet.spark.source.connection import connected
 from korvet.spark.source.index import Index
@@ -99,12 +98,10 @@ def test_limits_are_exact(written: Keyspace, topic: str) -> None:
 
 @pytest.mark.parametrize(("layout", "configs"), LAYOUTS.items())
 def test_brokers_note_where_open_transactions_begin(
-    server: KorvetServer, monkeypatch: pytest.MonkeyPatch, layout: str, configs: dict[str, str]
+    server: KorvetServer, layout: str, configs: dict[str, str]
 ) -> None:
-    """A batch searches for those of the last 15 minutes itself; here for none."""
     topic = f"open-{layout}"
     create_topic(server.bootstrap, topic, 1, configs)
-    monkeypatch.setattr(planning, "MAX_TRANSACTION_MS", 0)
     keyspace = Keyspace(server.redis, f"unix://{server.socket_path()}")
     plain, writer = producer(server.bootstrap), producer(server.bootstrap, transactional_id=topic)
 

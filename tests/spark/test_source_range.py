@@ -97,7 +97,7 @@ def test_one_partition_becomes_many_tasks(keyspace: Keyspace, indexed: bool) -> 
 )
 def test_a_long_partition_of_a_batch_is_spread(total: int, given: dict[str, str], size: int) -> None:
     options = SourceOptions.parse({"topic": "t", **given})
-    ranges = [StreamRange("t:0", Origin("t", 0, 0, 0), 0, total, total, total)]
+    ranges = [StreamRange("t:0", Origin("t", 0, 0, 0), 0, total, total)]
     assert records_per_task(options, ranges, spread=True) == size
     if not given:
         # The tasks of a stream's batch stay the same from release to release.

@@ -19,13 +19,14 @@ from hypothesis.stateful import (
 from korvet.observe.counting import Counting
 from korvet.observe.ordinals import Ends, Known, LogOrdinals
 from korvet.observe.positions import Progress, WatchedLog
+from korvet.offsets.entry_fields import Record, read_entry
 from korvet.offsets.packing import MAX_SEQUENCE, pack
 from korvet.records.kernel import encode_append_records
 from korvet.storage.compaction import compactor
 from korvet.storage.compaction.compactor import CompactionRules, Compactor, Pace
 from korvet.storage.link import library
 from korvet.storage.log import index, queries
-from korvet.storage.log.entries import entry_timestamp, record_key
+from korvet.storage.log.entries import entry_timestamp
 from tests.storage.batches import decode, produce, read_everything
 from tests.storage.conftest import Bench, Server
 from tests.storage.proxy import until
@@ -102,8 +103,8 @@ class Entry:
         self.addressable = self.id[1] <= MAX_SEQUENCE
         self.size = sum(map(len, fields))
         last = pack(self.id[0], min(self.id[1], MAX_SEQUENCE)) - bias
-        kind = record_key(fields)
-        key, keyed = (None, False) if kind is None else (kind[0], self.addressable)
+        kind = read_entry(fields, self.id[0])
+        key, keyed = (kind.key, self.addressable) if isinstance(kind, Record) else (None, False)
         self.records = [Seen(self.id, last, entry_timestamp(entry_id, fields), key, keyed)]
         if fields[0] == b"batch":
             self.records = [
@@ -137,7 +138,7 @@ class LogMachine(RuleBasedStateMachine):
         self.newest_deleted_ms = -1
         """The largest timestamp that native clients deleted: the index may still have it for a span."""
         self.emptied = False
-        """Whether a compaction has left no entry."""
+        """Whether XDEL has left no entry: the log start is the log end that brokers knew at most."""
         self.clean_to = 0
         self.appended = 0
         """Records ever appended."""
@@ -228,6 +229,7 @@ class LogMachine(RuleBasedStateMachine):
         chosen = {self.entries[place % len(self.entries)].text for place in places}
         self.client.xdel(self.log.stream, *chosen)
         self.refresh_deleted()
+        self.emptied = self.emptied or not self.entries
 
     @precondition(lambda self: self.entries)
     @rule(place=places)
@@ -296,7 +298,9 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.entries)
     @rule(place=places)
     def compact(self, place: int) -> None:
-        """Records without a key or with a newer record are removed; a group's pending entries stay."""
+        """Records without a key or with a newer record are removed, except the newest one; a group's pending
+        entries stay.
+        """
         self.client.xgroup_create(self.log.stream, "g", "0")
         count = 1 + place % (1 + len(self.entries))
         self.client.xreadgroup("g", "c", {self.log.stream: ">"}, count=count, noack=self.batched)
@@ -309,7 +313,8 @@ class LogMachine(RuleBasedStateMachine):
         # Parts of batches are no new records.
         self.appended = appended
         newest = {record.key: record for record in before if record.keyed and record.key is not None}
-        kept = [one for one in before if not one.keyed or newest.get(one.key) == one]
+        last = before[-1]
+        kept = [one for one in before if not one.keyed or newest.get(one.key) == one or one == last]
         if not dirty:
             assert self.records == before
         elif self.batched:
@@ -320,7 +325,6 @@ class LogMachine(RuleBasedStateMachine):
         assert [one["message_id"] for one in after] == [one["message_id"] for one in pending]
         self.client.xgroup_destroy(self.log.stream, "g")
         self.clean_to = max(self.clean_to, self.end)
-        self.emptied = not self.entries
 
     @invariant()
     def ends(self) -> None:

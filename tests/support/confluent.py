@@ -124,9 +124,11 @@ def take(client: Consumer, count: int, timeout_s: float = 30) -> list[Read]:
     return found
 
 
-def read_all(bootstrap: str, topic: str, partition: int = 0, timeout_s: float = 60) -> list[Read]:
+def read_all(
+    bootstrap: str, topic: str, partition: int = 0, timeout_s: float = 60, **config: Any
+) -> list[Read]:
     """Every record of a partition up to its current end, without a group."""
-    client = consumer(bootstrap, "read-all", enable_auto_commit=False, enable_partition_eof=True)
+    client = consumer(bootstrap, "read-all", enable_auto_commit=False, enable_partition_eof=True, **config)
     found: list[Read] = []
     deadline = time.monotonic() + timeout_s
     try:

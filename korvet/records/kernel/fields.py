@@ -13,8 +13,8 @@ try:
 except ModuleNotFoundError:
     from korvet.records import shadow as cython  # type: ignore[no-redef]
 
-# Producer epochs are int16.
-MAX_EPOCH = cython.declare(cython.ulonglong, 0x7FFF)
+MAX_EPOCH = cython.declare(cython.ulonglong, entry_fields.MAX_EPOCH)
+TIMESTAMP_DIGITS = cython.declare(cython.Py_ssize_t, entry_fields.TIMESTAMP_DIGITS)
 MARKER_STRINGS = cython.declare(cython.longlong, entry_fields.MARKER_STRINGS)
 NO_PRODUCER = cython.declare(cython.longlong, record_batch.NO_PRODUCER_ID)
 
@@ -69,7 +69,7 @@ def read_fields(
     count: cython.longlong,
     ms: cython.longlong,
 ) -> Fields:
-    """Read an entry's `count` strings of names and values; `ms` is that of its ID."""
+    """Read an entry's `count` strings, as entry_fields.read_entry does; `ms` is the time in its ID."""
     fields: Fields = _no_fields(ms)
     i: cython.longlong
     n: cython.longlong
@@ -158,6 +158,8 @@ def _absolute(
     magnitude: cython.ulonglong
     negative: cython.bint = at < end and p[at] == 45
     stop: cython.Py_ssize_t
+    if end - at - negative > TIMESTAMP_DIGITS:
+        return 0, False
     magnitude, stop = digits(p, at + negative, end)
     if stop != end:
         return 0, False

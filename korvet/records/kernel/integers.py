@@ -5,6 +5,7 @@ No arithmetic leaves 64 bits, so both forms of the kernel agree.
 
 from __future__ import annotations
 
+from korvet.offsets import entry_fields
 from korvet.records.kernel.octets import BytesPointer
 
 try:
@@ -19,7 +20,7 @@ TWO_TO_32 = cython.declare(cython.longlong, 1 << 32)
 MAX_UINT32 = cython.declare(cython.ulonglong, 0xFFFFFFFF)
 TENTH_OF_MAX_UINT64 = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF // 10)
 # Digits of a decimal number that always fit 64 bits.
-MAX_NUMBER_DIGITS = cython.declare(cython.Py_ssize_t, 18)
+MAX_NUMBER_DIGITS = cython.declare(cython.Py_ssize_t, entry_fields.NUMBER_DIGITS)
 
 
 @cython.cfunc

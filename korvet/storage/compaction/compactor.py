@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from korvet.offsets.packing import AddressError, entry_id, offset_after, offset_of
+from korvet.offsets.entry_fields import Record, read_entry
+from korvet.offsets.packing import SEQUENCE_BITS, AddressError, entry_id, offset_after, offset_of
 from korvet.records.batch import BatchError
 from korvet.records.runs import records_of, runs_of
 from korvet.storage.compaction.outcomes import Outcomes, decode_emptied, encode_emptied
 from korvet.storage.compaction.survivors import Checkpoint, Survivors, is_dirty_enough
 from korvet.storage.errors import AllowanceSpent, OutOfMemory, StorageError, StorageFault
-from korvet.storage.log.entries import batch_of, first_record, marker_producer, record_key
+from korvet.storage.log.entries import batch_of, first_record
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -257,19 +258,20 @@ class Compactor:
             except AddressError:
                 continue
             before, free = free, offset + 1
-            found = record_key(fields)
-            if found is not None:
-                key, tombstone, producer_id = found
+            found = read_entry(fields, (offset + bias) >> SEQUENCE_BITS)
+            if isinstance(found, Record):
+                producer_id = found.producer_id
                 if producer_id < 0 or not survivors.begins(producer_id, offset, 1, clean=clean):
-                    report(offset, key, tombstone=tombstone)
+                    report(offset, found.key, tombstone=found.value is None)
+                continue
+            if found is not None:
+                survivors.marker(found.producer_id, offset, clean=clean)
                 continue
             header = batch_of(fields, offset)
             if header is not None and header.base_offset < before:
                 self._overlapping.add(name)
             elif header is not None:
                 self._report_batch(survivors, header, fields[1], clean=clean)
-            elif (ended := marker_producer(fields)) is not None:
-                survivors.marker(ended, offset, clean=clean)
         return free
 
     def _report_batch(self, survivors: Survivors, header: BatchHeader, data: bytes, *, clean: bool) -> None:

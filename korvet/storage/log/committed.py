@@ -74,8 +74,9 @@ def cut_at_lost_marker(
 
     Consumers skip a producer's records from the beginning of an aborted transaction to its marker. If a Redis
     client has deleted the marker, the batches end before the producer's next transaction. The consumer's next
-    read begins there, without the aborted transaction. Costs about 1 us per batch if a transaction was
-    aborted before `end`, else nothing.
+    read begins there, without the aborted transaction. If a Redis client has added a marker before it, the
+    batches end with that one, and the next read begins with the aborted transaction. Costs about 1 us per
+    batch if a transaction was aborted before `end`, else nothing.
     """
     if not any(each.last_offset < end for each in aborted):
         return pieces, aborted, end
@@ -93,13 +94,15 @@ def cut_at_lost_marker(
                 begun = beginning.pop()
                 skipped[begun.producer_id] = begun.last_offset
             marker = skipped.get(producer_id, base)
-            if attributes & CONTROL:
-                if marker == base:
-                    skipped.pop(producer_id, None)
-            elif attributes & TRANSACTIONAL and marker < base:
+            if not attributes & CONTROL and attributes & TRANSACTIONAL and marker < base:
                 return [*pieces[:place], *([piece[:at]] if at else [])], aborted, after
             after = base + delta + 1
             at += LENGTH_EXCLUDES_BYTES + length
+            if attributes & CONTROL:
+                if base < marker:
+                    return [*pieces[:place], piece[:at]], aborted, after
+                if marker == base:
+                    skipped.pop(producer_id, None)
     return pieces, aborted, end
 
 

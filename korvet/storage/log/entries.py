@@ -1,27 +1,13 @@
-"""Single questions about stream entries as records: timestamps, keys, markers, the record count; and the
-empty batch for a gap without entries.
+"""Single questions about stream entries as records: timestamps, the record count; and the empty batch for
+a gap without entries.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from korvet.offsets.entry_fields import (
-    ABORT,
-    BATCH,
-    COMMIT,
-    CONTROL,
-    HEADER_PREFIX,
-    KEY,
-    MARKER_STRINGS,
-    NULL_HEADER_PREFIX,
-    PRODUCER_EPOCH,
-    PRODUCER_ID,
-    TIMESTAMP,
-    VALUE,
-)
+from korvet.offsets.entry_fields import BATCH, Record, read_entry
 from korvet.offsets.packing import AddressError, id_parts, offset_of
 from korvet.offsets.record_batch import (
     CHECKED_HEADER,
@@ -41,100 +27,15 @@ if TYPE_CHECKING:
 
     from korvet.records.batch import BatchHeader
 
-# A number with more digits is beyond int64, and Python converts no more than 4,300.
-_DECIMAL: Final = re.compile(rb"-?[0-9]{1,20}")
-# Strings of the fields key and value, and of a timestamp field.
-_KEYED: Final = 4
-_STAMP: Final = 2
 _INT64_MIN: Final = -(1 << 63)
-_INT64_MAX: Final = (1 << 63) - 1
 _INT32_MAX: Final = (1 << 31) - 1
-_INT16_MAX: Final = (1 << 15) - 1
-# The fields that a transaction adds, and the digits of the largest number in them.
-_PRODUCER: Final = frozenset((PRODUCER_ID, PRODUCER_EPOCH))
-_NUMBER_DIGITS: Final = 18
-_OUTCOMES: Final = (COMMIT, ABORT)
 
 
 def entry_timestamp(entry_id: bytes, fields: Sequence[bytes]) -> int:
-    """The create time of a record (ms): the entry's ms + `ts` if all fields are of korvet's format, else the
-    entry's ms.
-
-    records.kernel.entries_to_batches follows the same rule.
-    """
+    """The timestamp of an entry that is no batch (ms); an application's entry has the time of its ID."""
     ms, _ = id_parts(entry_id)
-    once = {KEY, VALUE, TIMESTAMP, *_PRODUCER}
-    timestamp = ms
-    for name, value in zip(fields[::2], fields[1::2], strict=True):
-        if name in once:
-            once.discard(name)
-            if name == TIMESTAMP:
-                if not _DECIMAL.fullmatch(value):
-                    return ms
-                timestamp = ms + int(value)
-            elif name in _PRODUCER and not is_producer_field(name, value):
-                return ms
-        elif not name.startswith(HEADER_PREFIX) and not (name.startswith(NULL_HEADER_PREFIX) and not value):
-            return ms
-    if len(once & _PRODUCER) == 1:
-        return ms
-    return timestamp if _INT64_MIN <= timestamp <= _INT64_MAX else ms
-
-
-def is_producer_field(name: bytes, value: bytes) -> bool:
-    """Whether a field `pid` or `epoch` has a value that korvet writes for a record in a transaction."""
-    if len(value) > _NUMBER_DIGITS or not value.isdigit():
-        return False
-    return name == PRODUCER_ID or int(value) <= _INT16_MAX
-
-
-class Keyed(NamedTuple):
-    """The part of a record that decides whether a compaction keeps it."""
-
-    key: bytes | None
-    """The record's key; None if it has none."""
-    tombstone: bool
-    producer_id: int
-    """The producer of its transaction; -1 outside a transaction."""
-
-
-def record_key(fields: Sequence[bytes]) -> Keyed | None:
-    """The key of an entry's record. None for an entry with fields that korvet does not write: it is no record
-    of a producer, although readers get a record for it. None for markers, too.
-    """
-    if len(fields) >= _KEYED and fields[0] == KEY and fields[2] == VALUE:
-        rest = fields[_KEYED:]
-        if not rest or (len(rest) == _STAMP and rest[0] == TIMESTAMP and _DECIMAL.fullmatch(rest[1])):
-            return Keyed(fields[1], False, -1)
-    once: dict[bytes, bytes | None] = dict.fromkeys((KEY, VALUE, TIMESTAMP, *_PRODUCER))
-    for name, value in zip(fields[::2], fields[1::2], strict=True):
-        if name in once:
-            if once[name] is not None or not _is_sound(name, value):
-                return None
-            once[name] = value
-        elif not name.startswith(HEADER_PREFIX) and not (name.startswith(NULL_HEADER_PREFIX) and not value):
-            return None
-    producer, epoch = once[PRODUCER_ID], once[PRODUCER_EPOCH]
-    if (producer is None) != (epoch is None):
-        return None
-    return Keyed(once[KEY], once[VALUE] is None, -1 if producer is None else int(producer))
-
-
-def _is_sound(name: bytes, value: bytes) -> bool:
-    if name == TIMESTAMP:
-        return _DECIMAL.fullmatch(value) is not None
-    return name not in _PRODUCER or is_producer_field(name, value)
-
-
-def marker_producer(fields: Sequence[bytes]) -> int | None:
-    """The producer whose transaction a marker entry ends; None for other entries."""
-    if len(fields) != MARKER_STRINGS:
-        return None
-    found = dict(zip(fields[::2], fields[1::2], strict=True))
-    if found.get(CONTROL) not in _OUTCOMES or not found.keys() >= _PRODUCER:
-        return None
-    sound = all(is_producer_field(name, found[name]) for name in _PRODUCER)
-    return int(found[PRODUCER_ID]) if sound else None
+    found = read_entry(fields, ms)
+    return found.timestamp_ms if isinstance(found, Record) else ms
 
 
 def first_record(

@@ -14,6 +14,8 @@ local PAGE = 64
 local BATCH_HEADER_BYTES = 61
 -- Producer epochs are int16.
 local MAX_PRODUCER_EPOCH = 32767
+-- Timestamps are int64.
+local MAX_TIMESTAMP_DIGITS = 19
 
 local function integer(number)
   return string.format('%.0f', number)
@@ -141,7 +143,8 @@ local function entry_time(id, fields)
     elseif name == 'key' and not key then
       key = true
     elseif name == 'ts' and not shift then
-      if not string.find(text, '^%-?%d+$') then
+      local digits = string.match(text, '^%-?(%d+)$')
+      if not digits or #digits > MAX_TIMESTAMP_DIGITS then
         return ms
       end
       shift = tonumber(text)

@@ -10,6 +10,8 @@ from korvet.spark.records.kernel.memory import WORD, WORD_BYTES, BytesPointer, n
 # A timestamp field has at most this many digits if the record's timestamp is one of Spark's.
 MAX_TIME_DIGITS = cython.declare(cython.Py_ssize_t, 15)
 
+MAX_EPOCH = cython.declare(cython.longlong, entry_fields.MAX_EPOCH)
+
 # Field names, and the prefixes of longer ones, as little-endian numbers.
 KEY = cython.declare(cython.ulonglong, int.from_bytes(entry_fields.KEY, "little"))
 VALUE = cython.declare(cython.ulonglong, int.from_bytes(entry_fields.VALUE, "little"))
@@ -49,7 +51,6 @@ Fields = cython.struct(
     value_size=cython.Py_ssize_t,
     relative_ms=cython.longlong,  # timestamp minus the entry's time
     producer=cython.longlong,  # producer ID if the record is in a transaction, else -1
-    committed=cython.bint,  # of a transaction marker
 )
 
 
@@ -66,7 +67,6 @@ def no_fields() -> Fields:
     fields.value_size = -1
     fields.relative_ms = 0
     fields.producer = -1
-    fields.committed = False
     return fields
 
 
@@ -123,12 +123,10 @@ def with_field(
         if fields.producer < 0:
             fields.seen = -1
     elif field == HAS_EPOCH:
-        if number(p, at, n) < 0:
+        if not 0 <= number(p, at, n) <= MAX_EPOCH:
             fields.seen = -1
-    else:
-        fields.committed = n == 6 and word_at(p, at, n) == COMMIT
-        if not fields.committed and (n != 5 or word_at(p, at, n) != ABORT):
-            fields.seen = -1
+    elif not (n == 6 and word_at(p, at, n) == COMMIT) and not (n == 5 and word_at(p, at, n) == ABORT):
+        fields.seen = -1
     return fields
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import cython  # the uncompiled form is for tests only
 
+from korvet.offsets import entry_fields
+
 # Bytes to read.
 BytesPointer = cython.typedef(cython.pointer(cython.const[cython.uchar]))
 
 # Decimal digits that always fit 64 bits.
-MAX_DIGITS = cython.declare(cython.Py_ssize_t, 18)
+MAX_DIGITS = cython.declare(cython.Py_ssize_t, entry_fields.NUMBER_DIGITS)
 # Bytes of a field name that are compared as one number.
 WORD = 7
 WORD_BYTES = cython.declare(cython.Py_ssize_t, WORD)

@@ -55,7 +55,6 @@ FAR_MS = cython.declare(cython.longlong, 1 << 61)
 class Rows:
     """Records as columns, filled from replies or from batches.
 
-    markers: the transaction markers among the entries: offset, producer ID, whether it is a commit.
     header_ends: the end of each row's headers in header_names and header_values.
     producers: -1 for a record outside transactions. transactional: whether any record is in a transaction.
     """
@@ -70,7 +69,6 @@ class Rows:
     header_ends = cython.declare(object, visibility="readonly")
     header_names = cython.declare(object, visibility="readonly")
     header_values = cython.declare(object, visibility="readonly")
-    markers = cython.declare(list, visibility="readonly")
     last_id = cython.declare(bytes, visibility="readonly")
     _most: cython.Py_ssize_t
     _with_headers: cython.bint
@@ -90,7 +88,6 @@ class Rows:
         """
         self.count = 0
         self.transactional = False
-        self.markers = []
         self.last_id = b""
         self._most, self._with_headers = most, with_headers
         self.offsets, self.timestamps_ms, self.producers = (np.empty(most, dtype=np.int64) for _ in range(3))
@@ -106,7 +103,7 @@ class Rows:
         self._header_names, self._header_values = self.header_names, self.header_values
 
     def take_entries(self, reply: BytesLike, size: int, skipped: int, bias: int, append_times: bool) -> bool:
-        """Take the records and markers of reply[:size], an XRANGE reply (RESP2), after `skipped` entries.
+        """Take the records of reply[:size], an XRANGE reply (RESP2), after `skipped` entries; skip markers.
 
         The entry ms-seq has the offset pack(ms, seq) - bias; entries without an offset are left out. With
         append_times a record's timestamp is the ms. Returns False if an entry is neither a record nor a
@@ -166,9 +163,9 @@ class Rows:
             if name_size < 0:
                 return -1
             at, size = bulk(p, name_at + name_size + 2, end)
-            if size < 0:
-                return -1
             field = field_of(p, name_at, name_size)
+            if size < 0 or (field == HAS_NULL_HEADER and size > 0):
+                return -1
             if field < HAS_HEADER:
                 fields = with_field(fields, field, p, at, size)
                 if field == 0 or fields.seen < 0:
@@ -182,8 +179,6 @@ class Rows:
             fields.seen |= field
             at += size + 2
         if is_marker(fields):
-            if position >= 0:
-                self.markers.append((position - bias, fields.producer, bool(fields.committed)))
             return at
         if not is_record(fields):
             return -1

@@ -125,7 +125,8 @@ class History:
     def delete_topic(self, topic: str) -> None:
         del self.ids[topic]
         for place in [place for place in self.logs if place[0] == topic]:
-            self.keyspace.client.delete(self.logs.pop(place).stream)
+            stream = self.logs.pop(place).stream
+            self.keyspace.client.delete(stream, f"{{{stream}}}:meta", f"{{{stream}}}:aborted")
         self.keyspace.client.hdel("{korvet}:topics", topic)
 
     def create_again(self) -> None:

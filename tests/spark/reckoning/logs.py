@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from tests.spark.keyspace import Keyspace
 
 COMMIT, ABORT = "commit", "abort"
-# Readers look for open transactions in this part of a log, because coordinators abort older ones.
-LONGEST_TRANSACTION_MS = 15 * 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +37,10 @@ class Log:
     entries: list[Entry] = field(default_factory=list)
     end: int = 0
     added: int = 0
+    begun: dict[int, int] = field(default_factory=dict)
+    """Where each open transaction began, by producer, also if its first record was deleted since."""
+    aborted: list[tuple[int, int, int]] = field(default_factory=list)
+    """Producers, first offsets and markers."""
 
     @property
     def stream(self) -> str:
@@ -68,12 +70,19 @@ class Log:
             fields += [b"pid", str(producer), b"epoch", b"0"]
         offset = self._next(at_ms)
         fields += [b"ts", str(ms - int(self._id(offset).partition("-")[0]))]
+        if producer is not None:
+            self.keyspace.begin(self.topic, self.partition, producer, offset)
+            self.begun.setdefault(producer, offset)
         return self._add(Entry(offset, at_ms, ms, key, value, producer), *fields)
 
     def mark(self, at_ms: int, producer: int, outcome: str) -> None:
         """Add the marker that ends a producer's transaction."""
         entry = Entry(self._next(at_ms), at_ms, at_ms, producer=producer, outcome=outcome)
         self._add(entry, b"ctl", outcome, b"pid", str(producer), b"epoch", b"0")
+        self.keyspace.end(self.topic, self.partition, producer, entry.offset, outcome)
+        first = self.begun.pop(producer, None)
+        if first is not None and outcome == ABORT:
+            self.aborted.append((producer, first, entry.offset))
 
     def native(self, at_ms: int) -> int:
         """Add an entry as a Redis application does. Its timestamp is the time in its ID."""
@@ -104,23 +113,21 @@ class Log:
 
     def stable(self) -> list[Entry]:
         """Returns the records that a consumer with read_committed gets: it waits for open transactions."""
-        first = 0 if self.dense else self.end - (LONGEST_TRANSACTION_MS << 10)
-        limit = min((entry.offset for entry in self.opened() if entry.offset >= first), default=self.end)
+        limit = min([self.end, *self.begun.values()])
         return [entry for entry in self.committed() if entry.offset < limit]
 
     def _judged(self) -> tuple[list[Entry], list[Entry]]:
-        counted: list[Entry] = []
-        waiting: dict[int, list[Entry]] = {}
+        """The records that count, and those of open transactions. Deleted markers change nothing."""
+        counted, opened = [], []
         for entry in self.entries:
-            if entry.producer is None:
+            if entry.outcome is not None:
+                continue
+            ranges = [found for found in self.aborted if found[0] == entry.producer]
+            if entry.producer in self.begun and entry.offset >= self.begun[entry.producer]:
+                opened.append(entry)
+            elif not any(first <= entry.offset < marker for _, first, marker in ranges):
                 counted.append(entry)
-            elif entry.outcome is None:
-                waiting.setdefault(entry.producer, []).append(entry)
-            else:
-                ended = waiting.pop(entry.producer, [])
-                counted += ended if entry.outcome == COMMIT else []
-        opened = [entry for entries in waiting.values() for entry in entries]
-        return sorted(counted, key=_offset), sorted(opened, key=_offset)
+        return counted, opened
 
     def _next(self, at_ms: int) -> int:
         return self.end if self.dense else max(self.end, pack(at_ms, 0))
@@ -134,7 +141,3 @@ class Log:
         self.end = entry.offset + 1
         self.added += 1
         return entry.offset
-
-
-def _offset(entry: Entry) -> int:
-    return entry.offset

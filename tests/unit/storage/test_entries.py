@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from korvet.offsets.entry_fields import Marker, read_entry
 from korvet.records.kernel import entries_to_batches, pack_arguments
-from korvet.storage.log.entries import empty_batch, entry_timestamp, marker_producer, record_key
+from korvet.storage.log.entries import empty_batch, entry_timestamp
 from tests.storage.batches import decode
 from tests.unit.records import forms
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 names = st.sampled_from(
     [
         *(b"key", b"value", b"ts", b"pid", b"epoch", b"header.a", b"nullheader.b", b"header.", b"nullheader"),
-        *(b"x", b""),
+        *(b"x", b"", b"ctl", b"batch"),
     ]
 )
 values = st.one_of(
@@ -86,12 +87,13 @@ def _agree(fields: list[bytes]) -> None:
 
     data = _by_the_kernel(b"7-3", fields, native)
     ((header, _),) = forms.split(data)
-    keyed, ended = record_key(fields), marker_producer(fields)
-    assert (keyed is None and ended is None) == bool(natives)
-    assert (ended is not None) == header.control
-    if ended is not None:
-        assert ended == header.producer_id
-    elif keyed is not None:
+    found = read_entry(fields, 7)
+    assert (found is None) == bool(natives)
+    assert isinstance(found, Marker) == header.control
+    if isinstance(found, Marker):
+        assert found.producer_id == header.producer_id
+    elif found is not None:
         ((_, record),) = forms.read_back(data)
-        assert keyed == (record.key, record.value is None, header.producer_id)
+        headers = [(name, value) for name, value in record.headers]
+        assert found == (record.key, record.value, record.timestamp_ms, headers, header.producer_id)
         assert header.transactional == (header.producer_id >= 0)
