@@ -6,6 +6,8 @@ offsets are dense, so on topics with clock offsets the record lag stays unknown,
 
 from collections.abc import Iterable, Sequence
 
+from kio.schema.errors import ErrorCode
+
 from korvet.cli import config_requests
 from korvet.cli.client import ClientError, Cluster
 from korvet.cli.config_requests import Kind
@@ -62,8 +64,13 @@ def _of_topic(
 
 
 def is_dense(cluster: Cluster, topic: str) -> bool:
-    """Whether offsets are 0, 1, 2, ...; a broker without the config is Kafka's."""
-    configs = {each.name: each.value for each in config_requests.describe(cluster, Kind.TOPIC, topic)}
+    """Whether offsets are known to be 0, 1, 2, ...; a broker without the config is Kafka's."""
+    try:
+        configs = {each.name: each.value for each in config_requests.describe(cluster, Kind.TOPIC, topic)}
+    except ClientError as error:
+        if error.code is not ErrorCode.topic_authorization_failed:
+            raise
+        return False
     return configs.get(_ASSIGNMENT, "dense") == "dense"
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import Producer
 
 from korvet.cli.app import korvet as command
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from tests.api.secured import Secured
 
+TIMEOUT_S = 30
 ADDED = [
     ["User:writer", "ALLOW", operation, kind, "made", "LITERAL", "*"]
     for kind, operations in (
@@ -193,3 +195,41 @@ def test_a_user_without_acls_is_refused(run, arguments, given):
 )
 def test_mistakes(run, arguments, status, message):
     assert message in run(*arguments, status=status)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("groups", "reset-offsets", "readers", "-t", "orders", "--to-latest"), "group readers: "),
+        (("topics", "delete-records", "orders", "--all", "-y"), "orders: "),
+        (("transactions", "describe", "mover"), "transactional id mover: "),
+        (("transactions", "abort", "orders", "0", "--producer-id", "7", "-y"), "orders: "),
+    ],
+)
+def test_what_is_refused_is_named(run, arguments, said):
+    found = run(*arguments, user="nobody", status=1).splitlines()[-1]
+    assert found.startswith(f"Error: {said}")
+    assert "AUTHORIZATION_FAILED" in found
+
+
+def test_offsets_that_may_be_shown_and_not_committed_stay(run, secured: Secured):
+    client = Producer(
+        {"bootstrap.servers": f"127.0.0.1:{secured.sasl_port}", "security.protocol": "SASL_PLAINTEXT"}
+        | {"sasl.mechanism": "PLAIN", "sasl.username": "admin", "sasl.password": "secret"}
+    )
+    client.produce("orders", b"unread")
+    assert client.flush(TIMEOUT_S) == 0
+    for resource in ("--topic=orders", "--group=readers"):
+        run("acls", "add", resource, "--principal", "User:other", "--operation", "describe")
+    shown = ("groups", "reset-offsets", "readers", "-t", "orders", "--to-latest")
+    before = run("groups", "offsets", "readers", "--json")
+    # Redis isn't named, and the configs may not be read.
+    preview = run(*shown, user="other")
+    assert "records are not counted" in preview
+    assert "Nothing was changed" in preview
+    said = run(*shown, "--execute", user="other", status=1)
+    assert "group readers, orders partition 0: " in said
+    assert "GROUP_AUTHORIZATION_FAILED" in said
+    assert "0 of 1 offsets were reset" in said
+    assert run("groups", "offsets", "readers", "--json") == before
+    run("acls", "remove", "--principal", "User:other", "-y")

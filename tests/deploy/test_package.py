@@ -72,5 +72,6 @@ def test_a_wheel_of_the_source_distribution_works(tmp_path: Path) -> None:
     command = str(tmp_path / "env" / "bin" / "korvet")
     checked(command, "monitoring", "written")
     assert files_in(tmp_path / "written") == MONITORING
-    checked(command, "serve", "--help")
+    for name in ("serve", "ready"):
+        checked(command, name, "--help")
     checked(command, "report", "--help")
