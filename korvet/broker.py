@@ -62,6 +62,7 @@ from korvet.topics.compaction import LogCleaner
 from korvet.topics.configs import config_problem
 from korvet.topics.directory import TopicDirectory
 from korvet.topics.levels import default_level, setup_of
+from korvet.topics.memory_limit import MemoryLimit
 from korvet.topics.retention import keep_retention
 from korvet.transactions.config import TransactionConfig
 
@@ -362,9 +363,12 @@ def _server_tasks(parts: Parts) -> list[asyncio.Task[None]]:
 def _housekeeping(parts: Parts) -> list[asyncio.Task[None]]:
     """The background work while clients are served."""
     config, security, topics = parts.config, parts.security, parts.topics
+    store = parts.store
+    limit = MemoryLimit(store.commands, store.router, parts.member, topics, parts.live, _now_ms)
     guards = security.authorizer is not None or any(spec.authenticates for spec in config.listener_specs)
     tasks = [
         keep("retention", partial(keep_retention, topics, parts.store.catalogue, parts.live, _now_ms)),
+        keep("memory limit", limit.run),
         keep("compaction", parts.cleaner.run),
         keep("replicas", parts.copies.run),
         keep("libraries", partial(keep_tidy, parts.store.router, parts.store.commands, parts.member)),
@@ -379,7 +383,7 @@ def _housekeeping(parts: Parts) -> list[asyncio.Task[None]]:
         tasks.append(keep("record counts", parts.lag.run))
         tasks.append(keep("sizes of logs", parts.log_sizes.run))
     if config.native_groups_enable:
-        store, interval_ms = parts.store, config.native_groups_interval_ms
+        interval_ms = config.native_groups_interval_ms
         exporter = NativeExporter(store.commands, store.catalogue, parts.coordinator, interval_ms)
         tasks.append(keep("Redis groups", exporter.run))
     return tasks

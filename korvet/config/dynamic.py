@@ -65,6 +65,7 @@ _SCOPES: Final[Mapping[str, Scope]] = {
             "log.message.timestamp.after.max.ms",
             "log.message.timestamp.before.max.ms",
             "log.retention.bytes",
+            "log.retention.memory.ratio",
             "log.retention.ms",
             "log_level",
             "max.connection.creation.rate",

@@ -46,6 +46,15 @@ class TopicSettings(BrokerSettings, frozen=True, kw_only=True, forbid_unknown_fi
             description="Size of a partition above which its oldest records are deleted; -1 means unlimited."
         ),
     ] = -1
+    log_retention_memory_ratio: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=0.95,
+            description="Share of a server's maxmemory above which its oldest records are deleted, of all "
+            "topics with a retention.ms that are not compacted; 0 turns that off.",
+        ),
+    ] = 0.0
     log_cleanup_policy: Annotated[
         str, Meta(description="What happens to old records: `delete`, `compact`, both or neither.")
     ] = "delete"

@@ -93,7 +93,7 @@ class Forecast(NamedTuple):
 
 def growth_of(topic: str, keeping: Keeping, reply: Sequence[int], now_ms: int) -> Growth:
     """The growth of a partition. `reply`: of korvet_rate with the time `now_ms` - PERIOD_MS."""
-    appended_bytes, since_ms, live_bytes = reply
+    appended_bytes, since_ms, live_bytes, _ = reply
     age_ms = min(max(now_ms - since_ms, _LEAST_AGE_MS), PERIOD_MS)
     bytes_per_s = appended_bytes * 1000 / age_ms if keeping.grows else 0.0
     return Growth(topic, live_bytes, bytes_per_s, _wanted(keeping, live_bytes, bytes_per_s), age_ms, keeping)

@@ -76,6 +76,7 @@ def test_every_setting_can_be_given_in_the_environment(setting: Setting) -> None
         "offsets_topic_writable": "true",
         "offsets_topic_num_partitions": "7",
         "transaction_state_log_num_partitions": "7",
+        "log_retention_memory_ratio": "0.8",
         "log_storage_layout": "batch",
         "acks_all_fsync": "true",
         "offsets_commit_required_acks": "1",

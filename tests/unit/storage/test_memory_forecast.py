@@ -37,7 +37,7 @@ def simulated(rate: float, keeping: Keeping, age_s: int, factor: float = 1.5) ->
     kept_s = min(age_s, (keeping.retention_ms or 10**15) / 1000)
     live = min(rate * kept_s, keeping.retention_bytes or math.inf)
     hour_s = min(live / rate, HOUR_S)
-    return factor * live, [int(rate * hour_s), NOW_MS - int(hour_s * 1000), int(live)]
+    return factor * live, [int(rate * hour_s), NOW_MS - int(hour_s * 1000), int(live), 0]
 
 
 def of_partitions(*partitions: tuple[float, Keeping, int], limit: float = 16 * GB) -> Forecast:
@@ -108,8 +108,10 @@ def test_no_retention() -> None:
 
 def test_compacted_topics_and_idle_ones_are_left_out() -> None:
     growths = [
-        growth_of("compacted", Keeping(None, None, grows=False), [10**9, NOW_MS - PERIOD_MS, 10**9], NOW_MS),
-        growth_of("idle", WEEK, [0, NOW_MS - PERIOD_MS, 10**9], NOW_MS),
+        growth_of(
+            "compacted", Keeping(None, None, grows=False), [10**9, NOW_MS - PERIOD_MS, 10**9, 0], NOW_MS
+        ),
+        growth_of("idle", WEEK, [0, NOW_MS - PERIOD_MS, 10**9, 0], NOW_MS),
     ]
     found = forecast(info(3 * GB), growths, 0)
     assert (found.needed_bytes, found.full_s) == (3 * GB, math.inf)
@@ -123,11 +125,11 @@ def test_the_machines_memory_is_the_limit_without_maxmemory() -> None:
 
 def test_the_servers_own_factor() -> None:
     """It is measured once there is enough payload, and other data on the server do not count without end."""
-    reply = [10**9, NOW_MS - PERIOD_MS, 10**9]
+    reply = [10**9, NOW_MS - PERIOD_MS, 10**9, 0]
     growths = [growth_of("t", Keeping(None, 2 * 10**9), reply, NOW_MS)]
     assert forecast(info(1.2 * GB), growths, 0).needed_bytes == pytest.approx(2.4 * GB)
     assert forecast(info(14 * GB), growths, 0).needed_bytes == pytest.approx(22 * GB)
-    small = [growth_of("t", Keeping(None, 2 * 10**6), [10**6, NOW_MS - PERIOD_MS, 10**6], NOW_MS)]
+    small = [growth_of("t", Keeping(None, 2 * 10**6), [10**6, NOW_MS - PERIOD_MS, 10**6, 0], NOW_MS)]
     assert forecast(info(8e6), small, 0).needed_bytes == pytest.approx(9.5e6)
 
 
