@@ -113,14 +113,18 @@ class Duration(click.ParamType[int]):
     """A duration such as `90m`, `1d12h` or ISO 8601's `PT1H30M`; the value is in ms."""
 
     name = "DURATION"
-    _FORM = re.compile(r"P?(?:(\d+)D)?T?(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?", re.IGNORECASE)
+    # After `P`, the units of a time follow a `T`: `P1M` would be a month.
+    _FORM = re.compile(
+        r"(P)?(?:(\d{1,9})D)?(?(1)(?:T|$))(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,9}(?:\.\d+)?)S)?",
+        re.IGNORECASE,
+    )
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Fails with click's error for other texts."""
         found = self._FORM.fullmatch(str(value))
-        if found is None or not any(found.groups()):
+        if found is None or not any(found.groups()[1:]):
             self.fail(f"expected a duration such as 90m, 1d12h or PT1H30M, not {value!r}", param, ctx)
-        days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+        days, hours, minutes, seconds = (float(part or 0) for part in found.groups()[1:])
         return round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
 
 

@@ -60,6 +60,16 @@ class OpenTransaction(NamedTuple):
     last_timestamp: int
 
 
+_idle_option = click.option(
+    "--idle",
+    "idle_ms",
+    type=Duration(),
+    default="15m",
+    show_default=True,
+    help="Ignore transactions with newer records. Choose at least transaction.max.timeout.ms.",
+)
+
+
 @click.group()
 def transactions() -> None:
     """List and describe transactions, and end hanging ones."""
@@ -114,14 +124,7 @@ def describe_transaction(transactional_id: str, bootstrap: Bootstrap, as_json: b
 
 @transactions.command("find-hanging")
 @click.option("-t", "--topic", "topics", multiple=True, help="A topic, repeatable [all].")
-@click.option(
-    "--idle",
-    "idle_ms",
-    type=Duration(),
-    default="15m",
-    show_default=True,
-    help="Ignore transactions with newer records. Choose at least transaction.max.timeout.ms.",
-)
+@_idle_option
 @bootstrap_option
 @json_option
 def find_hanging(topics: tuple[str, ...], idle_ms: int, bootstrap: Bootstrap, as_json: bool) -> None:
@@ -141,34 +144,47 @@ def find_hanging(topics: tuple[str, ...], idle_ms: int, bootstrap: Bootstrap, as
 @click.argument("topic")
 @click.argument("partition", type=click.IntRange(min=0))
 @click.option("--producer-id", type=click.IntRange(min=0), required=True, help="As find-hanging shows it.")
+@_idle_option
 @click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
 @bootstrap_option
-def abort_transaction(topic: str, partition: int, producer_id: int, yes: bool, bootstrap: Bootstrap) -> None:
+def abort_transaction(
+    topic: str, partition: int, producer_id: int, idle_ms: int, yes: bool, bootstrap: Bootstrap
+) -> None:
     """Abort a hanging transaction in a partition, for good.
 
-    A transaction that its coordinator will still end is refused: aborting it here would tear it apart.
+    A transaction that its coordinator will still end is refused: aborting it here would tear it apart. A
+    coordinator names only the transactional IDs that you may describe.
     """
     with Cluster(bootstrap) as cluster:
-        found = [each for each in _open(cluster, [topic], partition) if each.producer_id == producer_id]
-        if not found:
-            raise ClientError(
-                f"{topic} partition {partition} has no open transaction of producer {producer_id}"
-            )
-        (hanging,) = found
-        owner = _owner(cluster, hanging)
-        if owner is not None:
-            raise ClientError(
-                f"{topic} partition {partition}: the transaction of producer {producer_id} does not hang: "
-                f"the coordinator of {owner} will end it when the producer does, or after its timeout"
-            )
+        hanging = _hanging(cluster, topic, partition, producer_id, idle_ms)
         if not yes:
             click.confirm(
                 f"Abort the transaction of producer {producer_id} in {topic} partition {partition}, "
                 f"from offset {hanging.start_offset} on?",
                 abort=True,
             )
+            # The producer may have begun another one in the meantime.
+            if _hanging(cluster, topic, partition, producer_id, idle_ms) != hanging:
+                raise ClientError(f"{topic} partition {partition}: the transaction has changed; try again")
         _abort(cluster, hanging)
     click.echo(f"aborted the transaction of producer {producer_id} in {topic} partition {partition}")
+
+
+def _hanging(cluster: Cluster, topic: str, partition: int, producer_id: int, idle_ms: int) -> OpenTransaction:
+    """Returns the open transaction of a producer. Raises ClientError if there is none, or it doesn't hang."""
+    place = f"{topic} partition {partition}"
+    found = [each for each in _open(cluster, [topic], partition) if each.producer_id == producer_id]
+    if not found:
+        raise ClientError(f"{place} has no open transaction of producer {producer_id}")
+    owner = _owner(cluster, found[0])
+    if owner is not None:
+        raise ClientError(
+            f"{place}: the transaction of producer {producer_id} does not hang: the coordinator of {owner} "
+            "will end it when the producer does, or after its timeout"
+        )
+    if found[0].last_timestamp > time.time_ns() // 1_000_000 - idle_ms:
+        raise ClientError(f"{place}: the transaction of producer {producer_id} has newer records than --idle")
+    return found[0]
 
 
 def _listed(cluster: Cluster) -> Iterator[tuple[Address, TransactionState]]:

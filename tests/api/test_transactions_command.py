@@ -85,12 +85,13 @@ def test_a_hanging_transaction_is_found_and_aborted(
     line = run(in_process, "find-hanging", "--idle", "0s", "-t", "t").splitlines()[1]
     assert line.split()[:5] == ["t", "0", number, str(found["producer_epoch"]), str(found["start_offset"])]
     assert run(in_process, "find-hanging", "--idle", "0s", "-t", "u", "--json") == "[]\n"
-    named = ("t", "0", "--producer-id", number)
+    named = ("t", "0", "--producer-id", number, "--idle", "0s")
+    assert "has newer records than --idle" in run(in_process, "abort", *named[:4], "-y", status=1)
     assert f"from offset {found['start_offset']} on?" in run(
         in_process, "abort", *named, status=1, given="n\n"
     )
     assert shown(client, "t")[0] == []
-    assert run(in_process, "abort", *named, "--yes").startswith("aborted the transaction of producer")
+    assert "\naborted the transaction of producer" in run(in_process, "abort", *named, given="y\n")
     assert shown(client, "t")[0] == [b"waits"]
     assert "has no open transaction" in run(in_process, "abort", *named, "--yes", status=1)
 
