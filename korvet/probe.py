@@ -73,9 +73,11 @@ def probed() -> list[Probed]:
     found = []
     for line in lines:
         _, at, name = line.partition(" @" + _PREFIX)
-        if at and int(line.split()[3], 16) & _LISTENING:
-            node_id, port, folder, process, parent = name.rstrip("\n").split("/")
-            found.append(Probed(node_id, port, folder, int(process), int(parent)))
+        parts = name.rstrip("\n").split("/")
+        # Any process may give its socket such a name.
+        is_ours = len(parts) == len(Probed._fields) and parts[3].isdecimal() and parts[4].isdecimal()
+        if at and is_ours and int(line.split()[3], 16) & _LISTENING:
+            found.append(Probed(parts[0], parts[1], parts[2], int(parts[3]), int(parts[4])))
     return found
 
 
@@ -148,7 +150,8 @@ class _Settings:
         """The admin endpoint to ask, and whether it uses TLS; empty for the broker's own socket."""
         asked = self._options.get("--admin", "")
         if asked or self._options.keys() & {"--listen", "--data-dir"}:
-            return asked.removeprefix("https://").removeprefix("http://"), asked.startswith("https://")
+            scheme, _, place = asked.rpartition("://")
+            return place.rstrip("/"), scheme == "https"
         if path := self.get("admin.socket"):
             return path, False
         listen = self.get("admin.listen")
@@ -217,7 +220,7 @@ def _choose(found: Sequence[Probed], settings: _Settings) -> Probed | None:
 
 def _fetch(place: str, tls: bool, timeout_s: float) -> tuple[str, list[str]]:
     """The status and the lines of /readyz. Raises OSError and ValueError."""
-    if ":" not in place:
+    if ":" not in place or place.startswith(("/", ".")):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(timeout_s)
         connection.connect(place)

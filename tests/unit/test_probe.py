@@ -57,14 +57,15 @@ def test_the_answer_of_an_endpoint(
 ) -> None:
     answering, port = endpoint
     answering.says("200 OK", "serving: ok", "lease: ok")
-    assert probe.main(["--admin", f"127.0.0.1:{port}"], {}) == READY
+    for place in (f"127.0.0.1:{port}", f"http://localhost:{port}/"):
+        assert probe.main(["--admin", place], {}) == READY
     assert answering.asked.startswith(b"GET /readyz HTTP/1.1\r\n")
     answering.says("503 Service Unavailable", "serving: ok", "lease: it has expired", "writes: OOM")
     assert probe.main([f"--admin=127.0.0.1:{port}"], {}) == NOT_READY
     answering.answer = b"SSH-2.0\r\n"
     assert probe.main([f"--admin=127.0.0.1:{port}"], {}) == NOT_READY
     written = capsys.readouterr()
-    assert written.out == "ready\n"
+    assert written.out == "ready\n" * 2
     first, second = written.err.splitlines()
     assert first == "not ready: lease: it has expired; writes: OOM"
     assert second.startswith(f"not ready: the broker at 127.0.0.1:{port} does not answer: ")
@@ -122,6 +123,16 @@ def test_one_of_several_brokers_is_chosen(
     assert chosen(everyone, ["--data-dir", "./two"]) == two
     assert chosen([one], ["--listen", "127.0.0.1:9093"]) == NOT_READY
     assert chosen([], []) == NOT_READY
+
+
+def test_names_of_other_programs_are_skipped(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket(socket.AF_UNIX) as one, socket.socket(socket.AF_UNIX) as two:
+        one.bind(f"\0korvet-probe/strange {os.getpid()}")
+        two.bind(f"\0korvet-probe/1/2/3/four/{os.getpid()}")
+        one.listen()
+        two.listen()
+        assert probe.main(["--listen", "127.0.0.1:2"], {}) == NOT_READY
+    assert capsys.readouterr().err.startswith("not ready: no broker answers here")
 
 
 @pytest.mark.parametrize(
