@@ -147,6 +147,8 @@ class Logs:
             if found is not None and self.leader_epoch_of(name, partition) != found.epoch:
                 del logs[partition]
                 found.close(self._not_led(name, partition))
+        # The partitions are claimed next.
+        self._resources.watermarks.note_lost()
 
     async def complete_changes(self) -> None:
         """See ChangeListener: `follow_assignment` has completed them."""
@@ -242,8 +244,7 @@ class Logs:
         """Claim a log's partition: before its first append, so that Redis refuses appends of earlier leaders
         from then on.
         """
-        # Redis takes no note of an earlier epoch after the claim.
-        self._resources.watermarks.note_all()
+        self._resources.watermarks.note_former(opened.stream)
         keyspace, history = self._resources.commands.keyspace, opened.links.server.write.history
         claim = packed_claim(keyspace, opened.topic, opened.partition, opened.leader_epoch, history)
         opened.links.write_functions.send(claim, partial(self._claimed, opened))

@@ -54,10 +54,14 @@ def test_a_broker_without_an_admin_endpoint(serve: Callable[..., KorvetServer]) 
     assert ready(KORVET_LISTEN=other.bootstrap) == (0, "ready\n")
     status, text = ready()
     assert (status, "several brokers run here" in text) == (2, True)
-    os.kill(server.store_pid(), signal.SIGSTOP)
-    status, text = until(
-        lambda: (found := ready("--listen", server.bootstrap))[0] and found, WAIT_S, "it is not ready"
-    )
+    store = server.store_pid()
+    os.kill(store, signal.SIGSTOP)
+    try:
+        status, text = until(
+            lambda: (found := ready("--listen", server.bootstrap))[0] and found, WAIT_S, "it is not ready"
+        )
+    finally:
+        os.kill(store, signal.SIGCONT)
     assert status == 1
     assert text.startswith("not ready: ")
     assert "redis: " in text

@@ -26,10 +26,12 @@ _INTERVAL_S: Final = 5.0
 class Watermarks:
     """Notes the watermarks that have changed, every few seconds, and at the end of a log."""
 
-    __slots__ = ("_changed", "_task")
+    __slots__ = ("_changed", "_lost", "_task")
 
     def __init__(self) -> None:
         self._changed: dict[LogState, None] = {}
+        # Closed logs whose last note Redis did not take, by stream.
+        self._lost: dict[bytes, LogState] = {}
         self._task: asyncio.Task[None] | None = None
 
     def changed(self, state: LogState) -> None:
@@ -48,9 +50,22 @@ class Watermarks:
 
     def note_all(self) -> None:
         """Note the high watermarks of all logs that have changed."""
-        changed, self._changed = self._changed, {}
-        for state in changed:
+        noted, self._changed, self._lost = (*self._lost.values(), *self._changed), {}, {}
+        for state in noted:
             self._note(state)
+
+    def note_former(self, stream: bytes) -> None:
+        """Note the high watermark of the closed log of a partition if its note was lost: before the partition
+        is claimed again, because Redis takes no note of an earlier epoch after that.
+        """
+        former = self._lost.pop(stream, None)
+        if former is not None:
+            self._note(former)
+
+    def note_lost(self) -> None:
+        """The same of all partitions."""
+        for stream in list(self._lost):
+            self.note_former(stream)
 
     def _note(self, state: LogState) -> None:
         name, keys = named("korvet_note_watermark"), (state.meta, state.stream)
@@ -59,8 +74,12 @@ class Watermarks:
         state.links.write_functions.send(command, partial(self._noted, state))
 
     def _noted(self, state: LogState, reply: memoryview | StorageError) -> None:
-        if isinstance(reply, StorageError) and isinstance(domain_error(reply), PASSING):
+        if not isinstance(reply, StorageError) or not isinstance(domain_error(reply), PASSING):
+            return
+        if state.refusal is None:
             self.changed(state)
+        else:
+            self._lost[state.stream] = state
 
     async def close(self) -> None:
         """Note no more."""
