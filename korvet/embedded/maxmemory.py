@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 causes = Causes(log)
 
 _PERIOD_S: Final = 1.0
+_WORK: Final = "embedded.maxmemory"
 
 
 async def keep_maxmemory(live: LiveConfig, router: Router, watch: ServerWatch) -> NoReturn:
@@ -43,7 +44,8 @@ async def _set(server: Server, limit_bytes: int) -> bool:
     try:
         await server.read.call("CONFIG", "SET", "maxmemory", limit_bytes)
     except StorageError as error:
-        causes.warn(error, "embedded.maxmemory cannot be applied: %s", error)
+        causes.warn(error, "embedded.maxmemory cannot be applied: %s", error, work=_WORK)
         return False
+    causes.ended(_WORK)
     log.info("the embedded server has maxmemory %d", limit_bytes)
     return True

@@ -81,8 +81,10 @@ class MemoryForecasts:
                 try:
                     found = await asyncio.gather(*(self._read(topic, number) for number in numbers))
                 except StorageError as error:
-                    causes.warn(error, "the growth of %s cannot be read: %s", topic.name, error)
-                    return
+                    text = "the growth of %s cannot be read: %s"
+                    causes.warn(error, text, topic.name, error, work=topic.name)
+                    break
+                causes.ended(topic.name)
                 for server, growth in found:
                     growths.setdefault(server, []).append(growth)
                     rates[topic.name] += growth.bytes_per_s

@@ -49,6 +49,7 @@ _LEAST_PACE: Final = 2.0
 _LARGEST_PACE: Final = 12.0
 # At most this share of the age range: a step must not empty a server that holds seconds.
 _LARGEST_SHARE: Final = 0.3
+_WORK: Final = "log.retention.memory.ratio"
 # Partitions whose oldest record is asked for at once.
 _AT_ONCE: Final = 50
 
@@ -98,8 +99,9 @@ class MemoryLimit:
             if self._live.now.log_retention_memory_ratio > 0:
                 try:
                     await self.look()
+                    causes.ended(_WORK)
                 except StorageError as error:
-                    causes.warn(error, "log.retention.memory.ratio cannot be applied: %s", error)
+                    causes.warn(error, "log.retention.memory.ratio cannot be applied: %s", error, work=_WORK)
             await self._live.pause(lambda _: _PERIOD_S)
 
     async def look(self) -> None:
@@ -121,9 +123,18 @@ class MemoryLimit:
         self._looked_ms = now_ms
         found = {}
         for server in self._router.servers():
-            name, used = str(server.address), await _used(server)
-            cutoff_ms, ratio = cutoffs.get(name), self._live.now.log_retention_memory_ratio
-            oldest_ms = await self._oldest(name) if cutoff_ms is None and used > ratio else None
+            name, ratio = str(server.address), self._live.now.log_retention_memory_ratio
+            cutoff_ms = cutoffs.get(name)
+            try:
+                used = await _used(server)
+                oldest_ms = await self._oldest(name) if cutoff_ms is None and used > ratio else None
+            except StorageError as error:
+                # The other servers must not wait for it.
+                causes.warn(error, "Redis at %s does not report its memory: %s", name, error, work=name)
+                if cutoff_ms is not None:
+                    found[name] = cutoff_ms
+                continue
+            causes.ended(name)
             moved_ms = next_cutoff(cutoff_ms, used, ratio, oldest_ms, elapsed_ms, now_ms)
             if moved_ms is not None:
                 found[name] = moved_ms
@@ -173,6 +184,9 @@ class MemoryLimit:
         except (TopicGone, FencedEpoch):
             # The topic is deleted, or another broker leads the partition now.
             return
+        except StorageError as error:
+            # The other partitions free memory, too.
+            causes.warn(error, "retention of %s-%d by memory: %s", topic.name, number, error)
 
 
 async def _used(server: Server) -> float:

@@ -33,9 +33,12 @@ local function rate(keys, args)
   return { entries * log.live_bytes / log.live_entries, since_ms, log.live_bytes, oldest_ms }
 end
 
--- KEYS: the hash of the cluster.  ARGV: the cutoffs, "" for none.  They free memory, so they are noted without any.
+-- KEYS: the hash of the cluster.  ARGV: the cutoffs, "" for none.  They free memory, so they are noted without any.  A
+-- keyspace that was lost stays empty.
 local function note_cutoffs(keys, args)
-  if args[1] == '' then
+  if redis.call('EXISTS', keys[1]) == 0 then
+    return 0
+  elseif args[1] == '' then
     return redis.call('HDEL', keys[1], 'cutoffs')
   end
   return redis.call('HSET', keys[1], 'cutoffs', args[1])
