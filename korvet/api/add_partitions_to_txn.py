@@ -1,8 +1,8 @@
 """AddPartitionsToTxn (key 24), versions 0-5 (KIP-98).
 
 Adds all requested partitions to a transaction, or none. v2 may return PRODUCER_FENCED (KIP-588), v3 is
-flexible, v4 is for brokers: several transactions, and verification (KIP-890). v5 may return
-TRANSACTION_ABORTABLE.
+flexible, v4 is for brokers: several transactions, and verification, which may return TRANSACTION_ABORTABLE
+(KIP-890).
 """
 
 from __future__ import annotations
