@@ -9,7 +9,7 @@ from korvet.config.settings import Config
 
 _MB: Final = 1 << 20
 # A broker process without its buffers: 55 MB at rest, and what requests and connections take.
-BROKER_BYTES: Final = 64 * _MB
+_BROKER_BYTES: Final = 64 * _MB
 # The embedded server without data: program, tables, connections.
 _SERVER_BYTES: Final = 8 * _MB
 # The part of the rest that is for data. The remainder is for what the server takes beyond its data: pages
@@ -62,9 +62,9 @@ def _buffers(config: Config, memory_bytes: int) -> dict[str, int]:
 
 def _of_brokers(config: Config) -> int:
     """The memory of all processes except the embedded server."""
-    starter_bytes = BROKER_BYTES if config.processes > 1 else 0
+    starter_bytes = _BROKER_BYTES if config.processes > 1 else 0
     buffers_bytes: int = sum(getattr(config, field) for field in _BUFFERS)
-    return starter_bytes + config.processes * (BROKER_BYTES + buffers_bytes)
+    return starter_bytes + config.processes * (_BROKER_BYTES + buffers_bytes)
 
 
 def _rounded(size: float) -> int:

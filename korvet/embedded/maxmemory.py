@@ -35,7 +35,7 @@ async def keep_maxmemory(live: LiveConfig, router: Router, watch: ServerWatch) -
                 run_id, in_force = reading.info["run_id"], begun_with
             configured = live.now.embedded_maxmemory
             wanted = begun_with if configured < 0 else configured
-            if wanted != in_force and await _set(server, wanted):
+            if 0 <= wanted != in_force and await _set(server, wanted):
                 in_force = wanted
         await live.pause(lambda _: _PERIOD_S)
 

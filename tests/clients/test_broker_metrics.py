@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from korvet.cli.app import korvet
 from korvet.metrics.declared import declared
 from tests.support.polling import until
 from tests.support.ports import free_port
@@ -232,3 +235,23 @@ def test_what_redis_reports_is_shown(scraped: Scraped) -> None:
     assert 0 < page[f"korvet_redis_memory_used_bytes{server}"] <= info["used_memory_peak"]
     assert page[f"korvet_redis_evicted_keys_total{server}"] == 0
     assert page["korvet_disk_free_bytes"] > page["korvet_disk_reserve_bytes"] > 0
+
+
+def test_the_memory_that_topics_need_is_forecast(scraped: Scraped) -> None:
+    """In metrics, in the log at the start, and by `korvet doctor`."""
+
+    def known() -> Page | None:
+        page = scraped.page()
+        return page if any(name.startswith("korvet_memory_needed_bytes") for name in page) else None
+
+    page = until(known, 20, "a forecast")
+    server = f"{{server={scraped.server.socket_path()}}}"
+    info = scraped.server.redis.info("memory")
+    assert page[f"korvet_memory_limit_bytes{server}"] == info["maxmemory"]
+    assert page[f"korvet_memory_needed_bytes{server}"] > 0
+    assert page[f"korvet_memory_full_seconds{server}"] > 0
+    assert "memory of Redis at" in scraped.server.log.read_text()
+    asked = CliRunner().invoke(korvet, ["doctor", "--json", "--data-dir", str(scraped.server.data_dir)])
+    (found,) = [each for each in json.loads(asked.output) if each["subject"] == "memory"]
+    assert found["state"] == "ok"
+    assert " of " in found["text"]
