@@ -131,6 +131,7 @@ class Logs:
         gone = TopicGone(f"topic {name} is deleted")
         for found in self._logs.pop(name, {}).values():
             found.close(gone)
+        self._before = {place: end for place, end in self._before.items() if place[0] != name}
         self._resources.counts.forget(name)
         if self.membership is not None:
             self.membership.assignment.forget(name)
@@ -172,13 +173,12 @@ class Logs:
 
     def _compare_soon(self, has_moved: Callable[[bytes], bool]) -> None:
         """Find out what was lost, as soon as the logs are claimed in the new history."""
-        self._before |= {
-            (name, partition): found.high_watermark
-            for name, logs in self._logs.items()
-            for partition, found in logs.items()
-            if found.state.loaded and has_moved(found.stream)
-        }
-        if self._comparing is None or self._comparing.done():
+        for name, logs in self._logs.items():
+            for partition, found in logs.items():
+                if found.state.loaded and has_moved(found.stream):
+                    place = name, partition
+                    self._before[place] = max(self._before.get(place, 0), found.high_watermark)
+        if self._before and (self._comparing is None or self._comparing.done()):
             self._comparing = supervisor.once("comparison of logs", self._compare())
 
     async def _compare(self) -> None:
@@ -188,10 +188,10 @@ class Logs:
             assert self.membership is not None
             if self.membership.rejoins:
                 continue
-            for place in list(self._before):
-                found = await self._lost_offsets(*place)
+            for place, before in list(self._before.items()):
+                found = await self._lost_offsets(*place, before)
                 if found is not None:
-                    del self._before[place]
+                    self._before.pop(place, None)
                 if found:
                     lost.append(f"{place[0]}-{place[1]} (offsets {found.start} to {found.stop - 1})")
         if not lost:
@@ -201,9 +201,9 @@ class Logs:
         more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
         log.error("records that clients could read are lost: %s%s", ", ".join(lost[:_MOST_NAMED]), more)
 
-    async def _lost_offsets(self, topic: str, partition: int) -> range | None:
-        """The offsets that readers knew and that the log has lost; None if it is not claimed yet."""
-        epoch, before = self.leader_epoch_of(topic, partition), self._before[topic, partition]
+    async def _lost_offsets(self, topic: str, partition: int, before: int) -> range | None:
+        """The offsets below `before` that the log has lost; None if it is not claimed yet."""
+        epoch = self.leader_epoch_of(topic, partition)
         if epoch is None:
             # Its new leader does not know where it ended.
             return range(0)
