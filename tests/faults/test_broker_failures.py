@@ -225,7 +225,7 @@ def test_a_process_that_cannot_start_ends_the_command(own_korvet: Callable[..., 
         assert server.process.exit_code == 1
         assert f"cannot listen on 127.0.0.1:{taken.port}: " in server.tail()
         assert "the broker process of node 2 exited with status 1" in server.tail()
-        pids = re.findall(r"process (\d+)$", server.tail(), re.MULTILINE)
+        pids = re.findall(r"process (\d+)(?:, maxmemory .*)?$", server.tail(), re.MULTILINE)
         assert len(pids) == 3
         assert not any(alive(int(pid)) for pid in pids)
     finally:
