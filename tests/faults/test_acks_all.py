@@ -237,10 +237,7 @@ def test_the_log_names_a_replica_that_is_gone_and_back(
 
     def ended() -> bool:
         assert put(ask, b"2", ALL).error_code == 0
-        return (
-            re.search(r"over after \d+ s: records with acks=all", broker.tail(100_000))
-            is not None
-        )
+        return re.search(r"over after \d+ s: records with acks=all", broker.tail(100_000)) is not None
 
     until(ended, 20, "the refusal has ended")
 
