@@ -49,12 +49,13 @@ def unpack(codec: int, section: BytesLike, max_bytes: int) -> bytes:
     """
     data = bytes(section)
     plain = decompress(codec, data, max_bytes)
-    if codec == LZ4:
+    if codec == SNAPPY:
+        if data[0] == XERIAL_MAGIC[0] and data.startswith(XERIAL_MAGIC):
+            _check_snappy(data)
+    elif codec == LZ4:
         _check_lz4(data)
     elif codec == GZIP:
         _check_gzip(data, len(plain))
-    elif codec == SNAPPY and data.startswith(XERIAL_MAGIC):
-        _check_snappy(data)
     return plain
 
 
