@@ -45,7 +45,7 @@ class _State(Enum):
     UNKNOWN = auto()
 
 
-class Cause:
+class Life:
     """The life of one cause, by the table above. Times are in seconds since the epoch. Methods return what to
     log.
     """
@@ -120,7 +120,7 @@ class Causes:
     def __init__(self, logger: logging.Logger, period_s: float = PERIOD_S) -> None:
         self._logger = logger
         self._period_s = period_s
-        self._known: dict[Hashable, Cause] = {}
+        self._known: dict[Hashable, Life] = {}
         self._latest: dict[Hashable, tuple[str, tuple[object, ...], Mapping[str, object]]] = {}
         # The names of the causes for which work failed.
         self._failing: dict[Hashable, dict[Hashable, None]] = {}
@@ -148,7 +148,7 @@ class Causes:
         if known is not None:
             known.failed(time.time(), work)
             return
-        self._known[name] = Cause(time.time(), work)
+        self._known[name] = Life(time.time(), work)
         self._logger.warning(message, *arguments, extra=fields(**named))
         loop.call_later(self._period_s, self._period_over, name)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from korvet.causes import Cause, Causes
+from korvet.causes import Causes, Life
 from tests.support.polling import until_async
 
 if TYPE_CHECKING:
@@ -21,13 +21,13 @@ PERIOD_S = 0.2
 NOON_S = 1_767_268_800.0
 
 
-class Life:
+class Script:
     """A cause with one event a second: f(ailed), s(ucceeded), p(eriod over)."""
 
     def __init__(self, work: Hashable | None = "work") -> None:
         self.work = work
         self.now_s = NOON_S + 3
-        self.cause = Cause(self.now_s, work)
+        self.cause = Life(self.now_s, work)
 
     def step(self, event: str) -> str | None:
         self.now_s += 1
@@ -57,7 +57,7 @@ class Life:
     ],
 )
 def test_lines_of_work(events: str, lines: list[str]) -> None:
-    assert Life().run(events) == lines
+    assert Script().run(events) == lines
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,13 @@ def test_lines_of_work(events: str, lines: list[str]) -> None:
     ],
 )
 def test_silence_ends_what_nobody_reports(events: str, lines: list[str]) -> None:
-    life = Life(None)
+    life = Script(None)
     assert life.run(events) == lines
     assert not life.cause.is_known
 
 
 def test_work_that_is_not_tried_again_is_forgotten() -> None:
-    life = Life()
+    life = Script()
     assert life.run("pp") == []
     life.now_s += 900
     assert life.run("p") == ["has not happened since 12:00:03 UTC, once"]
@@ -85,7 +85,7 @@ def test_work_that_is_not_tried_again_is_forgotten() -> None:
 
 
 def test_it_lasts_until_all_its_work_succeeds() -> None:
-    cause = Cause(NOON_S, "a")
+    cause = Life(NOON_S, "a")
     cause.failed(NOON_S + 1, "b")
     assert cause.succeeded(NOON_S + 2, "a") is None
     assert cause.succeeded(NOON_S + 3, "b") == "ended after 3.0 s, 2 times"
@@ -95,7 +95,7 @@ def test_every_failure_is_counted_once_and_each_end_is_told() -> None:
     """All histories of nine events, after the first line."""
     for length in range(9):
         for events in product("fsp", repeat=length):
-            life, said, waits = Life(), 1, 0
+            life, said, waits = Script(), 1, 0
             for event in events:
                 if not life.cause.is_known:
                     break
