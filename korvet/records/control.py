@@ -1,4 +1,4 @@
-"""Control batches: the record batch that ends a producer's transaction (KIP-98)."""
+"""Control batches: the record batch that ends a producer's transaction (KIP-98), and one for gaps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from korvet.offsets.record_batch import (
     CONTROL,
     CONTROL_KEY,
     CONTROL_VALUE,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
     NO_SEQUENCE,
+    NO_TIMESTAMP,
     TRANSACTIONAL,
 )
 from korvet.records.assembly import assemble_batch
@@ -69,3 +72,13 @@ def control_batch(
         CONTROL_VALUE.pack(_VALUE_VERSION, marker.coordinator_epoch),
         _NO_HEADERS,
     )
+
+
+def gap_batch(last_offset: int, leader_epoch: int) -> bytes:
+    """What consumers get in a gap at the log end: a commit marker of no producer at its last offset.
+
+    Every client skips markers, and goes on after them. Kafka's cleaner leaves a batch without records in such
+    a place, but librdkafka's position would stay before that.
+    """
+    marker = ControlMarker(NO_PRODUCER_ID, NO_PRODUCER_EPOCH, committed=True, coordinator_epoch=0)
+    return control_batch(marker, NO_TIMESTAMP, leader_epoch, base_offset=last_offset)

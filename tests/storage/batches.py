@@ -48,13 +48,15 @@ def produce(
 
 
 def decode(data: bytes) -> list[Record]:
-    """The records of several batches; their CRCs are checked."""
+    """The records of several batches, without the batch for a gap at the log end; their CRCs are checked."""
     found = []
     batches = MemoryRecords(data)
     while batches.has_next():
         batch = batches.next_batch()
         assert batch is not None
         assert batch.validate_crc()
+        if batch.is_control_batch and batch.producer_id < 0:
+            continue
         found += [Record(record.offset, record.timestamp, record.key, record.value) for record in batch]
     return found
 

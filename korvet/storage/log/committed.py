@@ -19,10 +19,10 @@ from korvet.offsets.record_batch import (
     LENGTH_EXCLUDES_BYTES,
     TRANSACTIONAL,
 )
+from korvet.records.control import gap_batch
 from korvet.records.kernel import pack_command
 from korvet.storage.errors import StorageError, domain_error
 from korvet.storage.link.calls import parse_reply
-from korvet.storage.log.entries import empty_batch
 from korvet.storage.log.transactions import Aborted, overlapping, parse_aborted
 
 if TYPE_CHECKING:
@@ -273,10 +273,10 @@ def _committed(
     kept, after = cut_batches(pieces, last_stable_offset)
     log_start, watermark = state.log_start, state.high_watermark
     if after < 0:
-        # An empty batch moves a reader in a gap before an open transaction on to the last stable offset.
+        # A reader in a gap before an open transaction goes on at the last stable offset.
         gap: list[bytes] = []
         if pieces and offset < last_stable_offset:
-            gap = [empty_batch(offset, last_stable_offset - 1, state.leader_epoch)]
+            gap = [gap_batch(last_stable_offset - 1, state.leader_epoch)]
         return Committed(gap, [], last_stable_offset, log_start, watermark)
     kept, aborted, after = cut_at_lost_marker(kept, overlapping(aborted, after), after)
     # The last batch may hold records that were appended after the last stable offset was determined. None of

@@ -1,6 +1,4 @@
-"""Single questions about stream entries as records: timestamps, the record count; and the empty batch for
-a gap without entries.
-"""
+"""Single questions about stream entries as records: timestamps, and the record count."""
 
 from __future__ import annotations
 
@@ -9,15 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from korvet.offsets.entry_fields import BATCH, Record, read_entry
 from korvet.offsets.packing import AddressError, id_parts, offset_of
-from korvet.offsets.record_batch import (
-    CHECKED_HEADER,
-    HEADER_BYTES,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
-    NO_TIMESTAMP,
-)
-from korvet.records.assembly import assemble_batch
+from korvet.offsets.record_batch import HEADER_BYTES
 from korvet.records.batch import BatchError
 from korvet.records.compression import decompress
 from korvet.records.kernel import find_record, parse_batch, resembles_batch
@@ -110,24 +100,3 @@ def batch_of(fields: Sequence[bytes], last_offset: int) -> BatchHeader | None:
         return None
     ends_here = header.base_offset + header.last_offset_delta == last_offset
     return header if ends_here and header.size == len(fields[1]) else None
-
-
-def empty_batch(first_offset: int, last_offset: int, leader_epoch: int) -> bytes:
-    """A record batch without records that ends at `last_offset`. Kafka's cleaner leaves such a batch if it
-    removes all records.
-
-    A reader continues at last_offset + 1. The batch begins at `first_offset` if the difference of the offsets
-    is an int32, else at `last_offset`.
-    """
-    base_offset = first_offset if last_offset - first_offset <= _INT32_MAX else last_offset
-    header = CHECKED_HEADER.pack(
-        0,
-        last_offset - base_offset,
-        NO_TIMESTAMP,
-        NO_TIMESTAMP,
-        NO_PRODUCER_ID,
-        NO_PRODUCER_EPOCH,
-        NO_SEQUENCE,
-        0,
-    )
-    return assemble_batch(base_offset, leader_epoch, header)

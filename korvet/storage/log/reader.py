@@ -10,6 +10,7 @@ import msgspec
 
 from korvet.offsets.packing import entry_id
 from korvet.records.batch import BatchError
+from korvet.records.control import gap_batch
 from korvet.records.kernel import entries_to_batches, pack_command, predict_end_offset
 from korvet.storage.errors import (
     DamagedBatch,
@@ -20,7 +21,6 @@ from korvet.storage.errors import (
 )
 from korvet.storage.link.calls import parse_reply
 from korvet.storage.link.functions import named
-from korvet.storage.log.entries import empty_batch
 from korvet.storage.log.values import LAST_OFFSET, Fetched
 
 if TYPE_CHECKING:
@@ -312,5 +312,5 @@ class Read:
             state.note_end_read()
             self._done(Fetched(b"", 0, -1, -1, self._offset, state.log_start, watermark))
             return
-        data = empty_batch(self._offset, end - 1, state.leader_epoch)
+        data = gap_batch(end - 1, state.leader_epoch)
         self._done(Fetched(data, 0, -1, end - 1, end, state.log_start, watermark))

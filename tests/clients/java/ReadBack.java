@@ -11,7 +11,7 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 /**
  * Reads one partition up to its end at the time of the start, with the default configuration.
- * Arguments: bootstrap, topic, partition. Prints "offset digest" per record, in the order of arrival.
+ * Arguments: bootstrap, topic, partition, and an isolation level if it isn't the default. Prints "offset digest" per record, in the order of arrival.
  */
 public final class ReadBack {
     private ReadBack() {}
@@ -19,6 +19,9 @@ public final class ReadBack {
     public static void main(String[] arguments) throws Exception {
         Properties config = new Properties();
         config.put("bootstrap.servers", arguments[0]);
+        if (arguments.length > 3) {
+            config.put("isolation.level", arguments[3]);
+        }
         TopicPartition partition = new TopicPartition(arguments[1], Integer.parseInt(arguments[2]));
         Digests digests = new Digests();
         var bytes = new ByteArrayDeserializer();

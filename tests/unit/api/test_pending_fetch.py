@@ -20,9 +20,9 @@ from korvet.api.fetching.pending_fetch import PendingFetch
 from korvet.api.fetching.response import encode_response
 from korvet.protocol import registry
 from korvet.protocol.fetch_request import FetchRequest, FetchTopic
+from korvet.records.control import gap_batch
 from korvet.storage.errors import FencedEpoch, StorageError
 from korvet.storage.log.counts import TopicCounts
-from korvet.storage.log.entries import empty_batch
 from korvet.storage.log.values import Fetched
 from tests.unit.api.test_deadlines import Clock
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 korvet.api.load_all()
 VERSION = 12
 READ_UNCOMMITTED = 0
-RECORDS = empty_batch(10, 10, 0)
+RECORDS = gap_batch(10, 0)
 """A record batch from the log end of a new log on, to the next offset."""
 SESSION_ID = 7
 

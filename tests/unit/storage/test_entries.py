@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from korvet.offsets.entry_fields import Marker, read_entry
 from korvet.records.kernel import entries_to_batches, pack_arguments
-from korvet.storage.log.entries import empty_batch, entry_timestamp
+from korvet.storage.log.entries import entry_timestamp
 from tests.storage.batches import decode
 from tests.unit.records import forms
 
@@ -36,16 +36,6 @@ def test_timestamps_are_the_kernels(pairs: list[tuple[bytes, bytes]], ms: int) -
     entry_id = b"%d-3" % ms
     data = _by_the_kernel(entry_id, fields, lambda _: b"")
     assert [record.timestamp_ms for record in decode(data)] == [entry_timestamp(entry_id, fields)]
-
-
-@given(st.integers(0, 2**53), st.integers(0, 2**40))
-def test_an_empty_batch_ends_where_asked(first: int, span: int) -> None:
-    data = empty_batch(first, first + span, 3)
-    assert decode(data) == []
-    base, delta = int.from_bytes(data[:8], "big"), int.from_bytes(data[23:27], "big")
-    assert base + delta == first + span
-    assert base == first or span >= 2**31
-    assert int.from_bytes(data[8:12], "big") == len(data) - 12
 
 
 @given(st.lists(st.tuples(names, values), min_size=1, max_size=5))
