@@ -49,7 +49,7 @@ NEARLY_FULL_PART: Final = 0.9
 # How much less must be used before it is not any more, so that it does not change with each record.
 _NEARLY_FULL_STEP: Final = 0.02
 # How long a server must accept writes before it counts as one that does.
-SETTLE_S: Final = 1.0
+SETTLE_S: Final = 3.0
 
 
 class Cause(enum.StrEnum):
@@ -227,8 +227,12 @@ class Refusals:
                 row.batches += 1
 
     def of_groups(self, place: str) -> bool:
-        """Whether a server accepts no commits and changes of groups now."""
-        return any(row.cause in _OF_GROUPS and row.place == place for row in self)
+        """Whether a server accepts no commits and changes of groups now. They are tried again as soon as the
+        server has accepted a probe.
+        """
+        return any(
+            row.cause in _OF_GROUPS and row.place == place and row.settling_since_s is None for row in self
+        )
 
     def __bool__(self) -> bool:
         return bool(self._rows)

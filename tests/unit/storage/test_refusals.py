@@ -88,6 +88,11 @@ def test_groups_are_refused_only_when_their_allowance_is_used_up() -> None:
     refusals.refuse_for(AllowanceSpent("NOALLOWANCE"), 1.0, PLACE)
     assert refusals.of_groups(PLACE)
     assert not refusals.of_groups(OTHER)
+    refusals.accept_writes(2.0, PLACE)
+    assert not refusals.of_groups(PLACE)
+    assert refusals.has(Cause.ALLOWANCE, PLACE)
+    refusals.refuse_for(AllowanceSpent("NOALLOWANCE"), 3.0, PLACE)
+    assert refusals.of_groups(PLACE)
 
 
 def test_the_log_has_one_line_at_the_beginning_and_one_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
@@ -96,10 +101,10 @@ def test_the_log_has_one_line_at_the_beginning_and_one_at_the_end(caplog: pytest
         refusals.refuse_for(OutOfMemory("OOM it is full"), 10.0 + number, PLACE)
         refusals.count(OutOfMemory("OOM it is full"), PLACE)
     refusals.accept_writes(60.0, PLACE)
-    refusals.accept_writes(62.0, PLACE)
+    refusals.accept_writes(60.0 + SETTLE_S, PLACE)
     begin, end = (record.getMessage() for record in caplog.records)
     assert begin == f"{EFFECTS[Cause.MEMORY]}: Redis at {PLACE}: OOM it is full"
-    assert end == f"over after 52 s: {begin}; 5 batches of clients were refused"
+    assert end == f"over after 53 s: {begin}; 5 batches of clients were refused"
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
     assert refusals.batches[Cause.MEMORY] == 5
 
