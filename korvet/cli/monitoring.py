@@ -15,6 +15,9 @@ def monitoring(folder: Path) -> None:
     Files of the same names are replaced, others stay.
     """
     with as_file(files("korvet.monitoring")) as source:
-        for kind in ("prometheus", "grafana"):
-            shutil.copytree(source / kind, folder / kind, dirs_exist_ok=True)
+        try:
+            for kind in ("prometheus", "grafana"):
+                shutil.copytree(source / kind, folder / kind, dirs_exist_ok=True)
+        except (OSError, shutil.Error) as error:
+            raise click.ClickException(f"{folder} cannot be written: {error}") from error
     click.echo(f"wrote {folder / 'prometheus'} and {folder / 'grafana'}")

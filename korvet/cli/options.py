@@ -128,6 +128,11 @@ class Duration(click.ParamType[int]):
         return round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
 
 
+def partition_count(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the option --partitions: a number of partitions, which is an int32 in Kafka's protocol."""
+    return click.option("-p", "--partitions", type=click.IntRange(1, (1 << 31) - 1), help=text)
+
+
 class Places(NamedTuple):
     """A topic, and some of its partitions; None for all."""
 

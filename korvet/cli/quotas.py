@@ -1,5 +1,6 @@
 """`korvet quotas`: limits of users, client IDs and IP addresses, as kafka-configs sets them."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -52,6 +53,14 @@ def _names(options: Mapping[str, Any]) -> dict[str, str | None]:
     return names
 
 
+def _named(options: Mapping[str, Any]) -> dict[str, str | None]:
+    """As `_names`. Raises UsageError if the options name no entity."""
+    names = _names(options)
+    if not names:
+        raise click.UsageError("name an entity: --user, --client-id, --ip, or the defaults of one")
+    return names
+
+
 @click.group()
 def quotas() -> None:
     """List, set and remove quotas of clients."""
@@ -82,13 +91,16 @@ def list_quotas(bootstrap: Bootstrap, as_json: bool, **options: Any) -> None:
 @bootstrap_option
 def set_quotas(pairs: tuple[tuple[str, str], ...], bootstrap: Bootstrap, **options: Any) -> None:
     """Set quotas of a user, a client ID, both, or an IP address, such as producer_byte_rate=1048576."""
-    names = _names(options)
+    names = _named(options)
     changes: dict[str, float | None] = {}
     for key, text in pairs:
         try:
-            changes[key] = float(text)
-        except ValueError as error:
-            raise click.UsageError(f"{key}: expected a number, not {text!r}") from error
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise click.UsageError(f"{key}: expected a number, not {text!r}")
+        changes[key] = value
     with Cluster(bootstrap) as cluster:
         _alter(cluster, names, changes)
     click.echo(f"set {', '.join(changes)} of {_described(names)}")
@@ -100,9 +112,7 @@ def set_quotas(pairs: tuple[tuple[str, str], ...], bootstrap: Bootstrap, **optio
 @bootstrap_option
 def remove_quotas(keys: Sequence[str], bootstrap: Bootstrap, **options: Any) -> None:
     """Remove the named quotas of an entity, or all of them."""
-    names = _names(options)
-    if not names:
-        raise click.UsageError("name an entity: --user, --client-id, --ip, or the defaults of one")
+    names = _named(options)
     with Cluster(bootstrap) as cluster:
         ((_, existing),) = _describe(cluster, names, strict=True) or (({}, {}),)
         missing = [key for key in keys if key not in existing]

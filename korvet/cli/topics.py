@@ -7,7 +7,7 @@ from korvet.cli.client import Bootstrap, Cluster
 from korvet.cli.config_requests import Kind
 from korvet.cli.delete_records import delete_records
 from korvet.cli.log_requests import EARLIEST, LATEST, list_offsets
-from korvet.cli.options import KeyValue, bootstrap_option, json_option
+from korvet.cli.options import KeyValue, bootstrap_option, json_option, partition_count
 from korvet.cli.output import print_json, size, table
 from korvet.cli.topic_sizes import NOTHING, topic_sizes
 
@@ -61,9 +61,7 @@ def list_topics(internal: bool, bootstrap: Bootstrap, as_json: bool) -> None:
 
 @topics.command("create")
 @click.argument("name")
-@click.option(
-    "-p", "--partitions", type=click.IntRange(min=1), help="Number of partitions [the broker's default]."
-)
+@partition_count("Number of partitions [the broker's default].")
 @click.option("-c", "--config", "configs", type=KeyValue(), multiple=True, help="Topic config. Repeatable.")
 @bootstrap_option
 def create_topic(
@@ -122,7 +120,7 @@ def describe_topic(name: str, bootstrap: Bootstrap, as_json: bool) -> None:
 
 @topics.command("alter")
 @click.argument("name")
-@click.option("-p", "--partitions", type=click.IntRange(min=1), help="New, larger number of partitions.")
+@partition_count("New, larger number of partitions.")
 @click.option(
     "-c", "--config", "configs", type=KeyValue(), multiple=True, help="Config to change. Repeatable."
 )
