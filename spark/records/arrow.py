@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from korvet.spark.records.columns import HeaderColumns
+from korvet.spark.records.columns import MAX_SPARK_MS, MIN_SPARK_MS, HeaderColumns
 
 if TYPE_CHECKING:
     from korvet.spark.records.columns import Columns, Origin
@@ -52,9 +52,12 @@ def _constant(value: str | int, kind: pa.DataType, rows: int) -> pa.Array:
 
 
 def _timestamp_array(columns: Columns, kind: pa.DataType) -> pa.Array:
-    if isinstance(columns.timestamps_ms, np.ndarray):
-        return pa.array((columns.timestamps_ms * 1000).view("datetime64[us]"), type=kind)
-    micros = [None if ms is None else ms * 1000 for ms in columns.timestamps_ms]
+    times = columns.timestamps_ms
+    if isinstance(times, np.ndarray):
+        if not len(times) or (times.min() >= MIN_SPARK_MS and times.max() <= MAX_SPARK_MS):
+            return pa.array((times * 1000).view("datetime64[us]"), type=kind)
+        times = times.tolist()
+    micros = [ms * 1000 if MIN_SPARK_MS <= ms <= MAX_SPARK_MS else None for ms in times]
     return pa.array(micros, type=pa.int64()).cast(kind)
 
 

@@ -57,12 +57,12 @@ class HeaderColumns:
 
 @dataclass(slots=True)
 class Columns:
-    """The columns of one page. `timestamps_ms` holds None for a time that Spark doesn't have."""
+    """The columns of one page. `timestamps_ms` also holds times that Spark doesn't have."""
 
     keys: Sequence[bytes | None] | pa.Array
     values: Sequence[bytes | None] | pa.Array
     offsets: NDArray[np.int64]
-    timestamps_ms: NDArray[np.int64] | list[int | None]
+    timestamps_ms: NDArray[np.int64] | list[int]
     headers: list[list[Header] | None] | HeaderColumns | None
     timestamp_types: list[int] | NDArray[np.int64] | None = None
     """None if all rows have the topic's timestamp type."""

@@ -19,8 +19,6 @@ from korvet.spark.records.batches import is_damaged, read_batch, read_records
 from korvet.spark.records.columns import (
     CREATE_TIME,
     LOG_APPEND_TIME,
-    MAX_SPARK_MS,
-    MIN_SPARK_MS,
     Columns,
     HeaderColumns,
     Origin,
@@ -93,7 +91,7 @@ def columns_of(
             return _batch_columns(fields, ms, offsets, origin, wanted)
         return _mixed_columns(fields, ms, offsets, origin)
     if origin.has_append_time:
-        found.timestamps_ms = _spark_times(ms)
+        found.timestamps_ms = ms
     return found
 
 
@@ -155,7 +153,7 @@ def _uniform_columns(
     if any(column.count(name) != rows for name, column in zip(shape, columns[::2], strict=True)):
         return None
     found = dict(zip(shape, columns[1::2], strict=True))
-    timestamps = _shifted(ms, _joined(found[TIMESTAMP])) if TIMESTAMP in found else _spark_times(ms)
+    timestamps = _shifted(ms, _joined(found[TIMESTAMP])) if TIMESTAMP in found else ms
     if timestamps is None:
         return None
     if any(
@@ -178,27 +176,15 @@ def _uniform_columns(
 def _shifted(ms: NDArray[np.int64], relative: bytes) -> NDArray[np.int64] | None:
     """The timestamps of entries: `ms` plus the relative times, one for each entry or one for all.
 
-    None if a relative time is not a short number, or Spark doesn't have the timestamp.
+    None if a relative time is not a short number.
     """
-    if _SHORT_DECIMALS.fullmatch(relative) is None:
-        return None
-    timestamps = ms + _numbers(relative, " ")
-    if len(timestamps) and (timestamps.min() < MIN_SPARK_MS or timestamps.max() > MAX_SPARK_MS):
-        return None
-    return timestamps
+    return None if _SHORT_DECIMALS.fullmatch(relative) is None else ms + _numbers(relative, " ")
 
 
 def _joined(numbers: Sequence[bytes]) -> bytes:
     """The numbers for `_shifted`; only one if all are equal, as they often are for records of one batch."""
     same = numbers.count(numbers[0]) == len(numbers)
     return numbers[0] if same else b" ".join(numbers)
-
-
-def _spark_times(ms: NDArray[np.int64]) -> NDArray[np.int64] | list[int | None]:
-    """The times, with None for each that Spark doesn't have."""
-    if not len(ms) or (ms.min() >= MIN_SPARK_MS and ms.max() <= MAX_SPARK_MS):
-        return ms
-    return [one if MIN_SPARK_MS <= one <= MAX_SPARK_MS else None for one in ms.tolist()]
 
 
 def _mixed_columns(
@@ -218,7 +204,7 @@ def _mixed_columns(
         keys=[row[0] for row in rows],
         values=[row[1] for row in rows],
         offsets=offsets,
-        timestamps_ms=_spark_times(times),
+        timestamps_ms=times,
         headers=[row[3] for row in rows],
         producers=producers if max(producers, default=-1) >= 0 else None,
     )
@@ -258,7 +244,7 @@ def _batch_columns(
         keys=[row[0] for row in rows],
         values=[row[1] for row in rows],
         offsets=np.array([row[2] for row in rows], dtype=np.int64),
-        timestamps_ms=[row[3] if MIN_SPARK_MS <= row[3] <= MAX_SPARK_MS else None for row in rows],
+        timestamps_ms=[row[3] for row in rows],
         headers=[row[4] for row in rows],
         timestamp_types=types,
         producers=producers if max(producers, default=-1) >= 0 else None,

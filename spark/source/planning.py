@@ -191,8 +191,8 @@ def _scan_since(connection: Connection, part: StreamRange, time_ms: int) -> int 
     with closing(pages(connection, part)) as found:
         for page in found:
             columns = columns_of(page, part.origin, part.start_offset, part.end_offset)
-            rows = zip(columns.offsets.tolist(), list(columns.timestamps_ms), strict=True)
-            hit: int | None = next((offset for offset, ms in rows if ms is not None and ms >= time_ms), None)
+            rows = zip(columns.offsets.tolist(), columns.timestamps_ms, strict=True)
+            hit: int | None = next((offset for offset, ms in rows if ms >= time_ms), None)
             if hit is not None:
                 return hit
     return None

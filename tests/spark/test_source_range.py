@@ -20,6 +20,7 @@ from korvet.spark.source.planning import records_per_task
 from korvet.spark.source.settings import SourceOptions
 from tests.api.batches import batch as record_batch
 from tests.spark.direct import batch, rows_of, schema_of, source, tasks, values
+from tests.spark.forms import FORMS, using
 from tests.spark.test_batches import stored
 
 if TYPE_CHECKING:
@@ -283,6 +284,35 @@ def test_times_to_offsets_where_timestamps_are_append_times(keyspace: Keyspace) 
     assert [row["timestamp"] for row in got] == [at(MS + 20), at(MS + 30), at(MS + 40)]
     latest = {"startingOffsetsByTimestampStrategy": "latest"}
     assert batch(keyspace, topic="t", startingTimestamp=str(2**53), **latest) == []
+
+
+@pytest.mark.parametrize("form", [*FORMS, None])
+@pytest.mark.parametrize("layout", ["record", "batch"])
+@pytest.mark.parametrize("is_indexed", [True, False])
+def test_times_that_spark_does_not_have_are_found(
+    keyspace: Keyspace, form: Any, layout: str, is_indexed: bool
+) -> None:
+    """Producers that write microseconds; times beyond 2^52 and before the year 1. The column has null."""
+    keyspace.topic("t", 1, {"storage.layout": layout})
+    times = [MS, -(2**62), MS * 1000, MS + 1, 2**53 + 1, 2**63 - 1, MS + 2]
+    for number, time_ms in enumerate(times):
+        if layout == "record":
+            keyspace.record("t", 0, BASE + number, b"v", time_ms)
+        else:
+            data = record_batch([(b"k", b"v")], timestamp_ms=time_ms)
+            keyspace.add("t", 0, entry_id(BASE + number), b"batch", stored(data, BASE + number))
+    if is_indexed:
+        index(keyspace, "t", 0, {BASE + number: time_ms for number, time_ms in enumerate(times)}, 2)
+
+    def read(**options: str) -> list[int]:
+        return [row["offset"] - BASE for row in batch(keyspace, topic="t", **options)]
+
+    with using(form):
+        got = batch(keyspace, topic="t")
+        assert [row["timestamp"] for row in got] == [at(MS), None, None, at(MS + 1), None, None, at(MS + 2)]
+        for time_ms, first in [(0, 0), (MS + 1, 2), (MS * 1000 + 1, 4), (2**53 + 2, 5), (2**63 - 1, 5)]:
+            assert read(startingTimestamp=str(time_ms)) == list(range(first, len(times)))
+            assert read(endingTimestamp=str(time_ms)) == list(range(first))
 
 
 def test_some_columns(keyspace: Keyspace) -> None:
