@@ -92,7 +92,9 @@ class WriteProbe:
         refused = {level: found for level in levels if (found := server.barriers.refusal(level)) is not None}
         place, now_s = str(server.address), steady_s()
         if not refused:
-            self._refusals.accept(Cause.ACKS_ALL, now_s, place)
+            # None: unknown, until the server reports again; or for ever, if the user may not run INFO.
+            if server.replication is not None or not server.write.history:
+                self._refusals.accept(Cause.ACKS_ALL, now_s, place)
             return
         # The broker's own level, as it concerns most topics; else that of the most topics.
         level = default if default in refused else max(refused, key=lambda each: levels[each])
