@@ -22,7 +22,7 @@ import msgspec
 
 from korvet.causes import Causes
 from korvet.storage.errors import FencedEpoch, StorageError, TopicGone
-from korvet.storage.link.info import parse_info
+from korvet.storage.link.info import parse_info, used_memory
 from korvet.topics.retention import keeping_of
 
 if TYPE_CHECKING:
@@ -193,5 +193,4 @@ async def _used(server: Server) -> float:
     """The used share of maxmemory; 0 without maxmemory."""
     info = parse_info(await server.read.call("INFO", "memory"))
     limit_bytes = int(info.get("maxmemory", "0"))
-    used_bytes = int(info.get("used_memory", "0")) - int(info.get("mem_not_counted_for_evict", "0"))
-    return used_bytes / limit_bytes if limit_bytes else 0.0
+    return used_memory(info) / limit_bytes if limit_bytes else 0.0
