@@ -392,16 +392,17 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
     def _replicated(self, batch: Sequence[Pending], end: int, error: StorageError | None) -> None:
         if self.closed:
             return
-        if error is None:
-            try:
-                self._safe(batch)
-            except Exception as failure:
-                logger.exception("replies of %s could not be released", self._log.topic.name)
-                self._on_failure(failure)
-        elif isinstance(error, HistoryChanged) or self._log.closed:
+        if isinstance(error, HistoryChanged) or (error is not None and self._log.closed):
             self._on_failure(error)
-        else:
-            self._go_on_without_replicas(batch, end)
+            return
+        try:
+            if error is None:
+                self._safe(batch)
+            else:
+                self._go_on_without_replicas(batch, end)
+        except Exception as failure:
+            logger.exception("replies of %s could not be released", self._log.topic.name)
+            self._on_failure(failure)
 
     def _go_on_without_replicas(self, batch: Sequence[Pending], end: int) -> None:
         """Release the steps in the log that do not need replicas. The records of the others stay in the log,

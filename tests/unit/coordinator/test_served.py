@@ -6,11 +6,12 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from kio.schema.errors import ErrorCode
 
 from korvet.coordinator.served import Claim, ServedPartition, Step
 from korvet.offsets.wire import EncodeError
-from korvet.storage.errors import NotEnoughReplicasAfterAppend
+from korvet.storage.errors import NotEnoughReplicasAfterAppend, StorageError
 
 
 class Log:
@@ -20,7 +21,7 @@ class Log:
     closed = False
     waits_for_replicas = True
     missing_replicas = None
-    writes_refused = None
+    writes_refused = False
 
     def __init__(self) -> None:
         self.end = 0
@@ -116,3 +117,26 @@ def test_an_event_that_raises_an_encode_error_ends_the_term() -> None:
     shard.tick = tick
     Partition(shard, claim).tick()
     assert failures == [error]
+
+
+@pytest.mark.parametrize("error", [None, NotEnoughReplicasAfterAppend("late")])
+def test_a_release_that_raises_ends_the_term(error: StorageError | None) -> None:
+    """Otherwise the requests of later steps would wait for ever."""
+
+    class Defective(Partition):
+        def _step_needs_replicas(self, step: Step) -> bool:
+            return False
+
+        def _release(self, step: Step) -> None:
+            raise KeyError(step)
+
+    async def work() -> None:
+        log, failures = Log(), []
+        claim = Claim(log, 1, 0, lambda: 0, lambda at_ms: None, failures.append, lambda: 1000, 1000)  # type: ignore[arg-type]
+        partition = Defective(Shard(), claim)
+        partition.submit(Shard.answer, "first", lambda answer: None)
+        await asyncio.sleep(0)
+        log.waiting.pop(0)(error)
+        assert [type(each) for each in failures] == [KeyError]
+
+    asyncio.run(work())
