@@ -17,7 +17,7 @@ from korvet.quotas import entities
 from korvet.security import acls
 from korvet.security.credentials import field_of, parse_field
 from korvet.security.scram import MAX_ITERATIONS, ScramCredential
-from korvet.storage.errors import KeyspaceLost, StorageError
+from korvet.storage.errors import KeyspaceLost, OutOfMemory, StorageError
 from korvet.storage.fields import DamageLog, counter_of, pairs_of, read_fields
 
 if TYPE_CHECKING:
@@ -214,14 +214,20 @@ class SharedConfigs:
     ) -> None:
         keyspace = self._commands.keyspace
         keys = [key, keyspace.cluster]
-        # Redis at maxmemory takes what limits producers and frees memory, but no new users and ACLs.
-        limits = key in (keyspace.broker_configs, keyspace.group_configs, keyspace.quotas)
-        function = "korvet_change_configs" if limits or not sets else "korvet_change_security"
+        # Redis at maxmemory takes what frees memory; what limits clients, within the allowance; no new users.
+        frees = key == keyspace.broker_configs or not sets
+        function = "korvet_change_configs" if frees else "korvet_change_security"
         for start in range(0, max(len(sets), len(deletions)), _FIELDS_AT_ONCE):
             some = sets[start : start + _FIELDS_AT_ONCE]
             pairs = [part for pair in some for part in pair]
             gone = deletions[start : start + _FIELDS_AT_ONCE]
-            await self._commands.fcall(function, keys, self._commands.cluster_id, len(some), *pairs, *gone)
+            arguments: list[bytes | str | int] = [self._commands.cluster_id, len(some), *pairs, *gone]
+            try:
+                await self._commands.fcall(function, keys, *arguments)
+            except OutOfMemory:
+                if key not in (keyspace.group_configs, keyspace.quotas):
+                    raise
+                await self._commands.fcall("korvet_change_within", keys, *arguments)
         await self.refresh()
 
 

@@ -1,4 +1,6 @@
-"""Damaged fields of the hashes that brokers share are skipped, logged once, and found by `korvet doctor`."""
+"""Damaged fields of the hashes that brokers share are skipped, logged once, and found by `korvet doctor`; and
+which changes of these hashes a full Redis takes.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from korvet.security.acls import Acl
 from korvet.security.authorizer import Authorizer
 from korvet.security.credentials import Credentials
 from korvet.security.scram import ScramMechanism, new_credential
-from korvet.storage.errors import KeyspaceLost
+from korvet.storage.errors import AllowanceSpent, KeyspaceLost, OutOfMemory
 from korvet.storage.keys import OFFSETS_TOPIC, Keyspace
 from korvet.storage.shared_configs import SharedConfigs
 from korvet.storage.store import Store
@@ -384,3 +386,27 @@ def test_a_new_broker_takes_over_a_node_id_whose_lease_is_damaged(server: Server
         await store.close()
 
     asyncio.run(check())
+
+
+def test_a_full_redis_takes_limits_of_clients_within_the_allowance(brokers: Brokers) -> None:
+    """Anybody who may set them could otherwise fill the memory by new names. Configs of brokers are few."""
+    security, client = brokers.security, brokers.server.client
+    by_user = {((("user", "bob"),), "producer_byte_rate"): 1.0}
+    of_group = {"consumer.session.timeout.ms": "51000"}
+    brokers.run(security.refresh())
+    client.config_set("maxmemory", client.info("memory")["used_memory"] - 100_000)
+    try:
+        brokers.run(security.change_quotas(by_user))
+        brokers.run(security.change_group_configs("group", of_group))
+        client.config_set("maxmemory", 1)
+        for work in (security.change_quotas(by_user), security.change_group_configs("other", of_group)):
+            with pytest.raises(AllowanceSpent):
+                brokers.run(work)
+        with pytest.raises(OutOfMemory):
+            brokers.run(security.change_acls([msgspec.structs.replace(ACL, principal="User:bob")], []))
+        brokers.run(security.change_broker_configs("1", {"log.retention.ms": "6000"}))
+        brokers.run(security.change_quotas(dict.fromkeys(by_user)))
+    finally:
+        client.config_set("maxmemory", 0)
+    assert not by_user.keys() & security.quotas.values.keys()
+    assert security.group_configs.of("group") == of_group

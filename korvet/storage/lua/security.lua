@@ -19,8 +19,17 @@ local function change(keys, args)
   return count_up(keys[2], 'security')
 end
 
+-- As korvet_change_security, and also while Redis is at maxmemory, within the allowance.  Error NOALLOWANCE.
+local function change_within(keys, args)
+  return beyond_allowance(1) or change(keys, args)
+end
+
 redis.register_function('korvet_change_security' .. RELEASE, change)
--- For configs and quotas, which are small, and are how memory is freed.
+-- For quotas and configs of groups: there may be one for each name that a client can think of.
+redis.register_function({
+  function_name = 'korvet_change_within' .. RELEASE, callback = change_within, flags = { 'allow-oom' },
+})
+-- For configs of brokers, which are few, and deletions.
 redis.register_function({
   function_name = 'korvet_change_configs' .. RELEASE, callback = change, flags = { 'allow-oom' },
 })
