@@ -23,6 +23,7 @@ from korvet.config.address import Address
 from korvet.config.errors import ConfigError
 from korvet.config.fields import key_of
 from korvet.config.keys import LISTENER_PREFIX, clean_environment, settings, variable_of
+from korvet.config.machine_memory import described_end, memory_kills
 from korvet.embedded.shim import bound
 from korvet.security.listeners import parse_endpoints
 
@@ -147,15 +148,16 @@ class _Broker:
         """
         restarts: collections.deque[float] = collections.deque(maxlen=_MOST_RESTARTS)
         while True:
-            status = await self._run_once()
+            kills = memory_kills()
+            end = described_end(await self._run_once(), kills)
             now = time.monotonic()
             name = f"the broker process of node {self._config.node_id}"
             if not self.address.done():
-                raise ProcessesError(f"{name} exited with status {status}")
+                raise ProcessesError(f"{name} {end}")
             if len(restarts) == _MOST_RESTARTS and now - restarts[0] < _RESTART_WINDOW_S:
-                raise ProcessesError(f"{name} keeps exiting, now with status {status}")
+                raise ProcessesError(f"{name} keeps exiting: it {end}")
             restarts.append(now)
-            logger.error("%s exited with status %d; restarting it", name, status)
+            logger.error("%s %s; restarting it", name, end)
 
     async def _run_once(self) -> int:
         command = [sys.executable, "-m", "korvet", "serve", *arguments(self._config)]

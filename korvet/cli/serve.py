@@ -272,17 +272,17 @@ async def _watch(server: EmbeddedServer) -> None:
     pause_s = _FIRST_PAUSE_S
     while True:
         await asyncio.sleep(_SERVER_POLL_S)
-        status = server.exit_status()
-        if status is None:
+        end = server.described_end()
+        if end is None:
             pause_s = _FIRST_PAUSE_S
             await _apply_disk_space(server)
             continue
-        logger.error("the embedded server exited with status %d; restarting it", status)
+        logger.error("the embedded server %s; restarting it", end)
         now = time.monotonic()
         keeps_ending = len(restarts) == _MOST_RESTARTS and now - restarts[0] < _RESTART_WINDOW_S
         server.disk_space.check()
         if keeps_ending and not server.disk_space.is_short:
-            raise EmbeddedServerError(f"the embedded server keeps exiting{server.log_tail()}")
+            raise EmbeddedServerError(f"the embedded server keeps exiting: it {end}{server.log_tail()}")
         restarts.append(now)
         try:
             server.launch()

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from korvet.config.machine_memory import described_end, memory_kills
 from korvet.embedded import append_only, folder, privacy, shim, writer
 from korvet.embedded.allocator import server_environment
 from korvet.embedded.binary import ServerBinary, find_server
@@ -82,6 +83,8 @@ class EmbeddedServer:
         self._socket = Path()
         self._sizes: dict[str, int] = {}
         """Sizes of the append-only file's parts, in bytes, at the launch of the server."""
+        self._memory_kills: int | None = None
+        """Processes that the kernel had killed at the launch of the server."""
 
     @property
     def socket(self) -> Path:
@@ -166,6 +169,7 @@ class EmbeddedServer:
         if not settings.exists() or settings.read_bytes() != os.fsencode(self._settings()):
             privacy.write_private(settings, os.fsencode(self._settings()))
         self._sizes = self._sizes_now()
+        self._memory_kills = memory_kills()
         mode = "bind" if sys.platform == "linux" else "watch"
         lock_fd = self._server_lock.fd
         # As an argument, because the disk may have no space for another file.
@@ -220,7 +224,9 @@ class EmbeddedServer:
                 f"`korvet repair --data-dir {self.data_dir}` makes a backup and "
                 f"cuts it off at the damage{log_tail}"
             )
-        raise EmbeddedServerError(f"{self.binary} {_describe_end(status)} while starting{log_tail}")
+        raise EmbeddedServerError(
+            f"{self.binary} {described_end(status, self._memory_kills)} while starting{log_tail}"
+        )
 
     def _sizes_now(self) -> dict[str, int]:
         return {path.name: path.stat().st_size for path in (self.data_dir / append_only.FOLDER).glob("*.aof")}
@@ -264,6 +270,11 @@ class EmbeddedServer:
     def exit_status(self) -> int | None:
         """Returns the server's exit status (negative: the signal that ended it); None while it runs."""
         return None if self._process is None else self._process.poll()
+
+    def described_end(self) -> str | None:
+        """Returns how the server has ended, for a message; None while it runs."""
+        status = self.exit_status()
+        return None if status is None else described_end(status, self._memory_kills)
 
     def terminate(self) -> None:
         """Send SIGTERM to the server, and don't wait for its end: `stop` does."""
@@ -380,13 +391,6 @@ class EmbeddedServer:
 def _close_input(process: subprocess.Popen[bytes]) -> None:
     if process.stdin is not None:
         process.stdin.close()
-
-
-def _describe_end(status: int) -> str:
-    if status >= 0:
-        return f"exited with status {status}"
-    hint = " (by the system, if the memory of the machine or container was used up)"
-    return f"was ended by {signal.Signals(-status).name}{hint if status == -signal.SIGKILL else ''}"
 
 
 def _quoted(value: str) -> str:

@@ -7,11 +7,13 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from tests.support.admin import alter_broker, create_topic
-from tests.support.confluent import producer, read_all
+from tests.support.confluent import producer, read_all, send
 from tests.support.container import Container
 from tests.support.polling import until
+from tests.support.records import NOW_MS, Record
 from tests.support.servers import KorvetServer
 
 if TYPE_CHECKING:
@@ -142,6 +144,18 @@ def test_the_append_only_file_is_rewritten_while_retention_makes_room(
     until(rewritten, 120, "the file is rewritten")
     filler.finish()
     assert (filler.refused, container.kills) == (0, 0)
+
+
+def test_a_server_that_the_kernel_killed_is_said_to_be(korvet: KorvetServer, container: Container) -> None:
+    send(producer(korvet.bootstrap), TOPIC, 0, [Record(None, b"kept", (), NOW_MS)])
+    # The memory of scripts is not limited by maxmemory.
+    with pytest.raises(RedisConnectionError):
+        korvet.raw("EVAL", f"return #string.rep('x', {2 * LIMIT_BYTES})", 0)
+    assert container.kills > 0
+    reason = "was ended by SIGKILL (by the system: the memory of the machine or container was used up)"
+    until(lambda: f"the embedded server {reason}; restarting it" in korvet.tail(20_000), 20, korvet.tail)
+    until(lambda: "the embedded server runs again" in korvet.tail(20_000), 20, korvet.tail)
+    assert [read.record.value for read in read_all(korvet.bootstrap, TOPIC)] == [b"kept"]
 
 
 def test_maxmemory_can_be_changed(started: Callable[..., KorvetServer]) -> None:

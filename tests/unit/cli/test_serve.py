@@ -29,8 +29,8 @@ class Loading:
         self.waits = threading.Event()
         self.ended = threading.Event()
 
-    def exit_status(self) -> int:
-        return -9
+    def described_end(self) -> str:
+        return "was ended by SIGKILL"
 
     def launch(self) -> None:
         """Begin to read."""

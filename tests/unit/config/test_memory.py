@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from korvet.config import machine_memory
 from korvet.config.loading import load
-from korvet.config.machine_memory import machine_memory_bytes
+from korvet.config.machine_memory import described_end, machine_memory_bytes, memory_kills
 from korvet.config.memory_plan import needed_bytes
 from korvet.config.settings import Config
 
@@ -68,6 +69,54 @@ def test_version_1(tmp_path: Path, mounted: str, path: str, files: dict[str, str
 
 def test_without_groups(tmp_path: Path) -> None:
     assert machine_memory_bytes(tmp_path) == PHYSICAL
+    assert memory_kills(tmp_path) is None
+
+
+def test_kills_are_those_of_the_own_group(tmp_path: Path) -> None:
+    counted = {
+        "a/memory.events": "oom 9\noom_kill 7",
+        "a/b/memory.events": "low 0\noom_kill 3\noom_group_kill 1",
+    }
+    machine(tmp_path / "2", "0::/a/b\n", V2.format(mounted="/"), counted)
+    assert memory_kills(tmp_path / "2") == 3
+    counted = {"memory/a/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 4"}
+    machine(tmp_path / "1", "4:memory:/a\n0::/\n", V1.format(mounted="/"), counted)
+    assert memory_kills(tmp_path / "1") == 4
+    # Before Linux 4.13.
+    machine(
+        tmp_path / "0",
+        "4:memory:/a\n",
+        V1.format(mounted="/"),
+        {"memory/a/memory.oom_control": "under_oom 0"},
+    )
+    assert memory_kills(tmp_path / "0") is None
+
+
+@pytest.mark.parametrize(
+    ("status", "before", "now", "expected"),
+    [
+        (1, 0, 1, "exited with status 1"),
+        (-15, 0, 1, "was ended by SIGTERM"),
+        (-9, 0, 0, "was ended by SIGKILL"),
+        (
+            -9,
+            2,
+            3,
+            "was ended by SIGKILL (by the system: the memory of the machine or container was used up)",
+        ),
+        (
+            -9,
+            None,
+            None,
+            "was ended by SIGKILL (by the system, if the memory of the machine or container was used up)",
+        ),
+    ],
+)
+def test_how_a_process_ended(
+    monkeypatch: pytest.MonkeyPatch, status: int, before: int | None, now: int | None, expected: str
+) -> None:
+    monkeypatch.setattr(machine_memory, "memory_kills", lambda: now)
+    assert described_end(status, before) == expected
 
 
 BUFFERS = ("tail_cache_bytes", "fetch_readahead_bytes", "fetch_buffer_bytes", "decompression_buffer_bytes")
