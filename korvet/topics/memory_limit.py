@@ -7,9 +7,10 @@ partitions delete older spans. So all topics keep records of the same age, and n
 | state | used memory | cutoff |
 |---|---|---|
 | none | up to the ratio | none |
-| none | above the ratio | after the oldest record by a step |
+| none | above the ratio | after the oldest record by a step; none if that is of the future |
 | a cutoff | above the ratio less 2 % | on by a step |
 | a cutoff | up to that | none |
+| a cutoff | any, and the clock was set back before the cutoff | none |
 """
 
 from __future__ import annotations
@@ -64,9 +65,10 @@ def next_cutoff(
     if used <= stops_at:
         return None
     begin_ms = oldest_ms if cutoff_ms is None else cutoff_ms
-    if begin_ms is None:
+    # After a cutoff in the future, the leaders would delete all records of the present.
+    if begin_ms is None or begin_ms > now_ms:
         return None
-    range_ms = max(now_ms - begin_ms, 0)
+    range_ms = now_ms - begin_ms
     urgency = min(max(used - ratio, 0.0) / (1 - ratio), 1.0)
     pace = _LEAST_PACE + urgency * (_LARGEST_PACE - _LEAST_PACE)
     step_ms = min(max(_SHARE * range_ms, pace * elapsed_ms), _LARGEST_SHARE * range_ms)

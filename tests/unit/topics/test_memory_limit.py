@@ -16,12 +16,13 @@ OLDEST_MS = NOW_MS - HOUR_MS
     [
         pytest.param(None, 0.8, OLDEST_MS, False, id="at the ratio"),
         pytest.param(None, 0.81, OLDEST_MS, True, id="above"),
+        pytest.param(None, 0.99, NOW_MS + 1, False, id="all records are of the future"),
         pytest.param(None, 0.81, None, False, id="nothing may go"),
         pytest.param(OLDEST_MS, 0.79, None, True, id="until 2 % below"),
         pytest.param(OLDEST_MS, 0.78, None, False, id="2 % below"),
         pytest.param(OLDEST_MS, 1.2, None, True, id="far above"),
         pytest.param(NOW_MS, 0.9, None, True, id="everything is gone"),
-        pytest.param(NOW_MS + HOUR_MS, 0.9, None, True, id="the clock was set back"),
+        pytest.param(NOW_MS + HOUR_MS, 0.9, None, False, id="the clock was set back"),
     ],
 )
 def test_states(cutoff_ms: int | None, used: float, oldest_ms: int | None, *, moves: bool) -> None:
