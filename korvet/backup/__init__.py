@@ -1,1 +1,1 @@
-"""Backup and restore of everything that a Redis or Valkey server holds, while brokers run."""
+"""Backup and restore of everything that a Redis or Valkey server or cluster holds, while brokers run."""

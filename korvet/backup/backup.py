@@ -1,22 +1,26 @@
-"""Makes a backup: receives a snapshot of a server, as a replica does, and describes it.
+"""Makes a backup: receives a snapshot of each server, as a replica does, and describes them.
 
-The snapshot is of one moment, and holds every write that was answered before the backup began. Brokers and
+The snapshots are of one moment, and hold every write that was answered before the backup began. Brokers and
 clients continue during the backup.
 """
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, wait
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from korvet.backup import files
 from korvet.backup.connection import Connection
 from korvet.backup.errors import BackupError
 from korvet.backup.files import Report
-from korvet.backup.manifest import MANIFEST, SNAPSHOT, Manifest, encode
-from korvet.backup.primary import primary
+from korvet.backup.manifest import CLUSTER_VERSION, MANIFEST, VERSION, Manifest, Snapshot, encode, file_of
+from korvet.backup.primaries import primaries
+from korvet.backup.snapshots import Begun, begun, threads
 from korvet.embedded import EmbeddedServer, append_only, socket_of, url_of
 from korvet.embedded.module import AUTO, OFF
 from korvet.embedded.writer import read_writer
@@ -30,32 +34,53 @@ _SIGNS: Final = (b"REDIS", b"VALKEY")
 
 
 def back_up_server(url: str, keyspace: Keyspace, target: Path, report: Report) -> Manifest:
-    """Back up a server that runs. Raises BackupError and StoreError."""
-    with primary(url) as connection, files.new_folder(target.absolute()) as folder:
+    """Back up a server or a cluster that runs. Raises BackupError and StoreError."""
+    with primaries(url) as servers, files.new_folder(target.absolute()) as folder:
         created_ms = time.time_ns() // 1_000_000
-        server = connection.info("server")
+        first = servers.of(keyspace.cluster)
+        server = first.info("server")
         kind = "valkey" if "valkey_version" in server else "redis"
-        cluster_id, topics, data_format = _identity(connection, keyspace)
-        history, offset = connection.begin_snapshot()
-        pieces = _checked(connection.snapshot())
-        size, checksum = files.write(folder / SNAPSHOT, pieces, lambda done: report("receiving", done, None))
+        cluster_id, topics, data_format = _identity(first, keyspace)
+        with begun(servers, first) as sent:
+            received = _receive(sent, folder, report)
         manifest = Manifest(
+            version=CLUSTER_VERSION if servers.is_cluster else VERSION,
             korvet=version("korvet"),
             created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(created_ms // 1000)),
             created_ms=created_ms,
             server=f"{kind} {server[f'{kind}_version']}",
-            history=history,
-            offset=offset,
             keyspace=keyspace.prefix,
             cluster_id=cluster_id,
             format=data_format,
-            database=connection.address.database,
+            database=first.address.database,
             topics=topics,
-            bytes=size,
-            sha256=checksum,
+            **msgspec.structs.asdict(received[0]),
+            others=tuple(received[1:]),
         )
         files.write(folder / MANIFEST, [encode(manifest)], lambda done: None)
     return manifest
+
+
+def _receive(sent: Sequence[Begun], folder: Path, report: Report) -> list[Snapshot]:
+    """Write the snapshots side by side: servers give up receivers that wait. Raises BackupError."""
+    sizes = [0] * len(sent)
+
+    def receive(number: int) -> Snapshot:
+        def received(size: int) -> None:
+            sizes[number] = size
+            report("receiving", sum(sizes), None)
+
+        each = sent[number]
+        pieces = _checked(each.connection.snapshot())
+        size, checksum = files.write(folder / file_of(number), pieces, received)
+        return Snapshot(history=each.history, offset=each.offset, bytes=size, sha256=checksum)
+
+    with threads([each.connection for each in sent]) as pool:
+        running = [pool.submit(receive, number) for number in range(len(sent))]
+        done, _ = wait(running, return_when=FIRST_EXCEPTION)
+        for each in done:
+            each.result()
+        return [each.result() for each in running]
 
 
 def back_up_folder(data_dir: Path, keyspace: Keyspace, target: Path, report: Report) -> Manifest:

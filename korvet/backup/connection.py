@@ -1,9 +1,10 @@
 """One blocking connection to a server (RESP2), which can also receive a snapshot as a replica does."""
 
+import contextlib
 import io
 import socket
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -62,6 +63,11 @@ class Connection:
         self._input.close()
         self._socket.close()
 
+    def shut_down(self) -> None:
+        """End a call of another thread: it raises BackupError. `close` remains to be called."""
+        with contextlib.suppress(OSError):  # the connection has ended already
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def call(self, *command: bytes | str | int) -> Any:
         """Send one command. Returns its reply: bytes, int, list or None. Raises ServerError."""
         (reply,) = self.pipeline([command])
@@ -92,14 +98,21 @@ class Connection:
         another snapshot.
         """
         before = self.info("replication")
-        history, offset = self._request_snapshot()
-        # With `repl-diskless-sync no`, a server may send the snapshot that it writes for another client.
-        # It counts all writes while it has such a client, so a lower offset shows that some are missing.
-        while history == before["master_replid"] and offset < int(before["master_repl_offset"]):
+        while (begun := self.begin_snapshot_since(before)) is None:
             self._head()
             self.close()
             self._open()
-            history, offset = self._request_snapshot()
+        return begun
+
+    def begin_snapshot_since(self, before: Mapping[str, str]) -> tuple[str, int] | None:
+        """As begin_snapshot, for a snapshot with every write up to a moment: `before` is INFO replication of
+        that moment. Returns None if the server sends an older snapshot.
+        """
+        history, offset = self._request_snapshot()
+        # With `repl-diskless-sync no`, a server may send the snapshot that it writes for another client.
+        # It counts all writes while it has such a client, so a lower offset shows that some are missing.
+        if history == before["master_replid"] and offset < int(before["master_repl_offset"]):
+            return None
         return history, offset
 
     def _request_snapshot(self) -> tuple[str, int]:
@@ -136,6 +149,8 @@ class Connection:
                 head = self._input.readline()
         except OSError as error:
             raise self._failed(f"gives no snapshot: {error}") from error
+        if not head:
+            raise self._failed("gives no snapshot: the connection was closed")
         if not head.startswith(b"$"):
             raise self._failed(f"gives no snapshot: {head[:200].decode(errors='replace').strip()!r}")
         return head

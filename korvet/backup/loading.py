@@ -1,6 +1,8 @@
-"""Sends a staged backup to a server: the commands in their order, but the hash of each cluster at the end."""
+"""Sends a staged backup to a server or a cluster: the commands in their order, but the hash with the cluster
+ID at the end.
+"""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,6 +11,7 @@ from korvet.backup.errors import BackupError
 from korvet.backup.files import Report
 from korvet.backup.manifest import Manifest
 from korvet.backup.numbers import Found, databases, described_by
+from korvet.backup.primaries import Primaries
 from korvet.embedded import append_only
 from korvet.storage.link.eviction import may_evict_ours
 
@@ -28,9 +31,10 @@ class LastReplyLostError(BackupError):
 
 
 def load(
-    parts: list[Path], keyspaces: list[Found], manifest: Manifest, target: Connection, report: Report
+    parts: list[Path], keyspaces: list[Found], manifest: Manifest, target: Primaries, report: Report
 ) -> None:
-    """Send the commands of an append-only file to an empty server.
+    """Send the commands of an append-only file to an empty server, or to the servers of an empty cluster by
+    the slots of their keys.
 
     A mark in each keyspace makes brokers refuse it until the end, and makes a repetition possible. The hash
     with the cluster id comes last, in one transaction with the removal of the mark. Raises BackupError;
@@ -42,93 +46,107 @@ def load(
     withheld: list[tuple[int, Command]] = []
     total = sum(path.stat().st_size for path in parts)
     database, done, key = 0, 0, b""
-    sender = _Sender(target)
+    senders = {each: _Sender(each) for each in target.connections}
     for command in _commands(parts):
         done += sum(map(len, command))
         name = command[0].upper()
         if name == b"SELECT":
             database, key = int(command[1]), b""
-        if len(command) > 1 and (database, command[1]) in late:
+        if name == b"SELECT" or len(command) == 1:
+            for each in senders.values():
+                each.send(command)
+        elif (database, command[1]) in late:
             withheld.append((database, command))
         elif name == b"FUNCTION":
-            sender.flush()
-            _load_functions(target, command)
+            for connection, each in senders.items():
+                each.flush()
+                _load_functions(connection, command)
         else:
+            changed = key != (key := _key(name, command))
+            sender = senders[target.of(key)]
             # All commands of a key follow each other.
-            if repeated and name != b"SELECT" and key != (key := _key(name, command)):
+            if repeated and changed:
                 sender.send((b"UNLINK", key))
             sender.send(command)
             report("restoring", min(done, total), total)
-    sender.flush()
-    _finish(keyspaces, withheld, target)
+    for each in senders.values():
+        each.flush()
+    # A node that has lost its slots, and what was written to it, has refused nothing.
+    target.check_unchanged()
+    _finish(keyspaces, withheld, manifest, target)
 
 
-def check_target(keyspaces: list[Found], manifest: Manifest, target: Connection) -> bool:
-    """Refuse a server that holds other data or evicts keys, or into which another process restores. Returns
-    whether the server holds an unfinished restore of this backup. Raises BackupError.
+def check_target(keyspaces: list[Found], manifest: Manifest, target: Primaries) -> bool:
+    """Refuse a target that holds other data or evicts keys, or into which another process restores. Returns
+    whether it holds an unfinished restore of this backup. Raises BackupError.
     """
-    if _connected(target).count(b" name=%b " % _NAME.encode()) > 1:
-        raise BackupError(f"another restore into the server at {target.address} is running")
-    policy = target.info("memory").get("maxmemory_policy", "")
-    if may_evict_ours(policy):
-        raise BackupError(
-            f"the server at {target.address} may evict what is restored (maxmemory-policy {policy}): set it "
-            "to noeviction or volatile-*"
-        )
-    held = databases(target)
+    held = 0
+    for each in target.connections:
+        if _connected(each).count(b" name=%b " % _NAME.encode()) > 1:
+            raise BackupError(f"another restore into the server at {each.address} is running")
+        policy = each.info("memory").get("maxmemory_policy", "")
+        if may_evict_ours(policy):
+            raise BackupError(
+                f"the server at {each.address} may evict what is restored (maxmemory-policy {policy}): set "
+                "it to noeviction or volatile-*"
+            )
+        held += sum(databases(each).values())
     marks = {_mark(each, target) for each in keyspaces} - {None}
     if not marks and is_restored(manifest, target):
         raise BackupError(
-            f"the server at {target.address} holds the keyspace {manifest.keyspace!r} of this backup "
+            f"the {target} holds the keyspace {manifest.keyspace!r} of this backup "
             "already, because it has been restored or the backup was made there: `korvet doctor` shows its "
             "state. To restore once more, use another server: this one may hold what was acknowledged since "
             "the backup"
         )
     if not marks and held:
         raise BackupError(
-            f"the server at {target.address} holds {sum(held.values())} keys, and a backup is restored into "
-            "an empty server only: use another server, or delete everything there (FLUSHALL)"
+            f"the {target} holds {held} keys, and a backup is restored into an empty one only: use another, "
+            "or delete everything there (FLUSHALL)"
         )
     if marks - {manifest.sha256.encode()}:
         raise BackupError(
-            f"the server at {target.address} holds an unfinished restore of another backup: repeat that "
+            f"the {target} holds an unfinished restore of another backup: repeat that "
             "restore, or delete everything there (FLUSHALL)"
         )
     return bool(marks)
 
 
-def is_restored(manifest: Manifest, target: Connection) -> bool:
-    """Whether a server holds the keyspace of a backup, and no restore of it is unfinished."""
+def is_restored(manifest: Manifest, target: Primaries) -> bool:
+    """Whether a target holds the keyspace of a backup, and no restore of it is unfinished."""
     keyspace = described_by(manifest).keyspace
-    target.call("SELECT", manifest.database)
-    if target.call("EXISTS", keyspace.restoring):
+    server = target.of(keyspace.cluster)
+    server.call("SELECT", manifest.database)
+    if server.call("EXISTS", keyspace.restoring):
         return False
-    cluster_id: bytes | None = target.call("HGET", keyspace.cluster, "id")
+    cluster_id: bytes | None = server.call("HGET", keyspace.cluster, "id")
     return cluster_id is not None and cluster_id.decode(errors="replace") == manifest.cluster_id
 
 
-def _connected(target: Connection) -> Any:
+def _connected(server: Connection) -> Any:
     """The list of the server's connections, in which ours has a name."""
     try:
-        target.call("CLIENT", "SETNAME", _NAME)
-        return target.call("CLIENT", "LIST")
+        server.call("CLIENT", "SETNAME", _NAME)
+        return server.call("CLIENT", "LIST")
     except ServerError as error:
         raise BackupError(
-            f"the server at {target.address} does not show whether another restore is running: {error}. Its "
+            f"the server at {server.address} does not show whether another restore is running: {error}. Its "
             "user needs the permission +client|list"
         ) from error
 
 
-def _set_marks(keyspaces: list[Found], manifest: Manifest, target: Connection) -> None:
+def _set_marks(keyspaces: list[Found], manifest: Manifest, target: Primaries) -> None:
     # The keyspace of the manifest first: a repetition looks for its mark before it knows the others.
     for each in sorted(keyspaces, key=lambda each: each != described_by(manifest)):
-        target.call("SELECT", each.database)
-        target.call("SET", each.keyspace.restoring, manifest.sha256)
+        server = target.of(each.keyspace.restoring)
+        server.call("SELECT", each.database)
+        server.call("SET", each.keyspace.restoring, manifest.sha256)
 
 
-def _mark(found: Found, target: Connection) -> Any:
-    target.call("SELECT", found.database)
-    return target.call("GET", found.keyspace.restoring)
+def _mark(found: Found, target: Primaries) -> Any:
+    server = target.of(found.keyspace.restoring)
+    server.call("SELECT", found.database)
+    return server.call("GET", found.keyspace.restoring)
 
 
 def _key(name: bytes, command: Command) -> bytes:
@@ -141,23 +159,31 @@ def _load_functions(target: Connection, command: Command) -> None:
         target.call(*command)
     except ServerError as error:
         if _LIBRARY_EXISTS not in str(error):
-            raise
+            raise _refused(target, "a library of functions", error) from error
 
 
-def _finish(keyspaces: Iterable[Found], withheld: list[tuple[int, Command]], target: Connection) -> None:
-    """Make all keyspaces usable in one transaction."""
-    commands: list[Sequence[bytes | str | int]] = []
-    for database, command in withheld:
-        commands += [("SELECT", database), command]
-    for each in keyspaces:
-        commands += [("SELECT", each.database), ("DEL", each.keyspace.restoring)]
-    try:
-        *queued, done = target.pipeline([("MULTI",), *commands, ("EXEC",)])
-    except BackupError as error:
-        raise LastReplyLostError(str(error)) from error
-    for reply in (*queued, *(done if isinstance(done, list) else (done,))):
-        if isinstance(reply, ServerError):
-            raise _refused(target, "its last step", reply)
+def _finish(
+    keyspaces: list[Found], withheld: list[tuple[int, Command]], manifest: Manifest, target: Primaries
+) -> None:
+    """Make all keyspaces usable: in one transaction in a server; in a cluster, whose transactions have one
+    slot, in one for each, the keyspace of the manifest last.
+    """
+    ordered = sorted(keyspaces, key=lambda each: each == described_by(manifest))
+    for together in [[each] for each in ordered] if target.is_cluster else [ordered]:
+        commands: list[Sequence[bytes | str | int]] = []
+        for each in together:
+            hashed = (each.database, each.keyspace.cluster)
+            commands.append(("SELECT", each.database))
+            commands += [command for database, command in withheld if (database, command[1]) == hashed]
+            commands.append(("DEL", each.keyspace.restoring))
+        server = target.of(together[0].keyspace.cluster)
+        try:
+            *queued, done = server.pipeline([("MULTI",), *commands, ("EXEC",)])
+        except BackupError as error:
+            raise LastReplyLostError(str(error)) from error
+        for reply in (*queued, *(done if isinstance(done, list) else (done,))):
+            if isinstance(reply, ServerError):
+                raise _refused(server, "its last step", reply)
 
 
 def _refused(target: Connection, what: str, reply: ServerError) -> BackupError:

@@ -1,4 +1,6 @@
-"""What a backup consists of: a folder with a snapshot, and a manifest that describes and protects it."""
+"""What a backup consists of: a folder with a snapshot of each server, and a manifest that describes and
+protects them.
+"""
 
 from pathlib import Path
 from typing import Final
@@ -10,7 +12,9 @@ from korvet.backup.errors import BackupError
 MANIFEST: Final = "backup.json"
 SNAPSHOT: Final = "data.rdb"
 VERSION: Final = 1
-"""Version of the layout of backups."""
+"""Version of the layout of backups of one server."""
+CLUSTER_VERSION: Final = 2
+"""Version of the layout of backups of a Redis Cluster."""
 
 
 class Version(msgspec.Struct, frozen=True):
@@ -19,10 +23,23 @@ class Version(msgspec.Struct, frozen=True):
     version: int
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The contents of the manifest."""
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot of one server."""
 
-    version: int = VERSION
+    history: str
+    """ID of the server's replication history (master_replid)."""
+    offset: int
+    """The replication offset to which the snapshot extends."""
+    bytes: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The contents of the manifest. In a backup of a cluster, history, offset, size and checksum are those of
+    the server that has the hash of the cluster.
+    """
+
+    version: int
     korvet: str
     """Version of the korvet that made the backup."""
     created: str
@@ -45,6 +62,24 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Size of the snapshot."""
     sha256: str
     """Checksum of the snapshot."""
+    others: tuple[Snapshot, ...] = ()
+    """Snapshots of the other primaries of a cluster."""
+
+    @property
+    def snapshots(self) -> dict[str, Snapshot]:
+        """All snapshots by the names of their files."""
+        first = Snapshot(history=self.history, offset=self.offset, bytes=self.bytes, sha256=self.sha256)
+        return {file_of(number): each for number, each in enumerate((first, *self.others))}
+
+    @property
+    def total_bytes(self) -> int:
+        """Size of all snapshots."""
+        return sum(each.bytes for each in self.snapshots.values())
+
+
+def file_of(number: int) -> str:
+    """The name of the file of a snapshot; 0 is the first one."""
+    return f"data-{number}.rdb" if number else SNAPSHOT
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -56,28 +91,27 @@ def decode(encoded: bytes) -> Manifest:
     """Parse the file. Raises BackupError for another version and for a damaged file."""
     try:
         version = msgspec.json.decode(encoded, type=Version).version
-        if version == VERSION:
+        if version in {VERSION, CLUSTER_VERSION}:
             return msgspec.json.decode(encoded, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BackupError(f"the manifest is damaged: {error}") from error
-    raise BackupError(f"the backup has version {version}; this korvet reads version {VERSION} only")
+    raise BackupError(f"the backup has version {version}; this korvet reads versions 1 and 2 only")
 
 
 def read(backup: Path) -> Manifest:
-    """Read the manifest of a backup, and check the size of its snapshot. Raises BackupError."""
+    """Read the manifest of a backup, and check the sizes of its snapshots. Raises BackupError."""
     try:
-        encoded = (backup / MANIFEST).read_bytes()
-        size = (backup / SNAPSHOT).stat().st_size
+        manifest = decode((backup / MANIFEST).read_bytes())
+        sizes = {name: (backup / name).stat().st_size for name in manifest.snapshots}
     except (FileNotFoundError, NotADirectoryError) as error:
         raise BackupError(f"{backup} is no complete backup: {error.filename} does not exist") from error
     except OSError as error:
         raise BackupError(f"{backup} cannot be read: {error}") from error
-    try:
-        manifest = decode(encoded)
     except BackupError as error:
         raise BackupError(f"{backup}: {error}") from error
-    if size != manifest.bytes:
-        raise BackupError(
-            f"{backup} is damaged: {SNAPSHOT} has {size} bytes, not {manifest.bytes} as in the manifest"
-        )
+    for name, each in manifest.snapshots.items():
+        if sizes[name] != each.bytes:
+            raise BackupError(
+                f"{backup} is damaged: {name} has {sizes[name]} bytes, not {each.bytes} as in the manifest"
+            )
     return manifest

@@ -1,4 +1,4 @@
-"""Restores a backup into an empty data folder or an empty server.
+"""Restores a backup into an empty data folder, server or cluster.
 
 Nothing is written to the target before the backup is verified, and the target becomes usable by one last
 step. Until then brokers refuse it, and the same restore may begin again. Each restore is noted in the backup.
@@ -14,7 +14,7 @@ from korvet.backup.files import Report
 from korvet.backup.loading import LastReplyLostError, check_target, is_restored, load
 from korvet.backup.manifest import Manifest, read
 from korvet.backup.numbers import described_by
-from korvet.backup.primary import primary
+from korvet.backup.primaries import primaries
 from korvet.backup.staging import stage
 from korvet.embedded import append_only, find_server, folder
 from korvet.embedded.writer import note_writer
@@ -67,7 +67,8 @@ def restore_folder(backup: Path, data_dir: Path, report: Report) -> Manifest:
 
 
 def restore_server(backup: Path, url: str, scratch: Path | None, report: Report) -> Manifest:
-    """Restore a backup into a server that holds no keys, or an unfinished restore of the same backup.
+    """Restore a backup into a server or a cluster that holds no keys, or an unfinished restore of the same
+    backup.
 
     Call it on the main thread. Raises BackupError, StoreError and EmbeddedServerError. After a failure the
     server may hold a part of the data; brokers refuse it until the restore is repeated. If the connection
@@ -75,15 +76,20 @@ def restore_server(backup: Path, url: str, scratch: Path | None, report: Report)
     """
     manifest = _read(backup)
     with _scratch(scratch) as name:
-        with primary(url) as target:
-            database = target.address.database
+        with primaries(url) as target:
+            database = target.connections[0].address.database
             _check_database(manifest, database, f"the URL names database {database}: name the other one")
             check_target([described_by(manifest)], manifest, target)
-        keyspaces = stage(backup, manifest, Path(name), report, earlier=restores.note(backup))
+        staged = stage(backup, manifest, Path(name), report, earlier=restores.note(backup))
         # Servers close connections that are idle for as long as that takes (timeout).
         try:
-            with primary(url) as target:
-                load(append_only.parts(Path(name)), keyspaces, manifest, target, report)
+            with primaries(url) as target:
+                if target.is_cluster and any(staged.databases):
+                    raise BackupError(
+                        f"the backup holds keys in the databases {staged.databases}, and a Redis Cluster has "
+                        "database 0 only: restore into a server"
+                    )
+                load(append_only.parts(Path(name)), staged.keyspaces, manifest, target, report)
         except LastReplyLostError as lost:
             _confirm(manifest, url, lost)
     return manifest
@@ -92,7 +98,7 @@ def restore_server(backup: Path, url: str, scratch: Path | None, report: Report)
 def _confirm(manifest: Manifest, url: str, lost: LastReplyLostError) -> None:
     """Look whether the last step of a restore has succeeded. Raises BackupError unless it has."""
     try:
-        with primary(url) as target:
+        with primaries(url) as target:
             restored = is_restored(manifest, target)
     except (BackupError, StoreError) as error:
         raise BackupError(

@@ -1,34 +1,44 @@
 """Turns a backup into an append-only file of plain commands, which a server of any kind and version loads.
 
-A server loads the snapshot, the numbers that must not repeat are raised, and the server writes its data as
-commands.
+One server loads the snapshots of all servers, the numbers that must not repeat are raised, and the server
+writes its data as commands.
 """
 
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from korvet.backup import files
 from korvet.backup.connection import Connection
 from korvet.backup.errors import BackupError
 from korvet.backup.files import Report
-from korvet.backup.manifest import SNAPSHOT, Manifest
-from korvet.backup.numbers import Found, described_by, find_keyspaces, raise_numbers
+from korvet.backup.manifest import Manifest
+from korvet.backup.numbers import Found, databases, described_by, find_keyspaces, raise_numbers
 from korvet.embedded import EmbeddedServer, EmbeddedServerError, append_only, installed_servers
 from korvet.embedded.binary import OLDEST_VERSION
 from korvet.embedded.module import OFF
 from korvet.embedded.rewrite import rewrite_file
 from korvet.embedded.writer import forget_writer
+from korvet.records.kernel import pack_command
 from korvet.storage.link.address import parse_url
 from korvet.storage.link.functions import PUBLIC_LIBRARY, is_versioned
 
 _BASE: Final = "appendonly.aof.1.base.rdb"
+# The nodes of a cluster have the same functions, and a server refuses to load a library a second time.
+_FORGET_FUNCTIONS: Final = pack_command("FUNCTION", "FLUSH")
 
 
-def stage(backup: Path, manifest: Manifest, folder: Path, report: Report, *, earlier: int = 0) -> list[Found]:
-    """Fill an empty folder with the append-only file. Returns the keyspaces in it. `earlier`: how often the
-    backup has been restored before.
+class Staged(NamedTuple):
+    """What a staged backup holds."""
+
+    keyspaces: list[Found]
+    databases: list[int]
+
+
+def stage(backup: Path, manifest: Manifest, folder: Path, report: Report, *, earlier: int = 0) -> Staged:
+    """Fill an empty folder with the append-only file. Returns what is in it. `earlier`: how often the backup
+    has been restored before.
 
     Call it on the main thread. Raises BackupError and EmbeddedServerError: the snapshot is damaged, no
     installed server can load it, the keyspace has another format, or the disk is full.
@@ -41,22 +51,32 @@ def stage(backup: Path, manifest: Manifest, folder: Path, report: Report, *, ear
         for each in found:
             raise_numbers(connection, each, manifest.created_ms, earlier)
         _forget_library(connection)
+        staged = Staged(found, sorted(databases(connection)))
         rewrite_file(server, report)
-    return found
+    return staged
 
 
 def _copy(backup: Path, manifest: Manifest, folder: Path, report: Report) -> None:
-    """Make the snapshot the base of an append-only file, and check the checksum of the copy."""
+    """Make the snapshots the parts of an append-only file, and check the checksums of the copies."""
     parts = folder / append_only.FOLDER
     parts.mkdir(mode=0o700)
-    size, checksum = files.write(
-        parts / _BASE,
-        files.read(backup / SNAPSHOT),
-        lambda done: report("reading", done, manifest.bytes),
-    )
-    if (size, checksum) != (manifest.bytes, manifest.sha256):
-        raise BackupError(f"{backup} is damaged: the checksum of {SNAPSHOT} is not the one of its manifest")
-    files.write(parts / append_only.MANIFEST, [f"file {_BASE} seq 1 type b\n".encode()], lambda done: None)
+    copied, names = 0, [_BASE]
+
+    def copying(done: int) -> None:
+        report("reading", copied + done, manifest.total_bytes)
+
+    for name, snapshot in manifest.snapshots.items():
+        if copied:
+            names.append(f"appendonly.aof.{len(names)}.incr.aof")
+            files.write(parts / names[-1], [_FORGET_FUNCTIONS], lambda done: None)
+            # A server loads a snapshot also as a later part.
+            names.append(f"appendonly.aof.{len(names)}.incr.aof")
+        size, checksum = files.write(parts / names[-1], files.read(backup / name), copying)
+        if (size, checksum) != (snapshot.bytes, snapshot.sha256):
+            raise BackupError(f"{backup} is damaged: the checksum of {name} is not the one of its manifest")
+        copied += size
+    lines = [f"file {name} seq {n or 1} type {'i' if n else 'b'}\n" for n, name in enumerate(names)]
+    files.write(parts / append_only.MANIFEST, ["".join(lines).encode()], lambda done: None)
 
 
 @contextlib.contextmanager

@@ -54,7 +54,7 @@ _BUILTIN = {
     "top": _Builtin("korvet.cli.top.command", "top", "Watch brokers, topics and groups as they change."),
     "ready": _Builtin("korvet.cli.ready", "ready", "Probe the broker of this machine or container."),
     "doctor": _Builtin("korvet.cli.doctor", "doctor", "Check the Redis or Valkey that holds the data."),
-    "backup": _Builtin("korvet.cli.backup", "backup", "Back up everything that a server holds."),
+    "backup": _Builtin("korvet.cli.backup", "backup", "Back up everything that a server or a cluster holds."),
     "restore": _Builtin("korvet.cli.restore", "restore", "Restore a backup, or check one."),
     "upgrade": _Builtin("korvet.cli.upgrade", "upgrade", "Finalise an upgrade of all brokers."),
     "repair": _Builtin("korvet.cli.repair", "repair", "Repair a damaged data folder of the embedded server."),

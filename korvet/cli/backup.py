@@ -1,4 +1,4 @@
-"""`korvet backup`: writes everything that a server holds to a folder."""
+"""`korvet backup`: writes everything that a server or a cluster holds to a folder."""
 
 import time
 from pathlib import Path
@@ -20,9 +20,9 @@ from korvet.embedded import EmbeddedServerError
 from korvet.storage.keys import Keyspace
 
 
-@click.command(short_help="Back up everything that a server holds.")
+@click.command(short_help="Back up everything that a server or a cluster holds.")
 @click.argument("folder", type=click.Path(path_type=Path))
-@redis_options("The server to back up. A Redis Cluster is refused.")
+@redis_options("The server to back up, or nodes of a Redis Cluster.")
 @click.option(
     "--keep",
     type=click.IntRange(min=1),
@@ -37,7 +37,7 @@ def backup(
 
     Brokers and clients continue during the backup. The backup is of one moment, and holds every record,
     commit and transaction that was acknowledged before the command began. It holds all keys of the server,
-    also those of other applications.
+    also those of other applications. In a Redis Cluster, all primaries pause writes for some milliseconds.
 
     Without --redis, the command backs up the data folder, whether or not korvet runs on it.
 
@@ -50,6 +50,7 @@ def backup(
     korvet backup /backups --keep 7
     korvet backup /backups/monday
     korvet backup /backups/monday --redis redis://host:6379
+    korvet backup /backups/monday --redis redis://node1:6379,node2:6379
     """
     try:
         keys = Keyspace(keyspace)
@@ -71,7 +72,7 @@ def backup(
     else:
         click.echo(
             f"{target} holds the keyspace {manifest.keyspace} of {redacted(url) if url else data_dir} as of "
-            f"{manifest.created}: {manifest.topics} topics, {manifest.bytes} bytes"
+            f"{manifest.created}: {manifest.topics} topics, {manifest.total_bytes} bytes"
         )
         for path in deleted:
             click.echo(f"deleted {path}")

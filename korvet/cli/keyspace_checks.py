@@ -51,8 +51,7 @@ def check_shared(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[Fi
     hashes: dict[bytes, Any] = {
         key: client.hgetall(key) for key, client in scan(servers, shared_pattern(keyspace), "hash")
     }
-    in_cluster = len(servers) > 1 or servers[0].info("cluster").get("cluster_enabled")
-    if not in_cluster and servers[0].exists(keys.restoring):
+    if any(scan(servers, literal_pattern(keys.restoring.decode()), "string")):
         yield Finding("keyspace", FAULT, "a restore has not finished: run `korvet restore` again")
         return
     identity = _identity(hashes.get(keys.cluster, {}), hashes.get(keys.topics, {}), keys)

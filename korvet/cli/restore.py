@@ -1,4 +1,4 @@
-"""`korvet restore`: writes a backup into an empty data folder or an empty server."""
+"""`korvet restore`: writes a backup into an empty data folder, server or cluster."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from korvet.config.address import redacted
 
 @click.command(short_help="Restore a backup, or check one.")
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@redis_option("An empty server to restore into.")
+@redis_option("An empty server, or nodes of an empty Redis Cluster, to restore into.")
 @data_dir_option(
     "Without --redis: the data folder to restore into, which must not hold data. Given as an option, it "
     "precedes the variable KORVET_REDIS."

