@@ -8,6 +8,7 @@ import shutil
 import threading
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from korvet.records.kernel import encode_append_records
@@ -17,7 +18,7 @@ from korvet.storage.link.address import parse_url
 from korvet.storage.link.redis_link import RedisLink
 from korvet.storage.link.server import Server as Links
 from korvet.storage.store import Store
-from tests.storage.proxy import Proxy, proxied_store
+from tests.storage.proxy import Proxy, proxied_store, until
 from tests.support.logs import append_own
 from tests.support.polling import until_async
 from tests.support.ports import accepts, free_port
@@ -118,6 +119,23 @@ def test_a_link_does_not_come_back_to_a_replica(new_server: NewServer, prefix: s
             proxy.socket = new.socket
             await until_async(lambda: appended(log, 3), RECOVERY_S, "appends go to the new primary")
             assert values(new, log) == [b"1", b"3"]
+
+    asyncio.run(work())
+
+
+def test_a_link_that_is_moved_away_from_a_replica_has_found_none(new_server: NewServer) -> None:
+    """At its new address the server is not known yet."""
+    server = new_server()
+    server.client.replicaof("127.0.0.1", free_port())
+    (address,) = parse_url(server.url)
+
+    async def work() -> None:
+        link = RedisLink.begin(address)
+        link.primary_only = True
+        await until(lambda: link.found_replica)
+        link.move(msgspec.structs.replace(address, port=free_port()), "another server took over")
+        assert not link.found_replica
+        await link.close()
 
     asyncio.run(work())
 

@@ -89,8 +89,8 @@ class RedisLink(Caller):
         self._silent_checks = 0
         self.primary_only = False
         """Whether a replica is refused (INFO replication)."""
-        self.found_replica = False
-        """Whether the last server that it connected to was refused as a replica."""
+        # The address at which a replica was refused last; None if the last server was none.
+        self._replica_at: RedisAddress | None = None
         self.replication = parse_replication(b"")
         """What the server reported when the link came up (INFO replication), or after its history got
         another id; nothing if that is forbidden.
@@ -142,6 +142,11 @@ class RedisLink(Caller):
     def connected(self) -> bool:
         """Whether commands are accepted now."""
         return self._connection is not None
+
+    @property
+    def found_replica(self) -> bool:
+        """Whether the last server at the present address was refused as a replica."""
+        return self._replica_at == self.address
 
     @property
     def silent_ms(self) -> int:
@@ -282,8 +287,9 @@ class RedisLink(Caller):
                 raise reply
         # INFO may be forbidden to the user.
         found = parse_replication(info if isinstance(info, bytes) else b"")
-        self.found_replica = self.primary_only and found.is_replica
-        if self.found_replica:
+        refused = self.primary_only and found.is_replica
+        self._replica_at = address if refused else None
+        if refused:
             raise LinkLost("the server is a replica")
         self.replication = found
         self.transacts = not any(isinstance(reply, BaseException) for reply in (begun, executed))
