@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from korvet.storage.findings import OK, WARNING, Finding
+from korvet.storage.link.info import used_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -131,7 +132,7 @@ def forecast(info: Mapping[str, str], growths: Sequence[Growth], machine_bytes: 
 
 def used_and_limit(info: Mapping[str, str], machine_bytes: int = 0) -> tuple[int, int] | None:
     """The memory in use and its limit, see `forecast`; None if the server does not report them."""
-    used_bytes = _number(info, "used_memory") - _number(info, "mem_not_counted_for_evict")
+    used_bytes = used_memory(info)
     limit_bytes = _number(info, "maxmemory") or machine_bytes or _number(info, "total_system_memory")
     return (used_bytes, limit_bytes) if used_bytes and limit_bytes else None
 
