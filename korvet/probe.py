@@ -227,6 +227,8 @@ def _fetch(place: str, tls: bool, timeout_s: float) -> tuple[str, list[str]]:
         connection.connect(place)
     else:
         host, _, port = place.rpartition(":")
+        if not port.isdecimal():
+            raise ValueError("expected HOST:PORT, or the path of a socket")
         host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host.strip("[]"), host.strip("[]"))
         connection = socket.create_connection((host, int(port)), timeout_s)
     with connection:

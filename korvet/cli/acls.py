@@ -1,5 +1,6 @@
 """`korvet acls`: does what kafka-acls does, with its words."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ from korvet.security.acls import (
 )
 
 _OPERATIONS = [each.name for each in Operation if each > Operation.ANY]
+_WORD_STARTS = re.compile("(?<=[a-z])(?=[A-Z])")
 _COLUMNS = ("PRINCIPAL", "PERMISSION", "OPERATION", "RESOURCE", "NAME", "PATTERN", "HOST")
 # What a producer and a consumer need, as kafka-acls adds it.
 _PRODUCER = {
@@ -36,6 +38,17 @@ _PRODUCER = {
     ResourceType.TRANSACTIONAL_ID: (Operation.WRITE, Operation.DESCRIBE),
 }
 _CONSUMER = {ResourceType.TOPIC: (Operation.READ, Operation.DESCRIBE), ResourceType.GROUP: (Operation.READ,)}
+
+
+class _OperationName(click.Choice[str]):
+    """The name of an operation, in any case and also as Kafka's tools write it: DescribeConfigs."""
+
+    def __init__(self) -> None:
+        super().__init__(_OPERATIONS, case_sensitive=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Fails with click's error for other names."""
+        return super().convert(_WORD_STARTS.sub("_", str(value)), param, ctx)
 
 
 class _Resource(NamedTuple):
@@ -55,7 +68,7 @@ class _Named(NamedTuple):
 
 def _named_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of all three commands, as the arguments of `_named`."""
-    words = click.Choice(_OPERATIONS, case_sensitive=False)
+    words = _OperationName()
     permissions = click.Choice([Permission.ALLOW.name, Permission.DENY.name], case_sensitive=False)
     for option in (
         click.option("--permission", type=permissions, help="Whether the ACL allows or denies."),

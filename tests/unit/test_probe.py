@@ -64,9 +64,11 @@ def test_the_answer_of_an_endpoint(
     assert probe.main([f"--admin=127.0.0.1:{port}"], {}) == NOT_READY
     answering.answer = b"SSH-2.0\r\n"
     assert probe.main([f"--admin=127.0.0.1:{port}"], {}) == NOT_READY
+    assert probe.main(["--admin=unix:/run/admin"], {}) == NOT_READY
     written = capsys.readouterr()
     assert written.out == "ready\n" * 2
-    first, second = written.err.splitlines()
+    first, second, third = written.err.splitlines()
+    assert third.endswith("does not answer: expected HOST:PORT, or the path of a socket")
     assert first == "not ready: lease: it has expired; writes: OOM"
     assert second.startswith(f"not ready: the broker at 127.0.0.1:{port} does not answer: ")
 

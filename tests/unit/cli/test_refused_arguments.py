@@ -31,6 +31,13 @@ def test_wrong_usage(arguments: str, said: str) -> None:
     assert (result.exit_code, said in result.output) == (2, True), result.output
 
 
+@pytest.mark.parametrize("name", ["IdempotentWrite", "idempotent_write", "IDEMPOTENT_WRITE", "Read"])
+def test_operations_in_the_words_of_kafka(name: str) -> None:
+    named = ["--cluster", "--principal", "User:u", "--operation", name]
+    result = CliRunner().invoke(korvet, ["acls", "list", *named, *NOBODY])
+    assert result.output.startswith("Error: no broker answers on"), result.output
+
+
 def test_a_folder_that_takes_no_rules() -> None:
     result = CliRunner().invoke(korvet, ["monitoring", "/dev/null/rules"])
     assert result.exit_code == 1
