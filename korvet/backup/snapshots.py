@@ -20,8 +20,7 @@ log = logging.getLogger(__name__)
 # Limits the pause: a fork takes some 10 ms for each GB, and brokers renew leases of 5 s by writes
 # (broker.session.timeout.ms).
 _PAUSE_MS: Final = 2000
-# A server's clock may be faster than ours.
-_PAUSE_S: Final = _PAUSE_MS / 1000 * 0.95
+_PAUSE_S: Final = _PAUSE_MS / 1000
 _ATTEMPTS: Final = 3
 _POLL_S: Final = 0.2
 _DELAY: Final = "repl-diskless-sync-delay"
@@ -38,7 +37,7 @@ class Begun(NamedTuple):
 
 
 class _TooLateError(BackupError):
-    """A pause has ended before all snapshots have begun."""
+    """Writes may have been executed before all snapshots have begun."""
 
 
 @contextlib.contextmanager
@@ -64,7 +63,8 @@ def begun(servers: Primaries, first: Connection) -> Iterator[list[Begun]]:
             return
     raise BackupError(
         f"the nodes of the {servers} have not begun their snapshots within {_PAUSE_MS} ms, the longest pause "
-        f"of writes, in {_ATTEMPTS} attempts: other programs start snapshots there, or forks take too long"
+        f"of writes, in {_ATTEMPTS} attempts: other programs start snapshots there or end the pause, or "
+        "forks take too long"
     )
 
 
@@ -83,10 +83,13 @@ def threads(connections: Sequence[Connection]) -> Iterator[ThreadPoolExecutor]:
 def _at_one_moment(nodes: Sequence[Connection], receivers: Sequence[Connection]) -> list[Begun]:
     """Begin a snapshot on each receiver. Raises BackupError; _TooLateError if another attempt may succeed."""
     with threads(receivers) as pool, _without_delay(nodes), _paused(nodes) as end_s:
+        before = [_changes(each) for each in nodes]
         asked = [pool.submit(_begin, each) for each in receivers]
         done, late = wait(asked, max(end_s - time.monotonic(), 0), FIRST_EXCEPTION)
         replies = [each.result() for each in done]
-        if late or None in replies or time.monotonic() >= end_s:
+        # Another backup, for example, may have ended the pause. A snapshot on a disk resets the count.
+        written = any(_changes(each) not in {count, 0} for each, count in zip(nodes, before, strict=True))
+        if late or None in replies or written:
             raise _TooLateError
     return [
         Begun(receiver, *reply)
@@ -97,6 +100,11 @@ def _at_one_moment(nodes: Sequence[Connection], receivers: Sequence[Connection])
 
 def _begin(receiver: Connection) -> tuple[str, int] | None:
     return receiver.begin_snapshot_since(receiver.info("replication"))
+
+
+def _changes(node: Connection) -> int:
+    """The number of changes of data that the node has executed since its last snapshot on a disk."""
+    return int(node.info("persistence")["rdb_changes_since_last_save"])
 
 
 def _await_idle(nodes: Sequence[Connection]) -> None:

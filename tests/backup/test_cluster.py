@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from korvet.backup.connection import Connection
     from tests.storage.conftest import Server
 
     Start = Callable[..., Server]
@@ -258,6 +259,36 @@ def test_a_pause_that_is_too_short_is_reported(
     assert "have not begun their snapshots within 2000 ms" in said
     assert_as_before(source)
     assert not any(tmp_path.iterdir())
+
+
+def test_a_pause_that_another_program_ends_is_repeated(
+    source: RedisCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another backup ends its pause: a write follows on one node, and one that depends on it on another."""
+    begin, attempts = snapshots._at_one_moment, 0
+    first = source.owner(b"korvet:orders:0")
+    second = source.other_than_owner(b"korvet:orders:0")
+
+    def ended(*arguments: Any) -> Any:
+        nonlocal attempts
+        attempts += 1
+        return begin(*arguments)
+
+    def written(receiver: Connection) -> tuple[str, int] | None:
+        begun = begin_one(receiver)
+        if attempts == 1 and receiver.address.port == first.port:
+            for node in source.nodes:
+                node.client.client_unpause()
+            first.client.hset("{korvet:orders:0}:meta", "cause", "x")
+        return begun
+
+    begin_one = snapshots._begin
+    monkeypatch.setattr(snapshots, "_at_one_moment", ended)
+    monkeypatch.setattr(snapshots, "_begin", written)
+    success("backup", tmp_path / "backup", "--redis", second.url)
+    assert attempts == 2
+    assert any(b"cause" in path.read_bytes() for path in (tmp_path / "backup").glob("*.rdb"))
+    assert_as_before(source)
 
 
 def test_a_snapshot_that_is_older_than_the_pause_is_not_used(source: RedisCluster, tmp_path: Path) -> None:
