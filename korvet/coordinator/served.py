@@ -406,10 +406,12 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
 
     def _go_on_without_replicas(self, batch: Sequence[Pending], end: int) -> None:
         """Release the steps in the log that do not need replicas. The records of the others stay in the log,
-        and what depends on them waits on; their clients have to retry.
+        and what depends on them waits on; their clients have to retry, and so have those that need replicas
+        of steps that are not in the log yet.
         """
         unplaced = {pending.step for pending in (*self._sent, *self._pending)}
         ready: list[_Step] = []
+        tokens: list[tuple[Token, bool]] = []
         placed = True
         steps, self._steps = self._steps, deque()
         for step in steps:
@@ -418,13 +420,13 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
                 ready.append(step)
             else:
                 self._steps.append(step)
-        tokens = [token for step in self._steps for token, _ in step.outcome.replies]
+                tokens += [(token, placed) for token, _ in step.outcome.replies]
         for step in ready:
             step.unsafe = 0
             self._release(step)
-        for token in tokens:
+        for token, placed in tokens:
             waiting = self._waiting.get(token)
-            if waiting is not None and self._needs_replicas(waiting[0]):
+            if waiting is not None and (placed or self._needs_replicas(waiting[0])):
                 del self._waiting[token]
                 # The client's next request may already have been received, and is handled at once.
                 call(waiting[1], self._refuse(waiting[0], ErrorCode.coordinator_not_available))

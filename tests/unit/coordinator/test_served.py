@@ -140,3 +140,28 @@ def test_a_release_that_raises_ends_the_term(error: StorageError | None) -> None
         assert [type(each) for each in failures] == [KeyError]
 
     asyncio.run(work())
+
+
+def test_a_request_whose_step_needs_replicas_is_refused_although_it_needs_none() -> None:
+    """Offsets may expire in the step that ends a rebalance: its members must not wait with the offsets."""
+
+    class OfMembers(Partition):
+        def _needs_replicas(self, request: Any) -> bool:
+            return False
+
+    async def work() -> None:
+        log, failures = Log(), []
+        claim = Claim(log, 1, 0, lambda: 0, lambda at_ms: None, failures.append, lambda: 1000, 1000)  # type: ignore[arg-type]
+        partition, answers = OfMembers(Shard(), claim), []
+        partition.submit(Shard.answer, "join", answers.append)
+        await asyncio.sleep(0)
+        partition.submit(Shard.answer, "not in the log", answers.append)
+        log.waiting.pop(0)(NotEnoughReplicasAfterAppend("late"))
+        assert answers == [ErrorCode.coordinator_not_available]
+        await asyncio.sleep(0)
+        while log.waiting:
+            log.waiting.pop()(None)
+        assert answers[1:] == ["not in the log"]
+        assert not failures
+
+    asyncio.run(work())
