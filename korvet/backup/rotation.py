@@ -19,25 +19,28 @@ _NAME: Final = re.compile(r"\d{8}T\d{6}Z")
 
 
 def next_backup(parent: Path, now_s: float) -> Path:
-    """Returns the name of a new backup. Deletes what killed runs have left. Raises BackupError."""
+    """Returns the name of a new backup until it is verified. Deletes what killed runs have left of unfinished
+    ones. Raises BackupError.
+    """
     try:
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in parent.iterdir():
-            if path.suffix == PARTIAL and _NAME.fullmatch(path.stem):
+            if path.suffix == PARTIAL and _NAME.fullmatch(path.stem.removesuffix(UNVERIFIED)):
                 _delete_unless_written(path)
     except OSError as error:
         raise BackupError(f"{parent} cannot be used: {error}") from error
-    return parent / time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))
+    return parent / time.strftime(f"%Y%m%dT%H%M%SZ{UNVERIFIED}", time.gmtime(now_s))
 
 
-def set_aside(backup: Path) -> Path:
-    """Rename a backup that could not be verified, so that no rotation counts it. Returns its name."""
-    aside = backup.with_name(f"{backup.name}{UNVERIFIED}")
+def accept(unverified: Path) -> Path:
+    """Rename a backup that was verified, so that rotations count it. Returns its name. Raises BackupError."""
+    verified = unverified.with_name(unverified.name.removesuffix(UNVERIFIED))
     try:
-        backup.replace(aside)
+        unverified.rename(verified)
+        sync_folder(verified.parent)
     except OSError as error:
-        raise BackupError(f"{backup} cannot be renamed: {error}") from error
-    return aside
+        raise BackupError(f"{unverified} cannot be renamed: {error}") from error
+    return verified
 
 
 def rotate(newest: Path, keep: int) -> list[Path]:

@@ -43,8 +43,8 @@ def backup(
 
     If the command fails or is killed, there is no folder of that name.
 
-    With --keep, the new backup is loaded as by `korvet restore --check` before an older one is deleted. If
-    that fails, its name gets the ending .unverified, and all others stay.
+    With --keep, the new backup is loaded as by `korvet restore --check` before an older one is deleted. Until
+    then its name ends with .unverified. If the check fails, that name and all older backups stay.
 
     \b
     korvet backup /backups --keep 7
@@ -65,6 +65,7 @@ def backup(
             manifest = back_up_folder(data_dir, keys, target, report)
         if keep is not None:
             _verify(target, report)
+            target = rotation.accept(target)
             deleted = rotation.rotate(target, keep)
     if as_json:
         kept = {} if keep is None else {"folder": str(target), "deleted": [*map(str, deleted)]}
@@ -79,12 +80,11 @@ def backup(
 
 
 def _verify(backup: Path, report: Report) -> None:
-    """Load a backup. Raises BackupError, and sets the backup aside, if that fails."""
+    """Load a backup. Raises BackupError."""
     try:
         # The folder of the backups has room for one more; the system's temporary folder may be in memory.
         check(backup, backup.parent, report)
     except (BackupError, EmbeddedServerError) as error:
-        aside = rotation.set_aside(backup)
         raise BackupError(
-            f"{aside} could not be verified, and no older backup was deleted: {error}"
+            f"{backup} could not be verified, and no older backup was deleted: {error}"
         ) from error

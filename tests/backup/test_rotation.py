@@ -12,7 +12,7 @@ import pytest
 
 from korvet.backup.manifest import MANIFEST, SNAPSHOT
 from korvet.cli import backup as command
-from tests.backup.contents import failure, fill, success
+from tests.backup.contents import failure, fill, run, success
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +88,7 @@ def test_no_backup_is_deleted_before_the_new_one_is_verified(
 
         def damage(*given: object) -> object:
             described = receive(*given)
-            snapshot = parent / day(1) / SNAPSHOT
+            snapshot = parent / f"{day(1)}.unverified" / SNAPSHOT
             snapshot.write_bytes(snapshot.read_bytes()[:-9] + bytes(9))
             return described
 
@@ -102,9 +102,29 @@ def test_no_backup_is_deleted_before_the_new_one_is_verified(
     assert names(parent) == [f"{day(1)}.unverified", day(3)]
 
 
+def test_a_run_that_ends_while_it_verifies_leaves_no_verified_name(
+    server: Server, parent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(*given: object) -> None:
+        raise SystemExit(143)
+
+    arguments = (parent, "--redis", server.url, "--keep", "1")
+    with monkeypatch.context() as killed:
+        killed.setattr(command, "check", ended)
+        assert run("backup", *arguments).exit_code == 143
+    assert names(parent) == ["20260131T120000Z.unverified"]
+    success("backup", *arguments)
+    assert names(parent) == ["20260131T120000Z.unverified", day(1)]
+
+
 def test_what_killed_runs_have_left_is_deleted(server: Server, parent: Path) -> None:
     parent.mkdir()
-    for name in ("20250101T000000Z.partial", "20250102T000000Z.partial", "monday.partial"):
+    for name in (
+        "20250101T000000Z.partial",
+        "20250102T000000Z.partial",
+        "monday.partial",
+        "20250103T000000Z.unverified.partial",
+    ):
         (parent / name).mkdir()
         (parent / name / SNAPSHOT).touch()
     writing = os.open(parent / "20250102T000000Z.partial", os.O_RDONLY)
