@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 # Ranges of fewer records share a task, because starting a task takes longer than reading them.
 TASK_RECORDS = 100_000
+# Times in the index are doubles. Beyond the first number they may be rounded, by less than the second one.
+_EXACT_MS = 1 << 52
+_ROUNDING_MS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +168,10 @@ def first_since(connection: Connection, extent: Extent, time_ms: int) -> int | N
         return _scan_since(connection, _part(extent, start, extent.log_end), time_ms)
     index = usable_index(connection, extent)
     start = extent.log_start
-    for point in _points_since(index, time_ms) if index is not None else ():
+    indexed_ms = time_ms if time_ms <= _EXACT_MS else time_ms - _ROUNDING_MS
+    for point in _points_since(index, indexed_ms) if index is not None else ():
         span_ms = point.largest_in_span_ms
-        if point.offset > start and (span_ms is None or span_ms >= time_ms):
+        if point.offset > start and (span_ms is None or span_ms >= indexed_ms):
             found = _scan_since(connection, _part(extent, start, point.offset), time_ms)
             if found is not None:
                 return found
