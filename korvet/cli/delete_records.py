@@ -48,10 +48,15 @@ def delete_records(
     """
     if bool(before) + (before_timestamp is not None) + everything != 1:
         raise click.UsageError("give one of --partition, --before-timestamp, --all")
+    if len(dict(before)) < len(before):
+        raise click.UsageError("give one offset for each partition")
     if as_json and not yes:
         raise click.UsageError("--json needs --yes")
     with Cluster(bootstrap) as cluster:
-        existing = [int(part.partition_index) for part in cluster.topic(name).partitions]
+        topic = cluster.topic(name)
+        if topic.is_internal:
+            raise ClientError(f"{name} is an internal topic: its records cannot be deleted")
+        existing = [int(part.partition_index) for part in topic.partitions]
         wanted = dict(before) or dict.fromkeys(sorted(existing), 0)
         starts = list_offsets(cluster, name, wanted, EARLIEST)
         ends = list_offsets(cluster, name, wanted, LATEST)

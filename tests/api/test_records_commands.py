@@ -231,6 +231,12 @@ def test_an_offset_after_the_end_deletes_nothing(korvet, filled):
     assert starts(korvet, filled) == {0: 0, 1: 0}
 
 
+def test_records_of_an_internal_topic_are_not_offered_for_deletion(korvet, group):
+    committed(korvet, group)
+    said = run(korvet, "topics", "delete-records", "__consumer_offsets", "--all", status=1)
+    assert said == "Error: __consumer_offsets is an internal topic: its records cannot be deleted\n"
+
+
 def test_a_compacted_topic_keeps_its_records(korvet, new_topic):
     name = new_topic(1, {"cleanup.policy": "compact"})
     send(producer(korvet.bootstrap), name, 0, [Record(b"k", b"v", (), NOW_MS)])

@@ -23,6 +23,7 @@ NOBODY = ["-b", "127.0.0.1:1"]
         ),
         ("quotas set producer_byte_rate=fast --user u", "producer_byte_rate: expected a number, not 'fast'"),
         ("quotas set producer_byte_rate=1", "name an entity: --user"),
+        ("topics delete-records t -p 0=5 -p 0=7 -y", "give one offset for each partition"),
         ("quotas remove", "name an entity: --user"),
     ],
 )
