@@ -68,7 +68,8 @@ class TopicNeed(NamedTuple):
     topic: str
     needed_bytes: float
     bytes_per_s: float
-    keeping: Keeping
+    retention_ms: int | None
+    """None if retention.bytes ends the growth of each partition, or nothing does."""
 
 
 class Forecast(NamedTuple):
@@ -106,6 +107,11 @@ def _wanted(keeping: Keeping, live_bytes: int, bytes_per_s: float) -> float:
     by_time = math.inf if keeping.retention_ms is None else bytes_per_s * keeping.retention_ms / 1000
     by_size = math.inf if keeping.retention_bytes is None else keeping.retention_bytes
     return max(min(by_time, by_size), live_bytes)
+
+
+def _is_kept_by_size(growth: Growth) -> bool:
+    limit_bytes = growth.keeping.retention_bytes
+    return not growth.bytes_per_s or (limit_bytes is not None and growth.wanted_bytes >= limit_bytes)
 
 
 def forecast(info: Mapping[str, str], growths: Sequence[Growth], machine_bytes: int) -> Forecast | None:
@@ -173,7 +179,7 @@ def _needs(growths: Iterable[Growth], factor: float) -> tuple[TopicNeed, ...]:
             topic,
             factor * sum(each.wanted_bytes for each in found),
             sum(each.bytes_per_s for each in found),
-            found[0].keeping,
+            None if all(map(_is_kept_by_size, found)) else found[0].keeping.retention_ms,
         )
         for topic, found in by_topic.items()
     ]
@@ -224,11 +230,9 @@ def _need(need: TopicNeed) -> str:
     rate = f"{_size(need.bytes_per_s)}/s"
     if math.isinf(need.needed_bytes):
         return f"{need.topic} without end ({rate}, no retention)"
-    if need.keeping.retention_ms is None:
+    if need.retention_ms is None:
         return f"{need.topic} {_size(need.needed_bytes)} (retention.bytes, {rate})"
-    return (
-        f"{need.topic} {_size(need.needed_bytes)} ({_duration(need.keeping.retention_ms / 1000)} at {rate})"
-    )
+    return f"{need.topic} {_size(need.needed_bytes)} ({_duration(need.retention_ms / 1000)} at {rate})"
 
 
 def _duration(seconds: float) -> str:

@@ -100,6 +100,16 @@ def test_retention_shorter_than_an_hour() -> None:
     assert math.isinf(found.full_s)
 
 
+@pytest.mark.parametrize(
+    ("kept_bytes", "said"),
+    [(10**9, "t0 1.5 GB (retention.bytes, 52 kB/s)"), (10**11, "t0 47.2 GB (7 d at 52 kB/s)")],
+)
+def test_the_retention_that_ends_the_growth_is_named(kept_bytes: int, said: str) -> None:
+    """retention.ms has a default, so topics with retention.bytes have both."""
+    found = of_partitions((52_000, Keeping(WEEK.retention_ms, kept_bytes), 2 * HOUR_S))
+    assert f": {said}" in describe(found, NOW_MS)
+
+
 def test_no_retention() -> None:
     found = of_partitions((1e5, Keeping(None, None), 2 * HOUR_S))
     assert math.isinf(found.needed_bytes)
