@@ -382,7 +382,8 @@ def test_groups_keep_to_their_allowance(full: tuple[Server, Broker]) -> None:
             break
     assert answer in {LOADING, NOT_AVAILABLE}
     used = server.client.info("memory")["used_memory"] - int(limit)
-    assert ALLOWANCE_BYTES * 0.9 < used < ALLOWANCE_BYTES * 1.3
+    # The buffers of clients, which are counted too, come and go.
+    assert ALLOWANCE_BYTES * 0.7 < used < ALLOWANCE_BYTES * 1.3
     broker.all_say(Cause.ALLOWANCE, lasts=True)
     server.client.config_set("maxmemory", 0)
     until(lambda: commit(client, 1) == NONE, TIMEOUT_S, "groups commit again")
