@@ -12,6 +12,7 @@ import pytest
 from korvet.storage.brokers.assignment import NO_NODE
 from korvet.storage.errors import FencedEpoch, LinkLost, WritesRefused
 from korvet.storage.link.clock import steady_s
+from korvet.storage.refusals import Cause
 from tests.storage.live_brokers import (
     LEASE_MS,
     RECORD,
@@ -136,6 +137,31 @@ def test_a_broker_that_cannot_renew_its_lease_stops_leading_before_others_may_be
 
             await until_async(resumed, WAIT_S, "it leads again")
             await append_own(one.logs.get(topic, min(led(one, "t", 20))), RECORD)
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("suspended", [False, True])
+def test_an_expired_lease_is_told_until_it_is_renewed(server: Server, prefix: str, suspended: bool) -> None:
+    """Also if the broker leads nothing already, because Redis was restarted before it fell silent."""
+
+    async def work() -> None:
+        async with proxied_broker(server, prefix) as (proxy, one):
+            refusals = one.resources.refusals
+            proxy.hold_replies()
+            proxy.hold_requests()
+            if suspended:
+                member_of(one).rejoin(again=False)
+
+            async def is_told() -> bool:
+                return refusals.has(Cause.LEASE)
+
+            async def is_over() -> bool:
+                return not refusals.has(Cause.LEASE)
+
+            await until_async(is_told, WAIT_S, "it is told")
+            proxy.release()
+            await until_async(is_over, WAIT_S, "it is over")
 
     asyncio.run(work())
 

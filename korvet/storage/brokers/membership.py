@@ -404,7 +404,7 @@ class Membership:
 
     def _expired(self) -> None:
         self.check()
-        if not self._suspended and not self._left:
+        if steady_s() < self._serves_until_s and not self._left:
             # A timer may fire early by its resolution.
             self._confirmed(0.0)
 
@@ -414,9 +414,10 @@ class Membership:
         Also called before each request is accepted: after a process was suspended, requests wait and its
         timers fire late.
         """
-        if steady_s() >= self._serves_until_s and not self._suspended and not self._left:
-            reason = f"the lease on node id {self.node_id} has expired, and is not renewed yet"
-            self._refusals.refuse(Cause.LEASE, reason, steady_s())
+        if steady_s() < self._serves_until_s or self._left or self.lost is not None:
+            return
+        self._refusals.refuse(Cause.LEASE, f"the lease on node id {self.node_id} has expired", steady_s())
+        if not self._suspended:
             self.counts.expired += 1
             self._suspend()
 
