@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     from korvet.storage.log.partition_log import PartitionLog
 
 _ERROR_SINCE: Final = 3
-_UNKNOWN: Final = -1
+# Bytes of a volume, and what is free of them.
+_UNKNOWN: Final = -1, -1
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     """The error alone. Versions without an error for the whole response carry it in the one directory."""
     del request
-    results = () if context.api_version >= _ERROR_SINCE else (_result(context, error, ()),)
+    results = () if context.api_version >= _ERROR_SINCE else (_result(context, error, (), _UNKNOWN),)
     return context.make("DescribeLogDirsResponse", error_code=error, results=results)
 
 
@@ -53,7 +54,7 @@ async def describe_log_dirs(context: RequestContext, request: Any) -> Any:
     except StorageError as failed:
         error, asked = error_code_of(failed), []
     topics = [_topic(context, name, logs, sizes) async for name, logs in sliced(asked) if logs]
-    result = _result(context, error, tuple(topics))
+    result = _result(context, error, tuple(topics), _volume(context))
     return context.make("DescribeLogDirsResponse", error_code=ErrorCode.none, results=(result,))
 
 
@@ -62,19 +63,27 @@ def log_dir(context: RequestContext) -> str:
     return f"/{context.services.config.keyspace}"
 
 
-def _result(context: RequestContext, error: ErrorCode, topics: tuple[Any, ...]) -> Any:
+def _volume(context: RequestContext) -> tuple[int, int]:
+    """The memory of all servers, and what is free of it, in bytes; unknown if one has not reported."""
     found = [used_and_limit(each.info) for each in context.services.servers.readings.values()]
     used = [each for each in found if each is not None]
-    total_bytes = sum(limit_bytes for _, limit_bytes in used)
+    if not used or len(used) != len(found):
+        return _UNKNOWN
     free_bytes = sum(max(limit_bytes - used_bytes, 0) for used_bytes, limit_bytes in used)
-    known = bool(used) and len(used) == len(found)
+    return sum(limit_bytes for _, limit_bytes in used), free_bytes
+
+
+def _result(
+    context: RequestContext, error: ErrorCode, topics: tuple[Any, ...], volume: tuple[int, int]
+) -> Any:
+    total_bytes, usable_bytes = volume
     return context.make(
         "DescribeLogDirsResult",
         error_code=error,
         log_dir=log_dir(context),
         topics=topics,
-        total_bytes=total_bytes if known else _UNKNOWN,
-        usable_bytes=free_bytes if known else _UNKNOWN,
+        total_bytes=total_bytes,
+        usable_bytes=usable_bytes,
         is_cordoned=False,
     )
 

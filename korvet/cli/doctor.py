@@ -37,7 +37,7 @@ from korvet.embedded.binary import OLDEST_VERSION, version_text
 from korvet.embedded.disk_space import DiskSpace
 from korvet.embedded.writer import read_writer
 from korvet.offsets.packing import SEQUENCE_BITS, AddressError, id_parts, offset_of
-from korvet.storage.catalogue import parse_topic
+from korvet.storage.catalogue import parse_topic, without_bad_configs
 from korvet.storage.durability import Setup
 from korvet.storage.errors import StorageError
 from korvet.storage.fields import read_fields
@@ -66,6 +66,7 @@ from korvet.storage.log.entries import is_damaged, record_count
 from korvet.storage.log.transactions import parse_open, parse_producer
 from korvet.storage.log.values import LAST_OFFSET
 from korvet.storage.shared_configs import parse_broker_config
+from korvet.topics.configs import config_problem
 from korvet.topics.levels import default_level, setup_of
 
 if TYPE_CHECKING:
@@ -279,7 +280,8 @@ def _settings(servers: "Sequence[redis.Redis]", keyspace: str) -> "tuple[LiveCon
     configs, _ = read_fields(hashes.get(keys.broker_configs, {}).items(), parse_broker_config)
     live.take({name: value for broker, name, value in configs if not broker}, {})
     topics, _ = read_fields(hashes.get(keys.topics, {}).items(), parse_topic)
-    return live, topics
+    # Brokers skip such configs, too.
+    return live, [without_bad_configs(each, config_problem)[0] for each in topics]
 
 
 def _check_memory(servers: "Sequence[redis.Redis]", keyspace: str, machine_bytes: int) -> list[Finding]:

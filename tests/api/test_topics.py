@@ -392,10 +392,10 @@ def test_a_failure_of_one_topic_is_not_reported_for_the_others(in_process, monke
     """A client would repeat what is done, and get errors for that."""
     swap = Catalogue._swap
 
-    async def fail_for_b(self, name, old, new):
+    async def fail_for_b(self, name, *states, **how):
         if name == "b" and fails:
             raise LinkLost("the connection was lost")
-        await swap(self, name, old, new)
+        await swap(self, name, *states, **how)
 
     monkeypatch.setattr(Catalogue, "_swap", fail_for_b)
     client, names = connect(in_process), ("a", "b", "c")

@@ -108,7 +108,7 @@ def test_handshakes_that_are_never_begun_count_and_end(guarded: Guarded, opened:
     assert guarded.serves()
     until(lambda: all(map(is_closed, silent)), DEADLINE_S, "the others are closed, too")
     until(guarded.shakes_hands, DEADLINE_S, "there is room again")
-    assert "its TLS handshake failed" in guarded.server.tail()
+    assert "its TLS handshake on listener SSL failed" in guarded.server.tail()
 
 
 def test_an_address_cannot_have_more_connections_than_its_most(

@@ -107,7 +107,7 @@ def test_a_batch_is_appended_as_soon_as_its_transaction_is_known(absent: bool) -
 def test_a_request_names_no_more_bad_records_than_one_batch_may() -> None:
     """A header of 61 bytes may claim 1,000 records of a wrong time, and a request holds 100,000 of them."""
     broker = Broker()
-    old = forms.batch_bytes(b"", 1000, attributes=GZIP, base_ms=-(2**60), max_ms=-(2**60))
+    old = forms.batch_bytes(b"", 1000, attributes=GZIP, base_ms=-(2**63), max_ms=-(2**63))
     partitions = tuple(ProducePartition(index, old) for index in range(200))
     request = ProduceRequest(1, 1000, None, (ProduceTopic("t", None, partitions),))
     produce(broker.context, request, broker.responses.append)
