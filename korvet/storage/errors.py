@@ -219,12 +219,19 @@ _BY_CODE: Final[dict[str, type[StorageError]]] = {
 }
 
 
+# The reply to EXEC if the server's state has changed after the commands were queued.
+_ABORTED: Final = "EXECABORT Transaction discarded because of: "
+
+
 def domain_error(fault: StorageError) -> StorageError:
     """The domain error for an error reply of Redis or of our functions. Other errors are returned
     unchanged.
     """
     if not isinstance(fault, RedisFault):
         return fault
+    cause = fault.message.removeprefix(_ABORTED)
+    if cause != fault.message:
+        return domain_error(RedisFault(cause, cause.partition(" ")[0]))
     if fault.code in {"THROTTLED", "FENCED"}:
         # Not every text has the number: the epoch that Redis holds may be damaged.
         last_word = fault.message.split()[-1]

@@ -187,7 +187,7 @@ def test_a_user_without_acls_is_refused(run, arguments, given):
         ),
         (("acls", "remove", "-y"), 2, "name the ACLs to remove"),
         (("quotas", "set", "--user", "u", "producer_byte_rate=fast"), 2, "expected a number"),
-        (("quotas", "set", "producer_byte_rate=1"), 1, "Invalid empty client quota entity"),
+        (("quotas", "set", "producer_byte_rate=1"), 2, "name an entity"),
         (("quotas", "set", "--user", "u", "no_rate=1"), 1, "Invalid configuration key no_rate"),
         (("quotas", "set", "--user", "u", "--user-defaults", "x=1"), 2, "exclude each other"),
         (("quotas", "remove"), 2, "name an entity"),

@@ -329,10 +329,19 @@ class Stack:
         return done.returncode == 0
 
     def start(self, running: dict[str, Child]) -> None:
-        """Start all services but the report, each when those that it needs are healthy."""
-        for name in sorted(self.ports, key=lambda name: (name.startswith("sentinel"), name != "redis")):
-            running[name] = self.start_server(name)
-            until(lambda name=name: self.server_is_healthy(name), HEALTHY_TIMEOUT_S, f"{name} is healthy")
+        """Start all services but the report, as compose does: each when those that it needs are healthy. A
+        replica may need the other one, which has been promoted.
+        """
+        waiting = set(self.ports)
+        while waiting:
+            names = [
+                name for name in waiting if waiting.isdisjoint(self.services[name].get("depends_on", ()))
+            ]
+            assert names, waiting
+            running |= {name: self.start_server(name) for name in names}
+            for name in names:
+                until(lambda name=name: self.server_is_healthy(name), HEALTHY_TIMEOUT_S, f"{name} is healthy")
+            waiting.difference_update(names)
         running["korvet"] = self.start_korvet()
         until(self.korvet_is_healthy, HEALTHY_TIMEOUT_S, "the broker is healthy")
 

@@ -118,3 +118,11 @@ def test_every_error_reply_becomes_an_error() -> None:
     assert damaged.newest is None
     for reply in ("THROTTLED", "THROTTLED soon"):
         assert type(of(reply)) is StorageFault
+
+
+@pytest.mark.parametrize("reply", PASSING_REPLIES)
+def test_a_transaction_is_aborted_for_the_reason_that_its_reply_names(reply: str) -> None:
+    aborted = RedisFault(f"EXECABORT Transaction discarded because of: {reply}", "EXECABORT")
+    found = domain_error(aborted)
+    assert type(found) is type(domain_error(RedisFault(reply, reply.partition(" ")[0])))
+    assert str(found) == reply
