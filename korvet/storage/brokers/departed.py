@@ -92,6 +92,8 @@ class Departed:
 
     def _joined(self, broker: Broker, now_s: float) -> None:
         node_id = broker.node_id
+        # What was announced is the departure before this one.
+        self._announced.pop(node_id, None)
         if node_id in self._untold:
             self._tell_lost(node_id, *self._untold[node_id])
         since_s = self._lost.pop(node_id, None)

@@ -117,6 +117,16 @@ def test_who_does_not_is_lost_until_it_is_back(told: Callable[[], list[tuple[str
     assert told() == [("WARNING", "node 2 at host:9002 is back after 42 s")]
 
 
+def test_who_has_left_comes_back_and_dies_at_once_is_lost(told: Callable[[], list[tuple[str, str]]]) -> None:
+    departed = Departed(1)
+    departed.announced(2, 10.0)
+    departed.note(BOTH, ALONE, 10.0)
+    departed.note(ALONE, BOTH_AGAIN, 10.5)
+    departed.note(BOTH_AGAIN, Assignment(4, [ONE]), 10.0 + LISTED_S - 0.1)
+    departed.tell(20.0)
+    assert told() == [("INFO", LEFT), ("INFO", "node 2 at host:9002 has joined"), ("WARNING", LOST)]
+
+
 def test_who_comes_back_between_two_looks_was_lost(told: Callable[[], list[tuple[str, str]]]) -> None:
     departed = Departed(1)
     departed.note(BOTH, BOTH_AGAIN, 10.0)
