@@ -20,7 +20,7 @@ _NAME: Final = re.compile(r"\d{8}T\d{6}Z")
 
 def next_backup(parent: Path, now_s: float) -> Path:
     """Returns the name of a new backup until it is verified. Deletes what killed runs have left of unfinished
-    ones. Raises BackupError.
+    ones. Raises BackupError, also if there is a backup of this second.
     """
     try:
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -29,7 +29,10 @@ def next_backup(parent: Path, now_s: float) -> Path:
                 _delete_unless_written(path)
     except OSError as error:
         raise BackupError(f"{parent} cannot be used: {error}") from error
-    return parent / time.strftime(f"%Y%m%dT%H%M%SZ{UNVERIFIED}", time.gmtime(now_s))
+    verified = parent / time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))
+    if verified.exists():
+        raise BackupError(f"{verified} exists: backups are named by the second, so try again in the next one")
+    return verified.with_name(f"{verified.name}{UNVERIFIED}")
 
 
 def accept(unverified: Path) -> Path:

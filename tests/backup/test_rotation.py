@@ -134,3 +134,13 @@ def test_what_killed_runs_have_left_is_deleted(server: Server, parent: Path) -> 
     finally:
         os.close(writing)
     assert names(parent) == ["20250102T000000Z.partial", "20260131T120000Z", "monday.partial"]
+
+
+def test_a_second_backup_of_one_second_is_refused_and_leaves_nothing(
+    server: Server, parent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "time", SimpleNamespace(time=lambda: 1_769_860_800))
+    arguments = (parent, "--redis", server.url, "--keep", "1")
+    success("backup", *arguments)
+    assert "backups are named by the second" in failure("backup", *arguments)
+    assert names(parent) == ["20260131T120000Z"]
