@@ -214,13 +214,13 @@ def bench(arguments: list[str]) -> int:
 
 def robustness(arguments: list[str]) -> int:
     """Run `./dev robustness`."""
-    command = [str(PYTHON), "-m", "tests.robustness", *arguments]
+    command = [str(PYTHON), "-m", "robustness", *arguments]
     return execute(command, prepare({"spark", "dev"}, java=True))
 
 
 def simulate(arguments: list[str]) -> int:
     """Run `./dev simulate`."""
-    return execute([str(PYTHON), "-m", "tests.simulation", *arguments], prepare({"dev"}, java=False))
+    return execute([str(PYTHON), "-m", "robustness.simulation", *arguments], prepare({"dev"}, java=False))
 
 
 def run(arguments: list[str]) -> int:

@@ -1,1 +1,1 @@
-"""Clients and faults on real brokers, and checkers of what the clients saw."""
+"""Tests of the tool in robustness/: its checkers find planted defects, its seeds repeat."""

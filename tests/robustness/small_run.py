@@ -18,8 +18,8 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from korvet.offsets.packing import offset_of
-from tests.robustness.clients import QUIET, Committer, Reader, Recorder, Sender
-from tests.robustness.history import (
+from robustness.clients import QUIET, Committer, Reader, Recorder, Sender
+from robustness.history import (
     HISTORY,
     UNKNOWN,
     Admin,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from pathlib import Path
 
-    from tests.robustness.history import Isolation
+    from robustness.history import Isolation
 
 TOPIC: Final = "t"
 PARTITIONS: Final = (0, 1)

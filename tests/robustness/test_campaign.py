@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.robustness import history, plan, report
-from tests.robustness.campaign import Passed, run_plans, sources
-from tests.robustness.command import ROOT, main
-from tests.robustness.dice import Dice
-from tests.robustness.model_log import Model
-from tests.robustness.mutants import MUTATIONS
-from tests.robustness.story import Story
-from tests.simulation.__main__ import main as simulate
+from robustness import history, plan, report
+from robustness.campaign import Passed, run_plans, sources
+from robustness.command import ROOT, main
+from robustness.dice import Dice
+from robustness.model_log import Model
+from robustness.mutants import MUTATIONS
+from robustness.simulation.__main__ import main as simulate
+from robustness.story import Story
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from tests.robustness.plan import Plan
+    from robustness.plan import Plan
 
 DURATION_MS = 10_000
 BROKEN = 3
@@ -219,8 +219,8 @@ def test_all_kinds_of_violations_can_be_reported(name: str) -> None:
 # A client library that waits without releasing the interpreter's lock.
 HANGS = """
 import ctypes, pathlib
-from tests.robustness import plan
-from tests.robustness.campaign import watched
+from robustness import plan
+from robustness.campaign import watched
 watched(lambda made, folder: ctypes.PyDLL(None).sleep(600), 0.2)(plan.make(1, 100), pathlib.Path())
 """
 

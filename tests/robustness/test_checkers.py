@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.robustness import history
-from tests.robustness.checkers import check
-from tests.robustness.dice import Dice
-from tests.robustness.model_log import Model
-from tests.robustness.mutants import MUTATIONS
+from robustness import history
+from robustness.checkers import check
+from robustness.dice import Dice
+from robustness.model_log import Model
+from robustness.mutants import MUTATIONS
 
 STEPS = 80
 # Histories that each mutation must change, and the most that are made for it.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.robustness.history import UNKNOWN
-from tests.robustness.story import Story
+from robustness.history import UNKNOWN
+from robustness.story import Story
 
 
 def test_the_newest_acknowledged_commit_is_fetched() -> None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.robustness.campaign import check_file
-from tests.robustness.defects import DEFECTS, LOSSY_FAILOVER
-from tests.robustness.run import run
+from robustness.campaign import check_file
+from robustness.defects import DEFECTS, LOSSY_FAILOVER
+from robustness.run import run
 from tests.robustness.small_run import small_run
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def test_the_defects_fit_the_sources() -> None:
     plant_all = "\n".join(
         (
             "from korvet.storage.link.functions import library_source",
-            "from tests.robustness.defects import DEFECTS",
+            "from robustness.defects import DEFECTS",
             "for defect in DEFECTS.values(): defect.plant()",
             "library_source()",
         )
@@ -44,7 +44,7 @@ def test_a_lossy_failover_has_no_violation(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [name for name, defect in DEFECTS.items() if not defect.is_simulated])
 def test_a_planted_defect_is_found(name: str, tmp_path: Path) -> None:
     defect = DEFECTS[name]
-    program = ("tests.robustness.defects", name)
+    program = ("robustness.defects", name)
     if defect.plan is None:
         path = small_run(tmp_path, defect.stages, program)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from korvet.offsets.packing import offset_of
-from tests.robustness.story import LOSSY, Story
+from robustness.story import LOSSY, Story
 
 VALIDATES: dict[str, Any] = {"validates": True}
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.robustness import history
-from tests.robustness.history import (
+from robustness import history
+from robustness.history import (
     Admin,
     Assign,
     Commit,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.robustness.load.java import Lines
+from robustness.load.java import Lines
 
 
 def test_a_line_is_complete_when_its_end_is_there() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.robustness.history import ReadAll, Stuck, Topic
-from tests.robustness.story import LOSSY, Story
+from robustness.history import ReadAll, Stuck, Topic
+from robustness.story import LOSSY, Story
 
 
 def test_an_acknowledged_record_below_what_others_read_is_a_lost_write() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.robustness.story import LOSSY, Story
+from robustness.story import LOSSY, Story
 
 
 def three() -> Story:

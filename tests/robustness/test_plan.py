@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.robustness import plan
-from tests.robustness.dice import Dice
-from tests.robustness.plan import COPIES, FAULT_KINDS, KINDS, LAST_FAULT_BEFORE_END_MS, TOPOLOGIES, Focus
+from robustness import plan
+from robustness.dice import Dice
+from robustness.plan import COPIES, FAULT_KINDS, KINDS, LAST_FAULT_BEFORE_END_MS, TOPOLOGIES, Focus
 
 SEEDS = range(300)
 DURATION_MS = 60_000

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.robustness import plan
-from tests.robustness.campaign import check_file
-from tests.robustness.run import run
+from robustness import plan
+from robustness.campaign import check_file
+from robustness.run import run
 
 if TYPE_CHECKING:
     from pathlib import Path

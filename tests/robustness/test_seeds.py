@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.robustness.campaign import Passed, run_plans, sources
-from tests.robustness.command import FOLDER, ROOT, say
-from tests.robustness.plan import make
-from tests.robustness.run import run
+from robustness.campaign import Passed, run_plans, sources
+from robustness.command import FOLDER, ROOT, say
+from robustness.plan import make
+from robustness.run import run
 
 SEEDS = 40
 CHUNK = 20

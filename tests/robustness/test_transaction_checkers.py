@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.robustness.history import Place
-from tests.robustness.story import Story
+from robustness.history import Place
+from robustness.story import Story
 
 COMMITTED: dict[str, Any] = {"isolation": "read_committed"}
 

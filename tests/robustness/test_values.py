@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.robustness.story import LOSSY, Story
+from robustness.story import LOSSY, Story
 
 
 def test_a_record_that_nobody_sent_is_a_phantom() -> None:

@@ -1,1 +1,1 @@
-"""A deterministic simulation of brokers, clients, networks and Redis servers on one virtual clock."""
+"""Tests of the simulation: the simulated Redis answers as real servers do, runs repeat."""

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.simulation.redis import group_commands, plain, stream_commands
-from tests.simulation.redis.registry import COMMANDS
-from tests.simulation.redis.values import Database, Fault
-from tests.simulation.replay import Real, comparable
-from tests.simulation.tape import plain as plain_reply
+from robustness.simulation.redis import group_commands, plain, stream_commands
+from robustness.simulation.redis.registry import COMMANDS
+from robustness.simulation.redis.values import Database, Fault
+from robustness.simulation.replay import Real, comparable
+from robustness.simulation.tape import plain as plain_reply
 from tests.storage.conftest import Server, server_programs
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ on_the_newest = pytest.mark.parametrize("real", server_programs()[:1], indirect=
 
 
 def replay(real: Real, seeds: range) -> None:
-    command = [sys.executable, "-m", "tests.simulation.tape", *map(str, seeds)]
+    command = [sys.executable, "-m", "robustness.simulation.tape", *map(str, seeds)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:].decode()
     assert real.replay(done.stdout) > 100 * len(seeds)

@@ -30,6 +30,6 @@ MOST_SEEDS = 500
     ],
 )
 def test_a_planted_defect_is_found(name: str) -> None:
-    command = [sys.executable, "-m", "tests.simulation.defects", name, str(MOST_SEEDS)]
+    command = [sys.executable, "-m", "robustness.simulation.defects", name, str(MOST_SEEDS)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{MOST_SEEDS} seeds do not show it: {done.stderr[-4000:]}"

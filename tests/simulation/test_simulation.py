@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.simulation import campaign, worker
+from robustness.simulation import campaign, worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ MANY_SEEDS = 10_000
 
 def simulate(*arguments: str, hash_seed: str = "random") -> str:
     """Returns what the command prints. Its process is another one: it has other clocks."""
-    command = [sys.executable, "-m", "tests.simulation", *arguments]
+    command = [sys.executable, "-m", "robustness.simulation", *arguments]
     environ = {**os.environ, "PYTHONHASHSEED": hash_seed}
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-8000:]

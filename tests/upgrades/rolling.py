@@ -9,14 +9,14 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from tests.robustness import plan as plans
-from tests.robustness.clients import Recorder
-from tests.robustness.history import Fault, Run, Writer
-from tests.robustness.load.administrator import create_topics
-from tests.robustness.load.final import FinalReader
-from tests.robustness.plan import GroupPlan, NativePlan, Plan, ProducerPlan, TopicPlan
-from tests.robustness.run import see_progress, workers_of
-from tests.robustness.site.site import Site
+from robustness import plan as plans
+from robustness.clients import Recorder
+from robustness.history import Fault, Run, Writer
+from robustness.load.administrator import create_topics
+from robustness.load.final import FinalReader
+from robustness.plan import GroupPlan, NativePlan, Plan, ProducerPlan, TopicPlan
+from robustness.run import see_progress, workers_of
+from robustness.site.site import Site
 from tests.support.polling import until
 from tests.support.servers import BROKER
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tests.robustness.load.worker import Worker
-    from tests.robustness.site.site import Broker
+    from robustness.load.worker import Worker
+    from robustness.site.site import Broker
     from tests.upgrades.releases import Release
 
 BROKERS: Final = 3

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tests.robustness.history import Assign, Commit, Fault, Send, Txn
+from robustness.history import Assign, Commit, Fault, Send, Txn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tests.robustness.history import Event
+    from robustness.history import Event
 
 NS_PER_MS: Final = 1_000_000
 

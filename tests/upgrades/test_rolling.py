@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from korvet.cli.app import korvet as korvet_command
-from tests.robustness.campaign import check_file
-from tests.robustness.history import load
+from robustness.campaign import check_file
+from robustness.history import load
 from tests.support.polling import patient
 from tests.upgrades.releases import THIS, last
 from tests.upgrades.rolling import Rolling
