@@ -1,8 +1,7 @@
 """Which settings can change while brokers run, and what a change makes of the dynamic ones (KIP-226).
 
 The dynamic settings of a broker, and those of the whole cluster, are texts by key. A key may begin with
-`listener.name.NAME.`. Names that korvet does not know are kept, as in Kafka, because they may be meant for
-plugins; the names of Kafka's static settings are refused.
+`listener.name.NAME.`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from korvet.config.changes import ConfigOperation, changed_list
 from korvet.config.errors import ConfigError
-from korvet.config.kafka_static import KAFKA_STATIC
 from korvet.config.keys import LISTENER_PREFIX, find
 from korvet.config.kinds import ConfigType, type_of
 from korvet.config.values import parse_value, text_of
@@ -116,12 +114,10 @@ def scope_of(key: str) -> Scope:
     return _SCOPES.get(key, Scope.STATIC)
 
 
-def is_static(name: str) -> bool:
-    """Whether a broker's config can't change while the broker runs. Unknown names are not static."""
+def is_fixed(name: str) -> bool:
+    """Whether a broker's config is unknown, or can't change while the broker runs."""
     found = find(name)
-    if found is None:
-        return name in KAFKA_STATIC
-    return scope_of(found[1].key) is Scope.STATIC
+    return found is None or scope_of(found[1].key) is Scope.STATIC
 
 
 def altered(before: Mapping[str, str], changes: Iterable[ConfigChange]) -> dict[str, str]:
@@ -150,10 +146,10 @@ def _default_list(change: ConfigChange) -> str:
 
 
 def check_names(dynamic: Mapping[str, str], *, of_cluster: bool) -> None:
-    """Check dynamic settings one by one, in Kafka's order. `of_cluster`: they are for all brokers. Raises
-    ConfigError.
+    """Check dynamic settings one by one, in Kafka's order; Kafka accepts unknown ones. `of_cluster`: they are
+    for all brokers. Raises ConfigError.
     """
-    _refuse("Cannot update these configs dynamically", filter(is_static, dynamic))
+    _refuse("Cannot update unknown or read-only configs dynamically", filter(is_fixed, dynamic))
     _refuse(
         "These security configs can be dynamically updated only per-listener using the listener prefix",
         (name for name in dynamic if scope_of(name) is Scope.LISTENER),

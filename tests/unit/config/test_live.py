@@ -8,9 +8,8 @@ import logging
 import pytest
 
 from korvet.config.changes import ConfigChange, ConfigOperation
-from korvet.config.dynamic import NotAList, Scope, altered, check_names, is_static, scope_of
+from korvet.config.dynamic import NotAList, Scope, altered, check_names, is_fixed, scope_of
 from korvet.config.errors import ConfigError
-from korvet.config.kafka_static import KAFKA_STATIC
 from korvet.config.keys import settings
 from korvet.config.kinds import ConfigSource, ConfigType, type_of
 from korvet.config.live import LiveConfig
@@ -201,11 +200,11 @@ def test_changes_of_dynamic_settings():
 
 def test_scopes():
     assert {scope_of(key) for key in SETTINGS} == set(Scope)
-    assert is_static("num.partitions")
-    assert is_static("listener.name.x.connections.max.reauth.ms")
-    assert is_static("log.dirs")
-    assert not is_static("listener.name.x.max.connections")
-    assert not is_static("leader.replication.throttled.rate")
+    assert is_fixed("num.partitions")
+    assert is_fixed("listener.name.x.connections.max.reauth.ms")
+    assert is_fixed("log.dirs"), "korvet does not have it"
+    assert not is_fixed("listener.name.x.max.connections")
+    assert not is_fixed(RETENTION)
     # In Kafka's order.
     every = {
         "num.partitions": "1",
@@ -225,9 +224,3 @@ def test_settings_that_kafka_can_change_can_change():
     dynamic = {key for key in SETTINGS if scope_of(key) is not Scope.STATIC}
     of_kafka = KAFKA_DYNAMIC & SETTINGS.keys()
     assert of_kafka - dynamic == {"listeners", "listener.security.protocol.map"}
-    more = {key for key in dynamic - of_kafka if not key.startswith("group.")}
-    assert not more & KAFKA_STATIC
-    assert not KAFKA_DYNAMIC & KAFKA_STATIC
-    assert not SETTINGS.keys() & KAFKA_STATIC
-    assert all(is_static(name) for name in KAFKA_STATIC)
-    assert not any(is_static(name) for name in KAFKA_DYNAMIC - SETTINGS.keys())
