@@ -82,8 +82,6 @@ _SCOPES: Final[Mapping[str, Scope]] = {
             "producer.id.expiration.ms",
             "request.log.clients",
             "request.log.failed",
-            "request.log.max.per.second",
-            "request.log.sample",
             "request.log.slow.ms",
             "tail.cache.bytes",
         ),

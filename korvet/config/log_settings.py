@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from korvet.config.admin_settings import AdminSettings
-from korvet.config.fields import INT32_MAX, Size, key_of
+from korvet.config.fields import INT32_MAX, key_of
 
 
 class LogSettings(AdminSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=key_of):
@@ -39,9 +39,3 @@ class LogSettings(AdminSettings, frozen=True, kw_only=True, forbid_unknown_field
             "and `api`."
         ),
     ] = ""
-    request_log_sample: Annotated[
-        Size, Meta(description="One in this number of matching requests is logged.")
-    ] = 1
-    request_log_max_per_second: Annotated[
-        Size, Meta(description="Most requests that are logged in a second; the others are counted.")
-    ] = 10

@@ -1,1 +1,1 @@
-"""The rules of the request log. Pure: time is passed in."""
+"""The rules of the request log. Pure."""

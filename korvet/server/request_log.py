@@ -1,16 +1,13 @@
-"""The request log: one line for each request that a rule selects (`request.log.*`), sampled and limited."""
+"""The request log: one line for each request that a rule selects (`request.log.*`)."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 from itertools import islice
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from korvet.logs import fields
-from korvet.request_log.budget import Budget
 from korvet.request_log.rules import OFF_MS, Asking, Rules, parse_clients, parse_failed
 from korvet.request_log.trace import Trace, topics_of
 
@@ -27,8 +24,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Interval of the lines that count what was left out.
-_PERIOD_S: Final = 10.0
 # Limits the topics, and the characters of a client's texts, in one line.
 _MOST_TOPICS: Final = 10
 _MOST_CHARACTERS: Final = 200
@@ -44,13 +39,11 @@ class RequestLog:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._rules = Rules()
-        self._budget = Budget(1, 1)
         self._selected: dict[Asking, bool] = {}
         # The longest duration that is not slow.
         self._fast_ms = math.inf
         # Bound once: it is part of every trace.
         self._done = self._answered
-        self._reporting = False
         self.active = False
         """Whether any rule is in force."""
 
@@ -71,8 +64,6 @@ class RequestLog:
             parse_failed(config.request_log_failed),
             parse_clients(config.request_log_clients),
         )
-        self._count_left_out()
-        self._budget = Budget(config.request_log_sample, config.request_log_max_per_second)
         self._selected.clear()
         self._fast_ms = math.inf if self._rules.slow_ms == OFF_MS else self._rules.slow_ms
         self.active = self._rules.active
@@ -120,27 +111,11 @@ class RequestLog:
         reasons = self._rules.reasons(busy_ms=busy_ms, errors=trace.errors or (), selected=trace.selected)
         if not reasons:
             return
-        if self._budget.take(perf_counter()):
-            try:
-                self._write(trace, reasons, duration_ms, size_bytes)
-            except Exception:
-                # The response is sent already.
-                log.exception("%s v%d could not be logged", trace.api.name, trace.version)
-        elif not self._reporting:
-            self._reporting = True
-            asyncio.get_running_loop().call_later(_PERIOD_S, self._report)
-
-    def _report(self) -> None:
-        self._reporting = False
-        self._count_left_out()
-
-    def _count_left_out(self) -> None:
-        budget = self._budget
-        if budget.left_out:
-            message = "%d more requests matched: %d are not in the sample, %d were too many"
-            counts = budget.unsampled + budget.limited, budget.unsampled, budget.limited
-            log.info(message, *counts, extra=fields(unsampled=budget.unsampled, limited=budget.limited))
-            budget.reset()
+        try:
+            self._write(trace, reasons, duration_ms, size_bytes)
+        except Exception:
+            # The response is sent already.
+            log.exception("%s v%d could not be logged", trace.api.name, trace.version)
 
     def _write(self, trace: Trace, reasons: list[str], duration_ms: float, size_bytes: int) -> None:
         api, client = trace.api.name, trace.client

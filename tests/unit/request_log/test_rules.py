@@ -1,4 +1,4 @@
-"""Which requests are logged, and how many of them."""
+"""Which requests are logged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
-from korvet.request_log.budget import Budget
 from korvet.request_log.rules import OFF_MS, Asking, Rules, parse_clients, parse_failed
 from korvet.request_log.trace import topics_of
 
@@ -109,23 +108,6 @@ def test_without_rules_nothing_is_logged() -> None:
 
 def test_zero_ms_logs_every_request() -> None:
     assert Rules(0).reasons(busy_ms=0.01, errors=(), selected=False) == ["slow"]
-
-
-def test_a_sample_takes_the_first_of_each_number() -> None:
-    budget = Budget(3, 1000)
-    assert [budget.take(1.0) for _ in range(7)] == [True, False, False, True, False, False, True]
-    assert (budget.unsampled, budget.limited, budget.left_out) == (4, 0, True)
-    budget.reset()
-    assert not budget.left_out
-
-
-def test_a_second_has_its_limit_and_the_rest_is_counted() -> None:
-    budget = Budget(1, 5)
-    assert sum(budget.take(100.0) for _ in range(50)) == 5
-    assert (budget.unsampled, budget.limited) == (0, 45)
-    assert [budget.take(100.2), budget.take(100.2)] == [True, False]
-    # Unused seconds do not add up, and a clock that stands still returns nothing.
-    assert sum(budget.take(1000.0) for _ in range(50)) == 5
 
 
 @pytest.mark.parametrize(
