@@ -1,6 +1,6 @@
 """Memory of a record in Redis, by size, storage layout and compression, on a broker of its own.
 
-Run it with `./dev run python -m benchmarks.sizing`. docs/sizing.md has its figures. Records are JSON
+Run it with `./dev run python -m benchmarks.sizing`. docs/guides/sizing.md has its figures. Records are JSON
 documents of orders, with a key and a header. Memory is the growth of `used_memory`, indexes included.
 """
 

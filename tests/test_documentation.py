@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+START = DOCS / "README.md"
+GENERATED = [path for path in PAGES if "<!-- generated: " in path.read_text()]
+# A path into docs/ in a source text, a rule or a message; with the anchor that a URL may have.
+DOC_PATH = re.compile(r"\bdocs/[\w/-]+\.md(?:#[\w-]+)?")
+# A page by its path below the root.
+BY_PATH = {"ids": lambda page: str(page.relative_to(ROOT))}
 LINK = re.compile(r"\]\(([^)#]*)(?:#([^)]*))?\)")
 
 
@@ -31,7 +39,7 @@ def sections(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, **BY_PATH)
 def test_links_lead_to_files_and_sections(page):
     links = LINK.findall(page.read_text())
     assert [path for path, _ in links if not (page.parent / path).exists()] == []
@@ -39,15 +47,40 @@ def test_links_lead_to_files_and_sections(page):
     assert [section for target, section in targets if section not in sections(target)] == []
 
 
-def test_readme_names_every_page():
-    text = (ROOT / "README.md").read_text()
-    assert [page.name for page in PAGES[1:] if f"docs/{page.name}" not in text] == []
+def linked(page: Path) -> set[Path]:
+    """Returns the pages of docs/ to which a page links."""
+    return {(page.parent / path).resolve() for path, _ in LINK.findall(page.read_text()) if path} & set(PAGES)
 
 
-@pytest.mark.parametrize("name", ["compatibility.md", "configuration.md", "metrics.md", "spark.md"])
-def test_generated_references_are_up_to_date(name):
-    expected = {path.name: text for path, text in reference.pages()}
-    assert (ROOT / "docs" / name).read_text() == expected[name], "run python -m tools.reference"
+def test_two_clicks_lead_from_the_start_page_to_every_page():
+    once = linked(START)
+    reached = {START, *once, *(page for first in once for page in linked(first))}
+    assert START in linked(ROOT / "README.md")
+    assert [str(page.relative_to(DOCS)) for page in PAGES[1:] if page not in reached] == []
+
+
+def test_paths_into_docs_lead_to_files_and_sections():
+    """In code, rules, manifests and messages: links of runbooks, and comments."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True
+    ).stdout.decode()
+    found = 0
+    for name in listed.split("\0"):
+        path = ROOT / name
+        if not name or name.endswith((".md", ".png")) or not path.is_file() or path.is_symlink():
+            continue
+        for link in DOC_PATH.findall(path.read_text(errors="replace")):
+            page, _, section = link.partition("#")
+            found += 1
+            assert (ROOT / page).exists(), (name, link)
+            assert not section or section in sections(ROOT / page), (name, link)
+    assert found > 100
+
+
+@pytest.mark.parametrize("page", GENERATED, **BY_PATH)
+def test_generated_references_are_up_to_date(page):
+    expected = dict(reference.pages())
+    assert page.read_text() == expected[page], "run python -m tools.reference"
 
 
 def test_every_client_is_run_as_described():
@@ -69,12 +102,12 @@ def test_every_api_exists_or_is_listed_as_missing():
 
 
 def test_every_setting_is_documented():
-    text = (ROOT / "docs" / "configuration.md").read_text()
+    text = (DOCS / "reference" / "settings.md").read_text()
     assert [s.key for s in settings() if f"`{s.key}`" not in text or f"`{s.variable}`" not in text] == []
 
 
 def test_every_setting_of_a_listener_is_documented():
-    text = (ROOT / "docs" / "operations.md").read_text()
+    text = (DOCS / "guides" / "security.md").read_text()
     assert [key for key in OF_A_LISTENER if f"`{key}`" not in text] == []
 
 
@@ -91,7 +124,7 @@ def commands(command: click.Command, context: click.Context) -> Iterator[tuple[s
 
 def test_every_command_and_option_is_documented():
     """Compares names only, because click decides the layout of help texts."""
-    text = (ROOT / "docs" / "commands.md").read_text()
+    text = (DOCS / "reference" / "commands.md").read_text()
     sections = {part.partition("\n")[0]: part for part in text.split("\n## ")[1:]}
     found = dict(commands(korvet_command, click.Context(korvet_command, info_name="korvet")))
     assert set(sections) == set(found), "run python -m tools.reference"
@@ -100,9 +133,9 @@ def test_every_command_and_option_is_documented():
         assert [word for word in options if word not in sections[path]] == [], path
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, **BY_PATH)
 def test_files_that_the_documents_name_exist(page):
-    folders = (ROOT, ROOT / "korvet" / "storage" / "lua", ROOT / "docs", ROOT / "tests" / "clients")
+    folders = (ROOT, ROOT / "korvet" / "storage" / "lua", DOCS, ROOT / "tests" / "clients")
     named = re.findall(
         r"`((?:korvet|spark|offsets|tests|tools|benchmarks)/[\w./]*|\w+\.(?:py|lua|md))`", page.read_text()
     )
@@ -111,14 +144,14 @@ def test_files_that_the_documents_name_exist(page):
 
 
 def test_definitions_that_architecture_names_exist():
-    found = re.findall(r"`([\w.]+)` in `([\w/]+\.py)`", (ROOT / "docs" / "architecture.md").read_text())
+    found = re.findall(r"`([\w.]+)` in `([\w/]+\.py)`", (DOCS / "explain" / "architecture.md").read_text())
     assert len(found) >= 2
     for name, path in found:
         for part in name.split("."):
             assert re.search(rf"(def|class) {part}\b", (ROOT / path).read_text()), f"{name} in {path}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, **BY_PATH)
 def test_modules_that_the_documents_name_exist(page):
     for name in set(re.findall(r"`(korvet(?:\.\w+)+)`|from (korvet(?:\.\w+)+) import", page.read_text())):
         _resolve("".join(name))

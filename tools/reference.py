@@ -74,7 +74,7 @@ def outputs() -> Iterator[tuple[Path, str]]:
 
 def pages() -> Iterator[tuple[Path, str]]:
     """Returns every page with generated parts, and its up-to-date text."""
-    for path in sorted(DOCS.glob("*.md")):
+    for path in sorted(DOCS.rglob("*.md")):
         text = path.read_text()
         if _PART.search(text):
             yield path, _PART.sub(lambda part: f"{part[1]}\n{PARTS[part[2]]()}\n{part[3]}", text)

@@ -1,4 +1,4 @@
-"""The table of docs/spark.md that says what works in which Spark.
+"""The table of docs/reference/spark-versions.md that says what works in which Spark.
 
     ./dev run python -m tools.spark_support
 

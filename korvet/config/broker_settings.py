@@ -201,7 +201,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         Meta(
             description="Memory per process for the newest batches of all partitions, which are served "
             "without Redis; 0 turns the cache off. On small machines the default, and those of the other "
-            "buffers, are smaller (operations.md, Memory)."
+            "buffers, are smaller (docs/guides/memory.md)."
         ),
     ] = 268_435_456
     fetch_readahead_bytes: Annotated[

@@ -1,4 +1,4 @@
-"""What each topic config means, for DescribeConfigs and for docs/configuration.md."""
+"""What each topic config means, for DescribeConfigs and for docs/reference/topic-configs.md."""
 
 from __future__ import annotations
 

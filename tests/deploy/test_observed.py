@@ -64,7 +64,7 @@ def test_every_alert_has_cases_of_both_kinds() -> None:
 
 
 def test_every_alert_is_explained() -> None:
-    text = (ROOT / "docs" / "operations.md").read_text().partition("\n## Alerts")[2].partition("\n## ")[0]
+    text = (ROOT / "docs" / "guides" / "alerts.md").read_text()
     assert re.findall(r"^\| `(\w+)`", text, re.MULTILINE) == alert_names()
 
 
@@ -79,7 +79,8 @@ def test_every_alert_has_a_runbook_that_exists() -> None:
     for rule in rules():
         if "alert" in rule:
             page, _, section = rule["annotations"]["runbook_url"].partition("#")
-            assert section in sections(ROOT / page), rule["alert"]
+            assert (ROOT / page).is_file(), rule["alert"]
+            assert not section or section in sections(ROOT / page), rule["alert"]
 
 
 @pytest.mark.parametrize(

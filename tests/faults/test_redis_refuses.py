@@ -199,8 +199,8 @@ def test_rights_that_are_taken_away(store: Server, client: Client) -> None:
 
 
 def test_the_documented_user_may_do_all_that_a_broker_does(tmp_path: Path) -> None:
-    """The user of docs/redis.md: transactions, groups, and the looks for native changes."""
-    (rule,) = re.findall(r"ACL SETUSER korvet .*", (ROOT / "docs" / "redis.md").read_text())
+    """The user of docs/reference/redis.md: transactions, groups, and the looks for native changes."""
+    (rule,) = re.findall(r"ACL SETUSER korvet .*", (ROOT / "docs" / "reference" / "redis.md").read_text())
     port = free_port()
     store = Server(server_programs()[0], tmp_path, "--port", str(port), "--bind", "127.0.0.1")
     korvet = KorvetServer(redis_url=f"redis://korvet:PASSWORD@127.0.0.1:{port}")

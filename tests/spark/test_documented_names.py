@@ -1,4 +1,4 @@
-"""docs/spark.md: every Python name in it can be imported from the package of its folder."""
+"""The pages about Spark: every Python name in them can be imported from the package of its folder."""
 
 import importlib
 import re
@@ -6,22 +6,24 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 PACKAGES = [f"korvet.spark.{part}" for part in ("export", "expressions", "session", "source", "tables")]
-# The methods of a Spark reader, which the page also shows without one.
+TEXT = "\n".join(
+    text for page in sorted(DOCS.rglob("*.md")) if "korvet.spark" in (text := page.read_text("utf-8"))
+)
+# The methods of a Spark reader, which the pages also show without one.
 SPARKS_OWN = {"format", "schema"}
 
 
 def code() -> list[str]:
-    page = PAGE.read_text("utf-8")
-    return re.findall(r"`([^`\n]+)`", page) + re.findall(r"^ {4}(.*)$", page, re.MULTILINE)
+    return re.findall(r"`([^`\n]+)`", TEXT) + re.findall(r"^ {4}(.*)$", TEXT, re.MULTILINE)
 
 
 def public_names() -> set[str]:
     return {name for package in PACKAGES for name in importlib.import_module(package).__all__}
 
 
-@pytest.mark.parametrize("name", sorted(set(re.findall(r"korvet\.spark(?:\.\w+)*", PAGE.read_text("utf-8")))))
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"korvet\.spark(?:\.\w+)*", TEXT))))
 def test_dotted_names_exist(name: str) -> None:
     try:
         importlib.import_module(name)

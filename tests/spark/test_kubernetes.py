@@ -37,7 +37,7 @@ DEADLINE_S = 240
 
 def documented() -> list[str]:
     """The words of the documented command."""
-    section = (ROOT / "docs" / "spark.md").read_text().partition("### On Kubernetes")[2]
+    section = (ROOT / "docs" / "guides" / "spark-cluster.md").read_text()
     (block,) = re.findall(r"^    spark-submit .*?(?=\n\n)", section, re.MULTILINE | re.DOTALL)
     return shlex.split(block.replace("\\\n", " "))
 
@@ -104,7 +104,7 @@ def test_the_documented_command_has_options_that_exist() -> None:
     given = dict(pairwise(words))
     assert {given["--redis-password-file"].rpartition("/")[0]} == secrets
     image = settings["spark.kubernetes.container.image"]
-    assert f"--tag {image} " in (ROOT / "docs" / "spark.md").read_text()
+    assert f"--tag {image} " in (ROOT / "docs" / "guides" / "spark-cluster.md").read_text()
     assert (
         image
         == manifest()["CronJob"]["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["image"]

@@ -182,5 +182,5 @@ def test_objectives_in_range(numbers: dict[str, Any]) -> None:
 def test_every_view_is_documented() -> None:
     from pathlib import Path  # noqa: PLC0415
 
-    text = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "guides" / "history.md").read_text(encoding="utf-8")
     assert [name for name in QUESTIONS if f"`{name}`" not in text] == []

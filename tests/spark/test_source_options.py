@@ -212,7 +212,7 @@ def test_secrets_from_files_and_variables(
 def test_every_option_is_documented() -> None:
     from pathlib import Path  # noqa: PLC0415
 
-    text = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "spark-options.md").read_text(encoding="utf-8")
     assert [name for name in OPTIONS if f"`{name}`" not in text] == []
 
 

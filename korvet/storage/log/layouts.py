@@ -1,7 +1,7 @@
 """How a topic's records lie in its streams (storage.layout): an entry for each record, or one for each batch.
 
 A layout encodes a producer's batch for an append. Reading needs no layout: each entry shows what it holds
-(docs/redis.md).
+(docs/reference/redis.md).
 """
 
 from __future__ import annotations
