@@ -1,8 +1,8 @@
 """Decoding of `__consumer_offsets` by SQL expressions: without Python workers, and for Spark 3.5, too.
 
 The functions take the columns of Spark's Kafka source and return columns of korvet's tables of the same names
-(docs/guides/kafka-connector.md). They don't read the members of groups. Source: OffsetCommitKey, OffsetCommitValue,
-GroupMetadataKey and GroupMetadataValue of Apache Kafka; numbers are big-endian, positions begin with 1.
+(docs/guides/kafka-connector.md). They don't read the members of groups. Source: OffsetCommitKey,
+OffsetCommitValue, GroupMetadataKey and GroupMetadataValue of Apache Kafka; numbers are big-endian, positions begin with 1.
 """
 
 from __future__ import annotations

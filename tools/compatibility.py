@@ -1,4 +1,4 @@
-"""The tables of docs/reference/apis.md and clients.md that don't come from the registry: tested clients, missing APIs.
+"""The tables of docs/reference/ that don't come from the registry: tested clients, missing APIs.
 
 A test checks that the clients are run as described, and that every missing API has a reason.
 """

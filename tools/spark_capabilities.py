@@ -1,4 +1,4 @@
-"""What users can do with korvet in Spark, and the tests that show it. docs/reference/spark-versions.md has the table of it.
+"""What users can do with korvet in Spark, and the tests that show it, for docs/reference/spark-versions.md.
 
 A test is `FILE::FUNCTION` of tests/spark, with all its cases, or `FILE::FUNCTION[CASE]`. Long tests with
 cases are named case by case. These run with each version of Spark (tools/spark_versions.py), other long tests

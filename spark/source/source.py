@@ -48,7 +48,7 @@ _NO_TABLES = (
 
 
 class KorvetDataSource(DataSource):
-    """`format("korvet")`. docs/reference/spark-options.md describes its options, korvet.spark.source.settings parses them."""
+    """`format("korvet")`. docs/reference/spark-options.md has its options, korvet.spark.source.settings parses them."""
 
     @classmethod
     def name(cls) -> str:
