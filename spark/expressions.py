@@ -2,7 +2,8 @@
 
 The functions take the columns of Spark's Kafka source and return columns of korvet's tables of the same names
 (docs/guides/kafka-connector.md). They don't read the members of groups. Source: OffsetCommitKey,
-OffsetCommitValue, GroupMetadataKey and GroupMetadataValue of Apache Kafka; numbers are big-endian, positions begin with 1.
+OffsetCommitValue, GroupMetadataKey and GroupMetadataValue of Apache Kafka; numbers are
+big-endian, positions begin with 1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Truncations: consumers that validate leader epochs are told of records that were lost.
 
 Allowed is what docs/internals/robustness.md lists under its limits: entries that Redis clients add to a
-promoted server before brokers use it belong to the former leader epoch, and hide the loss of what is before them.
+promoted server before brokers use it belong to the former leader epoch, and hide the loss of what is before
+them.
 """
 
 from __future__ import annotations

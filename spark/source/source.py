@@ -48,7 +48,7 @@ _NO_TABLES = (
 
 
 class KorvetDataSource(DataSource):
-    """`format("korvet")`. docs/reference/spark-options.md has its options, korvet.spark.source.settings parses them."""
+    """`format("korvet")`: the options are in docs/reference/spark-options.md and korvet.spark.source.settings."""
 
     @classmethod
     def name(cls) -> str:

@@ -3,9 +3,9 @@ between.
 
 The shard is the real one; Redis, the projection and the exporter's reads are a few lines each, by the rules
 of docs/explain/commits.md. Projections happen some time after their commits; reads and exports are separate
-steps. Whatever the interleaving: no commit undoes one that was not seen, nothing deleted returns by itself, each
-movement is committed at most once, and once nothing happens any more both sides agree and nothing more is
-written.
+steps. Whatever the interleaving: no commit undoes one that was not seen, nothing deleted returns by itself,
+each movement is committed at most once, and once nothing happens any more both sides agree and nothing more
+is written.
 """
 
 from __future__ import annotations
