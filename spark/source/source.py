@@ -48,7 +48,7 @@ _NO_TABLES = (
 
 
 class KorvetDataSource(DataSource):
-    """`format("korvet")`: the options are in docs/reference/spark-options.md and korvet.spark.source.settings."""
+    """`format("korvet")`: its options are those of docs/reference/spark-options.md."""
 
     @classmethod
     def name(cls) -> str:
