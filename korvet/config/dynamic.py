@@ -112,10 +112,10 @@ def scope_of(key: str) -> Scope:
     return _SCOPES.get(key, Scope.STATIC)
 
 
-def is_fixed(name: str) -> bool:
-    """Whether a broker's config is unknown, or can't change while the broker runs."""
+def is_static(name: str) -> bool:
+    """Whether korvet has the setting, and it can't change while the broker runs."""
     found = find(name)
-    return found is None or scope_of(found[1].key) is Scope.STATIC
+    return found is not None and scope_of(found[1].key) is Scope.STATIC
 
 
 def altered(before: Mapping[str, str], changes: Iterable[ConfigChange]) -> dict[str, str]:
@@ -147,7 +147,8 @@ def check_names(dynamic: Mapping[str, str], *, of_cluster: bool) -> None:
     """Check dynamic settings one by one, in Kafka's order; Kafka accepts unknown ones. `of_cluster`: they are
     for all brokers. Raises ConfigError.
     """
-    _refuse("Cannot update unknown or read-only configs dynamically", filter(is_fixed, dynamic))
+    _refuse("Cannot update these configs dynamically", filter(is_static, dynamic))
+    _refuse("These configs are unknown or read-only", (name for name in dynamic if find(name) is None))
     _refuse(
         "These security configs can be dynamically updated only per-listener using the listener prefix",
         (name for name in dynamic if scope_of(name) is Scope.LISTENER),

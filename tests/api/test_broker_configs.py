@@ -23,7 +23,8 @@ DYNAMIC, CLUSTER, STATIC, DEFAULT, LEVEL = 2, 3, 4, 5, 6
 ALL = ""
 OWN = "1"
 RETENTION, POLICY = "log.retention.ms", "log.cleanup.policy"
-NOT_DYNAMIC = "Cannot update unknown or read-only configs dynamically: [{}]"
+NOT_DYNAMIC = "Cannot update these configs dynamically: [{}]"
+UNKNOWN = "These configs are unknown or read-only: [{}]"
 BY_LISTENER = (
     "These security configs can be dynamically updated only per-listener using the listener prefix: [{}]"
 )
@@ -148,8 +149,8 @@ def test_lists_begin_with_the_default(client):
     ("change", "error", "message"),
     [
         (("num.partitions", SET, "3"), INVALID_REQUEST, NOT_DYNAMIC.format("num.partitions")),
-        (("node.id", SET, "3"), INVALID_REQUEST, NOT_DYNAMIC.format("node.id")),
-        (("log.retention.hours", SET, "3"), INVALID_REQUEST, NOT_DYNAMIC.format("log.retention.hours")),
+        (("node.id", SET, "3"), INVALID_REQUEST, UNKNOWN.format("node.id")),
+        (("log.retention.hours", SET, "3"), INVALID_REQUEST, UNKNOWN.format("log.retention.hours")),
         (("log.cleaner.enable", SET, "false"), INVALID_REQUEST, NOT_DYNAMIC.format("log.cleaner.enable")),
         (
             ("connections.max.idle.ms", SET, "5"),
@@ -157,8 +158,8 @@ def test_lists_begin_with_the_default(client):
             NOT_DYNAMIC.format("connections.max.idle.ms"),
         ),
         (("ssl.keystore.location", SET, "/x"), INVALID_REQUEST, BY_LISTENER.format("ssl.keystore.location")),
-        (("no.such", SET, "3"), INVALID_REQUEST, NOT_DYNAMIC.format("no.such")),
-        (("num.io.threads", SET, "3"), INVALID_REQUEST, NOT_DYNAMIC.format("num.io.threads")),
+        (("no.such", SET, "3"), INVALID_REQUEST, UNKNOWN.format("no.such")),
+        (("num.io.threads", SET, "3"), INVALID_REQUEST, UNKNOWN.format("num.io.threads")),
         (("no.such", DELETE, None), 0, None),
         (("num.partitions", DELETE, None), 0, None),
         (("no.such", APPEND, "3"), INVALID_CONFIG, "Unknown config name: no.such"),
@@ -213,11 +214,13 @@ def test_a_wrong_change_keeps_the_right_ones_from_being_made(client):
     for wrong in (("num.partitions", SET, "3"), ("max.connections", SET, "x"), ("no.such", APPEND, "1")):
         assert increment(client, OWN, (RETENTION, SET, "5000"), wrong)[0] != 0
         assert described(client, OWN, RETENTION)[RETENTION][1] == DEFAULT
-    changes = [("num.partitions", SET, "3"), ("broker.id", SET, "2"), ("no.such", SET, "3")]
+    changes = [("num.partitions", SET, "3"), ("num.io.threads", SET, "2"), ("listeners", SET, "3")]
     assert increment(client, OWN, *changes) == (
         INVALID_REQUEST,
-        NOT_DYNAMIC.format("num.partitions, broker.id, no.such"),
+        NOT_DYNAMIC.format("num.partitions, listeners"),
     )
+    changes = [("broker.id", SET, "2"), ("no.such", SET, "3")]
+    assert increment(client, OWN, *changes) == (INVALID_REQUEST, UNKNOWN.format("broker.id, no.such"))
     twice = [(RETENTION, SET, "5000"), (RETENTION, DELETE, None)]
     assert increment(client, OWN, *twice) == (INVALID_REQUEST, "Error due to duplicate config keys")
 

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from korvet.config.changes import ConfigChange, ConfigOperation
-from korvet.config.dynamic import NotAList, Scope, altered, check_names, is_fixed, scope_of
+from korvet.config.dynamic import NotAList, Scope, altered, check_names, is_static, scope_of
 from korvet.config.errors import ConfigError
 from korvet.config.keys import settings
 from korvet.config.kinds import ConfigSource, ConfigType, type_of
@@ -200,19 +200,25 @@ def test_changes_of_dynamic_settings():
 
 def test_scopes():
     assert {scope_of(key) for key in SETTINGS} == set(Scope)
-    assert is_fixed("num.partitions")
-    assert is_fixed("listener.name.x.connections.max.reauth.ms")
-    assert is_fixed("log.dirs"), "korvet does not have it"
-    assert not is_fixed("listener.name.x.max.connections")
-    assert not is_fixed(RETENTION)
+    assert is_static("num.partitions")
+    assert is_static("listener.name.x.connections.max.reauth.ms")
+    assert not is_static("listener.name.x.max.connections")
+    assert not is_static("log.dirs"), "korvet does not have it"
     # In Kafka's order.
     every = {
         "num.partitions": "1",
+        "log.dirs": "/x",
         "ssl.keystore.location": "/x",
         RETENTION: "x",
         "sasl.enabled.mechanisms": "",
     }
-    for said in ("dynamically: [num", "prefix: [ssl", "Not a number", "specified: [sasl"):
+    for said in (
+        "dynamically: [num",
+        "read-only: [log.dirs]",
+        "prefix: [ssl",
+        "Not a number",
+        "specified: [sasl",
+    ):
         with pytest.raises(ConfigError) as refused:
             check_names(every, of_cluster=True)
         assert said in str(refused.value)
