@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import cramjam
 import lz4.block
 import zstandard
+from xxhash import xxh32_intdigest
 
 from korvet.offsets.record_batch import GZIP, LZ4, SNAPPY, ZSTD
 
@@ -222,7 +223,7 @@ def _lz4(plain: bytes) -> Iterator[tuple[str, bytes]]:
     yield "block size 3", lz4_frame(plain, kind=3)
     yield "version 0", lz4_frame(plain, version=0)
     yield "wrong header checksum", whole[:6] + bytes((whole[6] ^ 1,)) + whole[7:]
-    old = xxh32(whole[:6]) >> 8 & 0xFF
+    old = xxh32_intdigest(whole[:6]) >> 8 & 0xFF
     yield "header checksum with the magic", whole[:6] + bytes((old,)) + whole[7:]
     yield "no end mark", whole[:-4]
     yield "cut off", whole[:-100]
@@ -250,7 +251,7 @@ def lz4_frame(
         descriptor += struct.pack("<Q", len(plain) if size is None else size)
     if flags & _DICTIONARY:
         descriptor += struct.pack("<I", 7)
-    parts = [_LZ4_MAGIC, descriptor, bytes((xxh32(descriptor) >> 8 & 0xFF,))]
+    parts = [_LZ4_MAGIC, descriptor, bytes((xxh32_intdigest(descriptor) >> 8 & 0xFF,))]
     for at in range(0, len(plain), block_bytes):
         block = plain[at : at + block_bytes]
         packed = block if stored else lz4.block.compress(block, store_size=False)
@@ -259,10 +260,10 @@ def lz4_frame(
             packed = block
         parts += [struct.pack("<I", len(packed) | plainly << 31), packed]
         if flags & _BLOCK_CHECKSUM:
-            parts.append(struct.pack("<I", (xxh32(packed) + block_sum) & _U32))
+            parts.append(struct.pack("<I", (xxh32_intdigest(packed) + block_sum) & _U32))
     parts.append(bytes(4))
     if flags & _CHECKSUM:
-        parts.append(struct.pack("<I", xxh32(plain)))
+        parts.append(struct.pack("<I", xxh32_intdigest(plain)))
     return b"".join(parts)
 
 
@@ -275,40 +276,6 @@ def _linked(plain: bytes) -> bytes:
 def _lz4_legacy(plain: bytes) -> bytes:
     packed = lz4.block.compress(plain, store_size=False)
     return b"\x02\x21\x4c\x18" + struct.pack("<I", len(packed)) + packed
-
-
-def xxh32(data: bytes) -> int:
-    """XXH32 with seed 0, the checksum of LZ4 frames."""
-    p1, p2, p3, p4, p5 = 2654435761, 2246822519, 3266489917, 668265263, 374761393
-    at = 0
-    if len(data) >= 16:
-        lanes = [p1 + p2 & _U32, p2, 0, -p1 & _U32]
-        end = len(data) // 16 * 16
-        for word, lane in zip(struct.iter_unpack("<I", data[:end]), _cycle(), strict=False):
-            lanes[lane] = _rotated(lanes[lane] + word[0] * p2, 13) * p1 & _U32
-        total = sum(_rotated(lane, turn) for lane, turn in zip(lanes, (1, 7, 12, 18), strict=True))
-        at = end
-    else:
-        total = p5
-    total = total + len(data) & _U32
-    while at + 4 <= len(data):
-        total = _rotated(total + int.from_bytes(data[at : at + 4], "little") * p3, 17) * p4 & _U32
-        at += 4
-    for octet in data[at:]:
-        total = _rotated(total + octet * p5, 11) * p1 & _U32
-    total = (total ^ total >> 15) * p2 & _U32
-    total = (total ^ total >> 13) * p3 & _U32
-    return total ^ total >> 16
-
-
-def _cycle() -> Iterator[int]:
-    while True:
-        yield from range(4)
-
-
-def _rotated(number: int, turn: int) -> int:
-    number &= _U32
-    return (number << turn | number >> 32 - turn) & _U32
 
 
 def _zstd(plain: bytes) -> Iterator[tuple[str, bytes]]:

@@ -7,8 +7,7 @@ from struct import pack
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
-
-from korvet.groups.consumer.xxh3 import xxh3_64
+from xxhash import xxh3_64_intdigest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -80,7 +79,7 @@ def metadata_hash(topics: Topics, names: Iterable[str]) -> int:
     found = [topic for name in sorted(names) if (topic := topics.get(name)) is not None]
     if not found:
         return 0
-    value = xxh3_64(b"".join([pack("<Q", _topic_hash(topic)) for topic in found]))
+    value = xxh3_64_intdigest(b"".join([pack("<Q", _topic_hash(topic)) for topic in found]))
     return value - 2**64 if value >= 2**63 else value
 
 
@@ -90,4 +89,6 @@ def _topic_hash(topic: TopicInfo) -> int:
     high, low = int.from_bytes(topic.topic_id[:8], "big"), int.from_bytes(topic.topic_id[8:], "big")
     name = topic.name.encode("utf-16-le") + pack("<i", len(topic.name))
     partitions = pack(f"<{topic.partitions}i", *range(topic.partitions))
-    return xxh3_64(_LAYOUT + pack("<QQ", high, low) + name + pack("<i", topic.partitions) + partitions)
+    return xxh3_64_intdigest(
+        _LAYOUT + pack("<QQ", high, low) + name + pack("<i", topic.partitions) + partitions
+    )

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from korvet.groups.consumer.assignors import ASSIGNORS, AssignedMember, assign_range, assign_uniform
-from korvet.groups.consumer.xxh3 import xxh3_64
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -116,26 +115,3 @@ def test_range_is_the_same_for_topics_with_alike_counts():
     assert targets["z"] == {A: frozenset({0, 1, 2}), B: frozenset({0, 1, 2, 3})}
     assert targets["a"] == {A: frozenset({3, 4}), B: frozenset({4, 5, 6})}
     assert targets["b"] == {A: frozenset({5, 6})}
-
-
-@pytest.mark.parametrize(
-    ("size", "expected"),
-    [
-        (0, 0x2D06800538D394C2),
-        (3, 0xC3489259E968AD9E),
-        (7, 0x0FFC4827844C63A6),
-        (16, 0x9DA23836ADF2BE1E),
-        (17, 0xF34C3C9CF5A112D1),
-        (40, 0x50D418371CD293F4),
-        (100, 0x1023AE92E631EAC5),
-        (128, 0x4C659B745F435148),
-        (200, 0xD12016B53C9565BA),
-        (240, 0xD6DFBF67B0675B54),
-        (241, 0xC614C8C3575348C1),
-        (1024, 0xF22EF3DC84FF47EA),
-        (1025, 0x43F869A83769A435),
-        (3000, 0xB3EACB6E81DD90F0),
-    ],
-)
-def test_xxh3_is_that_of_its_library(size: int, expected: int) -> None:
-    assert xxh3_64(bytes(number * 7 % 251 for number in range(size))) == expected
