@@ -264,8 +264,7 @@ async def _run(
         parts.lifecycle.phase = Phase.LOADING
         admin.attach(parts, dispatcher, setup)
         await _load(parts, changes)
-        parts.security.quotas.on_change = parts.listener.forget_repeats
-        dispatcher.request_log.follow(parts.live, parts.listener.forget_repeats)
+        dispatcher.request_log.follow(parts.live)
         tasks += _housekeeping(parts)
         freeze_long_lived_objects()
         # Other brokers send clients to this broker already; it reports to them what is still being loaded.

@@ -77,11 +77,6 @@ def _emptied(context: RequestContext, body: list[bytes]) -> list[bytes]:
     return body if state is None else state.empty_throttled_response()
 
 
-def _is_full(request: FetchRequest) -> bool:
-    """Whether the request is outside of a session: an idle consumer sends the same one again."""
-    return request.session_epoch == FINAL_EPOCH
-
-
 @submit_api(
     API_KEY,
     "Fetch",
@@ -90,7 +85,6 @@ def _is_full(request: FetchRequest) -> bool:
     decode=decode_fetch,
     read_quota=ReadQuota(_limited, _emptied),
     allowed_wait_ms=attrgetter("max_wait_ms"),
-    is_repeated=_is_full,
 )
 def fetch(context: RequestContext, request: FetchRequest, respond: Respond) -> None:
     """Read the partitions, waiting if they hold too little."""
@@ -101,8 +95,6 @@ def fetch(context: RequestContext, request: FetchRequest, respond: Respond) -> N
     state = client.fetch_state
     if state is not None:
         state.trace = context.trace
-        if state.repeat(request, respond):
-            return
     params = FetchParams.of(version, request, services.config.native_poll_interval_ms)
     epoch = request.session_epoch
     if epoch not in (FINAL_EPOCH, INITIAL_EPOCH):

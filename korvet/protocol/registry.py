@@ -66,8 +66,6 @@ class Api(msgspec.Struct, frozen=True):
     """(request) -> how long the broker may wait before it answers, without being slow. None: not at all."""
     decode: Decode | None = None
     """A decoder written by hand; None for kio's."""
-    is_repeated: Callable[[Any], bool] | None = None
-    """(request) -> whether its client will probably send the same request again."""
     unsupported: Callable[[], bytes] | None = None
     """The response body for a version that is not served; None for the error code alone."""
 
@@ -126,7 +124,6 @@ def submit_api(
     read_quota: ReadQuota | None = None,
     allowed_wait_ms: Callable[[Any], int] | None = None,
     decode: Decode | None = None,
-    is_repeated: Callable[[Any], bool] | None = None,
 ) -> Callable[[_S], _S]:
     """Register a callback-style handler, for APIs so frequent that a task per request would cost. See Api."""
 
@@ -145,7 +142,6 @@ def submit_api(
             read_quota=read_quota,
             allowed_wait_ms=allowed_wait_ms,
             decode=decode,
-            is_repeated=is_repeated,
         )
         _add(entry)
         return submit

@@ -120,7 +120,6 @@ class ClientQuotas:
     def __init__(self) -> None:
         self.values: Mapping[tuple[Entity, str], float] = {}
         """All quotas by entity and key."""
-        self.on_change: Callable[[], None] = lambda: None
         self._limits = Limits({})
         self._meters: dict[tuple[str, ...], Meter] = {}
         # Number of meters from which idle ones are searched for.
@@ -136,7 +135,6 @@ class ClientQuotas:
         self.values = values
         self._limits = Limits(values)
         self.active = self._limits.are_for_clients
-        self.on_change()
 
     def of(self, user: str, client_id: str) -> Mapping[str, Limit]:
         """A client's limits by key; empty if the client has no limit."""

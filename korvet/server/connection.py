@@ -12,7 +12,7 @@ import socket
 import struct
 from collections import deque
 from functools import partial
-from time import monotonic, perf_counter
+from time import perf_counter
 from typing import TYPE_CHECKING, Final, cast
 
 from korvet.protocol import registry
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from korvet.security.authorizer import Access
     from korvet.security.sasl import SaslSession
     from korvet.server.listener_access import ListenerAccess
-    from korvet.server.repeats import Repeat
     from korvet.server.surroundings import Dispatch, OpenConnections
 
 log = logging.getLogger(__name__)
@@ -96,7 +95,6 @@ class Connection(asyncio.BufferedProtocol):
         "pipelines",
         "principal",
         "refused_batches",
-        "repeat",
         "sasl",
     )
 
@@ -137,7 +135,6 @@ class Connection(asyncio.BufferedProtocol):
         self.closing = False
         """Whether it takes no more requests. It stays open until all written responses are sent."""
         self.closed = False
-        self.repeat: Repeat | None = None
         """The last request, if the client will probably send it again."""
         self.fetch_state: FetchState | None = None
         self.refused_batches: RefusedBatches | None = None
@@ -195,7 +192,6 @@ class Connection(asyncio.BufferedProtocol):
         fetch_state, self.fetch_state = self.fetch_state, None
         if fetch_state is not None:
             fetch_state.release()
-        self.repeat = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Free space after the received bytes."""
@@ -309,7 +305,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def expect_tokens(self, *, raw: bool) -> None:
         """Prepare for an authentication. `raw` tokens have no request header and may be short."""
-        self.repeat = None
         self._min_request_bytes = _LEAST_TOKEN_BYTES if raw else FIXED_HEADER_BYTES
 
     def mute(self, lasts_s: float) -> None:
@@ -430,13 +425,10 @@ class Connection(asyncio.BufferedProtocol):
         if size > LASTING_FRAME_BYTES:
             self._retained = True
             self._large_bytes = min(size, _TRUSTED_BYTES)
-        repeat = self.repeat
-        if repeat is not None and sasl is not None and not sasl.admits(api_key, monotonic()):
-            repeat = None
         if is_large:
-            self._dispatch.turns.run(partial(self._handle, repeat, begin, end, ResponseSlot(self, place)))
+            self._dispatch.turns.run(partial(self._handle, begin, end, ResponseSlot(self, place)))
         else:
-            self._handle(repeat, begin, end, ResponseSlot(self, place))
+            self._handle(begin, end, ResponseSlot(self, place))
         return True
 
     def _hold(self) -> bool:
@@ -444,11 +436,10 @@ class Connection(asyncio.BufferedProtocol):
         self._held_since_s = self._held_since_s or perf_counter()
         return False
 
-    def _handle(self, repeat: Repeat | None, begin: int, end: int, slot: ResponseSlot) -> None:
+    def _handle(self, begin: int, end: int, slot: ResponseSlot) -> None:
         """Handle the frame buffer[begin:end]. Any failure ends this connection and no other."""
         try:
-            if repeat is None or not repeat.take(self._buffer, begin, end, slot):
-                self._dispatch(self, self._view[begin:end].toreadonly(), slot)
+            self._dispatch(self, self._view[begin:end].toreadonly(), slot)
         except MalformedRequest as error:
             self.close(str(error))
         except Exception:

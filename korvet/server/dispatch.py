@@ -25,7 +25,6 @@ from korvet.protocol.messages import request_schema, response_schema
 from korvet.security.errors import SaslFailure
 from korvet.security.sasl import State
 from korvet.server.busy_polling import BusyPolling, usable_processors
-from korvet.server.repeats import Repeat
 from korvet.server.request_log import RequestLog
 from korvet.server.throttle import ThrottledSlot
 from korvet.server.turns import Turns
@@ -132,17 +131,7 @@ class Dispatcher:
             if api.writes_records:
                 place.in_flight = self.backpressure.take(len(frame))
                 context.stored = place.in_flight.give_back
-            elif api.is_repeated is not None and not request_log.active and api.is_repeated(request):
-                again = partial(self._repeat, api, context, request)
-                connection.repeat = Repeat.of(frame, responses.flexible, again)
             self._submit(api, context, request, slot, place)
-
-    def _repeat(self, api: registry.Api, context: RequestContext, request: Any, slot: ResponseSlot) -> None:
-        """Handle a request again that its client has repeated."""
-        counts, place, began_s = self._counts[api.key], slot.place, perf_counter()
-        place.counts, place.began_s = counts, began_s
-        place.timing = counts.received(context.api_version, place.held_since_s, began_s)
-        self._submit(api, context, request, slot, place)
 
     def _limits_of(self, connection: Connection, client_id: str | None) -> Mapping[str, Limit]:
         return self._quotas.of(connection.principal.partition(":")[2], client_id or "")
@@ -156,7 +145,7 @@ class Dispatcher:
         slot: ResponseSlot,
         size_bytes: int,
     ) -> None:
-        """Handle a request of a client that has quotas. Its next request is decoded, repeated or not."""
+        """Handle a request of a client that has quotas."""
         throttled = ThrottledSlot(slot, self._quotas, limits, context, api, request, size_bytes)
         if api.submit is None:
             if api.waits and slot.place.timing is not None:

@@ -153,13 +153,6 @@ class Listener:
         """The certificates of all listeners."""
         return [each for tls in self._tls.values() for each in tls.certificates]
 
-    def forget_repeats(self) -> None:
-        """Quotas or the rules of the request log have changed: decode the next request of every client,
-        repeated or not.
-        """
-        for connection in self._connections:
-            connection.repeat = None
-
     async def wait_empty(self) -> None:
         """Return when no connection is open."""
         await self._connections.empty.wait()

@@ -12,7 +12,7 @@ from korvet.request_log.rules import OFF_MS, Asking, Rules, parse_clients, parse
 from korvet.request_log.trace import Trace, topics_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from uuid import UUID
 
     from korvet.api.common.context import RequestContext
@@ -47,15 +47,10 @@ class RequestLog:
         self.active = False
         """Whether any rule is in force."""
 
-    def follow(self, live: LiveConfig, on_change: Callable[[], None]) -> None:
-        """Take the rules of these settings, and call back when they change."""
-
-        def take(config: Config) -> None:
-            self.take(config)
-            on_change()
-
-        live.follow(take)
-        take(live.now)
+    def follow(self, live: LiveConfig) -> None:
+        """Take the rules of these settings, and follow their changes."""
+        live.follow(self.take)
+        self.take(live.now)
 
     def take(self, config: Config) -> None:
         """Let the rules of these settings be in force. Raises ValueError for rules that `check` refuses."""

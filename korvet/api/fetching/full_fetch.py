@@ -29,7 +29,7 @@ class FullFetch:
     A consumer at the end of its partitions repeats its request, or changes the positions of a few partitions.
     A partition without news is settled once its log is listened to: no request looks at it, and its bytes in
     the response stay, until the log changes or the client asks for another position. A Fetch of 1,000 settled
-    partitions takes 0.02 ms; 0.2 ms if it is not the same request again. It took 1.1 and 1.9 ms.
+    partitions takes 0.2 ms, without this 1.9 ms.
     """
 
     __slots__ = (
@@ -72,10 +72,6 @@ class FullFetch:
     def is_over(self) -> bool:
         """Whether nothing stays for the next request: a session has the partitions, or they are too many."""
         return self._session is not None or len(self._all) > _MOST_KEPT
-
-    def repeats(self, request: object) -> bool:
-        """Whether this is the same request again."""
-        return request is self._request and not self.is_over
 
     def continues(self, request: FetchRequest, params: FetchParams) -> bool:
         """See FetchStrategy. A request that repeats a partition neither continues one nor is continued."""

@@ -71,10 +71,6 @@ class IncrementalFetch:
         """Whether nothing is kept for the next request: the session is closed."""
         return self._session.reader is None
 
-    def repeats(self, request: object) -> bool:
-        """Whether this is the same request again: never, as each one has another epoch."""
-        return False
-
     def select(self, params: FetchParams) -> list[FetchedPartition] | None:
         """See FetchStrategy."""
         session = self._session

@@ -120,13 +120,6 @@ class PendingFetch(Deadline):
             self._drop()
             raise
 
-    def repeat(self, request: object, respond: Respond) -> bool:
-        """Answer the last request again if `request` is the same object."""
-        if not self._strategy.repeats(request):
-            return False
-        self.start(self._params, respond)
-        return True
-
     def continues(self, request: FetchRequest, params: FetchParams) -> bool:
         """See FetchState."""
         return self._strategy.continues(request, params)

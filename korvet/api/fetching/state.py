@@ -22,9 +22,6 @@ class FetchState(Protocol):
     def start(self, params: FetchParams, respond: Respond) -> None:
         """Answer a request, now or later, after the one before is answered."""
 
-    def repeat(self, request: object, respond: Respond) -> bool:
-        """Answer the last request again if `request` is the same object. Returns whether it is."""
-
     def continues(self, request: FetchRequest, params: FetchParams) -> bool:
         """Take over a full fetch that differs in its partitions only; `start` answers it. Returns whether."""
 

@@ -26,9 +26,6 @@ class FetchStrategy(Protocol):
         None to wait for a log to change.
         """
 
-    def repeats(self, request: object) -> bool:
-        """Whether this is the same request again, whose partitions stay as they are."""
-
     def on_log_changed(self, partition: FetchedPartition) -> None:
         """The log of a partition has changed that is listened to."""
 

@@ -59,9 +59,6 @@ class Reader:
     def start(self, params: FetchParams, respond: Respond) -> None:
         raise NotImplementedError
 
-    def repeat(self, request: object, respond: Respond) -> bool:
-        raise NotImplementedError
-
     def empty_throttled_response(self) -> list[bytes]:
         raise NotImplementedError
 

@@ -329,15 +329,6 @@ def test_records_that_are_appended_during_a_read_do_not_end_the_wait_for_more() 
     assert scene.seen() == IDLE._replace(answer="records")
 
 
-def test_only_the_same_request_is_answered_again() -> None:
-    scene = idle()
-    assert not scene.fetch.repeat(object(), scene.answers.append)
-    assert scene.fetch.repeat(scene.request, scene.answers.append)
-    assert scene.seen() == WAITING
-    scene.deadline_passes()
-    assert scene.seen() == IDLE._replace(answer="empty")
-
-
 def test_a_request_that_cannot_start_leaves_nothing() -> None:
     scene = idle()
     scene.services.topics.get = None

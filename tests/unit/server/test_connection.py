@@ -74,22 +74,14 @@ def test_any_cut_of_many_frames_gives_the_same_frames() -> None:
 
 
 class Keeping(Held):
-    """Keeps views of the frames that last; from the first request of a kind on as its repetitions."""
+    """Keeps views of the frames that last."""
 
     def __call__(self, connection: Connection, frame: memoryview, slot: object) -> None:
-        self.keep(frame, slot)
-        connection.repeat = self
-
-    def take(self, buffer: bytearray, begin: int, end: int, slot: object) -> bool:
-        self.keep(memoryview(buffer)[begin:end], slot)
-        return True
-
-    def keep(self, frame: memoryview, slot: object) -> None:
         self.frames.append(frame if len(frame) > LASTING_FRAME_BYTES else bytes(frame))  # type: ignore[arg-type]
         self.answers.append(slot)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("before", [0, 1], ids=["first", "repeated"])
+@pytest.mark.parametrize("before", [0, 1], ids=["first", "later"])
 def test_a_frame_behind_a_large_one_does_not_overwrite_it(before: int) -> None:
     held = Keeping()
     wire = Wire(held)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import itertools
 import logging
 import random
@@ -22,7 +21,6 @@ from korvet.api.common.request_counts import RequestCounts
 from korvet.config.features import Features
 from korvet.config.settings import Config
 from korvet.protocol import registry
-from korvet.protocol.fetch_request import decode_fetch
 from korvet.protocol.messages import response_schema
 from korvet.protocol.schemas import request_class
 from korvet.quotas.throttle import ClientQuotas
@@ -376,29 +374,6 @@ def test_a_handler_that_waits_ends_with_its_connection(monkeypatch: pytest.Monke
     assert ended == ["cancelled"]
 
 
-def test_a_repeated_fetch_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same request but for its correlation id, as an idle consumer sends it."""
-    case = (1, 12)
-    seen: list[Any] = []
-
-    def submit(context: Any, request: Any, respond: Any) -> None:
-        seen.append(request)
-        respond([b"body"])
-
-    api = registry.find(case[0])
-    assert api is not None
-    monkeypatch.setitem(registry._APIS, case[0], msgspec.structs.replace(api, submit=submit))
-    rng = random.Random(4)
-    # Outside of a session.
-    one, other = (dataclasses.replace(random_request(rng, *case), session_epoch=-1) for _ in range(2))
-    sent = [one, one, other, one]
-    found, _, _ = converse(*(frame_of(case, each, number) for number, each in enumerate(sent, 1)))
-    assert [each[:4] for each in found] == [struct.pack(">i", number) for number in (1, 2, 3, 4)]
-    decoded = [decode_fetch(memoryview(encode(each)), 0, case[1]) for each in sent]
-    assert seen == decoded
-    assert seen[0] is seen[1]
-
-
 class _Reauthenticating(ListenerAccess):
     """Sessions of a second."""
 
@@ -438,8 +413,6 @@ def test_a_repeated_request_does_not_outlive_its_session(name: str, monkeypatch:
         for each in frames[:3]:
             wire.feed(each)
         assert len(answers(bytes(wire.transport.written))) == len(seen) == 3
-        if name == "Fetch":
-            assert seen[1] is seen[2], "the next one would be taken for a repetition"
         assert wire.connection.sasl is not None
         wire.connection.sasl.begin_session(time.monotonic() - 1.001)
         wire.feed(frames[3])
