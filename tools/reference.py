@@ -1,4 +1,4 @@
-"""Writes the generated parts of docs/: settings, topic configs, APIs, commands, tables. And the dbt models.
+"""Writes the generated parts of docs/: settings, topic configs, APIs, commands, tables.
 
 Run it with `./dev run python -m tools.reference`; `--check` only compares. The function NAME below writes the
 part of a page between `<!-- generated: NAME -->` and `<!-- end -->`.
@@ -23,7 +23,7 @@ from korvet.metrics.declared import subjects
 from korvet.protocol import registry
 from korvet.spark.tables.catalog import TABLES
 from korvet.topics import configs
-from tools import compatibility, dbt_models, spark_support
+from tools import compatibility, spark_support
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -55,21 +55,14 @@ _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 def main(arguments: Sequence[str]) -> int:
     """Write the pages, or with --check print the names of outdated ones. Returns the exit status."""
-    stale = [path for path, text in outputs() if not path.exists() or path.read_text() != text]
+    stale = [path for path, text in pages() if path.read_text() != text]
     if "--check" not in arguments:
-        for path, text in outputs():
-            path.parent.mkdir(parents=True, exist_ok=True)
+        for path, text in pages():
             path.write_text(text)
         return 0
     for path in stale:
         sys.stderr.write(f"{path.name} is out of date: run python -m tools.reference\n")
     return int(bool(stale))
-
-
-def outputs() -> Iterator[tuple[Path, str]]:
-    """Returns every file that is written, and its up-to-date text."""
-    yield from pages()
-    yield from dbt_models.files()
 
 
 def pages() -> Iterator[tuple[Path, str]]:
