@@ -1,7 +1,4 @@
-"""The versions of Spark that korvet works with, and what each one has. No other module looks at a version.
-
-korvet.spark.expressions needs no Python data source, so it works with Spark 3.5 as well.
-"""
+"""The versions of Spark that korvet works with, and what each one has. No other module looks at a version."""
 
 from __future__ import annotations
 
@@ -18,8 +15,6 @@ if TYPE_CHECKING:
 
 Version = tuple[int, int]
 SUPPORTED: tuple[Version, ...] = ((4, 0), (4, 1), (4, 2))
-# Has no Python data sources; korvet.spark.expressions works.
-EXPRESSIONS_ONLY: Version = (3, 5)
 REQUIREMENT = "pyspark>=4.0,<4.3"
 
 
@@ -29,27 +24,22 @@ class UnsupportedSpark(ImportError):
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What a version of Spark has for data sources in Python, and for SQL expressions."""
+    """What a version of Spark has for data sources in Python."""
 
-    data_sources: bool
     # The reader can take filters (pushFilters).
     filter_pushdown: bool
     # A stream is asked for a batch by its start and a limit, and reports how far it could read.
     read_limits: bool
     # to_arrow_schema takes the time zone of timestamps; before, they were always UTC.
     arrow_time_zones: bool
-    # SQL has is_valid_utf8; decode() fails on invalid bytes instead of replacing them.
-    utf8_checks: bool
 
 
 def features_of(version: Version) -> Features:
     """Return what a version (major, minor) has. Source: `versionadded` in PySpark's documentation."""
     return Features(
-        data_sources=version >= (4, 0),
         filter_pushdown=version >= (4, 1),
         read_limits=version >= (4, 2),
         arrow_time_zones=version >= (4, 2),
-        utf8_checks=version >= (4, 0),
     )
 
 
@@ -72,21 +62,11 @@ def features() -> Features:
     return features_of(running())
 
 
-def check_supported(version: str | None = None, *, expressions: bool = False) -> None:
-    """Raises UnsupportedSpark if korvet does not work with a version.
-
-    version: the installed PySpark's if it is None. expressions: only korvet.spark.expressions is needed.
-    """
+def check_supported(version: str | None = None) -> None:
+    """Raises UnsupportedSpark if korvet does not work with a version, by default the installed PySpark's."""
     text = pyspark.__version__ if version is None else version
-    found = parse(text)
-    if found in SUPPORTED or (expressions and found == EXPRESSIONS_ONLY):
-        return
-    if found == EXPRESSIONS_ONLY:
-        raise UnsupportedSpark(
-            f"Spark {text} has no data sources in Python; {_works()}. In Spark {named(found)}, "
-            "korvet.spark.expressions decodes what Spark's Kafka connector reads"
-        )
-    raise UnsupportedSpark(f"korvet does not work with Spark {text}; {_works()}")
+    if parse(text) not in SUPPORTED:
+        raise UnsupportedSpark(f"korvet does not work with Spark {text}; {_works()}")
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

@@ -108,27 +108,15 @@ CAPABILITIES: Final = (
         ("test_live::test_connect_has_no_admin_client",),
     ),
     Capability(
-        "decode by SQL expressions",
-        ("test_expressions::test_all_golden_records", "test_expressions::test_random_and_damaged_records"),
-    ),
-    Capability(
-        "decode what the official Kafka connector reads by SQL expressions",
-        ("test_connector_expressions::test_commits_of_a_running_broker",),
-    ),
-    Capability(
         "spark-submit to a cluster of workers",
         ("test_cluster_jobs::test_export_and_report_on_two_workers",),
     ),
 )
 
 
-# Records what a Spark without data sources says about everything that its tests leave out.
-NO_DATA_SOURCES: Final = "test_spark_3_5::test_only_expressions_work"
-
-
 def named_tests() -> tuple[str, ...]:
     """All tests that say what works."""
-    return (NO_DATA_SOURCES, *(test for one in CAPABILITIES for test in (*one.tests, *one.refusals)))
+    return tuple(test for one in CAPABILITIES for test in (*one.tests, *one.refusals))
 
 
 def tests_named_in(suite: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tools import spark_versions
-from tools.spark_capabilities import CAPABILITIES, NO_DATA_SOURCES, Capability, named_tests
+from tools.spark_capabilities import CAPABILITIES, Capability, named_tests
 from tools.spark_versions import FAILED, PASSED, REFUSED
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def main() -> int:
     missing = [
         f"{run.name} {suite}"
         for run in runs.values()
-        for suite in run.suites()
+        for suite in spark_versions.suites()
         if not spark_versions.has_passed(run, suite, whole=False)
     ]
     if missing:
@@ -51,7 +51,7 @@ def main() -> int:
 
 def summary(run: Run) -> dict[str, Any]:
     """The version of PySpark, and the outcomes of the tests that say what works."""
-    results = [spark_versions.results_of(run, suite) for suite in run.suites()]
+    results = [spark_versions.results_of(run, suite) for suite in spark_versions.suites()]
     outcomes = {test: outcome for found in results if found for test, outcome in found.outcomes.items()}
     named = {*named_tests()}
     tests = {test: outcomes[test] for test in sorted(outcomes) if {test, without_case(test)} & named}
@@ -73,8 +73,7 @@ def verdict(capability: Capability, outcomes: Outcomes) -> str:
     if refused:
         return refused
     if not capability.tests or not all(any(_of((test,), outcomes)) for test in capability.tests):
-        general = outcomes.get(NO_DATA_SOURCES, "")
-        return general if general.startswith(REFUSED) else NOT_RUN
+        return NOT_RUN
     return next((outcome for outcome in found if outcome != PASSED), "yes")
 
 

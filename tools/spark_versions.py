@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).resolve().parents[1]
 TESTS: Final = ROOT / "tests" / "spark"
 RESULTS: Final = ROOT / "build" / "spark-versions"
-# The files for a Spark without data sources in Python; they need no conftest.py.
-WITHOUT_DATA_SOURCES: Final = ("test_expressions", "test_connector_expressions", "test_spark_3_5")
 NAMED: Final = "--named"
 PASSED, FAILED, SKIPPED, REFUSED = "passed", "failed", "skipped", "refused"
 # Exit statuses of a pytest that ran what was asked: all passed, some failed, there is no test.
@@ -53,19 +51,11 @@ class Run:
     name: str
     release: str | None = None
     connect: bool = False
-    data_sources: bool = True
-
-    def suites(self) -> tuple[str, ...]:
-        """The names of the files of tests."""
-        if not self.data_sources:
-            return WITHOUT_DATA_SOURCES
-        return tuple(sorted(path.stem for path in TESTS.glob("test_*.py")))
 
 
 RUNS: Final = {
     run.name: run
     for run in (
-        Run("3.5", "3.5.9", data_sources=False),
         Run("4.0", "4.0.0"),
         Run("4.1", "4.1.4"),
         Run("4.2"),
@@ -89,7 +79,7 @@ class Results:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the files of tests named, or all, in the runs named, or all. Returns the exit status."""
-    known = {suite for run in RUNS.values() for suite in run.suites()}
+    known = set(suites())
     unknown = [word for word in arguments if word not in {NAMED, *RUNS, *known}]
     if unknown:
         sys.stderr.write(f"no run and no file of tests {', '.join(unknown)}; runs are {', '.join(RUNS)}\n")
@@ -98,16 +88,21 @@ def main(arguments: Sequence[str]) -> int:
     runs = [RUNS[word] for word in arguments if word in RUNS] or [*RUNS.values()]
     chosen = {word for word in arguments if word in known} or known
     whole = NAMED not in arguments
-    failed = [run for run in runs if not passes(run, chosen.intersection(run.suites()), whole=whole)]
+    failed = [run for run in runs if not passes(run, chosen, whole=whole)]
     return int(bool(failed))
 
 
-def passes(run: Run, suites: Iterable[str], *, whole: bool) -> bool:
+def suites() -> tuple[str, ...]:
+    """Return the names of the files of tests."""
+    return tuple(sorted(path.stem for path in TESTS.glob("test_*.py")))
+
+
+def passes(run: Run, chosen: Iterable[str], *, whole: bool) -> bool:
     """Run files of tests in one process, except those that have passed. Returns whether none failed.
 
     whole: all their tests, not only those that say what works.
     """
-    pending = [suite for suite in sorted(suites) if not has_passed(run, suite, whole=whole)]
+    pending = [suite for suite in sorted(chosen) if not has_passed(run, suite, whole=whole)]
     if not pending:
         return True
     folder = RESULTS / run.name
@@ -186,17 +181,13 @@ def _outcome(case: ElementTree.Element) -> str:
     return PASSED
 
 
-def pytest_command(run: Run, suites: Iterable[str], python: Path, *, whole: bool) -> list[str]:
+def pytest_command(run: Run, chosen: Iterable[str], python: Path, *, whole: bool) -> list[str]:
     """The command of pytest. Of the long tests, only those that say what works run."""
     # JUnit's older format has the properties of tests.
     command = [str(python), "-m", "pytest", "-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
-    for suite in suites:
+    for suite in chosen:
         path = f"tests/spark/{suite}.py"
         command += [*([path] if whole else []), *(f"{path}::{test}" for test in tests_named_in(suite))]
-    if not run.data_sources:
-        # The conftest.py files need data sources in Python. This Spark warns about itself with recent
-        # versions of Python's libraries.
-        return [*command, "--noconftest", "-p", "tests.spark.plain_session", "-W", "ignore"]
     if run.release:
         # PySpark 4.0 and 4.1 leave sockets to the garbage collector.
         command += ["-W", "ignore::pytest.PytestUnraisableExceptionWarning", "-W", "ignore::ResourceWarning"]
@@ -241,7 +232,7 @@ def sources_of(suite: str) -> list[Path]:
     imports, also indirectly.
     """
     found: set[Path] = set()
-    waiting = [TESTS / f"{suite}.py", TESTS / "conftest.py", TESTS / "plain_session.py"]
+    waiting = [TESTS / f"{suite}.py", TESTS / "conftest.py"]
     while waiting:
         path = waiting.pop()
         if path not in found and path.is_file():

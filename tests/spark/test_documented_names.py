@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PACKAGES = [f"korvet.spark.{part}" for part in ("export", "expressions", "session", "source", "tables")]
+PACKAGES = [f"korvet.spark.{part}" for part in ("export", "session", "source", "tables")]
 TEXT = "\n".join(
     text for page in sorted(DOCS.rglob("*.md")) if "korvet.spark" in (text := page.read_text("utf-8"))
 )

@@ -10,7 +10,6 @@ import pytest
 
 from korvet.spark.session.jars import DELTA, KAFKA, jar_sets
 from korvet.spark.versions import (
-    EXPRESSIONS_ONLY,
     REQUIREMENT,
     SUPPORTED,
     UnsupportedSpark,
@@ -28,37 +27,23 @@ WORK = r"it works with 4\.0, 4\.1 and 4\.2 \(pip install 'pyspark>=4\.0,<4\.3'\)
 @pytest.mark.parametrize("version", ["4.0.0", "4.1.4", "4.2.0.dev1"])
 def test_supported(version: str) -> None:
     check_supported(version)
-    check_supported(version, expressions=True)
 
 
-@pytest.mark.parametrize("version", ["3.4.4", "4.3.0", "5.0.0"])
+@pytest.mark.parametrize("version", ["3.5.9", "4.3.0", "5.0.0"])
 def test_the_error_names_what_works(version: str) -> None:
-    for expressions in (False, True):
-        with pytest.raises(UnsupportedSpark, match=rf"does not work with Spark {version}; {WORK}"):
-            check_supported(version, expressions=expressions)
+    with pytest.raises(UnsupportedSpark, match=rf"does not work with Spark {version}; {WORK}"):
+        check_supported(version)
     with pytest.raises(UnsupportedSpark, match="'trunk', which is not a number"):
         parse("trunk")
 
 
-def test_spark_3_5_has_expressions_only() -> None:
-    check_supported("3.5.9", expressions=True)
-    with pytest.raises(UnsupportedSpark, match=rf"Spark 3\.5\.9 has no data sources in Python; {WORK}"):
-        check_supported("3.5.9")
-
-
 @pytest.mark.parametrize(
-    ("version", "module"),
-    [
-        ("3.5.9", "korvet.spark.source"),
-        ("5.0.1", "korvet.spark.tables"),
-        ("3.4.0", "korvet.spark.expressions"),
-    ],
+    ("version", "module"), [("3.5.9", "korvet.spark.source"), ("5.0.1", "korvet.spark.tables")]
 )
 def test_an_import_fails_at_once(version: str, module: str) -> None:
     code = f"import pyspark; pyspark.__version__ = '{version}'; import {module}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert f"UnsupportedSpark: {'korvet does not work with ' if version[0] != '3' else ''}" in done.stderr
-    assert f"Spark {version}" in done.stderr.splitlines()[-1]
+    assert f"UnsupportedSpark: korvet does not work with Spark {version}" in done.stderr.splitlines()[-1]
 
 
 def test_a_command_says_so_in_one_line() -> None:
@@ -80,7 +65,7 @@ def test_jars_follow_the_version(version: tuple[int, int]) -> None:
 
 
 def test_each_other_version_is_tested() -> None:
-    versions = [named(version) for version in (EXPRESSIONS_ONLY, *SUPPORTED)]
+    versions = [named(version) for version in SUPPORTED]
     assert [*spark_versions.RUNS] == [*versions, "connect"]
     assert [*OTHER_SPARKS] == [name for name in spark_versions.RUNS if name != versions[-1]]
     for run in spark_versions.RUNS.values():

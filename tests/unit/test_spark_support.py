@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tools import spark_support, spark_versions
-from tools.spark_capabilities import CAPABILITIES, NO_DATA_SOURCES, Capability, named_tests
+from tools.spark_capabilities import CAPABILITIES, Capability, named_tests
 from tools.spark_support import cell, verdict, without_case
 from tools.spark_versions import read_outcomes
 
@@ -53,14 +53,6 @@ def test_verdicts(tests: tuple[str, ...], refusals: tuple[str, ...], expected: s
     assert verdict(Capability("x", tests, refusals), read_outcomes(JUNIT)) == expected
 
 
-def test_a_spark_without_data_sources_refuses_what_it_does_not_run() -> None:
-    outcomes = {NO_DATA_SOURCES: "refused: no data sources", "test_a::test_x": "passed"}
-    assert verdict(Capability("x", ("test_b::test_y",)), outcomes) == "refused: no data sources"
-    assert verdict(Capability("x", ("test_a::test_x",)), outcomes) == "yes"
-    outcomes[NO_DATA_SOURCES] = "skipped: it has them"
-    assert verdict(Capability("x", ("test_b::test_y",)), outcomes) == "not run"
-
-
 def test_cells_share_notes() -> None:
     notes: list[str] = []
     assert [cell(found, notes) for found in ("yes", "refused: a", "skipped: b", "refused: a")] == [
@@ -97,4 +89,4 @@ def test_the_noted_results_have_no_failure() -> None:
 
 def test_other_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert spark_versions.main(["4.0", "test_nothing"]) == 2
-    assert "no run and no file of tests test_nothing; runs are 3.5, 4.0" in capsys.readouterr().err
+    assert "no run and no file of tests test_nothing; runs are 4.0, 4.1" in capsys.readouterr().err
