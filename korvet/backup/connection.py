@@ -1,20 +1,21 @@
-"""One blocking connection to a server (RESP2), which can also receive a snapshot as a replica does."""
+"""One blocking connection to a server, which can also receive a snapshot as a replica does."""
 
 import contextlib
 import io
 import socket
-import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
+
 from korvet.backup.errors import BackupError
 from korvet.records.kernel import pack_command
 from korvet.storage.link.address import RedisAddress
+from korvet.storage.link.client import client_of
 
 # Longest silence of a server. While a server prepares a snapshot, it sends a line feed every second.
 _TIMEOUT_S: Final = 60.0
-_CONNECT_TIMEOUT_S: Final = 10.0
 _PIECE_BYTES: Final = 1 << 20
 _MARK_BYTES: Final = 40
 """Length of the random mark that ends a snapshot of unknown size."""
@@ -29,26 +30,24 @@ class Connection:
 
     def __init__(self, address: RedisAddress) -> None:
         self.address = address
+        self._link: Any = client_of(address, _TIMEOUT_S).connection_pool.make_connection()
         self._open()
 
     def _open(self) -> None:
         try:
-            self._socket = _connect(self.address)
-        except OSError as error:
-            raise self._failed(f"cannot be reached: {error}") from error
-        self._input = io.BufferedReader(socket.SocketIO(self._socket, "rb"), _PIECE_BYTES)
-        try:
-            if self.address.password is not None:
-                user = (self.address.username,) if self.address.username else ()
-                self.call("AUTH", *user, self.address.password)
-            if self.address.database:
-                self.call("SELECT", self.address.database)
-        except ServerError as error:
-            self.close()
+            self._link.connect()
+        except (AuthenticationError, ResponseError) as error:
             raise self._failed(f"refuses the connection: {error}") from error
-        except BaseException:
-            self.close()
-            raise
+        except RedisError as error:
+            raise self._failed(f"cannot be reached: {error}") from error
+
+    @property
+    def _socket(self) -> socket.socket:
+        """The open socket. redis-py has no public name for it."""
+        found: socket.socket | None = self._link._sock
+        if found is None:
+            raise self._failed("gives no answer: the connection was closed")
+        return found
 
     def __enter__(self) -> Self:
         return self
@@ -60,12 +59,11 @@ class Connection:
 
     def close(self) -> None:
         """Close the connection; a snapshot in progress ends."""
-        self._input.close()
-        self._socket.close()
+        self._link.disconnect()
 
     def shut_down(self) -> None:
         """End a call of another thread: it raises BackupError. `close` remains to be called."""
-        with contextlib.suppress(OSError):  # the connection has ended already
+        with contextlib.suppress(OSError, BackupError):  # the connection has ended already
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def call(self, *command: bytes | str | int) -> Any:
@@ -79,11 +77,19 @@ class Connection:
         """Send several commands at once. Returns their replies; an error reply is a ServerError in its
         place.
         """
+        # redis-py packs several times slower, and a restore sends everything.
+        packed = b"".join(pack_command(*command) for command in commands)
         try:
-            self._socket.sendall(b"".join(pack_command(*command) for command in commands))
+            self._link.send_packed_command([packed])
             return [self._reply() for _ in commands]
-        except (OSError, ValueError) as error:
+        except RedisError as error:
             raise self._failed(f"gives no answer: {error}") from error
+
+    def _reply(self) -> Any:
+        try:
+            return self._link.read_response()
+        except (AuthenticationError, ResponseError) as error:
+            return ServerError(str(error))
 
     def info(self, section: str) -> dict[str, str]:
         """The fields of one section of INFO."""
@@ -120,105 +126,80 @@ class Connection:
             self.call("REPLCONF", "capa", "eof")
             # The server then sends no commands after the snapshot, and keeps none for us.
             self.call("REPLCONF", "rdb-only", 1)
-            reply = self.call("PSYNC", "?", -1)
+            reply = self._synchronize()
         except ServerError as error:
             raise self._failed(
                 f"gives no snapshot: {error}. Its user needs the permissions +psync and +replconf"
             ) from error
         words = reply.decode(errors="replace").split()
-        if len(words) != 3 or words[0] != "FULLRESYNC" or not words[2].isdecimal():
+        if len(words) != 3 or words[0] != "+FULLRESYNC" or not words[2].isdecimal():
             raise self._failed(f"gives no snapshot: its reply is {reply[:100]!r}")
         return words[1], int(words[2])
+
+    def _synchronize(self) -> bytes:
+        """Send PSYNC. Returns the line of its reply, after which redis-py could not read the snapshot."""
+        self._input = io.BufferedReader(socket.SocketIO(self._socket, "rb"), _PIECE_BYTES)
+        try:
+            self._link.send_command("PSYNC", "?", -1)
+        except RedisError as error:
+            raise self._failed(f"gives no answer: {error}") from error
+        line = self._line()
+        if line.startswith(b"-"):
+            raise ServerError(line[1:].decode(errors="replace").strip())
+        return line
 
     def snapshot(self) -> Iterator[bytes]:
         """Yields the snapshot, an RDB file, in pieces; raises BackupError if it ends before its end."""
         try:
             head = self._head()
             if head.startswith(b"$EOF:"):
-                yield from self._until_mark(head[5:].strip())
+                yield from _until_mark(self._input, head[5:].strip())
             else:
-                yield from self._counted(int(head[1:]))
+                yield from _counted(self._input, int(head[1:]))
         except (OSError, ValueError) as error:
             raise self._failed(f"has not sent the whole snapshot: {error}") from error
 
     def _head(self) -> bytes:
         """The line before a snapshot. If the snapshot goes to a disk, the line comes when it is complete."""
-        try:
-            head = self._input.readline()
-            while head == b"\n":
-                head = self._input.readline()
-        except OSError as error:
-            raise self._failed(f"gives no snapshot: {error}") from error
-        if not head:
-            raise self._failed("gives no snapshot: the connection was closed")
+        head = self._line()
         if not head.startswith(b"$"):
             raise self._failed(f"gives no snapshot: {head[:200].decode(errors='replace').strip()!r}")
         return head
 
-    def _counted(self, left: int) -> Iterator[bytes]:
-        while left:
-            piece = self._input.read1(min(left, _PIECE_BYTES))
-            if not piece:
-                raise ConnectionError("the connection was closed")
-            left -= len(piece)
-            yield piece
-
-    def _until_mark(self, mark: bytes) -> Iterator[bytes]:
-        if len(mark) != _MARK_BYTES:
-            raise ValueError("the mark of its end is malformed")
-        held = b""
-        while not held.endswith(mark):
-            piece = self._input.read1(_PIECE_BYTES)
-            if not piece:
-                raise ConnectionError("the connection was closed")
-            held += piece
-            # The end may be the mark, or its beginning.
-            yield held[:-_MARK_BYTES]
-            held = held[-_MARK_BYTES:]
-
-    def _reply(self) -> Any:
-        line = self._input.readline()
-        while line == b"\n":  # a sign of life before the reply to PSYNC
+    def _line(self) -> bytes:
+        """The next line that is not empty: the server sends empty ones as signs of life."""
+        try:
             line = self._input.readline()
-        if not line.endswith(b"\r\n"):
-            raise ConnectionError("the connection was closed")
-        kind, rest = line[:1], line[1:-2]
-        if kind == b"+":
-            return rest
-        if kind == b"-":
-            return ServerError(rest.decode(errors="replace"))
-        if kind == b":":
-            return int(rest)
-        if kind == b"$":
-            return self._bulk(int(rest))
-        if kind == b"*":
-            return None if rest == b"-1" else [self._reply() for _ in range(int(rest))]
-        raise ValueError(f"{line[:100]!r} is no reply")
-
-    def _bulk(self, size: int) -> bytes | None:
-        if size < 0:
-            return None
-        found = self._input.read(size + 2)
-        if len(found) != size + 2:
-            raise ConnectionError("the connection was closed")
-        return found[:-2]
+            while line == b"\n":
+                line = self._input.readline()
+        except OSError as error:
+            raise self._failed(f"gives no snapshot: {error}") from error
+        if not line:
+            raise self._failed("gives no snapshot: the connection was closed")
+        return line
 
     def _failed(self, reason: str) -> BackupError:
         return BackupError(f"the server at {self.address} {reason}")
 
 
-def _connect(address: RedisAddress) -> socket.socket:
-    if address.socket_path is not None:
-        plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            plain.settimeout(_CONNECT_TIMEOUT_S)
-            plain.connect(address.socket_path)
-        except BaseException:
-            plain.close()
-            raise
-    else:
-        plain = socket.create_connection((address.host, address.port), _CONNECT_TIMEOUT_S)
-    plain.settimeout(_TIMEOUT_S)
-    if not address.tls:
-        return plain
-    return ssl.create_default_context().wrap_socket(plain, server_hostname=address.host)
+def _counted(pieces: "io.BufferedReader[socket.SocketIO]", left: int) -> Iterator[bytes]:
+    while left:
+        piece = pieces.read1(min(left, _PIECE_BYTES))
+        if not piece:
+            raise ConnectionError("the connection was closed")
+        left -= len(piece)
+        yield piece
+
+
+def _until_mark(pieces: "io.BufferedReader[socket.SocketIO]", mark: bytes) -> Iterator[bytes]:
+    if len(mark) != _MARK_BYTES:
+        raise ValueError("the mark of its end is malformed")
+    held = b""
+    while not held.endswith(mark):
+        piece = pieces.read1(_PIECE_BYTES)
+        if not piece:
+            raise ConnectionError("the connection was closed")
+        held += piece
+        # The end may be the mark, or its beginning.
+        yield held[:-_MARK_BYTES]
+        held = held[-_MARK_BYTES:]

@@ -182,11 +182,11 @@ def _finish(
         except BackupError as error:
             raise LastReplyLostError(str(error)) from error
         for reply in (*queued, *(done if isinstance(done, list) else (done,))):
-            if isinstance(reply, ServerError):
+            if isinstance(reply, Exception):
                 raise _refused(server, "its last step", reply)
 
 
-def _refused(target: Connection, what: str, reply: ServerError) -> BackupError:
+def _refused(target: Connection, what: str, reply: Exception) -> BackupError:
     return BackupError(
         f"the server at {target.address} refuses {what}: {reply}. The restore is not finished: run it again"
     )

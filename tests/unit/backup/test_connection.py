@@ -40,7 +40,8 @@ def serving(folder: Path, *connections: Replies) -> Iterator[Connection]:
         for replies in connections:
             client, _ = listener.accept()
             with client:
-                for reply in replies:
+                # redis-py tells its name and its version first.
+                for reply in (OK, OK, *replies):
                     client.recv(4096)
                     client.sendall(reply)
 

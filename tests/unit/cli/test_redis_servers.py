@@ -25,6 +25,6 @@ class _NodeWithoutSlots(AbstractContextManager):
 
 
 def test_a_cluster_without_slots_is_an_error_of_the_user(monkeypatch):
-    monkeypatch.setattr(redis_servers, "_client", lambda address, timeout_s: _NodeWithoutSlots())
+    monkeypatch.setattr(redis_servers, "client_of", lambda address, timeout_s: _NodeWithoutSlots())
     with pytest.raises(click.ClickException, match="one:6379: no node of the cluster has slots"):
         redis_servers.find_servers(parse_url("redis://one:6379,two:6379"))
