@@ -13,11 +13,10 @@ from korvet.backup.files import Report
 from korvet.backup.restore import check
 from korvet.cli.options import json_option
 from korvet.cli.output import bytes_progress, print_json
-from korvet.cli.redis_address import redis_options
+from korvet.cli.redis_address import RedisSource, keys_of, redis_options
 from korvet.cli.signals import exit_on_sigterm
 from korvet.config.address import redacted
 from korvet.embedded import EmbeddedServerError
-from korvet.storage.keys import Keyspace
 
 
 @click.command(short_help="Back up everything that a server or a cluster holds.")
@@ -30,9 +29,7 @@ from korvet.storage.keys import Keyspace
     help="Write to a new folder in FOLDER, named by the time; verify it; delete older ones, so that N stay.",
 )
 @json_option
-def backup(
-    folder: Path, url: str | None, data_dir: Path, keyspace: str, keep: int | None, as_json: bool
-) -> None:
+def backup(folder: Path, source: RedisSource, keep: int | None, as_json: bool) -> None:
     """Write a backup to the new folder FOLDER.
 
     Brokers and clients continue during the backup. The backup is of one moment, and holds every record,
@@ -52,17 +49,14 @@ def backup(
     korvet backup /backups/monday --redis redis://host:6379
     korvet backup /backups/monday --redis redis://node1:6379,node2:6379
     """
-    try:
-        keys = Keyspace(keyspace)
-    except ValueError as error:
-        raise click.ClickException(str(error)) from error
+    keys = keys_of(source.keyspace)
     target = folder if keep is None else rotation.next_backup(folder.absolute(), time.time())
     deleted: list[Path] = []
     with exit_on_sigterm(), bytes_progress("loading", "receiving", "reading", "rewriting") as report:
-        if url:
-            manifest = back_up_server(url, keys, target, report)
+        if source.url:
+            manifest = back_up_server(source.url, keys, target, report)
         else:
-            manifest = back_up_folder(data_dir, keys, target, report)
+            manifest = back_up_folder(source.data_dir, keys, target, report)
         if keep is not None:
             _verify(target, report)
             target = rotation.accept(target)
@@ -72,7 +66,8 @@ def backup(
         print_json(msgspec.to_builtins(manifest) | kept)
     else:
         click.echo(
-            f"{target} holds the keyspace {manifest.keyspace} of {redacted(url) if url else data_dir} as of "
+            f"{target} holds the keyspace {manifest.keyspace} of "
+            f"{redacted(source.url) if source.url else source.data_dir} as of "
             f"{manifest.created}: {manifest.topics} topics, {manifest.total_bytes} bytes"
         )
         for path in deleted:

@@ -1,16 +1,13 @@
 """`korvet topics delete-records`: does what kafka-delete-records does."""
 
-from pathlib import Path
-
 import click
 
 from korvet.cli import record_counts, topic_requests
 from korvet.cli.client import Bootstrap, ClientError, Cluster
-from korvet.cli.lag import RedisSource
 from korvet.cli.log_requests import EARLIEST, LATEST, list_offsets
 from korvet.cli.options import PartitionOffset, Time, bootstrap_option, json_option
 from korvet.cli.output import print_json, table
-from korvet.cli.redis_address import redis_options
+from korvet.cli.redis_address import RedisSource, redis_options
 
 
 @click.command("delete-records")
@@ -36,9 +33,7 @@ def delete_records(
     everything: bool,
     yes: bool,
     bootstrap: Bootstrap,
-    url: str | None,
-    data_dir: Path,
-    keyspace: str,
+    source: RedisSource,
     as_json: bool,
 ) -> None:
     """Delete a topic's oldest records.
@@ -73,7 +68,7 @@ def delete_records(
                 )
         spans = {(name, index): (starts[index], max(starts[index], wanted[index])) for index in wanted}
         if not yes:
-            counts = record_counts.between(RedisSource(url, data_dir, keyspace), cluster, spans)
+            counts = record_counts.between(source, cluster, spans)
             rows = [(index, *spans[name, index], counts[name, index]) for index in wanted]
             table(("PARTITION", "LOG START", "NEW LOG START", "RECORDS TO DELETE"), rows)
             click.confirm(f"\nDelete these records of {name}?", abort=True)

@@ -17,7 +17,6 @@ from korvet.cli.endpoints import endpoints_of
 from korvet.cli.keyspace_checks import (
     check_shared,
     cluster_id_of,
-    keys_of,
     live_brokers,
     scan,
     shared_pattern,
@@ -25,7 +24,7 @@ from korvet.cli.keyspace_checks import (
 from korvet.cli.memory import check_memory
 from korvet.cli.options import admin_option, json_option, security_option
 from korvet.cli.output import print_json, table
-from korvet.cli.redis_address import find_redis, redis_options
+from korvet.cli.redis_address import RedisSource, keys_of, redis_options
 from korvet.cli.redis_servers import addresses_of, find_servers
 from korvet.cli.security import ClientSecurity
 from korvet.config.address import redacted
@@ -88,9 +87,7 @@ _PAGE_BYTES = 4 << 20
 @security_option
 @json_option
 def doctor(
-    url: str | None,
-    data_dir: Path,
-    keyspace: str,
+    source: RedisSource,
     admins: tuple[str, ...],
     security: ClientSecurity,
     as_json: bool,
@@ -106,9 +103,7 @@ def doctor(
 
     The exit status is 1 if there is a fault.
     """
-    address = find_redis(url, data_dir)
-    if address is None:
-        raise click.ClickException(f"no embedded server runs on {data_dir}; name a server with --redis URL")
+    address, keyspace = source.found(), source.keyspace
     tls = security.tls
     named = endpoints_of(admins, tls)
     with contextlib.ExitStack() as stack:
@@ -118,9 +113,9 @@ def doctor(
         addresses = addresses_of(nodes[0], servers)
         sentinels = inspect_sentinels(address)
         named_replicas = max((state.replicas for state in sentinels), default=0)
-        setup = _setup(clients, keyspace, address, embedded=not url, named_replicas=named_replicas)
+        setup = _setup(clients, keyspace, address, embedded=not source.url, named_replicas=named_replicas)
         findings = [
-            *([] if url else check_folder(data_dir)),
+            *([] if source.url else check_folder(source.data_dir)),
             *check_sentinels(address, sentinels),
             *check_servers(servers, silent),
             *check_durability(_primaries(addresses, clients), setup),
@@ -129,16 +124,16 @@ def doctor(
             *check_types(clients, keyspace),
             *check_entries(clients, keyspace),
             *check_transactions(clients, keyspace, time.time_ns() // 1_000_000),
-            *_check_memory(clients, keyspace, 0 if url else machine_memory_bytes()),
+            *_check_memory(clients, keyspace, 0 if source.url else machine_memory_bytes()),
         ]
         brokers, cluster_id = live_brokers(clients, keyspace), cluster_id_of(clients, keyspace)
     known = {each.subject for each in findings}
-    findings += check_brokers(brokers, named, None if url else data_dir, cluster_id, known, tls)
+    findings += check_brokers(brokers, named, None if source.url else source.data_dir, cluster_id, known, tls)
     if as_json:
         print_json([finding._asdict() for finding in findings])
     else:
-        if url:
-            click.echo(f"{redacted(url)}\n")
+        if source.url:
+            click.echo(f"{redacted(source.url)}\n")
         table(("", "CHECK", "FOUND"), [(f.state, f.subject, f.text) for f in findings])
     if any(finding.state == FAULT for finding in findings):
         raise SystemExit(1)

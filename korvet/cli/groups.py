@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import click
@@ -11,11 +10,11 @@ from kio.schema.describe_groups.v5.response import DescribedGroupMember
 
 from korvet.cli import fetched_lag, group_requests, lag
 from korvet.cli.client import Bootstrap, ClientError, Cluster
-from korvet.cli.lag import Commit, Lag, Lags, LagUnknown, RedisSource, Waiting
+from korvet.cli.lag import Commit, Lag, Lags, LagUnknown, Waiting
 from korvet.cli.log_requests import LATEST, list_offsets
 from korvet.cli.options import bootstrap_option, json_option
 from korvet.cli.output import print_json, printable, table
-from korvet.cli.redis_address import redis_options
+from korvet.cli.redis_address import RedisSource, redis_options
 from korvet.cli.reset_offsets import reset_offsets
 from korvet.offsets.codec import DecodeError
 from korvet.offsets.consumer_protocol import decode_assignment
@@ -37,7 +36,7 @@ groups.add_command(reset_offsets)
 @bootstrap_option
 @redis_options(_REDIS_HELP)
 @json_option
-def list_groups(bootstrap: Bootstrap, url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> None:
+def list_groups(bootstrap: Bootstrap, source: RedisSource, as_json: bool) -> None:
     """List all groups with their lag.
 
     Record lag is the number of unread records of a group; time lag is how long the first of them has been
@@ -52,7 +51,7 @@ def list_groups(bootstrap: Bootstrap, url: str | None, data_dir: Path, keyspace:
         else:
             click.echo(f"lag: not counted for {len(listed)} groups; describe one", err=True)
         wanted = [commit for found in commits.values() for commit in found]
-        lags = _lags(RedisSource(url, data_dir, keyspace), cluster, wanted)
+        lags = _lags(source, cluster, wanted)
     found = [
         {
             "group": group.group_id,
@@ -76,9 +75,7 @@ def list_groups(bootstrap: Bootstrap, url: str | None, data_dir: Path, keyspace:
 @bootstrap_option
 @redis_options(_REDIS_HELP)
 @json_option
-def describe_group(
-    name: str, bootstrap: Bootstrap, url: str | None, data_dir: Path, keyspace: str, as_json: bool
-) -> None:
+def describe_group(name: str, bootstrap: Bootstrap, source: RedisSource, as_json: bool) -> None:
     """Show a group's state, members, committed offsets and lag.
 
     Record lag is the number of records at or after the committed offset; time lag is how long the first of
@@ -91,7 +88,7 @@ def describe_group(
         if state == "Dead" and not committed:
             raise ClientError(f"there is no group {name}")
         commits = [Commit(row["topic"], row["partition"], row["committed"]) for row in committed]
-        lags = _lags(RedisSource(url, data_dir, keyspace), cluster, commits)
+        lags = _lags(source, cluster, commits)
     committed = [row | lag.fields(lags.get(commit)) for row, commit in zip(committed, commits, strict=True)]
     if as_json:
         document = {"group": name, "state": state, "protocol": protocol}

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
 import redis
 
+from korvet.cli.redis_address import keys_of
 from korvet.storage.brokers.lease import parse_entry
 from korvet.storage.catalogue import parse_topic, without_bad_configs
 from korvet.storage.fields import counter_of, read_fields, shown
@@ -21,14 +21,6 @@ if TYPE_CHECKING:
     from korvet.storage.brokers.assignment import Broker
 
 _PAGE = 1_000
-
-
-def keys_of(keyspace: str) -> Keyspace:
-    """Returns the keys of a keyspace. Raises ClickException if it cannot have that name."""
-    try:
-        return Keyspace(keyspace)
-    except ValueError as error:
-        raise click.ClickException(str(error)) from error
 
 
 def shared_pattern(keyspace: str) -> str:

@@ -7,12 +7,11 @@ has been waiting, by its record timestamp, and 0 if there is none. `korvet repor
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
-from korvet.cli.redis_address import find_redis
+from korvet.cli.redis_address import RedisSource
 from korvet.embedded import EmbeddedServerError
 from korvet.offsets.packing import entry_id
 from korvet.spark.report.times import duration
@@ -54,14 +53,6 @@ class Waiting(msgspec.Struct, frozen=True):
     waiting_ms: int
 
 
-class RedisSource(msgspec.Struct, frozen=True):
-    """The broker's Redis, from the options --redis, --data-dir and --keyspace."""
-
-    url: str | None
-    data_dir: Path
-    keyspace: str
-
-
 NOTHING_UNREAD = Lag(0, 0)
 
 Lags = Mapping[Commit, Lag | Waiting | StorageError]
@@ -80,7 +71,7 @@ def measure(
         return {}
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     try:
-        url = find_redis(source.url, source.data_dir)
+        url = source.find()
         if url is None:
             raise LagUnknown(f"no embedded server runs on {source.data_dir}")
         return asyncio.run(_measure(url, Keyspace(source.keyspace), cluster_id, wanted, now_ms))

@@ -7,7 +7,8 @@ import click
 from korvet.cli import lag
 from korvet.cli.client import Cluster
 from korvet.cli.fetched_lag import is_dense
-from korvet.cli.lag import NOTHING_UNREAD, Commit, Lag, LagUnknown, RedisSource
+from korvet.cli.lag import NOTHING_UNREAD, Commit, Lag, LagUnknown
+from korvet.cli.redis_address import RedisSource
 
 Place = tuple[str, int]
 

@@ -1,14 +1,17 @@
 """Options for the address of the Redis that holds the data, for commands that read it."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 from click.core import ParameterSource
 
 from korvet.config.settings import Config
 from korvet.embedded import socket_of, url_of
+from korvet.storage.keys import Keyspace
 
 
 class _DataDir(click.Path):
@@ -50,8 +53,43 @@ def _unless_folder_is_named(ctx: click.Context, param: click.Parameter, url: str
     return None if named and ctx.get_parameter_source("url") is ParameterSource.ENVIRONMENT else url
 
 
+class RedisSource(msgspec.Struct, frozen=True):
+    """The Redis that holds the data, from the options --redis, --data-dir and --keyspace."""
+
+    url: str | None
+    data_dir: Path
+    keyspace: str
+
+    def find(self) -> str | None:
+        """Returns the given URL, else the URL of the socket in the data folder, else None.
+
+        Raises EmbeddedServerError if the socket's folder belongs to another user.
+        """
+        if self.url:
+            return self.url
+        path = socket_of(self.data_dir)
+        return url_of(path.absolute()) if path is not None and path.exists() else None
+
+    def found(self) -> str:
+        """As `find`, but raises ClickException for None."""
+        url = self.find()
+        if url is None:
+            raise click.ClickException(
+                f"no embedded server runs on {self.data_dir}: give --redis or --data-dir"
+            )
+        return url
+
+
+def keys_of(keyspace: str) -> Keyspace:
+    """Returns the keys of a keyspace. Raises ClickException if it cannot have that name."""
+    try:
+        return Keyspace(keyspace)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+
+
 def redis_options(redis_help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add the options --redis, --data-dir and --keyspace as arguments `url`, `data_dir` and `keyspace`."""
+    """Add the options --redis, --data-dir and --keyspace, together as the argument `source`."""
     options = (
         redis_option(redis_help),
         data_dir_option(
@@ -68,19 +106,12 @@ def redis_options(redis_help: str) -> Callable[[Callable[..., Any]], Callable[..
     )
 
     def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def with_source(*, url: str | None, data_dir: Path, keyspace: str, **others: Any) -> Any:
+            return command(source=RedisSource(url, data_dir, keyspace), **others)
+
         for option in reversed(options):
-            command = option(command)
-        return command
+            with_source = option(with_source)
+        return with_source
 
     return with_options
-
-
-def find_redis(url: str | None, data_dir: Path) -> str | None:
-    """Returns the given URL, else the URL of the socket in a data folder, else None.
-
-    Raises EmbeddedServerError if the socket's folder belongs to another user.
-    """
-    if url:
-        return url
-    path = socket_of(data_dir)
-    return url_of(path.absolute()) if path is not None and path.exists() else None

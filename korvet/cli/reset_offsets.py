@@ -5,19 +5,17 @@ The preview shows the distance in records too, because a difference of offsets i
 
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 
 from korvet.cli import group_requests, record_counts
 from korvet.cli.client import Bootstrap, ClientError, Cluster
-from korvet.cli.lag import RedisSource
 from korvet.cli.log_requests import EARLIEST, LATEST, list_offsets
 from korvet.cli.options import Duration, Places, Time, TopicPartitions, bootstrap_option, json_option
 from korvet.cli.output import print_json, table
 from korvet.cli.record_counts import Place
-from korvet.cli.redis_address import redis_options
+from korvet.cli.redis_address import RedisSource, redis_options
 
 # The states of groups without members. A group that doesn't exist is Dead, and a commit creates it.
 _WITHOUT_MEMBERS = ("Empty", "Dead")
@@ -49,9 +47,7 @@ def reset_offsets(
     by_duration: int | None,
     execute: bool,
     bootstrap: Bootstrap,
-    url: str | None,
-    data_dir: Path,
-    keyspace: str,
+    source: RedisSource,
     as_json: bool,
 ) -> None:
     """Move the committed offsets of a group without members.
@@ -82,7 +78,7 @@ def reset_offsets(
             raise ClientError(f"group {name} has no offsets of existing topics; name a topic with --topic")
         new = _targets(cluster, wanted, targets[0] if targets else None, to_offset)
         spans = {place: (current[place], offset) for place, offset in new.items() if place in current}
-        counts = record_counts.between(RedisSource(url, data_dir, keyspace), cluster, spans)
+        counts = record_counts.between(source, cluster, spans)
         refused = group_requests.commit_offsets(cluster, name, new) if execute else {}
     rows = [_row(place, current.get(place), new[place], counts.get(place)) for place in wanted]
     if as_json:

@@ -1,11 +1,10 @@
 """`korvet upgrade`: finalises an upgrade of all brokers."""
 
 import asyncio
-from pathlib import Path
 
 import click
 
-from korvet.cli.redis_address import find_redis, redis_options
+from korvet.cli.redis_address import RedisSource, keys_of, redis_options
 from korvet.storage.errors import StorageError, StoreError
 from korvet.storage.identity import finalise
 from korvet.storage.keys import Keyspace
@@ -16,25 +15,18 @@ from korvet.storage.versions import FORMATS
 
 @click.command(short_help="Finalise an upgrade of all brokers.")
 @redis_options("The Redis or Valkey that holds the data.")
-def upgrade(url: str | None, data_dir: Path, keyspace: str) -> None:
+def upgrade(source: RedisSource) -> None:
     """Finalise an upgrade after all brokers run this release.
 
     Raises the format of the keyspace to the highest one of this release. Brokers of earlier releases that do
     not work with this format are refused from then on. The command changes nothing, and names the broker, if
     one that runs does not work with it.
     """
-    found = find_redis(url, data_dir)
-    if found is None:
-        raise click.ClickException(f"no embedded server runs on {data_dir}: give --redis or --data-dir")
-    try:
-        keys = Keyspace(keyspace)
-    except ValueError as error:
-        raise click.ClickException(str(error)) from error
-    before = asyncio.run(_finalise(found, keys))
+    before = asyncio.run(_finalise(source.found(), keys_of(source.keyspace)))
     if before >= FORMATS.highest:
-        click.echo(f"the keyspace {keyspace} has format {before} already")
+        click.echo(f"the keyspace {source.keyspace} has format {before} already")
     else:
-        click.echo(f"the keyspace {keyspace} has format {FORMATS.highest} now; it had format {before}")
+        click.echo(f"the keyspace {source.keyspace} has format {FORMATS.highest} now; it had format {before}")
 
 
 async def _finalise(url: str, keyspace: Keyspace) -> int:

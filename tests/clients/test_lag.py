@@ -15,7 +15,8 @@ from confluent_kafka.admin import AdminClient
 
 from korvet.cli.app import korvet as korvet_command
 from korvet.cli.doctor import check_transactions
-from korvet.cli.lag import Commit, Lag, RedisSource, measure
+from korvet.cli.lag import Commit, Lag, measure
+from korvet.cli.redis_address import RedisSource
 from korvet.offsets.packing import entry_id, offset_of
 from korvet.storage.errors import WrongType
 from tests.support.confluent import consumer, producer, send, take

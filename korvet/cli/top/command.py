@@ -13,9 +13,8 @@ import msgspec
 
 from korvet.cli.client import ClientError
 from korvet.cli.endpoints import endpoints_of
-from korvet.cli.lag import RedisSource
 from korvet.cli.options import admin_option, bootstrap_option, json_option
-from korvet.cli.redis_address import redis_options
+from korvet.cli.redis_address import RedisSource, redis_options
 from korvet.cli.signals import exit_on_sigterm
 from korvet.cli.top import terminal, view
 from korvet.cli.top.keys import press, split
@@ -23,8 +22,6 @@ from korvet.cli.top.poller import Poller
 from korvet.cli.top.rows import report
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from korvet.cli.client import Bootstrap
     from korvet.cli.top.facts import Facts
     from korvet.cli.top.rows import Report
@@ -63,9 +60,7 @@ _TURN_S: Final = 0.25
 @json_option
 def top(
     bootstrap: Bootstrap,
-    url: str | None,
-    data_dir: Path,
-    keyspace: str,
+    source: RedisSource,
     admins: tuple[str, ...],
     interval_s: float,
     table: str,
@@ -83,9 +78,7 @@ def top(
     printed at the interval. With --json, each poll is one line of JSON.
     """
     state = view.State(table=table, sort=_field(table, sort), pattern=pattern, interval_s=interval_s)
-    poller = Poller(
-        bootstrap, RedisSource(url, data_dir, keyspace), endpoints_of(admins, bootstrap.security.tls)
-    )
+    poller = Poller(bootstrap, source, endpoints_of(admins, bootstrap.security.tls))
     try:
         with exit_on_sigterm():
             if once or as_json or not _is_interactive():

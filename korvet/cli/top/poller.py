@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from korvet.cli.client import Bootstrap
     from korvet.cli.endpoints import Endpoint
-    from korvet.cli.lag import RedisSource
+    from korvet.cli.redis_address import RedisSource
     from korvet.cli.top.metrics import Metrics
 
 # The longest wait for one answer. The view shows what it knows until then.

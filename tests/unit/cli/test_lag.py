@@ -6,7 +6,8 @@ import pytest
 
 from korvet.cli import lag
 from korvet.cli.groups import _print_lag
-from korvet.cli.lag import Commit, Lag, LagUnknown, RedisSource
+from korvet.cli.lag import Commit, Lag, LagUnknown
+from korvet.cli.redis_address import RedisSource
 from korvet.storage.errors import WrongType
 
 A, B = Commit("t", 0, 5), Commit("t", 1, 9)

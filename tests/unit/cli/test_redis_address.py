@@ -7,16 +7,16 @@ import pytest
 from click.testing import CliRunner
 
 from korvet.cli.app import korvet
-from korvet.cli.redis_address import redis_options
+from korvet.cli.redis_address import RedisSource, redis_options
 
 URL, OTHER = "redis://variable:6379", "redis://option:6379"
 
 
 @click.command()
 @redis_options("The server.")
-def show(url: str | None, data_dir: Path, keyspace: str) -> None:
+def show(source: RedisSource) -> None:
     """Print what a command gets."""
-    click.echo(f"{url} {data_dir} {keyspace}")
+    click.echo(f"{source.url} {source.data_dir} {source.keyspace}")
 
 
 @pytest.mark.parametrize(

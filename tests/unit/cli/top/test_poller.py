@@ -15,7 +15,8 @@ from kio.schema.errors import ErrorCode
 from korvet.cli import lag
 from korvet.cli.client import Bootstrap, ClientError
 from korvet.cli.endpoints import Endpoint, EndpointError
-from korvet.cli.lag import Commit, Lag, LagUnknown, RedisSource
+from korvet.cli.lag import Commit, Lag, LagUnknown
+from korvet.cli.redis_address import RedisSource
 from korvet.cli.top import command, poller, requests
 from korvet.cli.top.facts import Facts, Group, Place
 from korvet.cli.top.metrics import Metrics
