@@ -1,1 +1,0 @@
-"""The Grafana dashboards: what each panel shows, and its PromQL."""
