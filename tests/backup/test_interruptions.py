@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
     Start = Callable[..., Server]
 

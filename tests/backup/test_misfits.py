@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
     Start = Callable[..., Server]
 

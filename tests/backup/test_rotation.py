@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
 
 @pytest.fixture

@@ -37,10 +37,12 @@ from korvet.offsets.partition import partition_for
 from korvet.storage.errors import TopicExists
 from korvet.storage.keys import OFFSETS_TOPIC, Keyspace
 from korvet.storage.store import Store
-from tests.storage.conftest import Server, new_server, prefix, server
+from tests.storage.conftest import new_server, prefix, server
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+
+    from tests.support.redis_server import Server
 
 __all__ = ["new_server", "prefix", "server"]
 

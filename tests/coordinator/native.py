@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from korvet.groups.config import GroupConfig
     from korvet.groups.messages import DescribedGroup
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
 
 WAIT_S = 10.0

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
 LOAD_S = 0.3
 

@@ -20,7 +20,7 @@ from tests.coordinator.native import WAIT_S, after, at, native
 from tests.support.polling import until_async
 
 if TYPE_CHECKING:
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
 
 async def test_a_native_group_is_a_simple_group(server: Server, prefix: str, group: str) -> None:

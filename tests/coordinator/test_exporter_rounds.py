@@ -39,7 +39,7 @@ from tests.unit.groups.driver import subscription
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
 
 async def test_many_groups_of_one_stream(server: Server, prefix: str) -> None:

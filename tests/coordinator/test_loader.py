@@ -24,7 +24,7 @@ from tests.support.offsets_replay import OffsetsReplay
 if TYPE_CHECKING:
     from korvet.coordinator.projector import NewestCommits
     from korvet.storage.log.partition_log import PartitionLog
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
 GROUPS = ("a", "b", "group-with-a-longer-name", "")
 TOPICS = ("orders", "bestellungen-ä")

@@ -27,7 +27,7 @@ from tests.support.polling import until_async
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
 
 class BrokerMailbox(Mailbox):

@@ -35,7 +35,7 @@ from tests.coordinator.test_transactions import running as running_transactions
 from tests.support.polling import until_async
 
 if TYPE_CHECKING:
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
 LONG = "x" * 40_000
 # Few characters, but 33,000 bytes.

@@ -36,7 +36,7 @@ from tests.support.ports import free_port
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
 WAIT_S = 20.0
 

@@ -15,7 +15,7 @@ from korvet.records.control import ControlMarker
 from tests.coordinator.conftest import TOPIC, Running, running
 
 if TYPE_CHECKING:
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
 PRODUCER = (7, 2)
 NOTHING = -1

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from korvet.storage.log.partition_log import PartitionLog
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
 NAME = "payments"
 PARTITIONS = 3

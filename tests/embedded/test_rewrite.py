@@ -33,7 +33,7 @@ from tests.embedded.folders import (
     running,
 )
 from tests.support.disk import Disk
-from tests.support.polling import until
+from tests.support.redis_server import await_answer
 
 pytestmark = pytest.mark.usefixtures("module")
 
@@ -135,19 +135,11 @@ def plain_server(program: Path, data_dir: Path) -> Iterator["redis.Redis"]:
     ) as process:
         client = redis.Redis(unix_socket_path=str(data_dir / "plain.sock"))
         try:
-            until(lambda: process.poll() is not None or answers(client), DEADLINE_S, "the server answers")
-            assert process.poll() is None, process.stdout.read().decode() if process.stdout else ""
+            await_answer(process, client, lambda: process.stdout.read().decode() if process.stdout else "")
             yield client
         finally:
             client.close()
             process.terminate()
-
-
-def answers(client: "redis.Redis") -> bool:
-    try:
-        return bool(client.ping())
-    except (redis.ConnectionError, redis.BusyLoadingError):
-        return False
 
 
 def test_upgrade_and_downgrade(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ from korvet.cli.client import ClientError, Cluster
 from korvet.cli.group_requests import committed_offsets
 from korvet.offsets.partition import partition_for
 from tests.api.batches import batch
-from tests.storage.conftest import Server, server_programs
 from tests.support.admin import create_topic
 from tests.support.confluent import read_all
 from tests.support.load import LoadConsumer, LoadProducer
 from tests.support.polling import until
 from tests.support.records import NOW_MS, Record
+from tests.support.redis_server import Server, server_programs
 from tests.support.servers import KorvetServer
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from confluent_kafka import KafkaException, TopicPartition
 from tests.api.asking import connect
 from tests.api.batches import batch, read
 from tests.api.test_groups import leave, stable
-from tests.storage.conftest import server_programs
 from tests.support.admin import create_topic
 from tests.support.confluent import consumer, producer, read_all, send, take
 from tests.support.polling import until
 from tests.support.proxy import CuttingProxy
 from tests.support.records import NOW_MS, Record
+from tests.support.redis_server import server_programs
 from tests.support.sentinel import ReplicatedServer
 from tests.support.servers import KorvetServer
 

@@ -20,11 +20,11 @@ from korvet.records.kernel import parse_batch
 from korvet.storage.keys import Keyspace
 from korvet.storage.log.values import Appended, ReceivedBatch
 from korvet.storage.store import Store
-from tests.storage.conftest import Server, server_programs
 from tests.support.logs import admit
 from tests.support.module import loads_module
 from tests.support.polling import until_async
 from tests.support.records import NOW_MS
+from tests.support.redis_server import Server, server_programs
 from tests.unit.records.forms import Record, batch_bytes, records_bytes
 
 if TYPE_CHECKING:

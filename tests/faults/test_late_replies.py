@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
-from tests.storage.conftest import Server, server_programs
 from tests.storage.proxy import proxy_in_thread
 from tests.support.admin import create_topic
 from tests.support.confluent import as_read, consumer, producer
 from tests.support.polling import until
+from tests.support.redis_server import Server, server_programs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

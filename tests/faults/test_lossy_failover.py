@@ -17,7 +17,6 @@ from korvet.cli.client import Cluster
 from korvet.storage.keys import TRANSACTIONS_TOPIC, Keyspace
 from tests.api.asking import connect
 from tests.api.batches import batch
-from tests.storage.conftest import server_programs
 from tests.support.admin import create_topic
 from tests.support.confluent import consumer, producer, read_all, send, take
 from tests.support.java import JavaTools
@@ -25,6 +24,7 @@ from tests.support.load import LoadProducer
 from tests.support.polling import until
 from tests.support.proxy import CuttingProxy
 from tests.support.records import NOW_MS, Record
+from tests.support.redis_server import server_programs
 from tests.support.sentinel import ReplicatedServer
 from tests.support.servers import KorvetServer
 

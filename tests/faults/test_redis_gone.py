@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from korvet.cli.client import Cluster
-from tests.storage.conftest import Server, server_programs
 from tests.support.admin import create_topic
 from tests.support.confluent import consumer, producer, read_all, send, take
 from tests.support.load import LoadProducer
 from tests.support.polling import until
 from tests.support.ports import free_port
 from tests.support.records import NOW_MS, Record
+from tests.support.redis_server import Server, server_programs
 from tests.support.servers import KorvetServer
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ import redis
 
 from tests.api.asking import Client, connect
 from tests.api.batches import batch
-from tests.storage.conftest import Server, server_programs
 from tests.support.admin import create_topic
 from tests.support.confluent import consumer, producer, read_all
 from tests.support.polling import until
 from tests.support.ports import free_port
+from tests.support.redis_server import Server, server_programs
 from tests.support.servers import KorvetServer
 
 if TYPE_CHECKING:

@@ -20,13 +20,13 @@ from korvet.cli.app import korvet
 from korvet.storage.refusals import EFFECTS, Cause
 from tests.api.asking import connect
 from tests.faults.test_redis_refuses import LOADING, NONE, NOT_AVAILABLE, NOT_ENOUGH_REPLICAS, commit, produce
-from tests.storage.conftest import Server, server_programs
 from tests.support.admin import create_topic
 from tests.support.confluent import consumer, producer
 from tests.support.disk import Disk
 from tests.support.pages import Pages
 from tests.support.polling import until
 from tests.support.ports import free_port
+from tests.support.redis_server import Server, server_programs
 from tests.support.sentinel import ReplicatedServer
 from tests.support.servers import KorvetServer
 

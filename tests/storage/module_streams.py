@@ -13,7 +13,7 @@ from korvet.records.kernel import pack_arguments, pack_command
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
 
 def replicas_version(server: Server) -> int:

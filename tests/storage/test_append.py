@@ -27,7 +27,7 @@ from korvet.storage.errors import (
 from korvet.storage.link.futures import awaited
 from korvet.storage.log.values import Appended, ProducerSequence
 from tests.storage.batches import decode, received
-from tests.storage.conftest import Bench, Server
+from tests.storage.conftest import Bench
 from tests.storage.proxy import proxied_store, until
 from tests.support.logs import admit, append_own, read_log
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from korvet.storage.log.partition_log import PartitionLog
     from korvet.storage.log.values import Summary
     from korvet.storage.topic import Topic
+    from tests.support.redis_server import Server
 
 MAX_SEQUENCE_NUMBER = 2**31 - 1
 

@@ -26,16 +26,17 @@ from korvet.storage.redis_groups.projection import GroupCommit, Projection
 from korvet.storage.store import Store
 from tests.api.batches import GZIP, LZ4, SNAPPY, ZSTD, batch, now_ms
 from tests.storage.batches import Record, decode
-from tests.storage.conftest import calls_of
 from tests.storage.proxy import proxied_store, until
 from tests.support.logs import admit, read_log
+from tests.support.redis_server import calls_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from korvet.storage.errors import StorageError
     from korvet.storage.log.partition_log import PartitionLog
-    from tests.storage.conftest import Bench, Server
+    from tests.storage.conftest import Bench
+    from tests.support.redis_server import Server
 
 Pair = tuple[bytes | None, bytes | None]
 HEADER_BYTES = 61

@@ -12,12 +12,13 @@ from korvet.offsets.packing import entry_id, offset_of, pack
 from korvet.storage.log.deletion import delete_before
 from tests.api.batches import batch, now_ms
 from tests.storage.batches import decode
-from tests.storage.conftest import Bench, calls_of
+from tests.storage.conftest import Bench
 from tests.storage.test_batch_layout import all_records, append, assignments, batched, pairs, placed, read
+from tests.support.redis_server import calls_of
 
 if TYPE_CHECKING:
     from korvet.storage.log.values import Appended
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
 
 @assignments

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from korvet.storage.log.partition_log import PartitionLog
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
 STEP_S = 5
 # A lead of 3 s is 2 s more than a burst may have.

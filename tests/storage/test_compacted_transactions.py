@@ -37,7 +37,7 @@ from tests.unit.records import forms
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
 LAYOUTS = pytest.mark.parametrize("layout", ["record", "batch"])
 _serial = itertools.count()

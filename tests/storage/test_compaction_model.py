@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
 RETENTION_MS = 1600
 KEYS = [b"", b"a", b"b", b"long" * 20]

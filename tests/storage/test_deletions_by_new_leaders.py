@@ -25,7 +25,7 @@ from tests.support.logs import append_own
 from tests.support.polling import until_async
 
 if TYPE_CHECKING:
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
 
 @pytest.mark.parametrize("names_offset", [True, False])

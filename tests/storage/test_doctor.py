@@ -21,7 +21,7 @@ from tests.support.cluster import RedisCluster
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
 
 def test_only_partitions_of_the_keyspace_are_looked_at(server: Server, prefix: str) -> None:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.storage.conftest import Server
     from tests.support.cluster import RedisCluster
+    from tests.support.redis_server import Server
 
 WAIT_S = 20
 ALONE, TWO, FLUSHED = Level(0, False), Level(1, False), Level(0, True)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from korvet.storage.log.partition_log import PartitionLog
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
     NewServer = Callable[..., Server]
 

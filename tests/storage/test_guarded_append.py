@@ -32,10 +32,11 @@ from korvet.storage.link.functions import library_source, named
 from korvet.storage.log.values import Appended, ReceivedBatch
 from korvet.storage.store import Store
 from tests.storage.batches import decode, produce
-from tests.storage.conftest import Bench, Server, calls_of
+from tests.storage.conftest import Bench
 from tests.storage.proxy import proxied_store, until
 from tests.support.logs import admit, read_log
 from tests.support.ports import free_port
+from tests.support.redis_server import Server, calls_of
 from tests.unit.records import forms
 
 if TYPE_CHECKING:

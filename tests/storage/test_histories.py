@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from korvet.storage.errors import StorageError
     from korvet.storage.store import Store
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
 # The first version in a new history comes at least so long after the last one that a broker knows.
 LEAST_STEP = 64

@@ -33,7 +33,8 @@ from tests.support.polling import until_async
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tests.storage.conftest import Bench, Server
+    from tests.storage.conftest import Bench
+    from tests.support.redis_server import Server
 
 
 class Steps(Pace):

@@ -30,7 +30,7 @@ from tests.support.polling import until_async
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
 
 def test_without_redis_other_brokers_lead_after_the_lease_has_expired(new_server, prefix: str) -> None:  # type: ignore[no-untyped-def]

@@ -19,12 +19,12 @@ from korvet.storage.errors import LinkLost, StorageError, StorageFault, StoreErr
 from korvet.storage.link import redis_link
 from korvet.storage.link.address import SentinelAddress, parse_target, parse_url
 from korvet.storage.link.redis_link import RedisLink
-from tests.storage.conftest import server_programs
 from tests.storage.proxy import Proxy, proxied, until
 from tests.support.ports import free_port
+from tests.support.redis_server import server_programs
 
 if TYPE_CHECKING:
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 

@@ -28,7 +28,7 @@ from korvet.storage.link import library
 from korvet.storage.log import index, queries
 from korvet.storage.log.entries import entry_timestamp
 from tests.storage.batches import decode, produce, read_everything
-from tests.storage.conftest import Bench, Server
+from tests.storage.conftest import Bench
 from tests.storage.proxy import until
 from tests.support.logs import append_own
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import pytest
 
     from korvet.storage.log.values import Appended
+    from tests.support.redis_server import Server
 
 # Small limits, so that a short run exceeds all of them.
 _LUA_LIMITS = {

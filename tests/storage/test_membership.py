@@ -32,7 +32,7 @@ from tests.unit.records import forms
 
 if TYPE_CHECKING:
     from korvet.storage.topic import Topic
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
 ABORT = ControlMarker(7, 0, committed=False, coordinator_epoch=1)
 

@@ -18,9 +18,9 @@ from korvet.offsets.packing import MAX_OFFSET, entry_id
 from korvet.records.batch import BatchError
 from korvet.storage import module
 from korvet.storage.module import VERSION
-from tests.storage.conftest import Server, server_programs
 from tests.storage.module_streams import add, add_command, add_plainly, dumps, replicas_version, send, xadds
 from tests.support.module import UNBUILT, module_built
+from tests.support.redis_server import Server, server_programs
 from tests.unit.records.forms import (
     BASE_MS,
     MAX_INT64,

@@ -13,10 +13,11 @@ from korvet.records.compression import compress
 from korvet.records.kernel import parse_batch
 from korvet.storage.log.values import Appended, ProducerSequence, ReceivedBatch
 from tests.storage.batches import produce
-from tests.storage.conftest import Bench, calls_of, server_programs
+from tests.storage.conftest import Bench
 from tests.storage.proxy import until
 from tests.support.logs import admit
 from tests.support.module import require_module
+from tests.support.redis_server import calls_of, server_programs
 from tests.unit.records import forms
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from korvet.storage.errors import StorageError
     from korvet.storage.log.partition_log import PartitionLog
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
 # The fewest records that are appended by the module.
 FEWEST = 4

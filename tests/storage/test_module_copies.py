@@ -19,11 +19,11 @@ import redis
 from korvet.offsets.packing import entry_id
 from korvet.records.kernel import pack_command
 from korvet.storage.module import find_module
-from tests.storage.conftest import Server, server_programs
 from tests.storage.module_streams import add, add_plainly, dumps, replicas_version, send
 from tests.support.module import UNBUILT, module_built
 from tests.support.polling import until
 from tests.support.ports import free_port
+from tests.support.redis_server import Server, server_programs
 from tests.unit.records.forms import BASE_MS, Record, whole_batch
 
 if TYPE_CHECKING:

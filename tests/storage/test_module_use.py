@@ -16,12 +16,12 @@ from korvet.storage.link.address import parse_url
 from korvet.storage.log.values import Appended
 from korvet.storage.store import Store
 from tests.storage.batches import produce
-from tests.storage.conftest import Server, calls_of, server_programs
 from tests.storage.proxy import proxied_store
 from tests.support.cluster import RedisCluster
 from tests.support.module import UNBUILT, module_built, require_module
 from tests.support.polling import until, until_async
 from tests.support.ports import free_port
+from tests.support.redis_server import Server, calls_of, server_programs
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

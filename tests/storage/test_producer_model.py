@@ -33,10 +33,12 @@ from korvet.records.batch import BatchHeader
 from korvet.storage.link.functions import named
 from korvet.storage.log.producer_sequences import pack_sequences
 from korvet.storage.log.values import ProducerSequence
-from tests.storage.conftest import Bench, Server
+from tests.storage.conftest import Bench
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from tests.support.redis_server import Server
 
 PRODUCER = 7
 IN_FLIGHT = 5

@@ -17,7 +17,7 @@ from korvet.storage.link.functions import library_source
 from tests.storage.projected_stream import GROUP, MORE, STALE, Client, Stream
 
 if TYPE_CHECKING:
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
 # Other groups of a stream: more than a call lists.
 CROWD = 150

@@ -14,14 +14,15 @@ from korvet.records.kernel import encode_append_records
 from korvet.storage.errors import FencedEpoch, LinkLost, OffsetOutOfRange, StorageError, TopicGone
 from korvet.storage.log import readahead
 from tests.storage.batches import decode, read_everything
-from tests.storage.conftest import calls_of
 from tests.storage.proxy import proxied_store, until
 from tests.support.logs import append_own, read_log
+from tests.support.redis_server import calls_of
 
 if TYPE_CHECKING:
     from korvet.storage.log.partition_log import PartitionLog
     from korvet.storage.log.values import Fetched
-    from tests.storage.conftest import Bench, Server
+    from tests.storage.conftest import Bench
+    from tests.support.redis_server import Server
 
 RECORDS = 600
 CHUNK_BYTES = 2_000

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from korvet.storage.log.partition_log import PartitionLog
     from korvet.storage.log.values import Appended
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
     NewServer = Callable[..., Server]
 

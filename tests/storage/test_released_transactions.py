@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from korvet.storage.log.partition_log import PartitionLog
     from korvet.storage.log.values import Appended, Marked
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
     NewServer = Callable[..., Server]
 

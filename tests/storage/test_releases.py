@@ -24,7 +24,7 @@ from korvet.storage.versions import FORMATS, PROTOCOLS, VersionMisfit, Versions
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
 from contextlib import asynccontextmanager
 

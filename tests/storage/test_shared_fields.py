@@ -40,7 +40,7 @@ from tests.support.polling import until_async
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from tests.storage.conftest import Server
+    from tests.support.redis_server import Server
 
 WAIT_S = 10
 LEASE_MS = 1000

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from korvet.storage.topic import Topic
-    from tests.storage.conftest import Bench, Server
+    from tests.storage.conftest import Bench
+    from tests.support.redis_server import Server
 
 
 HERE = Address("localhost", 9092)

@@ -25,7 +25,7 @@ from korvet.storage.errors import LinkLost, StorageError
 from korvet.storage.log.values import Appended, ProducerSequence, ReceivedBatch
 from tests.api.batches import LZ4, SNAPPY, ZSTD, batch, gzipped, now_ms
 from tests.storage.batches import Record, decode
-from tests.storage.conftest import Bench, Server
+from tests.storage.conftest import Bench
 from tests.storage.proxy import proxied_store, until
 from tests.support.logs import admit, read_log
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from korvet.storage.log.partition_log import PartitionLog
+    from tests.support.redis_server import Server
 
 ALL = 1 << 40
 HEADER_BYTES = 61

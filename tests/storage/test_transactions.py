@@ -22,8 +22,8 @@ from korvet.storage.errors import (
 from korvet.storage.log.committed import Committed, cached_committed, read_committed
 from korvet.storage.log.transactions import Aborted, parse_aborted
 from korvet.storage.log.values import Appended, Marked, ProducerSequence, ReceivedBatch
-from tests.storage.conftest import calls_of
 from tests.support.logs import admit, append_own, read_log
+from tests.support.redis_server import calls_of
 from tests.unit.records import forms
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from korvet.storage.link.slots import SLOTS, slot_of
 from tests.support.module import module_options
 from tests.support.polling import until
 from tests.support.ports import free_port
+from tests.support.redis_server import await_answer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -87,14 +88,7 @@ class ClusterNode:
     def start(self) -> None:
         """Start the node, or restart it: it knows its cluster, and has no data."""
         self.process = subprocess.Popen(self._command, env=self._environ)
-        until(self._answers, _FORMED_S, "a cluster node answers")
-
-    def _answers(self) -> bool:
-        assert self.process.poll() is None, "the node ended"
-        try:
-            return bool(self.client.ping())
-        except redis.ConnectionError:
-            return False
+        await_answer(self.process, self.client)
 
     def info(self, section: str, field: str) -> str:
         return str(self.client.info(section).get(field))

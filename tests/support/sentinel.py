@@ -17,6 +17,7 @@ from korvet.embedded.binary import identify
 from tests.support.module import module_options
 from tests.support.polling import until
 from tests.support.ports import free_port
+from tests.support.redis_server import await_answer
 
 if TYPE_CHECKING:
     from tests.support.cluster import Tls
@@ -57,15 +58,7 @@ class _Process:
         command = [*self._command, *options]
         self.paused = False
         self.process = subprocess.Popen(command, env=self._environ, stdout=subprocess.DEVNULL)
-        until(self.answers, _FORMED_S, "the process answers")
-
-    def answers(self) -> bool:
-        """Whether the process answers now."""
-        assert self.process.poll() is None, "the process ended"
-        try:
-            return bool(self.client.ping())
-        except (redis.BusyLoadingError, redis.ConnectionError):
-            return False
+        await_answer(self.process, self.client)
 
     @property
     def running(self) -> bool:
