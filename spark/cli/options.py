@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from korvet.spark.export.target import ExportError
-from korvet.spark.report.browser import BrowserError
+from korvet.spark.report.pictures import BrowserError
 from korvet.spark.report.thresholds import ThresholdError
 from korvet.spark.session.connect import ConnectError
 from korvet.spark.session.driver_calls import DriverError

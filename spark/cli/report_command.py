@@ -23,9 +23,9 @@ from korvet.spark.cli.options import (
     with_redis,
 )
 from korvet.spark.cli.stored_format import tables_need
-from korvet.spark.report.browser import BrowserError, find_browser, save_pictures
 from korvet.spark.report.comparison import parse_reference
 from korvet.spark.report.kept import write_kept_report
+from korvet.spark.report.pictures import BrowserError, find_browser, save_pictures
 from korvet.spark.report.report import write_report
 from korvet.spark.session.jars import find_jars
 from korvet.spark.session.redaction import redacted

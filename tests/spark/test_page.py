@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from korvet.spark.report import browser
+from korvet.spark.report import pictures
 from korvet.spark.report.alerts import KINDS, severity_rank
-from korvet.spark.report.browser import BrowserError, Page, find_browser, open_page, save_pictures
 from korvet.spark.report.page import render, series
+from korvet.spark.report.pictures import BrowserError, find_browser, save_pictures
 from tests.spark.fleet import HOSTILE, document
+from tests.support.browser import Page, open_page
 from tests.support.polling import until
 
 if TYPE_CHECKING:
@@ -341,15 +342,18 @@ def test_pictures_beside_the_report(tmp_path: Path) -> None:
 
 
 def test_no_browser_is_a_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(browser.VARIABLE, str(tmp_path / "none"))
-    with pytest.raises(BrowserError, match="no browser: install Chromium or Chrome"), open_page():
-        pass
+    monkeypatch.setenv(pictures.VARIABLE, str(tmp_path / "none"))
+    path = tmp_path / "report.html"
+    with pytest.raises(BrowserError, match="no browser: install Chromium or Chrome"):
+        save_pictures(path)
     ends = tmp_path / "ends"
-    ends.write_text("#!/bin/sh\nexit 0\n")
+    ends.write_text("#!/bin/sh\nexit $STATUS\n")
     ends.chmod(0o755)
-    monkeypatch.setenv(browser.VARIABLE, str(ends))
-    with pytest.raises(BrowserError, match="the browser has ended"), open_page():
-        pass
+    monkeypatch.setenv(pictures.VARIABLE, str(ends))
+    for status, message in [("0", "did not draw the charts"), ("3", "the browser ended with status 3")]:
+        monkeypatch.setenv("STATUS", status)
+        with pytest.raises(BrowserError, match=message):
+            save_pictures(path)
 
 
 def test_series_are_read_back() -> None:

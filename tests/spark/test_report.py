@@ -19,9 +19,9 @@ from korvet.offsets.packing import pack
 from korvet.spark import cli
 from korvet.spark.cli import report_command
 from korvet.spark.cli.options import RedisOptions
-from korvet.spark.report.browser import BrowserError
 from korvet.spark.report.comparison import CHANGES, Reference
 from korvet.spark.report.page import series
+from korvet.spark.report.pictures import BrowserError
 from korvet.spark.report.report import ALERTS_NAME, PAGE_NAME, Report, write_report
 from korvet.spark.report.times import clock, duration
 from korvet.spark.session import jars

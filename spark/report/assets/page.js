@@ -132,12 +132,10 @@ function frozen(svg) {
 }
 
 async function savePicture(title, picture) {
-  const blob = await pictureOf(title, picture);
-  const link = h("a", { download: `${title.replace(/[^\w.-]+/g, "-")}.png`, href: URL.createObjectURL(blob) });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  h("a", { download: `${title.replace(/[^\w.-]+/g, "-")}.png`, href: await pictureOf(title, picture) }).click();
 }
 
+// A data: URL of a PNG.
 async function pictureOf(title, picture) {
   const scale = 2, margin = 16, head = 34;
   const box = picture.getBoundingClientRect();
@@ -163,7 +161,7 @@ async function pictureOf(title, picture) {
     pen.drawImage(image, margin, head, box.width, box.height);
     URL.revokeObjectURL(url);
   }
-  return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+  return canvas.toDataURL("image/png");
 }
 
 const W = 560, H = 180, LEFT = 56, RIGHT = 12, TOP = 12, BOTTOM = 26;
@@ -682,14 +680,17 @@ addEventListener("afterprint", () => {
   if (groups.length) show();
 });
 if (groups.length) show();
-// For programs that control the page: every visible figure as a data: URL.
-window.korvetFigures = async () => {
-  const saved = [];
-  for (const box of document.querySelectorAll("figure")) {
-    const title = box.querySelector("figcaption b").textContent;
-    const blob = await pictureOf(title, box.querySelector("svg[role=img],canvas"));
-    saved.push([title, await new Promise((resolve) => { const reader = new FileReader(); reader.onload = () => resolve(reader.result); reader.readAsDataURL(blob); })]);
-  }
-  return saved;
-};
+// Every visible figure: its title and picture.
+window.korvetFigures = () => Promise.all([...document.querySelectorAll("figure")].map(async (box) => {
+  const title = box.querySelector("figcaption b").textContent;
+  return [title, await pictureOf(title, box.querySelector("svg[role=img],canvas"))];
+}));
+// For `korvet report --png`, which reads the text of the loaded page: images delay the event `load`.
+if (location.hash === "#pictures") {
+  korvetFigures().then((figures) => {
+    const text = Object.assign(document.createElement("pre"), { id: "pictures", hidden: true });
+    text.textContent = JSON.stringify({ height: document.documentElement.scrollHeight, figures });
+    document.body.append(text);
+  });
+}
 })();

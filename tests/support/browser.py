@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import json
 import os
 import select
-import shutil
 import subprocess
 import tempfile
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from korvet.spark.report.pictures import BrowserError, browser_command
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
-# Names of the browser on different systems.
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge")
-VARIABLE = "KORVET_BROWSER"
 TIMEOUT_S = 60.0
 END_TIMEOUT_S = 10
 READ_BYTES = 1 << 16
@@ -31,32 +27,11 @@ _COMMANDS_FD, _ANSWERS_FD = 3, 4
 _ABOVE_FD = 10
 
 
-class BrowserError(RuntimeError):
-    """There is no browser, or a command to it failed. The message states the reason."""
-
-
-def find_browser() -> str | None:
-    """Return the program in KORVET_BROWSER, else the first of NAMES on PATH; None without one."""
-    chosen = os.environ.get(VARIABLE)
-    if chosen:
-        return shutil.which(chosen)
-    return next((path for name in NAMES if (path := shutil.which(name))), None)
-
-
 @contextmanager
 def open_page(width: int = 1280, height: int = 900) -> Iterator[Page]:
     """Return an empty page of this size in CSS pixels. Raises BrowserError without a browser."""
-    program = find_browser()
-    if program is None:
-        names = ", ".join(NAMES)
-        raise BrowserError(f"no browser: install Chromium or Chrome, or set {VARIABLE} (not found: {names})")
     with tempfile.TemporaryDirectory(prefix="korvet-browser-", ignore_cleanup_errors=True) as profile:
-        command = [program, "--headless=new", "--remote-debugging-pipe", f"--user-data-dir={profile}"]
-        command += ["--disable-gpu", "--no-first-run", "--hide-scrollbars", f"--window-size={width},{height}"]
-        # No name resolution: pages are files.
-        command += ["--host-resolver-rules=MAP * ~NOTFOUND", "--disable-background-networking"]
-        if os.geteuid() == 0:
-            command.append("--no-sandbox")
+        command = [*browser_command(profile), "--remote-debugging-pipe", f"--window-size={width},{height}"]
         commands, answers = _pipe(), _pipe()
         process = _launch([*command, "about:blank"], commands[0], answers[1])
         try:
@@ -75,7 +50,6 @@ class Page:
 
     def __init__(self, link: _Link, width: int, height: int) -> None:
         self._link = link
-        self._size = (width, height)
         self.requests: list[str] = []
         self.errors: list[str] = []
         targets = self._send("Target.getTargets", session=None)["targetInfos"]
@@ -121,15 +95,6 @@ class Page:
     def type(self, text: str) -> None:
         """Type into the focused element."""
         self._send("Input.insertText", text=text)
-
-    def screenshot(self, *, whole: bool = True) -> bytes:
-        """Return a PNG of the whole page, or of the visible part."""
-        width, height = self._size
-        if whole:
-            height = max(height, int(self.evaluate("document.documentElement.scrollHeight")))
-        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
-        answer = self._send("Page.captureScreenshot", format="png", captureBeyondViewport=whole, clip=clip)
-        return base64.b64decode(answer["data"])
 
     def _send(self, method: str, session: str | None = "", **parameters: Any) -> dict[str, Any]:
         answer = self._link.call(method, self._session if session == "" else session, parameters)
@@ -242,18 +207,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _thrown(details: dict[str, Any]) -> str:
     return str(details.get("exception", {}).get("description") or details.get("text"))
-
-
-def save_pictures(report: Path) -> list[Path]:
-    """Write PNGs of the report's first page and of each chart next to it. Raises BrowserError."""
-    with open_page() as page:
-        page.show(report.resolve().as_uri())
-        pictures = {report.stem: page.screenshot()}
-        for title, data in page.evaluate("korvetFigures()"):
-            name = f"{report.stem}-{title.lower().replace(' ', '-')}"
-            pictures[name] = base64.b64decode(data.partition(",")[2])
-    written = []
-    for name, content in pictures.items():
-        written.append(report.with_name(f"{name}.png"))
-        written[-1].write_bytes(content)
-    return written
