@@ -1,11 +1,16 @@
-"""Asking sentinels for the address of a primary, with redis-py's raw connections."""
+"""Asking sentinels for the address of a primary.
+
+redis-py's Sentinel believes the first sentinel that answers; one that was cut off names an old primary.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import redis
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+from redis.retry import Retry
 
 from korvet.spark.source.errors import RedisAway
 
@@ -42,19 +47,18 @@ def find_primary(sentinels: Sentinels) -> tuple[str, int]:
 
 def _ask(url: str, sentinels: Sentinels) -> tuple[int, str, int] | None:
     """The epoch of a sentinel's configuration and its primary; None if it doesn't know the name."""
-    limits = {"socket_connect_timeout": TIMEOUT_S, "socket_timeout": TIMEOUT_S}
-    pool: Any = redis.ConnectionPool.from_url(url, protocol=2, **limits, **sentinels.arguments)
-    raw = pool.make_connection()
-    raw.connect()
-    try:
-        raw.send_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", sentinels.name)
-        found = raw.read_response(disable_decoding=True)
+    client: Any = redis.Redis.from_url(
+        url,
+        protocol=2,
+        socket_connect_timeout=TIMEOUT_S,
+        socket_timeout=TIMEOUT_S,
+        retry=Retry(NoBackoff(), 0),
+        **sentinels.arguments,
+    )
+    with client:
+        found = client.sentinel_get_master_addr_by_name(sentinels.name)
         if found is None:
             return None
-        raw.send_command("SENTINEL", "MASTER", sentinels.name)
-        words = raw.read_response(disable_decoding=True)
-    finally:
-        raw.disconnect()
-    epoch = int(dict(zip(words[::2], words[1::2], strict=True))[b"config-epoch"])
-    host, port = (word.decode() for word in found)
-    return epoch, host, int(port)
+        state = client.sentinel_master(sentinels.name)
+    host, port = found
+    return state["config-epoch"], host.decode(), port
