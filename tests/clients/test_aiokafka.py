@@ -18,6 +18,7 @@ HEADERS = [("trace", b"1"), ("trace", b"2"), ("empty", b"")]
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("idempotent", [False, True])
+@pytest.mark.short
 def test_produce_and_consume(broker, topic, codec, idempotent):
     async def scenario() -> None:
         compression = None if codec == "none" else codec
@@ -81,6 +82,7 @@ def test_positions_times_and_seeks(broker, topic):
     asyncio.run(scenario())
 
 
+@pytest.mark.short
 def test_group_commit_and_takeover(broker, new_topic, group):
     topic = new_topic(2)
 

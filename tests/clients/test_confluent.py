@@ -19,6 +19,7 @@ def numbered(count: int, start: int = 0) -> list[Record]:
     return [Record(b"k%d" % n, b"v%d" % n, (), NOW_MS + n) for n in range(start, start + count)]
 
 
+@pytest.mark.short
 def test_records_come_back_as_they_were_sent(broker, topic):
     records = numbered(500)
     offsets = send(producer(broker.bootstrap), topic, 0, records)
@@ -29,6 +30,7 @@ def test_records_come_back_as_they_were_sent(broker, topic):
 
 
 @pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.short
 def test_every_codec_and_awkward_content(broker, topic, codec):
     maker = RecordMaker(seed=CODECS.index(codec))
     records = [maker.record(NOW_MS) for _ in range(300)]
@@ -61,6 +63,7 @@ def test_acks(broker, topic, acks):
     until(all_there, 20, "every record sent is read")
 
 
+@pytest.mark.short
 def test_idempotent_producer_gives_each_record_once_and_in_order(broker, topic):
     records = numbered(5_000)
     client = producer(broker.bootstrap, enable_idempotence=True, linger_ms=1)
@@ -189,6 +192,7 @@ def test_a_tail_consumer_sees_a_record_soon_after_it_was_sent(broker, topic):
     client.close()
 
 
+@pytest.mark.short
 def test_topic_life(broker, fresh):
     name = fresh("life")
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})

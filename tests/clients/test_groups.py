@@ -84,6 +84,7 @@ def join(broker, group) -> Iterator[Callable[..., Member]]:
         member.close()
 
 
+@pytest.mark.short
 def test_a_group_continues_where_it_committed(broker, topic, group):
     offsets = send(producer(broker.bootstrap), topic, 0, numbered(10))
     first = consumer(broker.bootstrap, group, auto_offset_reset="earliest", enable_auto_commit=False)
@@ -116,6 +117,7 @@ def test_no_commit_is_no_offset(broker, topic, group):
 @pytest.mark.parametrize(
     "assignor", ["range", pytest.param("roundrobin", marks=pytest.mark.long), "cooperative-sticky"]
 )
+@pytest.mark.short
 def test_partitions_move_between_members(broker, new_topic, join, assignor):
     topic = new_topic(6)
     one = join(topic, partition_assignment_strategy=assignor)
@@ -318,6 +320,7 @@ def shared_by(count: int, *members: Member) -> bool:
     return all(parts) and set().union(*parts) == set(range(count)) and sum(map(len, parts)) == count
 
 
+@pytest.mark.short
 def test_partitions_move_between_members_of_the_consumer_protocol(broker, new_topic, group, join):
     topic = new_topic(6)
     settings = {"group_protocol": "consumer"}

@@ -32,6 +32,7 @@ def json_objects(text: str) -> list[dict]:
     return found
 
 
+@pytest.mark.short
 def test_console_producer_and_consumer(broker, topic, java, at, group):
     lines = [f"k{n}:значение {n}" for n in range(50)]
     java.run(

@@ -40,6 +40,7 @@ def poll_values(consumer: KafkaConsumer, count: int, timeout_s: float = 20) -> l
     return values
 
 
+@pytest.mark.short
 def test_default_producer_and_consumer(broker, topic, group):
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
     headers = [("h", b"1"), ("h", b"2")]
@@ -81,6 +82,7 @@ def test_codecs(broker, topic, codec):
     consumer.close()
 
 
+@pytest.mark.short
 def test_group_commits_and_continues(broker, topic, group):
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
     for number in range(10):

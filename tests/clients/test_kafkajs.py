@@ -11,6 +11,7 @@ pytestmark = pytest.mark.clients
 COUNT = 50
 
 
+@pytest.mark.short
 def test_a_whole_session(broker, node, fresh):
     answer = node.run(
         "session.js",

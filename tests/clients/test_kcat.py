@@ -28,6 +28,7 @@ def kcat(broker):
     return call
 
 
+@pytest.mark.short
 def test_a_whole_session(kcat, new_topic, group):
     topic = new_topic(2)
     (listed,) = json.loads(kcat("-L", "-J", "-t", topic))["topics"]

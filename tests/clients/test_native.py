@@ -40,6 +40,7 @@ def entry_ids(korvet, topic: str) -> list[str]:
     return [raw_id.decode() for raw_id, _ in korvet.raw("XRANGE", stream(topic), "-", "+")]
 
 
+@pytest.mark.short
 def test_native_entries_are_records(korvet, broker, topic):
     """korvet's field names make an ordinary record; other fields become a JSON object with a null key."""
     name = stream(topic)
@@ -273,6 +274,7 @@ def has_group(korvet, group: str, topic: str) -> bool:
     return any(found["name"] == group.encode() for found in korvet.redis.xinfo_groups(stream(topic)))
 
 
+@pytest.mark.short
 def test_a_native_reader_continues_at_the_commit(korvet, broker, topic, group):
     offsets = send(producer(broker.bootstrap), topic, 0, numbered(10))
     commit(broker, group, topic, offsets[4])
@@ -281,6 +283,7 @@ def test_a_native_reader_continues_at_the_commit(korvet, broker, topic, group):
     assert next_native(korvet, group, topic, 100) == [entry_id(offset) for offset in offsets[5:]]
 
 
+@pytest.mark.short
 def test_a_commit_acknowledges_everything_below(korvet, broker, topic, group):
     """XACK isn't cumulative, but no entry before the commit may stay pending."""
     offsets = send(producer(broker.bootstrap), topic, 0, numbered(500))
@@ -415,6 +418,7 @@ def test_a_redis_group_is_a_kafka_group(korvet, broker, topic, group):
         korvet.redis.xreadgroup(group, "native", {stream(topic): ">"})
 
 
+@pytest.mark.short
 def test_native_and_kafka_members_of_a_group_take_turns(korvet, broker, topic, group):
     """Neither side receives again what the other one has processed, and both have one position."""
     offsets = send(producer(broker.bootstrap), topic, 0, numbered(40))

@@ -197,6 +197,7 @@ def round_trip(conf: dict[str, Any], value: bytes) -> None:
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plaintext", "tls"])
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+@pytest.mark.short
 def test_librdkafka_authenticates(secured: Secured, mechanism: str, tls: bool) -> None:
     conf = secured.sasl(mechanism, "bob", "pw", tls=tls)
     assert list(AdminClient(conf).list_topics(timeout=TIMEOUT_S).topics) == ["shared"]

@@ -33,6 +33,7 @@ def committed_values(bootstrap, topic, isolation="read_committed"):
         client.close()
 
 
+@pytest.mark.short
 def test_librdkafka_commits_and_aborts(broker, topic):
     client = producer(broker.bootstrap, transactional_id=str(uuid.uuid4()))
     client.init_transactions(30)
@@ -211,6 +212,7 @@ class Mover:
             self.reader.seek(TopicPartition(place.topic, place.partition, max(place.offset, 0)))
 
 
+@pytest.mark.short
 def test_librdkafka_reads_processes_and_writes(broker, topic, new_topic):
     target, group, name = new_topic(), str(uuid.uuid4()), str(uuid.uuid4())
     values = [b"%d" % number for number in range(30)]

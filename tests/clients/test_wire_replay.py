@@ -18,7 +18,7 @@ from tests.support.admin import create_topic
 from tests.support.polling import until
 from tests.support.wire import RawConnection, advertised, decode_response, header
 
-pytestmark = pytest.mark.clients
+pytestmark = [pytest.mark.clients, pytest.mark.short]
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "wire"
 CLIENTS = sorted(path.name.removesuffix(".requests.jsonl") for path in FOLDER.glob("*.requests.jsonl"))

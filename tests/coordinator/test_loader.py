@@ -6,6 +6,7 @@ import asyncio
 import random
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from korvet.coordinator.projector import NewestCommits
     from korvet.storage.log.partition_log import PartitionLog
     from tests.support.redis_server import Server
+
+pytestmark = pytest.mark.each_server
 
 GROUPS = ("a", "b", "group-with-a-longer-name", "")
 TOPICS = ("orders", "bestellungen-ä")

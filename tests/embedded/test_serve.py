@@ -116,6 +116,7 @@ def test_an_address_that_nobody_can_connect_to_is_not_advertised(host: str, tmp_
     assert "nonroutable meta-address" in refusal("127.0.0.1:0", tmp_path, *named)
 
 
+@pytest.mark.short
 def test_a_killed_store_is_restarted(server: KorvetServer) -> None:
     with Cluster(server.bootstrap) as cluster:
         create_topic(cluster, "before", 1, {})

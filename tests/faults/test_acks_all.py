@@ -125,6 +125,7 @@ def commit(ask: Client, group: str) -> int:
     return int(answer.topics[0].partitions[0].error_code)
 
 
+@pytest.mark.short
 def test_clients_work_while_the_replica_follows(broker: KorvetServer) -> None:
     records = [Record(b"k", b"%d" % number, (), NOW_MS) for number in range(100)]
     send(producer(broker.bootstrap, acks="all", enable_idempotence=True), TOPIC, 0, records)
@@ -135,6 +136,7 @@ def test_clients_work_while_the_replica_follows(broker: KorvetServer) -> None:
     reader.close()
 
 
+@pytest.mark.short
 def test_nobody_sees_what_the_replica_lacks(
     broker: KorvetServer, ask: Client, pair: tuple[ReplicatedServer, ReplicatedServer]
 ) -> None:

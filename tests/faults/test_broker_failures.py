@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
 
 
+@pytest.mark.short
 def test_a_killed_broker_costs_nothing_that_was_acknowledged(start: Callable[[int], Brokers]) -> None:
     brokers = start(2)
     with load(brokers, "load") as (senders, members):

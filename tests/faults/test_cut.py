@@ -75,6 +75,7 @@ def check(load: LoadProducer, idempotent: bool) -> None:
         assert set(numbers) == set(range(load.sent))
 
 
+@pytest.mark.short
 def test_consumers_through_cuts(server, proxy):
     """A group member reads every record once and in order, although its connections are cut all the time."""
     records = [Record(None, b"%d" % number, (), NOW_MS) for number in range(6_000)]

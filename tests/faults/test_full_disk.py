@@ -72,6 +72,7 @@ def lasts(check: Callable[[], bool], rounds: int = 40) -> None:
         subprocess.run(["sleep", str(LASTING_S / rounds)], check=True)
 
 
+@pytest.mark.short
 def test_another_program_fills_the_disk(korvet: tuple[KorvetServer, Disk], client: Client) -> None:
     """To the last byte, between two checks of the disk."""
     server, disk = korvet

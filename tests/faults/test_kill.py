@@ -267,6 +267,7 @@ def retried(call: Callable[[], Any]) -> Any:
     return until(answer, 30, "the coordinator serves the group")[0]
 
 
+@pytest.mark.short
 def test_commits_survive_every_kill(own_korvet):
     server = own_korvet()
     create_topic(server.bootstrap, TOPIC, 1)

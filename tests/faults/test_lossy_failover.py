@@ -112,6 +112,7 @@ def end_of(pair: Pair, epoch: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("assignment", ["clock", "dense"])
+@pytest.mark.short
 def test_consumers_are_told_of_the_truncation(pair: Pair, assignment: str) -> None:
     create_topic(pair.broker.bootstrap, TOPIC, 1, {"offset.assignment": assignment})
     records = [Record(b"k", b"%d" % number, (), NOW_MS) for number in range(20)]

@@ -33,7 +33,7 @@ from tests.support.servers import KorvetServer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240), pytest.mark.each_server]
 
 TOPIC, BIG = "refused", "big"
 RECORDS, VALUE_BYTES = 500, 20_000
@@ -324,6 +324,7 @@ def run(broker: Broker, *words: str) -> None:
     assert done.exit_code == 0, done.output
 
 
+@pytest.mark.short
 def test_memory_is_freed_by_korvets_own_commands(full: tuple[Server, Broker]) -> None:
     """At maxmemory clients' records are refused, and new topics; groups drain, and topics change and go."""
     server, broker = full

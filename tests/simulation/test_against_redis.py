@@ -21,6 +21,8 @@ from tests.support.redis_server import Server, server_programs
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.each_server
+
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = range(0, 12)
 MANY_SEEDS = range(0, 400)

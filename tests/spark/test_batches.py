@@ -99,6 +99,7 @@ def test_what_is_no_batch(codec: int) -> None:
         read_batch([b"batch", data[:cut] + bytes([data[cut] ^ 255]) + data[cut + 1 :]], 11)
 
 
+@pytest.mark.short
 def test_batches_and_native_entries(spark: SparkSession, keyspace: Keyspace) -> None:
     keyspace.topic("t", 2, {"storage.layout": "batch"})
     offset = BASE

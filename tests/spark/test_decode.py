@@ -41,7 +41,7 @@ from tests.spark.offset_records import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.short]
 
 
 def frame(spark: SparkSession, records: list[Record]) -> DataFrame:

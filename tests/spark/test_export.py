@@ -163,6 +163,7 @@ def visible(folder: str) -> list[str]:
 
 
 @every_format("once")
+@pytest.mark.short
 def test_once_in_every_mode(topic: Topic, place: Place) -> None:
     topic.add(0, 4)
     frame = topic.batch()
@@ -415,6 +416,7 @@ def test_topics_of_a_keyspace(spark: SparkSession, keyspace: Keyspace, tmp_path:
         read_topics(spark, address, ["t", "nowhere"])
 
 
+@pytest.mark.short
 def test_tables(spark: SparkSession, keyspace: Keyspace, tmp_path: Path) -> None:
     keyspace.topic("t")
     keyspace.offsets_topic()

@@ -137,6 +137,7 @@ def places(assigned: list[Any] | None) -> list[str]:
     return sorted(f"{part['topic']}-{number}" for part in assigned or () for number in part["partitions"])
 
 
+@pytest.mark.short
 def test_from_redis(spark: SparkSession, keyspace: Keyspace) -> None:
     records = committed_records()
     keyspace.offsets_topic()

@@ -97,6 +97,7 @@ def rows(document: dict[str, Any], group: dict[str, Any], name: str) -> list[dic
 
 
 @spark_test
+@pytest.mark.short
 def test_report_on_nothing_and_on_groups(spark: SparkSession, keyspace: Keyspace, tmp_path: Path) -> None:
     reader = RedisReader(Address(keyspace.url))
     empty = write_report(spark, reader, tmp_path / "out", NOW)

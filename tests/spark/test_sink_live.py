@@ -88,6 +88,7 @@ def as_read(rows: list[Any], partition: int) -> list[Read]:
 
 
 @pytest.mark.parametrize("topic", ["rows", "dense", "batches"])
+@pytest.mark.short
 def test_all_readers_agree(spark: SparkSession, server: KorvetServer, topic: str) -> None:
     """Random records from Spark, between records of a Kafka producer."""
     maker = RecordMaker(20261125)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.spark.keyspace import Keyspace
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.short]
 
 MS = 1_700_000_000_000
 EPOCH = datetime(1970, 1, 1)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tests.spark.keyspace import Keyspace
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.short]
 RECORDS = "topic string, partition int, offset bigint, timestamp timestamp"
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from tests.spark.keyspace import Keyspace
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.short]
 
 MS = 1_700_000_000_000
 NOW = MS + 3_600_000

@@ -57,6 +57,7 @@ def append(
     return bench.run(append_own(log, batch(*[b"v"] * count), producer, epoch=epoch))
 
 
+@pytest.mark.each_server
 def test_duplicates_of_the_last_five_batches_get_their_first_offset(bench: Bench) -> None:
     log = bench.log()
     first = [append(bench, log, 3, (7, 0, 3 * number)) for number in range(6)]
@@ -298,6 +299,7 @@ def test_newest_entry_per_key_of_an_internal_topic(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, 2, 3])
+@pytest.mark.each_server
 def test_a_key_of_another_type_refuses_the_append_whole(bench: Bench, place: int) -> None:
     log = bench.log(configs={"cleanup.policy": "compact"}, internal=True)
     append(bench, log, 2)
@@ -324,6 +326,7 @@ def test_offsets_go_on_after_the_stream_is_deleted(bench: Bench) -> None:
         assert bench.run(log.queries.count(0, log.log_end)) == 2
 
 
+@pytest.mark.each_server
 def test_out_of_memory_refuses_the_append_whole(new_server: Callable[..., Server]) -> None:
     bench = Bench(new_server(), "oom")
     log = bench.log()
@@ -347,6 +350,7 @@ def test_out_of_memory_refuses_the_append_whole(new_server: Callable[..., Server
     bench.close()
 
 
+@pytest.mark.each_server
 def test_order_is_kept_when_the_library_is_lost(bench: Bench) -> None:
     log = bench.log()
     outcomes: list[Appended | StorageError] = []

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from tests.storage.conftest import Bench
     from tests.support.redis_server import Server
 
+pytestmark = pytest.mark.each_server
+
 Pair = tuple[bytes | None, bytes | None]
 HEADER_BYTES = 61
 ALL = 1 << 24

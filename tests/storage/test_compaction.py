@@ -132,6 +132,7 @@ def test_the_newest_record_stays_although_it_has_no_key(bench: Bench) -> None:
         assert list(contents(bench, log)) == offsets[1:]
 
 
+@pytest.mark.each_server
 def test_groups_notice_nothing(bench: Bench) -> None:
     log = compacted_log(bench)
     client, stream = bench.client, log.stream
@@ -174,6 +175,7 @@ def test_groups_notice_nothing(bench: Bench) -> None:
     assert client.xack(stream, "behind", entry_id(offsets[0])) == 1
 
 
+@pytest.mark.each_server
 def test_no_group_of_the_shadow_has_read_more_than_was_added(bench: Bench) -> None:
     # Newer Redis lowers a higher number, so the lag of the group would be wrong.
     log = compacted_log(bench)
@@ -204,6 +206,7 @@ def test_no_group_of_the_shadow_has_read_more_than_was_added(bench: Bench) -> No
 
 
 @pytest.mark.parametrize("before", ["copy", "tidy", "swap"])
+@pytest.mark.each_server
 def test_groups_change_during_a_compaction(bench: Bench, before: str) -> None:
     log = compacted_log(bench)
     client, stream = bench.client, log.stream
@@ -247,6 +250,7 @@ def test_groups_change_during_a_compaction(bench: Bench, before: str) -> None:
 
 
 @pytest.mark.parametrize("change", ["owners", "set back", "delivered again"])
+@pytest.mark.each_server
 def test_pending_entries_change_but_not_their_counts(bench: Bench, change: str) -> None:
     log = compacted_log(bench)
     client, stream = bench.client, log.stream
@@ -285,6 +289,7 @@ def test_pending_entries_change_but_not_their_counts(bench: Bench, change: str) 
     assert pending() == seen
 
 
+@pytest.mark.each_server
 def test_memory_comes_back(bench: Bench) -> None:
     log = compacted_log(bench)
     other = compacted_log(bench, name="other")
@@ -436,6 +441,7 @@ def test_entries_of_redis_applications_stay(bench: Bench) -> None:
     assert bench.run(log.queries.count(0, log.log_end)) == 5
 
 
+@pytest.mark.each_server
 def test_a_deleted_entry_with_many_fields_does_not_come_back(bench: Bench) -> None:
     log = compacted_log(bench)
     append(bench, log, [(b"k", b"1", 0), (b"k", b"2", 0)])

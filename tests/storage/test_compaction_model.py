@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
@@ -24,9 +25,9 @@ from tests.support.logs import append_own
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pytest
-
     from tests.support.redis_server import Server
+
+pytestmark = pytest.mark.each_server
 
 RETENTION_MS = 1600
 KEYS = [b"", b"a", b"b", b"long" * 20]

@@ -15,6 +15,8 @@ from korvet.storage.log.values import ProducerSequence
 if TYPE_CHECKING:
     from tests.storage.conftest import Bench
 
+pytestmark = pytest.mark.each_server
+
 AHEAD_MS = 60_000
 
 

@@ -14,6 +14,8 @@ from tests.storage.test_batch_layout import append, pairs
 if TYPE_CHECKING:
     from tests.storage.conftest import Bench
 
+pytestmark = pytest.mark.each_server
+
 
 @pytest.mark.parametrize("layout", ["record", "batch"])
 def test_the_lag_after_a_last_id_was_set_ahead_and_back(bench: Bench, layout: str) -> None:

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from korvet.storage.log.values import Appended
     from tests.storage.conftest import Bench
 
+pytestmark = pytest.mark.each_server
+
 LOG_NUMBERS = struct.Struct(">14d")
 TIME_MS = 1_700_000_000_000
 

@@ -63,6 +63,7 @@ async def proxied_link(server: Server, timeout_ms: int = 15_000) -> AsyncIterato
         yield proxy, link
 
 
+@pytest.mark.each_server
 def test_replies_come_in_order_and_parsed(server: Server, prefix: str, run: Run) -> None:
     async def work() -> None:
         async with linked(server.url) as link:
@@ -100,6 +101,7 @@ def test_raw_replies_in_many_pieces(server: Server, prefix: str, run: Run) -> No
     run(work())
 
 
+@pytest.mark.each_server
 def test_error_replies_are_raised_as_domain_errors(server: Server, prefix: str, run: Run) -> None:
     async def work() -> None:
         async with linked(server.url) as link:
@@ -186,6 +188,7 @@ def test_waiting_for_a_lost_server_is_bounded(server: Server, run: Run) -> None:
     run(work())
 
 
+@pytest.mark.each_server
 def test_password_user_and_database(new_server: Callable[..., Server]) -> None:
     protected = new_server()
     protected.client.execute_command("ACL", "SETUSER", "ada", "on", ">secret", "~*", "&*", "+@all")

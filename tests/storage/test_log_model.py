@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -33,10 +34,10 @@ from tests.storage.proxy import until
 from tests.support.logs import append_own
 
 if TYPE_CHECKING:
-    import pytest
-
     from korvet.storage.log.values import Appended
     from tests.support.redis_server import Server
+
+pytestmark = pytest.mark.each_server
 
 # Small limits, so that a short run exceeds all of them.
 _LUA_LIMITS = {

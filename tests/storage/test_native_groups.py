@@ -98,6 +98,7 @@ def test_the_offset_of_a_group(groups: Groups) -> None:
     assert groups.offset() == named[7] + 1
 
 
+@pytest.mark.each_server
 def test_a_group_that_was_set_back_before_its_pending_entries(groups: Groups) -> None:
     groups.add(*IDS)
     groups.create()
@@ -131,6 +132,7 @@ def test_a_group_in_step_is_not_reported(groups: Groups) -> None:
     assert groups.moved() == []
 
 
+@pytest.mark.each_server
 def test_pending_entries_that_exist_no_more(groups: Groups) -> None:
     """Deleted one by one, trimmed, or all of them: the group is at the first one that still exists."""
     ids = [f"0-{number}" for number in range(1, 200)]
@@ -226,6 +228,7 @@ def test_a_pending_batch_that_begins_before_the_log_start(bench: Bench) -> None:
 
 @pytest.mark.parametrize("layout", ["record", "batch"])
 @pytest.mark.parametrize("left", [0, 3])
+@pytest.mark.each_server
 def test_the_lag_after_a_commit_before_trimmed_entries(bench: Bench, layout: str, left: int) -> None:
     log = bench.log(storage_layout=layout)
     sent = [bench.run(append(log, batch(pairs(*[b"v"] * 100)))) for _ in range(10)]
@@ -240,6 +243,7 @@ def test_the_lag_after_a_commit_before_trimmed_entries(bench: Bench, layout: str
 
 @pytest.mark.parametrize("layout", ["record", "batch"])
 @pytest.mark.parametrize("reads", [0, 3])
+@pytest.mark.each_server
 def test_the_lag_after_native_reads_past_trimmed_entries(bench: Bench, layout: str, reads: int) -> None:
     log = bench.log(storage_layout=layout)
     sent = [bench.run(append(log, batch(pairs(b"v")))).base_offset for _ in range(20)]

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
     from tests.support.redis_server import Server
 
+pytestmark = pytest.mark.each_server
+
 PRODUCER = 7
 IN_FLIGHT = 5
 _serial = itertools.count()

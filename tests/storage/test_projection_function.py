@@ -151,6 +151,7 @@ def test_already_acknowledged_records(make: Make) -> None:
     assert stream.pending() == stream.ids([5])
 
 
+@pytest.mark.each_server
 def test_pending_entries_that_were_deleted_are_acknowledged(make: Make) -> None:
     stream = make(*range(1, 6))
     stream.project(1, 1)
@@ -255,6 +256,7 @@ def test_stream_deleted_by_a_native_application(make: Make) -> None:
     assert stream.stored() is None
 
 
+@pytest.mark.each_server
 def test_trimmed_stream_keeps_the_lag(make: Make) -> None:
     stream = make(*range(1, 21))
     stream.client.xtrim(stream.key, maxlen=5, approximate=False)
@@ -264,6 +266,7 @@ def test_trimmed_stream_keeps_the_lag(make: Make) -> None:
     assert stream.group()["lag"] == 3
 
 
+@pytest.mark.each_server
 def test_lag_follows_later_appends(make: Make) -> None:
     stream = make(*range(1, 11))
     stream.delete(2, 4)
@@ -318,6 +321,7 @@ def test_commit_that_stands_for_one_that_went_back(make: Make, earliest: int | s
 
 
 @pytest.mark.parametrize("deleted", [[], [2], [5], [9], [1, 2, 3], [10]])
+@pytest.mark.each_server
 def test_lag_is_exact_step_by_step(make: Make, deleted: list[int]) -> None:
     stream = make(*range(1, 11))
     stream.project(3, 1)
@@ -338,6 +342,7 @@ def test_counting_beyond_the_index_is_bounded(client: Client) -> None:
     assert stream.group()["lag"] == 1_001
 
 
+@pytest.mark.each_server
 def test_lag_is_exact_behind_a_trim(make: Make) -> None:
     stream = make(*range(1, 201))
     stream.project(3, 1)

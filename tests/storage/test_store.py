@@ -93,6 +93,7 @@ def test_a_refused_keyspace_keeps_the_library_of_its_brokers(server: Server, pre
         (("--replicaof", "127.0.0.1", "1"), "is a replica"),
     ],
 )
+@pytest.mark.each_server
 def test_unfit_servers_are_refused(
     new_server: Callable[..., Server], options: tuple[str, ...], message: str
 ) -> None:
@@ -100,6 +101,7 @@ def test_unfit_servers_are_refused(
         open_and_close(new_server(*options), "k")
 
 
+@pytest.mark.each_server
 def test_volatile_eviction_is_accepted(new_server: Callable[..., Server]) -> None:
     assert open_and_close(new_server("--maxmemory-policy", "volatile-lru"), "k")
 
@@ -272,6 +274,7 @@ def test_what_another_release_left_in_the_registry_is_removed(server: Server, pr
 
 
 @pytest.mark.parametrize("assignment", ["clock", "dense"])
+@pytest.mark.each_server
 def test_native_entries_wake_listeners(
     server: Server, prefix: str, assignment: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,6 +1,6 @@
 """Which servers of the tests load korvet's server module.
 
-Valkey loads it and Redis doesn't, so that an ordinary run covers both. KORVET_TEST_MODULE=all loads it into
+Valkey loads it and Redis doesn't, so that a full run covers both. KORVET_TEST_MODULE=all loads it into
 both, KORVET_TEST_MODULE=none into neither.
 """
 

@@ -26,6 +26,7 @@ def dev() -> Any:
     [
         (["--all"], ["--all", "storage", "faults"]),
         (["--all", "-k", "append"], ["--all", "-k", "append", "storage", "faults"]),
+        (["--full", "--all"], ["--full", "--all", "storage", "faults"]),
         (["--all", "unit", "faults"], ["--all", "faults"]),
         (
             ["--all", "tests/storage/test_link.py::test_x"],
@@ -40,9 +41,17 @@ def test_all_runs_some_suites_again(dev: Any, arguments: list[str], without_modu
 def test_other_runs_are_single(dev: Any) -> None:
     assert dev.test_runs(["--all", "unit"], None) == [("all", ["--all", "unit"])]
     assert dev.test_runs(["storage"], None) == [(None, ["storage"])]
+    assert dev.test_runs(["--full"], None) == [(None, ["--full"])]
     assert dev.test_runs(["--all"], "none") == [("none", ["--all"])]
 
 
 def test_all_runs_the_spark_tests_with_each_spark(dev: Any) -> None:
-    assert all(map(dev.runs_other_sparks, (["--all"], ["--all", "spark"], ["unit", "spark", "--all"])))
-    assert not any(map(dev.runs_other_sparks, ([], ["spark"], ["--all", "unit"], ["--all", "-k", "x"])))
+    assert all(
+        map(
+            dev.runs_other_sparks,
+            (["--all"], ["--all", "--full"], ["--all", "spark"], ["unit", "spark", "--all"]),
+        )
+    )
+    assert not any(
+        map(dev.runs_other_sparks, ([], ["--full"], ["spark"], ["--all", "unit"], ["--all", "-k", "x"]))
+    )
