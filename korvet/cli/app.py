@@ -51,7 +51,7 @@ _BUILTIN = {
         "korvet.cli.transactions", "transactions", "List and describe transactions, and end hanging ones."
     ),
     "offsets": _Builtin("korvet.cli.offsets", "offsets", "Read the records of __consumer_offsets."),
-    "top": _Builtin("korvet.cli.top.command", "top", "Watch brokers, topics and groups as they change."),
+    "top": _Builtin("korvet.cli.top", "top", "Watch brokers, topics and groups as they change."),
     "ready": _Builtin("korvet.cli.ready", "ready", "Probe the broker of this machine or container."),
     "doctor": _Builtin("korvet.cli.doctor", "doctor", "Check the Redis or Valkey that holds the data."),
     "backup": _Builtin("korvet.cli.backup", "backup", "Back up everything that a server or a cluster holds."),

@@ -5,44 +5,22 @@ their admin endpoints, or /readyz where `korvet ready` asks.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
+from typing import TYPE_CHECKING, Final
 
 from korvet.admin.client import fetch
-from korvet.cli.endpoints import Endpoint, EndpointError
+from korvet.cli.endpoints import Endpoint, EndpointError, Status
 from korvet.probe import here, probed
 from korvet.storage.findings import FAULT, OK, WARNING, Finding
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator
     from pathlib import Path
 
     from korvet.storage.brokers.assignment import Broker
 
 # Limits the wait for a broker's checks.
 _TIMEOUT_S: Final = 5.0
-
-
-class _Cluster(msgspec.Struct):
-    id: str
-
-
-class _Finding(msgspec.Struct):
-    subject: str
-    state: str
-    text: str
-
-
-class _Status(msgspec.Struct):
-    """The part of a page that counts here. A broker that starts has no `node_id`."""
-
-    checks: dict[str, str]
-    findings: list[_Finding] = []
-    node_id: int | None = None
-    cluster: _Cluster | None = None
-    release: str = ""
 
 
 def check_brokers(
@@ -62,7 +40,7 @@ def check_brokers(
     local = {} if data_dir is None else _local(data_dir)
     for endpoint in named:
         try:
-            pages = _pages(endpoint)
+            pages = endpoint.statuses()
         except EndpointError as error:
             yield Finding(f"broker at {endpoint.name}", WARNING, f"could not be asked: {error}")
             continue
@@ -76,7 +54,9 @@ def check_brokers(
     for node_id in sorted(local.keys() - answered):
         subject = f"broker {node_id}"
         try:
-            yield _of_checks(subject, _checks_at(local[node_id]), "no admin endpoint, only these checks")
+            yield _of_checks(
+                subject, Status(_checks_at(local[node_id])), "no admin endpoint, only these checks"
+            )
         except (OSError, ValueError) as error:
             yield Finding(subject, WARNING, f"could not be asked: {error or type(error).__name__}")
 
@@ -104,7 +84,7 @@ def _of_broker(
         return
     try:
         endpoint = Endpoint(broker.admin, tls)
-        pages = [page for page in _pages(endpoint) if page.node_id == broker.node_id]
+        pages = [page for page in endpoint.statuses() if page.node_id == broker.node_id]
     except (EndpointError, ValueError) as error:
         yield Finding(subject, WARNING, f"could not be asked: {error}")
         return
@@ -114,32 +94,19 @@ def _of_broker(
         yield from _of_page(page, endpoint.name, cluster_id, known)
 
 
-def _pages(endpoint: Endpoint) -> list[_Status]:
-    """The pages of an endpoint, which may be that of several brokers (--processes). Raises EndpointError."""
-    found: Any = endpoint.status()
-    several = isinstance(found, dict) and isinstance(found.get("brokers"), dict)
-    pages = list(found["brokers"].values()) if several else [found]
-    try:
-        return [msgspec.convert(page, _Status) for page in pages if page is not None]
-    except msgspec.ValidationError as error:
-        raise EndpointError(f"{endpoint.name}: its answer is malformed: {error}") from error
-
-
-def _of_page(page: _Status, place: str, cluster_id: str, known: Collection[str]) -> Iterator[Finding]:
+def _of_page(page: Status, place: str, cluster_id: str, known: Collection[str]) -> Iterator[Finding]:
     subject = f"broker at {place}" if page.node_id is None else f"broker {page.node_id}"
     if page.cluster is not None and cluster_id not in ("", page.cluster.id):
         yield Finding(subject, WARNING, f"it belongs to another cluster, {page.cluster.id}")
         return
-    yield _of_checks(subject, page.checks, f"release {page.release}")
+    yield _of_checks(subject, page, f"release {page.release}")
     for found in page.findings:
         if found.state != OK and found.subject not in known:
             yield Finding(f"{subject}, {found.subject}", found.state, found.text)
 
 
-def _of_checks(subject: str, checks: Mapping[str, str], note: str) -> Finding:
+def _of_checks(subject: str, page: Status, note: str) -> Finding:
     """Whether a broker is ready."""
-    problems = [f"{name}: {text}" for name, text in checks.items() if not text.startswith("ok")]
-    if problems:
-        return Finding(subject, FAULT, "; ".join(problems))
-    noted = [f"{name}: {text}" for name, text in checks.items() if text != "ok"]
-    return Finding(subject, OK, "; ".join(["ready", *noted, note]))
+    if page.problems:
+        return Finding(subject, FAULT, "; ".join(page.problems))
+    return Finding(subject, OK, "; ".join(["ready", *page.notes, note]))

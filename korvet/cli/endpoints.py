@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
-from korvet.cli.top.metrics import Metrics
+from korvet.cli.samples import Samples
 from korvet.config.keys import variable_of
 
 if TYPE_CHECKING:
@@ -32,6 +32,42 @@ def endpoints_of(texts: Sequence[str], tls: ssl.SSLContext | None) -> list[Endpo
         return [Endpoint(text, tls) for text in texts]
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--admin") from error
+
+
+class StatusCluster(msgspec.Struct, frozen=True):
+    """The cluster of a broker."""
+
+    id: str
+
+
+class StatusFinding(msgspec.Struct, frozen=True):
+    """See Finding."""
+
+    subject: str
+    state: str
+    text: str
+
+
+class Status(msgspec.Struct, frozen=True):
+    """The part of /status that commands use. A broker that starts has no `node_id`."""
+
+    checks: dict[str, str]
+    findings: list[StatusFinding] = []
+    node_id: int | None = None
+    cluster: StatusCluster | None = None
+    release: str = ""
+
+    @property
+    def problems(self) -> list[str]:
+        """The checks that fail; the broker is ready if there are none."""
+        return [f"{name}: {text}" for name, text in self.checks.items() if not text.startswith("ok")]
+
+    @property
+    def notes(self) -> list[str]:
+        """What is wrong although the checks are met."""
+        return [
+            f"{name}: {text}" for name, text in self.checks.items() if text.startswith("ok") and text != "ok"
+        ]
 
 
 class EndpointError(Exception):
@@ -61,14 +97,19 @@ class Endpoint:
             urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls)
         )
 
-    def read(self) -> Metrics:
+    def metrics(self) -> Samples:
         """Returns /metrics. Raises EndpointError."""
-        return Metrics(self._page("/metrics", "text/plain; version=0.0.4").decode("utf-8", "replace"))
+        return Samples(self._page("/metrics", "text/plain; version=0.0.4").decode("utf-8", "replace"))
 
-    def status(self) -> Any:
-        """Returns /status, decoded. Raises EndpointError."""
+    def statuses(self) -> list[Status]:
+        """Returns /status of each broker that the endpoint answers for and that answers: several with
+        --processes. Raises EndpointError.
+        """
         try:
-            return msgspec.json.decode(self._page("/status", "application/json"))
+            found: Any = msgspec.json.decode(self._page("/status", "application/json"))
+            several = isinstance(found, dict) and isinstance(found.get("brokers"), dict)
+            pages = list(found["brokers"].values()) if several else [found]
+            return [msgspec.convert(page, Status) for page in pages if page is not None]
         except msgspec.DecodeError as error:
             raise EndpointError(f"{self.name}: its answer is malformed: {error}") from error
 

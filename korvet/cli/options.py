@@ -12,9 +12,9 @@ from korvet.cli.client import Bootstrap
 from korvet.cli.security import COMMAND_CONFIG, VARIABLE, ClientSecurity, CommandConfigError, from_file
 
 
-def admin_option(admin_help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add the option --admin, as the argument `admins`."""
-    return click.option("--admin", "admins", multiple=True, metavar="HOST:PORT", help=admin_help)
+def admin_option(admin_help: str, **more: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the option --admin, as the argument `admins`. `more`: see click.option."""
+    return click.option("--admin", "admins", multiple=True, metavar="HOST:PORT", help=admin_help, **more)
 
 
 def security_option(command: Callable[..., Any]) -> Callable[..., Any]:

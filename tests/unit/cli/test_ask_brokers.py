@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,13 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """By the endpoint's name; a text is the reason why it does not answer."""
     found: dict[str, Any] = {}
 
-    def status(endpoint: Endpoint) -> Any:
+    def answered(endpoint: Endpoint, path: str, accept: str) -> bytes:
         answer = found[endpoint.name]
         if isinstance(answer, str):
             raise EndpointError(answer)
-        return answer
+        return json.dumps(answer).encode()
 
-    monkeypatch.setattr(Endpoint, "status", status)
+    monkeypatch.setattr(Endpoint, "_page", answered)
     return found
 
 

@@ -15,7 +15,7 @@ _ESCAPE = re.compile(r"\\(.)")
 _ESCAPED = {"n": "\n"}
 
 
-class Metrics:
+class Samples:
     """The samples of a page, by name."""
 
     def __init__(self, text: str) -> None:
@@ -26,24 +26,14 @@ class Metrics:
             if found is not None:
                 self._samples[found[1]].append((dict(_labels(found[2] or "")), _number(found[3])))
 
-    def sums(self, name: str, *labels: str) -> dict[tuple[str, ...], float]:
-        """Returns the samples of a name that have these labels, summed over all other labels."""
-        sums: dict[tuple[str, ...], float] = {}
-        for found, value in self._samples.get(name, ()):
-            if all(label in found for label in labels):
-                key = tuple(found[label] for label in labels)
-                sums[key] = sums.get(key, 0.0) + value
-        return sums
-
-    def brokers(self, name: str, owner: int | None) -> dict[int, float]:
-        """Returns the samples without the label `topic`, summed by broker: that of the label `node_id`, which
-        pages of several brokers have, else `owner`.
+    def sums(self, name: str, *labels: str, node_id: int | None = None) -> dict[tuple[str, ...], float]:
+        """Returns the samples of a name by these labels, summed over all other labels. A label that a sample
+        lacks is empty. `node_id`: without those that a page of several brokers has of other brokers.
         """
-        sums: dict[int, float] = {}
+        sums: dict[tuple[str, ...], float] = defaultdict(float)
         for found, value in self._samples.get(name, ()):
-            node_id = int(found["node_id"]) if "node_id" in found else owner
-            if node_id is not None and "topic" not in found:
-                sums[node_id] = sums.get(node_id, 0.0) + value
+            if node_id is None or found.get("node_id", str(node_id)) == str(node_id):
+                sums[tuple(found.get(label, "") for label in labels)] += value
         return sums
 
 

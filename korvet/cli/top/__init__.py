@@ -1,1 +1,0 @@
-"""`korvet top`: a view of brokers, topics and groups that is drawn again at an interval."""

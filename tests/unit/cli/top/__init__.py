@@ -1,1 +1,0 @@
-"""`korvet top`: parsing, rates, keys and the view, without a terminal."""
