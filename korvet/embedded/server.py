@@ -128,7 +128,7 @@ class EmbeddedServer:
             self.launch()
             self.wait_ready()
         except BaseException:
-            self._kill()
+            self._end()
             self._owner_lock.release()
             raise
         return self.url
@@ -145,8 +145,7 @@ class EmbeddedServer:
         Call it on the main thread, after `start` has locked the folder.
         """
         assert self.binary is not None
-        if self._process is not None:
-            self._kill()
+        self._end()
         self._take_server_lock()
         try:
             self._launch()
@@ -177,7 +176,7 @@ class EmbeddedServer:
         if self.loaded_module is not None:
             program += ["--loadmodule", str(self.loaded_module)]
         with privacy.append_private(log) as output:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-I", "-S", shim.__file__, mode, str(os.getpid()), str(lock_fd), *program],
                 env=server_environment(self.binary, os.environ),
                 stdin=subprocess.PIPE,
@@ -187,7 +186,7 @@ class EmbeddedServer:
                 umask=privacy.UMASK,
                 start_new_session=True,  # Ctrl-C in a terminal reaches only us; we stop the server last
             )
-        self._pid = self._process.pid
+        self._pid, self._process = process.pid, process
         self._server_lock.write(self._pid)
 
     def wait_ready(self) -> None:
@@ -286,22 +285,15 @@ class EmbeddedServer:
 
         Does nothing if the server wasn't started. Raises EmbeddedServerError if the server had to be killed.
         """
-        process, self._process = self._process, None
-        if process is None:
+        if self._process is None:
             self._owner_lock.release()
             return
         try:
-            process.terminate()
-            try:
-                process.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                os.kill(self._pid, signal.SIGKILL)
-                process.wait()
+            if not self._end(timeout_s):
                 raise EmbeddedServerError(
                     f"{self.binary} did not stop within {timeout_s:g} s and was killed{self.log_tail()}"
-                ) from None
+                )
         finally:
-            _close_input(process)
             self._socket.unlink(missing_ok=True)
             self._owner_lock.release()
 
@@ -372,25 +364,26 @@ class EmbeddedServer:
                 "a server on %s has outlived its owner and may be stopping: %s", self.data_dir, error
             )
 
-    def _kill(self) -> None:
+    def _end(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
+        """End the process, if there is one, with SIGTERM. Returns False if it had to be killed."""
         process, self._process = self._process, None
-        if process is not None:
+        if process is None:
+            return True
+        try:
             process.terminate()
-            try:
-                process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            _close_input(process)
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            os.kill(self._pid, signal.SIGKILL)
+            process.wait()
+            return False
+        finally:
+            if process.stdin is not None:
+                process.stdin.close()
+        return True
 
     def _report_loading(self, loaded_bytes: int, total_bytes: int) -> None:
         if self._on_loading is not None:
             self._on_loading(loaded_bytes, total_bytes)
-
-
-def _close_input(process: subprocess.Popen[bytes]) -> None:
-    if process.stdin is not None:
-        process.stdin.close()
 
 
 def _quoted(value: str) -> str:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,16 +29,11 @@ from korvet.embedded import (
 )
 from korvet.embedded.writer import note_writer
 from korvet.storage.link.address import parse_url
+from tests.embedded.folders import running
+from tests.support.polling import until
 
 OWNER = Path(__file__).with_name("owner.py")
 DEADLINE_S = 30.0
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {DEADLINE_S} s until {what}"
-        time.sleep(0.01)
 
 
 def is_running(pid: int) -> bool:
@@ -47,17 +42,6 @@ def is_running(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
-
-
-@contextmanager
-def running(data_dir: Path, **options: object) -> Iterator[tuple[EmbeddedServer, "redis.Redis"]]:
-    server = EmbeddedServer(data_dir, **options)  # type: ignore[arg-type]
-    client = redis.Redis.from_url(server.start())
-    try:
-        yield server, client
-    finally:
-        client.close()
-        server.stop()
 
 
 @contextmanager
@@ -105,13 +89,25 @@ def test_appendfsync_can_be_relaxed(tmp_path: Path) -> None:
         assert client.config_get("appendfsync") == {"appendfsync": "everysec"}
 
 
+def test_a_server_that_does_not_stop_is_killed(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path)
+    server.start()
+    pid = server.pid
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(EmbeddedServerError, match=r"did not stop within 0\.1 s and was killed"):
+        server.stop(0.1)
+    assert not is_running(pid)
+    with running(tmp_path) as (_, client):
+        assert client.ping()
+
+
 def test_killing_the_owner_ends_the_server_and_loses_nothing(tmp_path: Path) -> None:
     with owner_process(tmp_path) as (owner, client, pid):
         for number in range(100):
             client.xadd("s", {"n": number}, id=f"{number + 1}-0")
         owner.kill()
         owner.wait()
-        wait_until(lambda: not is_running(pid), "the server has ended with its owner")
+        until(lambda: not is_running(pid), DEADLINE_S, "the server has ended with its owner")
     with running(tmp_path) as (_, client):
         assert client.xlen("s") == 100
 
@@ -130,7 +126,7 @@ def test_a_killed_server_is_launched_anew(tmp_path: Path) -> None:
         client.set("a", "1")
         assert server.exit_status() is None
         os.kill(server.pid, signal.SIGKILL)
-        wait_until(lambda: server.exit_status() is not None, "the kill is seen")
+        until(lambda: server.exit_status() is not None, DEADLINE_S, "the kill is seen")
         assert server.exit_status() == -signal.SIGKILL
         server.launch()
         server.wait_ready()
@@ -141,7 +137,7 @@ def test_a_launch_that_failed_can_be_repeated(tmp_path: Path, monkeypatch: pytes
     """A full disk may refuse a new log file, for example; the server starts when there is space again."""
     with running(tmp_path, start_timeout_s=2.0) as (server, client):
         os.kill(server.pid, signal.SIGKILL)
-        wait_until(lambda: server.exit_status() is not None, "the kill is seen")
+        until(lambda: server.exit_status() is not None, DEADLINE_S, "the kill is seen")
 
         def refuse(path: Path) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
