@@ -32,6 +32,16 @@ _LZ4_BLOCK: Final = 1 << 16
 _VERSION, _INDEPENDENT, _BLOCK_CHECKSUM = 0x40, 0x20, 0x10
 _SIZE, _CHECKSUM, _RESERVED, _DICTIONARY = 8, 4, 2, 1
 
+SEVERAL_FRAMES: Final = {
+    "two frames",
+    "two frames of whole records",
+    "empty frame first",
+    "empty frame last",
+    "skippable frame first",
+    "skippable frame last",
+    "skippable frame between",
+}
+"""The framings of LZ4 and zstd with more than one frame."""
 
 READ_BY_ALL: Final = {
     GZIP: {
@@ -74,13 +84,7 @@ READ_BY_ALL: Final = {
         "dictionary 0",
         "unused bit",
         "empty block last",
-        "two frames",
-        "two frames of whole records",
-        "empty frame first",
-        "empty frame last",
-        "skippable frame first",
-        "skippable frame last",
-        "skippable frame between",
+        *SEVERAL_FRAMES,
     },
 }
 """The framings that a producer may send; tests/clients/test_framings.py shows that each client reads them."""

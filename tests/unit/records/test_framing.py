@@ -12,7 +12,7 @@ from korvet.offsets.record_batch import GZIP, LZ4, SNAPPY, ZSTD
 from korvet.records.batch import BatchError
 from korvet.records.compression import NAMES, compress, decompress
 from korvet.records.framing import unpack
-from tests.support.framings import READ_BY_ALL, Framing, framings
+from tests.support.framings import READ_BY_ALL, SEVERAL_FRAMES, Framing, framings
 
 PLAIN: Final = b"".join(b"%d, " % random.Random(7).getrandbits(n % 200) for n in range(1, 9000))
 MOST_BYTES: Final = 1 << 22
@@ -28,13 +28,7 @@ STORED_ONCE: Final = {
         "empty stored block last",
         "empty block first",
         "empty block last",
-        "two frames",
-        "two frames of whole records",
-        "empty frame first",
-        "empty frame last",
-        "skippable frame first",
-        "skippable frame last",
-        "skippable frame between",
+        *SEVERAL_FRAMES,
     },
     ZSTD: set(),
 }
