@@ -41,7 +41,7 @@ ENTRYPOINT ["korvet"]
 CMD ["serve", "--listen", "0.0.0.0:9092"]
 
 FROM build AS build-report
-RUN KORVET_REQUIRE_EXT=1 /opt/korvet/bin/pip install --no-cache-dir '.[spark]'
+RUN KORVET_REQUIRE_EXT=1 /opt/korvet/bin/pip install --no-cache-dir '.[kafka]'
 
 FROM broker AS report
 USER 0:0

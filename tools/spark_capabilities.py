@@ -70,7 +70,6 @@ CAPABILITIES: Final = (
         ),
     ),
     Capability("write to a topic as a stream", ("test_sink_live::test_a_batch_that_is_replayed",)),
-    Capability("write to a topic through Kafka's protocol", ("test_sink_live::test_through_kafka",)),
     Capability("SQL: `CREATE TEMPORARY VIEW`", ("test_registration::test_a_view_in_sql",)),
     Capability("SQL: `INSERT INTO` a view", ("test_sink_live::test_sql",)),
     Capability(

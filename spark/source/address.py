@@ -225,14 +225,6 @@ class Address:
         """Return the key of a partition's stream."""
         return f"{self.keyspace}:{topic}:{partition}"
 
-    def pace_key(self, job_id: str) -> str:
-        """Return the key by which the tasks of a job share a rate."""
-        return f"{{{self.keyspace}}}:pace:{job_id}"
-
-    def tasks_key(self, job_id: str, topic: str | None = None) -> str:
-        """Return the key of what is noted about the tasks of a job; `topic`: that of all rows."""
-        return f"{{{self.keyspace}}}:tasks:{job_id}" + (f":{topic}" if topic else "")
-
     @property
     def topics_key(self) -> str:
         """The key of the catalogue, a hash of topic name to JSON."""

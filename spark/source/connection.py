@@ -33,7 +33,7 @@ REPLY_TIMEOUT_S = 60
 # Redirections (MOVED, ASK) that one command follows; more of them are a circle.
 MOST_REDIRECTIONS = 5
 # Where the (first) key of a command is, if not directly after the name.
-_KEY_AT: dict[object, int] = {"XINFO": 2, "MEMORY": 2, "FCALL": 3}
+_KEY_AT: dict[object, int] = {"XINFO": 2, "MEMORY": 2}
 Node = tuple[str, int]
 Arguments = tuple[str | bytes | int, ...]
 
@@ -230,25 +230,6 @@ class Connection:
         """Send one command and return its reply."""
         self.send(*arguments)
         return self.reply()
-
-    def wait_for_replicas(self, key: str, kept_ms: int, replicas: int, timeout_ms: int) -> int:
-        """Return how many replicas have all earlier writes to the key's node (WAIT).
-
-        Waits for `replicas` of them, at most `timeout_ms` and half the time in which a reply must arrive.
-        WAIT is about the writes of its own connection, so the expiry of the key is set first. Raises
-        RedisAway if the key has moved to another node.
-        """
-        raw = self._raw_for(key)
-        try:
-            for command in (
-                ("PEXPIRE", key, kept_ms),
-                ("WAIT", replicas, min(timeout_ms, int(REPLY_TIMEOUT_S * 500))),
-            ):
-                raw.send_command(*command)
-                reply = raw.read_response(disable_decoding=True)
-        except AskError as error:
-            raise RedisAway(f"{key} of Redis at {self._address.url} has moved: {error}") from None
-        return int(reply)
 
     def pipeline(self, commands: Sequence[Arguments]) -> list[Any]:
         """Send the commands together and return their replies. Raises the first error after all replies."""

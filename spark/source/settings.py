@@ -51,16 +51,15 @@ CONNECTION_OPTIONS = (
     *TLS_OPTIONS,
     "keyspace",
 )
-# Options of writing only. A table that is read and written has options of both kinds.
+BOOTSTRAP = "kafka.bootstrap.servers"
+# Options of writing only, beside properties `kafka.*`. A view that is read and written has both kinds.
 SINK_OPTIONS = (
     "jobId",
     "sortRows",
     "maxRecordsPerSecond",
     "concurrentTasks",
     "progressTopic",
-    "minReplicas",
     "deliveryTimeout",
-    "progressRetention",
 )
 OPTIONS = (
     *CONNECTION_OPTIONS,
@@ -81,9 +80,11 @@ OPTIONS = (
 _INSTEAD = {
     "kafka.bootstrap.servers": "redis",
     "path": "topic",
-    "maxoffsetspertrigger": "maxRecordsPerTrigger (offsets are sparse)",
-    "minoffsetspertrigger": "minRecordsPerTrigger (offsets are sparse)",
+    "maxOffsetsPerTrigger": "maxRecordsPerTrigger (offsets are sparse)",
+    "minOffsetsPerTrigger": "minRecordsPerTrigger (offsets are sparse)",
     "kafka.isolation.level": "isolationLevel",
+    "minReplicas": "the topic's config min.insync.replicas (the sink writes with acks=all)",
+    "progressRetention": "the brokers' setting offsets.retention.minutes",
 }
 _DURATION = re.compile(r"(\d{1,12})\s*(ms|s|m|min|h|d)?")
 _UNITS_MS = {None: 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -203,10 +204,12 @@ def check_known(
 ) -> None:
     """Raises SourceError for an option that is neither offered nor ignored; `user` names who offers them."""
     known = {name.lower(): name for name in offered}
+    elsewhere = {name.lower(): name for name in _INSTEAD}
     unknown = sorted(set(given) - set(known) - {name.lower() for name in ignored})
     for name in unknown:
-        if name in _INSTEAD:
-            raise SourceError(f"the korvet {user} has no option {name}; use {_INSTEAD[name]}")
+        if name in elsewhere:
+            there = elsewhere[name]
+            raise SourceError(f"the korvet {user} has no option {there}; use {_INSTEAD[there]}")
         if name.startswith("kafka."):
             raise SourceError(f"the korvet {user} has no option {name}: it uses Redis, not Kafka")
     if unknown:
@@ -218,7 +221,10 @@ def check_known(
 
 
 def _check_names(given: Mapping[str, str], *, streaming: bool) -> None:
-    check_known(given, OPTIONS, SINK_OPTIONS, "source")
+    # A view that is read and written has the properties of the sink's clients, too.
+    is_view = "redis" in given and BOOTSTRAP in given
+    own = {name: value for name, value in given.items() if not (is_view and name.startswith("kafka."))}
+    check_known(own, OPTIONS, SINK_OPTIONS, "source")
     foreign = ENDING_OPTIONS if streaming else STREAM_OPTIONS
     out_of_place = [name for name in foreign if name.lower() in given]
     if out_of_place:

@@ -13,7 +13,6 @@ from pyspark.sql.datasource import DataSource
 from korvet.spark.source.errors import SourceError
 from korvet.spark.source.reader import KorvetReader
 from korvet.spark.source.settings import SourceOptions
-from korvet.spark.source.sink.writer import batch_writer, stream_writer
 from korvet.spark.source.stream import UnlimitedStreamReader
 from korvet.spark.versions import Version, features, named, running
 
@@ -93,10 +92,14 @@ class KorvetDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return a batch writer. Raises SourceError for invalid options and columns, and a missing topic."""
+        from korvet.spark.source.sink.writer import batch_writer  # noqa: PLC0415 (loads librdkafka)
+
         return batch_writer(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 (Spark's name)
         """Return a micro-batch writer. Raises SourceError for invalid options and columns."""
+        from korvet.spark.source.sink.writer import stream_writer  # noqa: PLC0415 (loads librdkafka)
+
         return stream_writer(self.options, schema, overwrite=overwrite)
 
 

@@ -6,14 +6,14 @@ import json
 import logging
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from korvet.offsets.native_entry import native_field
 from korvet.spark.records.columns import CREATE_TIME, LOG_APPEND_TIME, Origin
 from korvet.spark.source.errors import SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from korvet.spark.source.address import Address
     from korvet.spark.source.connection import Connection
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 OFFSETS_TOPIC = "__consumer_offsets"
 # Partitions of a topic; brokers accept no more.
 _MAX_PARTITIONS = 1_000_000
-# Defaults of brokers for what a record may be.
-DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
-DEFAULT_TIMESTAMP_BEFORE_MAX_MS = (1 << 63) - 1
-DEFAULT_TIMESTAMP_AFTER_MAX_MS = 3_600_000
 # What an unreadable catalogue entry can raise.
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 log = logging.getLogger(__name__)
@@ -47,14 +43,6 @@ class TopicInfo:
     """Whether the time in an entry ID is the record's timestamp."""
     has_batches: bool = False
     """Whether an entry may be several records (storage.layout=batch)."""
-    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
-    timestamp_before_max_ms: int = DEFAULT_TIMESTAMP_BEFORE_MAX_MS
-    timestamp_after_max_ms: int = DEFAULT_TIMESTAMP_AFTER_MAX_MS
-
-    @property
-    def log_append_time(self) -> bool:
-        """Whether the timestamp of a record is its append time."""
-        return self.timestamp_type == LOG_APPEND_TIME
 
     def origin(self, partition: int) -> Origin:
         """Return what all records of one partition share."""
@@ -136,33 +124,7 @@ def _topic_info(name: str, text: bytes) -> TopicInfo | None:
         topic_id=str(document.get("topic_id", "")),
         append_times=appended and not dense and not has_batches,
         has_batches=has_batches,
-        max_message_bytes=int(configs.get("max.message.bytes", DEFAULT_MAX_MESSAGE_BYTES)),
-        timestamp_before_max_ms=int(
-            configs.get("message.timestamp.before.max.ms", DEFAULT_TIMESTAMP_BEFORE_MAX_MS)
-        ),
-        timestamp_after_max_ms=int(
-            configs.get("message.timestamp.after.max.ms", DEFAULT_TIMESTAMP_AFTER_MAX_MS)
-        ),
     )
-
-
-def topic_of(call: Callable[..., Any], address: Address, name: str) -> TopicInfo:
-    """Return a topic to write to (HGET of the catalogue, by `call`).
-
-    Raises SourceError if there is no such topic, it is internal, or its catalogue entry can't be read.
-    """
-    text = call("HGET", address.topics_key, name)
-    try:
-        topic = None if text is None else _topic_info(name, text)
-    except _UNREADABLE as error:
-        raise SourceError(
-            f"{address.topics_key}: topic {name!r} can't be read: {str(error) or type(error).__name__}"
-        ) from error
-    if topic is None:
-        raise SourceError(f"no topic {name} in keyspace {address.keyspace!r} of {address.url}")
-    if topic.internal:
-        raise SourceError(f"topic {name} is internal: only brokers write to it")
-    return topic
 
 
 def has_id(connection: Connection, address: Address, name: str, topic_id: str) -> bool:

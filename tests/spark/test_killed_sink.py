@@ -37,8 +37,7 @@ def server() -> Iterator[KorvetServer]:
         server.discard()
 
 
-@pytest.mark.parametrize("way", ["redis", "kafka"])
-def test_every_record_is_there_once(server: KorvetServer, tmp_path: Path, way: str) -> None:
+def test_every_record_is_there_once(server: KorvetServer, tmp_path: Path) -> None:
     """Drivers with and without their JVM are killed, and the first attempt of each large task fails.
 
     Readers of Kafka's protocol, of Redis and of Spark's source find the same records.
@@ -48,23 +47,19 @@ def test_every_record_is_there_once(server: KorvetServer, tmp_path: Path, way: s
         # The writer's times are old.
         create_topic(server.bootstrap, name, PARTITIONS, {"retention.ms": "-1"})
     writer = Writer(keyspace, "in")
-    # Chunks of 200, and of 500 records.
+    # Transactions of 500 records.
     sink = {
-        "redis": {"redis": keyspace.url, "maxRecordsPerSecond": "2000"},
-        "kafka": {
-            "kafka.bootstrap.servers": server.bootstrap,
-            "maxRecordsPerSecond": "1000",
-            "concurrentTasks": "2",
-        },
-    }[way]
+        "kafka.bootstrap.servers": server.bootstrap,
+        "maxRecordsPerSecond": "1000",
+        "concurrentTasks": "2",
+    }
     checkpoint = tmp_path / "checkpoint"
     command = [sys.executable, "-m", "tests.spark.sink_job", keyspace.url, str(checkpoint), json.dumps(sink)]
     partial = 0
     for _ in killed_runs(command, tmp_path, writer, LONGEST_RUN_S):
         newest = planned(checkpoint)
         finished = (checkpoint / "commits" / str(newest)).exists()
-        noted = noted_in_redis(keyspace) if way == "redis" else noted_in_kafka(server, checkpoint)
-        partial += not finished and newest in noted
+        partial += not finished and newest in noted(server, checkpoint)
     run_to_the_end([*command, "available-now"], tmp_path)
     found = [kafka_values(server, "t", partition) for partition in range(PARTITIONS)]
     assert sorted(int(value or b"") for values in found for value in values) == list(range(writer.count))
@@ -72,11 +67,8 @@ def test_every_record_is_there_once(server: KorvetServer, tmp_path: Path, way: s
     assert found == [kafka_values(server, "in", partition) for partition in range(PARTITIONS)]
     assert found == source_values(keyspace)
     entries = [redis_values(keyspace, partition) for partition in range(PARTITIONS)]
-    if way == "redis":
-        assert entries == found
-    else:
-        # Redis also has the records of aborted transactions.
-        assert list(map(set, entries)) == list(map(set, found))
+    # Redis also has the records of aborted transactions.
+    assert list(map(set, entries)) == list(map(set, found))
     assert partial, "no kill came after a part of a batch was written"
 
 
@@ -97,20 +89,14 @@ def redis_values(keyspace: Keyspace, partition: int) -> list[bytes]:
     return [fields[b"value"] for _, fields in entries if b"value" in fields]
 
 
-def noted_in_redis(keyspace: Keyspace) -> set[int]:
-    """The newest batch of each task on each partition of which records were written."""
-    keys = keyspace.client.keys("{korvet:t:*}:written:*")
-    return {int(noted.partition(b" ")[0]) for key in keys for noted in keyspace.client.hvals(key)}
-
-
-def noted_in_kafka(server: KorvetServer, checkpoint: Path) -> set[int]:
+def noted(server: KorvetServer, checkpoint: Path) -> set[int]:
     """The newest batch of each task of which records were committed."""
     query = json.loads((checkpoint / "metadata").read_text())["id"]
     found = set()
     for task in range(PARTITIONS):
         group = f"korvet-sink-{query}-{task}"
         with closing(KafkaTopics(KafkaCluster(server.bootstrap), group, 20)) as topics:
-            noted = topics.noted("korvet-sink-progress")
-        if noted:
-            found.add(int(noted.partition(" ")[0]))
+            text = topics.noted("korvet-sink-progress")
+        if text:
+            found.add(int(text.partition(" ")[0]))
     return found

@@ -12,17 +12,14 @@ from korvet.spark.source.address import Address
 from korvet.spark.source.connection import Connection, connected
 from korvet.spark.source.extents import StreamRange, extents
 from korvet.spark.source.pages import pages
-from korvet.spark.source.sink.options import RedisOptions
 from korvet.spark.source.topics import load_topics
 from tests.spark.keyspace import Keyspace
-from tests.spark.sinking import load_functions, row, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
-    from korvet.spark.source.sink.columns import SinkRow
     from tests.support.cluster import ClusterNode, RedisCluster
 
 PARTITIONS = 12
@@ -84,27 +81,3 @@ def test_a_slot_that_moves_is_followed(redis_cluster: RedisCluster, keyspace: Ke
         part = range_of(connection, address, 3)
         redis_cluster.move(stream, other())
         assert [entry[0].decode() for page in pages(connection, part) for entry in page] == expected
-
-
-def test_the_sink_follows_slots(
-    redis_cluster: RedisCluster, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Some chunks are sent before the move.
-    monkeypatch.setattr(RedisOptions, "chunk_records", 20)
-    for node in redis_cluster.running:
-        load_functions(node.client)
-    keyspace.topic("u", PARTITIONS)
-    rows = [row(b"%d" % number, partition=number % PARTITIONS) for number in range(2000)]
-
-    def moved_meanwhile() -> Iterator[SinkRow]:
-        yield from rows[:1000]
-        stream = b"korvet:u:3"
-        owner = redis_cluster.owner(stream)
-        redis_cluster.move(stream, next(node for node in redis_cluster.running if node is not owner))
-        yield from rows[1000:]
-
-    written = write(keyspace, moved_meanwhile(), topic="u")
-    assert written.records == len(rows)
-    for partition in range(PARTITIONS):
-        values = [fields[b"value"] for _, fields in keyspace.client.xrange(f"korvet:u:{partition}")]
-        assert values == [one.value for one in rows[partition::PARTITIONS]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,9 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 
 from korvet.offsets.packing import offset_of
+from korvet.spark.source.sink.kafka_client import KafkaTopics
+from korvet.spark.source.sink.kafka_cluster import KafkaCluster
+from korvet.spark.source.sink.progress import job_group
 from korvet.spark.versions import running
 from tests.support.admin import create_topic
 from tests.support.confluent import Read, producer, read_all, send
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 PARTITIONS = 3
+BOOTSTRAP = "kafka.bootstrap.servers"
 # Whether Spark fills the columns that an INSERT omits.
 FILLS_COLUMNS = running() >= (4, 1)
 COLUMNS = (
@@ -50,6 +54,7 @@ def server() -> Iterator[KorvetServer]:
             "some": {},
             "kafka": {},
             "streamed": {},
+            "again": {},
         }.items():
             create_topic(server.bootstrap, name, PARTITIONS, configs)
         yield server
@@ -61,8 +66,9 @@ def url(server: KorvetServer) -> str:
     return f"unix://{server.socket_path()}"
 
 
-def save(frame: DataFrame, server: KorvetServer, **options: str) -> None:
-    frame.write.format("korvet").mode("append").options(redis=url(server), **options).save()
+def save(frame: DataFrame, server: KorvetServer, mode: str = "append", **options: str) -> None:
+    given = {BOOTSTRAP: server.bootstrap, **options}
+    frame.write.format("korvet").mode(mode).options(**given).save()
 
 
 def read(spark: SparkSession, server: KorvetServer, topic: str) -> list[Any]:
@@ -117,9 +123,14 @@ def test_all_readers_agree(spark: SparkSession, server: KorvetServer, topic: str
         assert kafka == as_read(found, partition)
         assert [one.record for one in kafka] == [mark, *records[partition::PARTITIONS], mark]
         entries = server.redis.xrange(f"korvet:{topic}:{partition}")
-        assert [offset_of(entry, int(topic == "dense")) for entry, _ in entries] == [
-            one.offset for one in kafka
+        offsets = [
+            offset_of(entry, int(topic == "dense")) for entry, fields in entries if b"ctl" not in fields
         ]
+        if topic == "batches":
+            # An entry is a batch, or a batch with a marker, and has the offset of its last record.
+            assert {kafka[0].offset, kafka[-1].offset} <= set(offsets)
+        else:
+            assert offsets == [one.offset for one in kafka]
 
 
 def test_keys_and_no_keys(spark: SparkSession, server: KorvetServer) -> None:
@@ -141,10 +152,15 @@ def test_keys_and_no_keys(spark: SparkSession, server: KorvetServer) -> None:
     assert len(set().union(*homes.values())) == PARTITIONS
 
 
+def both(server: KorvetServer) -> str:
+    """The options of SQL to read and to write."""
+    return f"redis '{url(server)}', kafka.bootstrap.servers '{server.bootstrap}'"
+
+
 @contextmanager
 def view(spark: SparkSession, server: KorvetServer, topic: str, columns: str = "") -> Iterator[str]:
     """A view of a topic, with all columns or those given, until the end of the block. Returns its name."""
-    name, options = f"{topic}_{len(columns)}", f"redis '{url(server)}', topic '{topic}'"
+    name, options = f"{topic}_{len(columns)}", f"{both(server)}, topic '{topic}'"
     spark.sql(f"CREATE TEMPORARY VIEW {name} {columns} USING korvet OPTIONS ({options})")
     try:
         yield name
@@ -172,7 +188,7 @@ def test_sql(spark: SparkSession, server: KorvetServer) -> None:
 def test_sql_with_the_columns_of_sparks_kafka_sink(spark: SparkSession, server: KorvetServer) -> None:
     """A view without a topic can only be written."""
     columns = COLUMNS.replace(", timestamp timestamp", "")
-    spark.sql(f"CREATE TEMPORARY VIEW anywhere ({columns}) USING korvet OPTIONS (redis '{url(server)}')")
+    spark.sql(f"CREATE TEMPORARY VIEW anywhere ({columns}) USING korvet OPTIONS ({both(server)})")
     try:
         spark.sql(
             "INSERT INTO anywhere SELECT cast('sql' AS binary), X'31', 'copy', 2, "
@@ -187,10 +203,10 @@ def test_sql_with_the_columns_of_sparks_kafka_sink(spark: SparkSession, server: 
     assert [tuple(header) for header in found["headers"]] == [("h", b"2"), ("h", None)]
 
 
-def test_through_kafka(spark: SparkSession, server: KorvetServer) -> None:
-    """Readers agree after a write through brokers, and after its repetition."""
+def test_a_write_that_is_repeated(spark: SparkSession, server: KorvetServer) -> None:
+    """Readers agree after a write, and after its repetition."""
     frame = spark.range(600).selectExpr("cast(id as string) value", "cast(id % 3 as int) partition")
-    options = {"kafka.bootstrap.servers": server.bootstrap, "topic": "kafka", "jobId": "nightly"}
+    options = {BOOTSTRAP: server.bootstrap, "topic": "kafka", "jobId": "nightly"}
     for _ in range(2):
         frame.coalesce(2).write.format("korvet").mode("append").options(**options).save()
     found = read(spark, server, "kafka")
@@ -231,7 +247,9 @@ def test_a_batch_that_is_replayed(spark: SparkSession, server: KorvetServer, tmp
 
     def run() -> None:
         rows = spark.readStream.schema("value string").text(str(source))
-        stream = rows.writeStream.format("korvet").options(redis=url(server), topic="streamed")
+        stream = rows.writeStream.format("korvet").options(
+            **{BOOTSTRAP: server.bootstrap, "topic": "streamed"}
+        )
         query = stream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
         assert query.awaitTermination(120)
 
@@ -253,13 +271,34 @@ def test_a_job_id_makes_a_job_repeatable(spark: SparkSession, server: KorvetServ
     assert len(read(spark, server, "copy")) == before + 50
 
 
+def test_a_frame_in_other_partitions(spark: SparkSession, server: KorvetServer) -> None:
+    frame = spark.range(0, 40, 1, 4).selectExpr("cast(id as string) value")
+    save(frame, server, topic="again", jobId="again")
+    more = spark.range(0, 40, 1, 8).selectExpr("cast(id as string) value")
+    for others in (frame.coalesce(2), more):
+        with pytest.raises(PythonException, match=r"as many (tasks|partitions) as before"):
+            save(others, server, topic="again", jobId="again")
+    save(frame, server, topic="again", jobId="again")
+    rows = read(spark, server, "again")
+    assert sorted(int(row["value"]) for row in rows) == list(range(40))
+    # Also of a job that failed, the number of tasks is known.
+    with pytest.raises(PythonException, match="has no partition 9"):
+        save(frame.selectExpr("value", "9 partition"), server, topic="again", jobId="failing")
+    with closing(KafkaTopics(KafkaCluster(server.bootstrap), job_group("failing"), 20)) as topics:
+        assert topics.noted("korvet-sink-progress") == "4"
+
+
 def test_refusals(spark: SparkSession, server: KorvetServer) -> None:
     frame = spark.range(1).selectExpr("cast(id as string) value", "'nowhere' topic")
     for options, message in [
         ({"topic": "rows", "jobid": "a b"}, "jobId must be 1 to 100 letters"),
-        ({"topic": "nowhere"}, "no topic nowhere in keyspace 'korvet'"),
-        ({"colour": "red"}, "unknown option colour; the korvet sink has redis"),
-        ({"kafka.acks": "all"}, "the korvet sink has no option kafka.acks: it uses Redis"),
+        ({"topic": "nowhere"}, "no topic nowhere in Kafka at 127"),
+        ({"colour": "red"}, "unknown option colour; the korvet sink has topic, jobId"),
+        ({"kafka.acks": "all"}, "kafka.acks: the sink sets this property itself"),
+        (
+            {"minReplicas": "1"},
+            "the korvet sink has no option minReplicas; use the topic's config min",
+        ),
     ]:
         with pytest.raises(AnalysisException, match=message):
             save(frame, server, **options)
@@ -272,7 +311,7 @@ def test_refusals(spark: SparkSession, server: KorvetServer) -> None:
         with pytest.raises(AnalysisException, match=message):
             save(frame.selectExpr(*columns), server)
     with pytest.raises(AnalysisException, match="a topic can't be overwritten: use mode append"):
-        frame.write.format("korvet").mode("overwrite").options(redis=url(server), topic="rows").save()
+        save(frame, server, "overwrite", topic="rows")
     with pytest.raises(
         PythonException, match=r"(?s)row 1 of task \d of job .*no topic nowhere.*written no records"
     ):

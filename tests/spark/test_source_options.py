@@ -1,4 +1,4 @@
-"""Options of the source and the sink: accepted values, and the messages for invalid ones."""
+"""Options of the source: accepted values, and the messages for invalid ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from korvet.spark.source.address import Address, Secret, Tls
 from korvet.spark.source.errors import SourceError
 from korvet.spark.source.settings import EARLIEST, LATEST, OPTIONS, SourceOptions, options_of
-from korvet.spark.source.sink.options import parse_sink_options
 
 TOPIC = {"topic": "t"}
 
@@ -70,6 +69,7 @@ def test_times_come_before_offsets() -> None:
         ({**TOPIC, "startingOffsets": "[" * 100_000}, 'startingOffsets must be "earliest", "latest" or JSON'),
         ({**TOPIC, "kafka.bootstrap.servers": "x"}, "no option kafka.bootstrap.servers; use redis"),
         ({**TOPIC, "kafka.group.id": "g"}, "no option kafka.group.id: it uses Redis"),
+        ({**TOPIC, "minReplicas": "1"}, "no option minReplicas; use the topic's config min.insync.replicas"),
         ({"path": "t"}, "no option path; use topic"),
         ({**TOPIC, "maxOffsetsPerTrigger": "1"}, "use maxRecordsPerTrigger"),
         ({**TOPIC, "startingOffsets": "noon"}, 'startingOffsets must be "earliest", "latest" or JSON'),
@@ -139,24 +139,6 @@ def test_what_is_wrong_is_said(options: dict[str, str], message: str) -> None:
 def test_what_is_wrong_in_a_stream(options: dict[str, str], message: str) -> None:
     with pytest.raises(SourceError, match=message):
         SourceOptions.parse({**TOPIC, **options}, streaming=True)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"minReplicas": "-1"}, "minReplicas must be a number from 0 on, not '-1'"),
-        ({"maxRecordsPerSecond": "0"}, "maxRecordsPerSecond must be a number above 0, not '0'"),
-        ({"progressRetention": "0"}, "progressRetention must be longer than 0, and at most 36500d"),
-        ({"progressRetention": "36501d"}, "progressRetention must be longer than 0, and at most 36500d"),
-    ],
-)
-def test_what_is_wrong_in_a_write(options: dict[str, str], message: str) -> None:
-    with pytest.raises(SourceError, match=message):
-        parse_sink_options({**TOPIC, **options})
-
-
-def test_a_write_may_name_the_default_number_of_replicas() -> None:
-    assert parse_sink_options({**TOPIC, "minReplicas": "0"}) == parse_sink_options(TOPIC)
 
 
 @pytest.mark.parametrize(

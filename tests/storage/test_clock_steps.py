@@ -107,15 +107,3 @@ def test_the_clock_is_set_right_while_an_append_waits(shifted: Shifted) -> None:
     began_s = time.monotonic()
     shifted.bench.run(append())
     assert time.monotonic() - began_s < STEP_S
-
-
-def test_a_shared_rate_when_the_clock_is_set_back(shifted: Shifted) -> None:
-    def pace() -> int:
-        return shifted.bench.client.fcall("korvet_pace", 1, "rate", 100, 1000)
-
-    shifted.set_clock(3600)
-    assert pace() == 0
-    shifted.set_clock(0)
-    assert pace() <= 100
-    # The time of a record may be less than a double shows beside the time of the clock.
-    assert shifted.bench.client.fcall("korvet_pace", 1, "fast", 1, 10_000_000) == 0

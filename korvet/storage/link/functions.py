@@ -36,7 +36,7 @@ _SCOPES: Final = (
     ("security",),
     ("probe",),
 )
-_PUBLIC_SCOPES: Final = (("_records", "_native", "native_append", "native_once"), ("pace",))
+_PUBLIC_SCOPES: Final = (("native_append",),)
 
 
 @functools.cache
@@ -70,7 +70,7 @@ def library_source() -> str:
 
 @functools.cache
 def public_source() -> str:
-    """The code of the library for applications: korvet_xadd, korvet_xadd_once, korvet_pace."""
+    """The code of the library for applications: korvet_xadd."""
     return f"#!lua name={PUBLIC_LIBRARY}\n{_code(_PUBLIC_SCOPES)}"
 
 

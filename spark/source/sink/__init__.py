@@ -1,1 +1,1 @@
-"""The sink of the data source `korvet`: rows become records, each of them once."""
+"""The sink of the data source `korvet`: rows become records of brokers, each of them once."""

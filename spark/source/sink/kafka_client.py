@@ -22,6 +22,13 @@ try:
 except ImportError:
     kafka = None  # type: ignore[assignment]
 
+# If all connections break, librdkafka would look for brokers anew (KIP-899), and forget the coordinator of
+# the transaction: with 2.16, the call that asks it never returns. The property exists from 2.11 on.
+_KEEP_BROKERS = (
+    {"metadata.recovery.strategy": "none"}
+    if kafka is not None and kafka.libversion()[1] >= 0x020B0000
+    else {}
+)
 # Only what is critical: exceptions report the rest.
 _LOG_LEVEL = 2
 # Wait for room in the client's queue.
@@ -225,7 +232,7 @@ class _Calls:
     def __init__(self, cluster: KafkaCluster) -> None:
         if kafka is None:
             raise SourceError(
-                "a write through Kafka needs confluent-kafka on the driver and on all executors: "
+                "the korvet sink needs confluent-kafka on the driver and on all executors: "
                 "pip install 'korvet[kafka]'"
             )
         self.bootstrap = cluster.bootstrap
@@ -239,7 +246,13 @@ class _Calls:
 
     def config(self, own: dict[str, Any]) -> dict[str, Any]:
         """The configuration of a client. Raises SourceError."""
-        return {"log_level": _LOG_LEVEL, **self._cluster.config(), **own, "error_cb": self.note}
+        return {
+            "log_level": _LOG_LEVEL,
+            **_KEEP_BROKERS,
+            **self._cluster.config(),
+            **own,
+            "error_cb": self.note,
+        }
 
     def note(self, error: Any) -> None:
         """Keep an error, unless it is a consequence of others."""

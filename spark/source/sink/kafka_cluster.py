@@ -11,7 +11,7 @@ from korvet.spark.source.errors import SourceError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-BOOTSTRAP = "kafka.bootstrap.servers"
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 _PREFIX = "kafka."
 _SECRETS = (
     "sasl.password",
@@ -76,7 +76,7 @@ def parse_cluster(given: Mapping[str, str]) -> KafkaCluster:
     Raises SourceError for properties that the sink sets.
     """
     named = {name.removeprefix(_PREFIX): value for name, value in given.items() if name.startswith(_PREFIX)}
-    bootstrap = named.pop("bootstrap.servers")
+    bootstrap = named.pop("bootstrap.servers", DEFAULT_BOOTSTRAP)
     secrets = tuple(secret for name in _SECRETS if (secret := _secret(name, named)) is not None)
     for name in named:
         if name in _OF_THE_SINK:

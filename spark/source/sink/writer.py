@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
-from korvet.spark.source.connection import connected
 from korvet.spark.source.errors import SourceError
 from korvet.spark.source.sink.columns import check_columns, rows_of
-from korvet.spark.source.sink.job_tasks import KafkaJob, RedisJob, check_task
-from korvet.spark.source.sink.link import Link
-from korvet.spark.source.sink.options import KafkaOptions, RedisOptions, parse_sink_options
+from korvet.spark.source.sink.job_tasks import NotedJob, check_task
+from korvet.spark.source.sink.kafka_client import KafkaTopics
+from korvet.spark.source.sink.options import parse_sink_options
 from korvet.spark.source.sink.progress import Job, job_group
 from korvet.spark.source.sink.task import Written, write_task
-from korvet.spark.source.topics import topic_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,8 +25,9 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
     from pyspark.sql.types import StructType
 
+    from korvet.spark.source.sink.options import SinkOptions
+
 Messages = list[WriterCommitMessage | None]
-_Options = RedisOptions | KafkaOptions
 # The names of local properties by which Spark tells tasks their micro-batch.
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
@@ -59,22 +58,15 @@ def stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: 
     return KorvetStreamWriter(given)
 
 
-def _checked(options: _Options, schema: StructType, *, overwrite: bool) -> _Options:
+def _checked(options: SinkOptions, schema: StructType, *, overwrite: bool) -> SinkOptions:
     if overwrite:
         raise SourceError("a topic can't be overwritten: use mode append (output mode append or update)")
     check_columns(schema, options.topic)
     return options
 
 
-def _check_server(options: _Options) -> None:
-    """Create Kafka's topic for the progress. Raises SourceError if the topic of all rows doesn't exist."""
-    if isinstance(options, RedisOptions):
-        if options.topic is not None:
-            with connected(options.address) as connection:
-                topic_of(connection.call, options.address, options.topic)
-        return
-    from korvet.spark.source.sink.kafka_client import KafkaTopics  # noqa: PLC0415 (loads librdkafka)
-
+def _check_server(options: SinkOptions) -> None:
+    """Create the topic for the progress. Raises SourceError if the topic of all rows doesn't exist."""
     timeout_s = min(options.delivery_ms / 1000, _ANSWER_S)
     with closing(KafkaTopics(options.cluster, _ASKING, timeout_s)) as topics:
         if options.topic is not None:
@@ -83,17 +75,10 @@ def _check_server(options: _Options) -> None:
 
 
 @contextmanager
-def _noted_job(options: _Options, job_id: str) -> Iterator[RedisJob | KafkaJob]:
-    """What the server knows of the job."""
-    if isinstance(options, RedisOptions):
-        with closing(Link(options.address, options.delivery_ms)) as link:
-            yield RedisJob(link, options, job_id)
-        return
-    from korvet.spark.source.sink.kafka_client import KafkaTopics  # noqa: PLC0415 (loads librdkafka)
-
-    topics = KafkaTopics(options.cluster, job_group(job_id), options.delivery_ms / 1000)
-    with closing(topics):
-        yield KafkaJob(topics, options.progress_topic, job_id)
+def _noted_job(options: SinkOptions, job_id: str) -> Iterator[NotedJob]:
+    """What the brokers know of the job."""
+    with closing(KafkaTopics(options.cluster, job_group(job_id), options.delivery_ms / 1000)) as topics:
+        yield NotedJob(topics, options.progress_topic, job_id)
 
 
 class KorvetWriter(DataSourceArrowWriter):
@@ -102,7 +87,7 @@ class KorvetWriter(DataSourceArrowWriter):
     tasks_before: the number of tasks of the job, if it has ended before.
     """
 
-    def __init__(self, options: _Options, job_id: str, tasks_before: int | None = None) -> None:
+    def __init__(self, options: SinkOptions, job_id: str, tasks_before: int | None = None) -> None:
         self._options = options
         self._job_id = job_id
         self._tasks_before = tasks_before
@@ -146,7 +131,7 @@ class KorvetStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):
     DataSourceStreamArrowWriter, exists from Spark 4.1 on only.
     """
 
-    def __init__(self, options: _Options) -> None:
+    def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:

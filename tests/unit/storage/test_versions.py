@@ -53,4 +53,4 @@ def test_every_function_for_brokers_has_the_name_of_its_release() -> None:
     assert all(release for _, release in registered)
     assert named("korvet_append").removeprefix("korvet_append_") == library_name().removeprefix("korvet_")
     public = re.findall(r"register_function\([^']*'(\w+)'", public_source())
-    assert public == ["korvet_xadd", "korvet_xadd_once", "korvet_pace"]
+    assert public == ["korvet_xadd"]
