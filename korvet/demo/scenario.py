@@ -209,7 +209,8 @@ class Scenario:
             (row,) = [group for group in self._client.xinfo_groups(name) if group["name"] == "bridge"]
             expect("entries that Redis counts as unread", row["lag"], PAYMENTS - quarter)
             reply: Any = self._client.xreadgroup("bridge", "native", {name: ">"}, count=3)
-            found = [str(row[0]) for row in _rows(reply)]
+            ((_, read),) = reply
+            found = [str(entry) for entry, _ in read]
             expect(
                 "entries of XREADGROUP", found, [entry_id(offset) for offset in wanted[quarter : quarter + 3]]
             )
@@ -342,12 +343,6 @@ def _newest(states: list[GroupMetadataValue]) -> GroupMetadataValue:
 def _member_of(state: GroupMetadataValue, instance: str) -> str:
     """Returns the member ID of a static member."""
     return next((member.member_id for member in state.members if member.group_instance_id == instance), "")
-
-
-def _rows(reply: Any) -> Any:
-    """Returns the entries of one stream from redis-py's XREADGROUP, whose shape depends on the version."""
-    ((_, entries),) = reply.items() if isinstance(reply, dict) else reply
-    return entries[0] if entries and isinstance(entries[0], list) else entries
 
 
 def _flat(fields: Any) -> str:
