@@ -261,10 +261,8 @@ def test_acls_of_elsewhere_are_in_force_within_a_second(secured: Secured) -> Non
     nobody = secured.authenticated("nobody")
     redis = secured.server.redis
     redis.hset("{korvet}:acls", b'[4,"kafka-cluster",3,"User:nobody","*",10,3]', b"")
-    began = time.monotonic()
     redis.hincrby("{korvet}:cluster", "security", 1)
     until(lambda: not errors_of(nobody("ListConfigResources", 1)), DEADLINE_S, "the ACL is in force")
-    assert time.monotonic() - began < DEADLINE_S
     redis.hdel("{korvet}:acls", b'[4,"kafka-cluster",3,"User:nobody","*",10,3]')
     redis.hincrby("{korvet}:cluster", "security", 1)
     until(lambda: errors_of(nobody("ListConfigResources", 1)), DEADLINE_S, "the ACL is gone")

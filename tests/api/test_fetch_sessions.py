@@ -21,7 +21,8 @@ OUT_OF_RANGE, UNKNOWN_TOPIC, SESSION_NOT_FOUND, INVALID_EPOCH = 1, 3, 70, 71
 UNKNOWN_LEADER_EPOCH, UNKNOWN_TOPIC_ID, TOPIC_ID_ERROR = 75, 100, 106
 BY_NAME, BY_ID = 12, 17
 ALL = 10**8
-LONG_MS = 20_000
+# Longer than a client waits for a response.
+LONG_MS = 60_000
 
 
 class Session:
@@ -229,7 +230,6 @@ def test_topics_that_are_made_and_deleted(ask, another, topic, topic_ids, new_to
     other = new_topic()
     parts = session.fetch((uuid.uuid4(), 0, 0), (topic_id, 0, 0), (topic_ids(other), 0, 0))
     assert [part.error_code for part in parts] == [UNKNOWN_TOPIC_ID, 0, 0]
-    started = time.monotonic()
     session = Session(ask, BY_ID, max_wait=LONG_MS)
     session.fetch((topic_id, 0, 0), (topic_ids(other), 0, 0), max_wait=0)
     session.send()
@@ -238,7 +238,6 @@ def test_topics_that_are_made_and_deleted(ask, another, topic, topic_ids, new_to
     assert deleted.error_code == 0
     (part,) = told(session.receive())
     assert part.error_code in (UNKNOWN_TOPIC, UNKNOWN_TOPIC_ID)
-    assert time.monotonic() - started < LONG_MS / 1000
     assert [part.error_code for part in session.fetch(max_wait=0)] == [UNKNOWN_TOPIC_ID]
 
 
@@ -246,7 +245,6 @@ def test_a_waiting_fetch_is_woken(ask, another, new_topic):
     topic = new_topic(50)
     session = Session(ask, max_wait=LONG_MS)
     session.fetch(*((topic, index, 0) for index in range(50)), max_wait=0)
-    started = time.monotonic()
     writer = another()
     for index in (3, 44, 3):
         session.send()
@@ -254,7 +252,6 @@ def test_a_waiting_fetch_is_woken(ask, another, new_topic):
         parts = told(session.receive())
         assert {part.partition_index for part in parts} == {index}
         session.fetch((topic, index, parts[0].high_watermark), max_wait=0)
-    assert time.monotonic() - started < LONG_MS / 1000
 
 
 def test_what_the_full_fetch_gave_is_not_given_again(ask, topic, fresh):
@@ -321,7 +318,6 @@ def test_a_session_waits_for_its_other_partitions_if_one_is_unknown(ask, another
         assert [part.error_code for part in session.fetch()] == [UNKNOWN_TOPIC]
         assert time.monotonic() - started >= 0.299
     session.fields["max_wait"] = LONG_MS
-    started = time.monotonic()
     session.send()
     fill(another(), topic, "new", partition=1)
     failed, part = sorted(told(session.receive()), key=lambda part: -part.error_code)
@@ -337,7 +333,6 @@ def test_a_session_waits_for_its_other_partitions_if_one_is_unknown(ask, another
     for _ in range(2):
         (failed,) = session.fetch(forget=[(topic, 0), (topic, 1)])
         assert failed.error_code == UNKNOWN_TOPIC
-    assert time.monotonic() - started < LONG_MS / 1000
 
 
 def test_a_log_start_that_moves_is_news(ask, another, topic):
@@ -391,7 +386,6 @@ def test_a_session_outlives_its_connection(ask, another, topic, broker):
 def test_who_waits_gives_way_to_the_session_on_another_connection(ask, another, topic):
     session = Session(another(), max_wait=LONG_MS)
     session.fetch((topic, 0, 0), max_wait=0)
-    started = time.monotonic()
     session.send()
     late = session.ask
     session.ask, session.epoch = ask, 2
@@ -402,7 +396,6 @@ def test_who_waits_gives_way_to_the_session_on_another_connection(ask, another, 
     assert len(Session(late).fetch((topic, 0, 0))) == 1
     fill(late, topic, "a")
     assert found(session.fetch()) == [(0, [b"a"])]
-    assert time.monotonic() - started < LONG_MS / 1000
 
 
 def session_goes_on(session: Session) -> bool:

