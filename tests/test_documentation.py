@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md")), ROOT / "robustness" / "README.md"]
 START = DOCS / "README.md"
 GENERATED = [path for path in PAGES if "<!-- generated: " in path.read_text()]
 # A path into docs/ in a source text, a rule or a message; with the anchor that a URL may have.
@@ -56,7 +56,7 @@ def test_two_clicks_lead_from_the_start_page_to_every_page():
     once = linked(START)
     reached = {START, *once, *(page for first in once for page in linked(first))}
     assert START in linked(ROOT / "README.md")
-    assert [str(page.relative_to(DOCS)) for page in PAGES[1:] if page not in reached] == []
+    assert [str(page.relative_to(ROOT)) for page in PAGES[1:] if page not in reached] == []
 
 
 def test_paths_into_docs_lead_to_files_and_sections():
@@ -137,7 +137,8 @@ def test_every_command_and_option_is_documented():
 def test_files_that_the_documents_name_exist(page):
     folders = (ROOT, ROOT / "korvet" / "storage" / "lua", DOCS, ROOT / "tests" / "clients")
     named = re.findall(
-        r"`((?:korvet|spark|offsets|tests|tools|benchmarks)/[\w./]*|\w+\.(?:py|lua|md))`", page.read_text()
+        r"`((?:korvet|spark|offsets|tests|tools|benchmarks|robustness)/[\w./]*|\w+\.(?:py|lua|md))`",
+        page.read_text(),
     )
     assert page.name != "architecture.md" or len(named) > 60
     assert [name for name in named if not any((folder / name).exists() for folder in folders)] == []
