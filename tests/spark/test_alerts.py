@@ -190,7 +190,7 @@ def test_the_json_follows_its_schema() -> None:
 
 
 def test_every_kind_is_documented_and_on_the_page() -> None:
-    text = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "report.md").read_text("utf-8")
+    text = (Path(__file__).resolve().parents[2] / "docs" / "explain" / "group-status.md").read_text("utf-8")
     script = files("korvet.spark.report").joinpath("assets", "page.js").read_text("utf-8")
     assert [kind for kind in KINDS if f"| {kind.replace('_', ' ')} |" not in text] == []
     assert [kind for kind in KINDS if f"  {kind.upper()}: [" not in script] == []

@@ -11,12 +11,13 @@ PACKAGES = [f"korvet.spark.{part}" for part in ("export", "session", "source", "
 TEXT = "\n".join(
     text for page in sorted(DOCS.rglob("*.md")) if "korvet.spark" in (text := page.read_text("utf-8"))
 )
-# The methods of a Spark reader, which the pages also show without one.
-SPARKS_OWN = {"format", "schema"}
+# The methods of a Spark reader, which the pages also show without one; a function of SQL, a class of pathlib.
+SPARKS_OWN = {"format", "schema", "cast", "Path"}
 
 
 def code() -> list[str]:
-    return re.findall(r"`([^`\n]+)`", TEXT) + re.findall(r"^ {4}(.*)$", TEXT, re.MULTILINE)
+    programs = re.findall(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+    return [*re.findall(r"`([^`\n]+)`", TEXT), *(line for text in programs for line in text.splitlines())]
 
 
 def public_names() -> set[str]:

@@ -1,0 +1,171 @@
+"""Runs the blocks of a page of docs/ as printed, in their order, on a network of their own.
+
+- ```sh and ```python run. A line that starts a server runs until the end of the page.
+- A block of a file (toml, ini, conf, yaml, properties) that begins with `# NAME` is written to that file.
+- A block is left out if the line above says why: `*Not run by the tests: needs a Docker engine.*`
+- ```text holds output and notation, no commands.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from korvet.embedded import shim
+from korvet.embedded.binary import find_server
+from tests.support.polling import until
+from tests.support.processes import Child, run
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+DOCS: Final = ROOT / "docs"
+FIRST_TOPIC: Final = DOCS / "start" / "first-topic.md"
+"""The page that begins with an empty folder, and makes what guides begin with."""
+JARS: Final = Path(os.environ.get("KORVET_JARS_DIR") or ROOT / ".cache" / "jars")
+FILES: Final = {"toml", "ini", "conf", "yaml", "properties"}
+# The beginnings of lines that start a server, and what the server writes when it is ready.
+SERVERS: Final = {
+    "korvet serve": "korvet is ready",
+    "valkey-server": "Ready to accept connections",
+    "valkey-sentinel": "Sentinel ID is",
+}
+_FENCED = re.compile(
+    r"(?:^\*Not run by the tests: ([^\n]+)\*\n\n)?^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE
+)
+_START_S: Final = 60
+_COMMAND_S: Final = 300
+# Gives the network an address, tells that it exists, and waits for the end of standard input.
+_HOLD: Final = """
+import fcntl, socket, struct, sys
+fcntl.ioctl(socket.socket(), 0x8914, struct.pack("16sh", b"lo", 1))  # SIOCSIFFLAGS, IFF_UP
+print("up", flush=True)
+sys.stdin.read()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block. `reason`: why it is not run, else empty."""
+
+    language: str
+    text: str
+    reason: str
+    line: int
+
+    @property
+    def runs(self) -> bool:
+        """Whether the block is executed."""
+        return self.language in {"sh", "python"} and not self.reason
+
+
+def blocks(page: Path) -> list[Block]:
+    """Returns the fenced blocks of a page."""
+    text = page.read_text("utf-8")
+    return [
+        Block(found[2], found[3], found[1] or "", text.count("\n", 0, found.start(3)) + 1)
+        for found in _FENCED.finditer(text)
+    ]
+
+
+def starts_servers(page: Path) -> bool:
+    """Whether a page starts its own servers, and so begins with nothing."""
+    return any(
+        line.startswith(tuple(SERVERS))
+        for block in blocks(page)
+        if block.runs
+        for line in block.text.splitlines()
+    )
+
+
+class Desk:
+    """A folder and a network, in which every port is free. Skips the test if the system permits none."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._servers: list[Child] = []
+        python = [sys.executable, "-I", "-S", "-c", _HOLD]
+        self._network = subprocess.Popen(
+            ["unshare", "--user", "--map-root-user", "--net", *python],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert self._network.stdout is not None
+        if self._network.stdout.readline() != b"up\n":
+            pytest.skip("no network namespace can be made here")
+        programs = folder / ".bin"
+        programs.mkdir(parents=True)
+        server = find_server().path
+        for name in ("valkey-server", "valkey-sentinel"):
+            (programs / name).symlink_to(server)
+        if (client := shutil.which("redis-cli")) is not None:
+            (programs / "valkey-cli").symlink_to(client)
+        self._environ = {name: value for name, value in os.environ.items() if not name.startswith("KORVET_")}
+        self._environ |= {
+            "HOME": str(folder),
+            "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "KORVET_JARS_DIR": str(JARS),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+
+    def close(self) -> None:
+        """End all servers, the last one first, and the network."""
+        while self._servers:
+            self._servers.pop().terminate()
+        self._network.communicate(timeout=10)
+
+    def follow(self, page: Path) -> None:
+        """Run the blocks of a page. Raises AssertionError if one fails."""
+        for block in blocks(page):
+            where = f"{page.relative_to(ROOT)}:{block.line}"
+            if block.reason:
+                continue
+            if block.language in FILES and (name := re.match(r"# (\S+)\n", block.text)) is not None:
+                (self.folder / name[1]).write_text(block.text)
+            elif block.language == "python":
+                self._run(where, [sys.executable, "-c", block.text])
+            elif block.language == "sh":
+                self.shell(where, block.text)
+
+    def shell(self, where: str, text: str) -> None:
+        """Run commands and start servers, in the order of their lines."""
+        commands: list[str] = []
+        for line in [*re.sub(r"\\\n\s*", "", text).splitlines(), ""]:
+            server = next((start for start in SERVERS if line.startswith(start)), None)
+            if server is None and line:
+                commands.append(line)
+                continue
+            if commands:
+                self._run(where, ["/bin/sh", "-euc", "\n".join(commands)])
+                commands.clear()
+            if server is not None:
+                self._serve(where, line, SERVERS[server])
+
+    def _inside(self, command: list[str]) -> list[str]:
+        entered = ["nsenter", "--preserve-credentials", "--user", "--net", f"--target={self._network.pid}"]
+        return [*entered, *shim.bound(command)]
+
+    def _run(self, where: str, command: list[str]) -> None:
+        done = run(self._inside(command), timeout_s=_COMMAND_S, env=self._environ, cwd=self.folder)
+        assert done.returncode == 0, (
+            f"{where}: exit status {done.returncode}\n{(done.stdout + done.stderr).decode()}"
+        )
+
+    def _serve(self, where: str, line: str, ready: str) -> None:
+        log = self.folder / f".server-{len(self._servers)}.log"
+        shell = ["/bin/sh", "-c", f"cd {self.folder} && exec {line.partition(' #')[0]}"]
+        server = Child(self._inside(shell), log, self._environ)
+        self._servers.append(server)
+
+        def is_ready() -> bool:
+            assert server.running, f"{where}: {line!r} ended\n{server.output()}"
+            return ready in server.output()
+
+        until(is_ready, _START_S, f"{where}: {line!r} is ready")
