@@ -9,17 +9,20 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import defaultdict
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+import korvet.admin.merged
+import korvet.broker
 from korvet import api
 from korvet.cli.app import korvet
 from korvet.config.dynamic import scope_of
 from korvet.config.keys import settings
-from korvet.metrics.declared import subjects
+from korvet.metrics.declared import declared
 from korvet.protocol import registry
 from korvet.spark.tables.catalog import TABLES
 from korvet.topics import configs
@@ -48,6 +51,57 @@ HONOURED = {
     configs.TIMESTAMP_AFTER_MAX_MS,
     configs.TIMESTAMP_BEFORE_MAX_MS,
     configs.TIMESTAMP_TYPE,
+}
+# The subjects of the metrics, each with the modules that declare them.
+SUBJECTS = {
+    "The broker: traffic of topics, led partitions, connections, lease, appends, caches and compaction.": (
+        "storage.log.counts",
+        "observe.led_partitions",
+        "observe.brokers",
+        "api.common.listener_counts",
+        "api.fetching.sessions",
+        "api.fetching.memory",
+        "server.backpressure",
+        "storage.brokers.lease",
+        "storage.logs",
+        "storage.log.tail_cache",
+        "storage.log.readahead",
+        "topics.compaction",
+    ),
+    "Consumer groups, under the names of kafka_exporter and kafka-lag-exporter, and what coordinators "
+    "count.": (
+        "observe.groups",
+        "groups.context",
+        "coordinator.partitions",
+    ),
+    "The forecast of memory: how fast topics grow, and what retention needs.": ("observe.memory",),
+    "Topics and partitions, under the names of kafka_exporter and kafka-lag-exporter.": (
+        "observe.partitions",
+        "observe.counting",
+    ),
+    "The process: build, memory, processor time, event loop, background work, and the scrape itself.": (
+        "observe.process",
+        "observe.event_loop",
+        "server.dispatch",
+        "observe.registry",
+        "admin.readiness",
+        "admin.metrics_page",
+        "admin.endpoint",
+        "admin.merged",
+    ),
+    "The connections to Redis, and what the servers report about themselves.": (
+        "storage.link.redis_link",
+        "storage.link.barrier",
+        "observe.redis",
+    ),
+    "Requests of clients: numbers, errors, bytes, and where their time goes.": (
+        "observe.requests",
+        "api.common.request_counts",
+    ),
+    "Transactions that the broker coordinates, and idempotent producers.": (
+        "observe.transactions",
+        "transactions.shard",
+    ),
 }
 _NAMED = re.compile(r"^\w+ \(key \d+\), versions? \d+(?:-\d+)?(?: \((KIP[^)]*)\))?\. *")
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -135,19 +189,19 @@ def missing() -> str:
 
 
 def metrics() -> str:
-    """Returns a table of metric families for each subject."""
+    """Returns a table of metric families for each subject, in the order of their declarations. Raises
+    KeyError for a module without a subject.
+    """
+    by_module: dict[str, list[tuple[str, ...]]] = defaultdict(list)
+    for family in declared().values():
+        labels = ", ".join(f"`{label}`" for label in family.labels)
+        by_module[family.declared_in].append((f"`{family.name}`", family.kind.value, labels, family.help))
     parts = []
-    for subject in subjects():
-        rows = (
-            (
-                f"`{family.name}`",
-                family.kind.value,
-                ", ".join(f"`{label}`" for label in family.labels),
-                family.help,
-            )
-            for family in subject.families
-        )
-        parts.append(f"{subject.about}\n\n" + _table(("name", "type", "labels", "meaning"), rows))
+    for subject, modules in SUBJECTS.items():
+        rows = [row for module in modules for row in by_module.pop(f"korvet.{module}")]
+        parts.append(f"{subject}\n\n" + _table(("name", "type", "labels", "meaning"), rows))
+    if by_module:
+        raise KeyError(f"modules whose metrics have no subject: {', '.join(by_module)}")
     return "\n\n".join(parts)
 
 

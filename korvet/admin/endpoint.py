@@ -10,13 +10,21 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from korvet.admin.http import Request, Response, text_response
 from korvet.causes import Causes
-from korvet.metrics.families.process import ADMIN_REQUESTS
-from korvet.metrics.family import Samples
+from korvet.metrics.declared import declare
+from korvet.metrics.family import Kind, Samples
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from korvet.admin.access import Access
+
+_ADMIN_REQUESTS: Final = declare(
+    "korvet_admin_requests_total",
+    "Answered requests of the admin endpoint; the path is empty for pages that do not exist.",
+    "path",
+    "code",
+    kind=Kind.COUNTER,
+)
 
 Page: TypeAlias = "Callable[[Request], Awaitable[Response]]"
 
@@ -48,7 +56,7 @@ class Endpoint:
     def collect(self) -> Iterator[Samples]:
         """See Collector."""
         counts = sorted(self._requests.items())
-        yield Samples(ADMIN_REQUESTS, [(ADMIN_REQUESTS.text(*key), count) for key, count in counts])
+        yield Samples(_ADMIN_REQUESTS, [(_ADMIN_REQUESTS.text(*key), count) for key, count in counts])
 
     def _count(self, request: Request, status: HTTPStatus) -> None:
         known = request.path if request.path in self._pages else ""

@@ -19,8 +19,8 @@ from korvet.admin.http import PLAIN, Request, Response, text_response
 from korvet.admin.metrics_page import metrics_response, prefers_open_metrics
 from korvet.admin.server import AdminServer
 from korvet.causes import Causes
+from korvet.metrics.declared import declare
 from korvet.metrics.exposition import OPEN_METRICS, TEXT, rendered
-from korvet.metrics.families.process import BROKER_UP
 from korvet.metrics.family import Samples
 from korvet.metrics.merging import merged
 from korvet.observe import collectors
@@ -34,6 +34,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from korvet.config.settings import Config
+
+_BROKER_UP: Final = declare(
+    "korvet_broker_up",
+    "Of `--processes`: 1 for each broker process whose page of metrics could be read, else 0.",
+    "node_id",
+)
 
 log = logging.getLogger(__name__)
 causes = Causes(log)
@@ -97,7 +103,7 @@ class MergedService:
         self._cleanup.close()
 
     def _collect(self) -> Iterator[Samples]:
-        yield Samples(BROKER_UP, [(BROKER_UP.text(node_id), int(up)) for node_id, up in self._up.items()])
+        yield Samples(_BROKER_UP, [(_BROKER_UP.text(node_id), int(up)) for node_id, up in self._up.items()])
 
     async def _metrics(self, request: Request) -> Response:
         open_metrics = prefers_open_metrics(request.field("accept"))

@@ -9,8 +9,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from korvet.admin.http import Response, quality
+from korvet.metrics.declared import declare
 from korvet.metrics.exposition import OPEN_METRICS, TEXT, rendered
-from korvet.metrics.families.process import SCRAPE_SECONDS
 from korvet.slices import sliced
 
 if TYPE_CHECKING:
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from korvet.admin.http import Request
     from korvet.metrics.family import Samples
     from korvet.observe.registry import Registry
+
+_SCRAPE_SECONDS: Final = declare(
+    "korvet_scrape_duration_seconds",
+    "The time that the previous page of metrics took, with the time of other work in between, in seconds.",
+)
 
 # The time for which the event loop is held at once, and left to others after that: a request takes several
 # turns of the loop, and would wait for a slice in each. A page of 150,000 lines takes 0.2 s in this way.
@@ -51,7 +56,7 @@ class MetricsPage:
 
     def collect(self) -> Iterator[Samples]:
         """See Collector."""
-        yield SCRAPE_SECONDS.single(self._took_s)
+        yield _SCRAPE_SECONDS.single(self._took_s)
 
 
 def prefers_open_metrics(accept: str) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from korvet.admin.health import CHECKS, Check, Facts, Server, is_ready, readiness
-from korvet.metrics.families import process
+from korvet.metrics.declared import declare
 from korvet.metrics.family import Samples
 
 if TYPE_CHECKING:
@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 
     from korvet.observe.lifecycle import Lifecycle
     from korvet.observe.parts import Parts
+
+_READY: Final = declare("korvet_ready", "1 if the broker is ready for clients, as /readyz says.")
+_READY_CHECK: Final = declare(
+    "korvet_ready_check", "1 for each condition of readiness that is met, 0 for each that is not.", "check"
+)
 
 
 class Readiness:
@@ -35,9 +40,9 @@ class Readiness:
     def collect(self) -> Iterator[Samples]:
         """See Collector."""
         checks = self.checks()
-        yield process.READY.single(int(is_ready(checks)))
-        rows = [(process.READY_CHECK.text(check.name), int(not check.problem)) for check in checks]
-        yield Samples(process.READY_CHECK, rows)
+        yield _READY.single(int(is_ready(checks)))
+        rows = [(_READY_CHECK.text(check.name), int(not check.problem)) for check in checks]
+        yield Samples(_READY_CHECK, rows)
 
     def _facts(self, parts: Parts) -> Facts:
         refusals = parts.store.resources.refusals

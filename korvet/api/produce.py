@@ -429,7 +429,7 @@ class _Produce(msgspec.Struct, eq=False):
             self._note_refused(append)
         self._context.failed(append.error, None if self._context.trace is None else self._topic_of(append))
         if append.place is not None:
-            append.place.log.state.counts.failed_produces += 1
+            append.place.log.state.counts.refused()
             if isinstance(refusal, StorageError):
                 append.place.log.count_refusal(refusal)
 

@@ -25,7 +25,6 @@ from korvet.cli.options import admin_option, json_option, security_option
 from korvet.cli.output import printable, size, table
 from korvet.cli.signals import exit_on_sigterm
 from korvet.config.keys import variable_of
-from korvet.metrics.families import brokers, groups, partitions, requests
 from korvet.spark.report.times import duration
 
 if TYPE_CHECKING:
@@ -35,6 +34,9 @@ if TYPE_CHECKING:
     from korvet.cli.samples import Samples
     from korvet.cli.security import ClientSecurity
 
+_MESSAGES_IN: Final = "kafka_server_brokertopicmetrics_messagesin_total"
+_BYTES_IN: Final = "kafka_server_brokertopicmetrics_bytesin_total"
+_BYTES_OUT: Final = "kafka_server_brokertopicmetrics_bytesout_total"
 _HIGH_LAG_MS: Final = 60_000
 _QUANTILE: Final = 0.99
 # Lines of notes on the screen, and the parts of the remaining lines that brokers and requests take at most.
@@ -372,7 +374,7 @@ def report(before: Poll | None, now: Poll) -> Report:
             state = "not ready" if status.problems else "refuses" if refused else "ready"
             rows.append(_broker(_Pages(before, now, [name], status.node_id), name, status.node_id, state))
     pages = _Pages(before, now, [*now.pages], None)
-    if offline := int(pages.sums(brokers.OFFLINE_PARTITIONS.name).get((), 0)):
+    if offline := int(pages.sums("kafka_controller_kafkacontroller_offlinepartitionscount").get((), 0)):
         notes.append(f"{offline} partitions have no leader")
     return Report(
         time.time_ns() // 1_000_000,
@@ -389,24 +391,24 @@ def _broker(pages: _Pages, endpoint: str, node_id: int | None, state: str) -> Br
         node_id=node_id,
         endpoint=endpoint,
         state=state,
-        leaders=_whole(pages.sums(brokers.LEADERS.name).get(())),
+        leaders=_whole(pages.sums("kafka_server_replicamanager_leadercount").get(())),
         # The sample without a topic has all topics.
-        records_per_s=pages.rates(brokers.MESSAGES_IN.name, "topic").get(("",)),
-        bytes_in_per_s=pages.rates(brokers.BYTES_IN.name, "topic").get(("",)),
-        bytes_out_per_s=pages.rates(brokers.BYTES_OUT.name, "topic").get(("",)),
-        requests_per_s=pages.rates(f"{requests.SECONDS.name}_count").get(()),
-        connections=_whole(pages.sums(brokers.CONNECTIONS.name).get(())),
+        records_per_s=pages.rates(_MESSAGES_IN, "topic").get(("",)),
+        bytes_in_per_s=pages.rates(_BYTES_IN, "topic").get(("",)),
+        bytes_out_per_s=pages.rates(_BYTES_OUT, "topic").get(("",)),
+        requests_per_s=pages.rates("korvet_request_seconds_count").get(()),
+        connections=_whole(pages.sums("kafka_server_socket_server_metrics_connection_count").get(())),
     )
 
 
 def _topics(pages: _Pages) -> Iterator[TopicRow]:
-    messages = pages.rates(brokers.MESSAGES_IN.name, "topic")
-    bytes_in, bytes_out = (pages.rates(each.name, "topic") for each in (brokers.BYTES_IN, brokers.BYTES_OUT))
-    current = pages.sums(partitions.CURRENT_OFFSET.name, "topic")
-    oldest = pages.sums(partitions.OLDEST_OFFSET.name, "topic")
-    sizes = pages.sums(brokers.LOG_SIZE.name, "topic")
-    counts = pages.sums(partitions.PARTITIONS.name, "topic")
-    under_replicated = pages.sums(partitions.UNDER_REPLICATED.name, "topic")
+    messages = pages.rates(_MESSAGES_IN, "topic")
+    bytes_in, bytes_out = pages.rates(_BYTES_IN, "topic"), pages.rates(_BYTES_OUT, "topic")
+    current = pages.sums("kafka_topic_partition_current_offset", "topic")
+    oldest = pages.sums("kafka_topic_partition_oldest_offset", "topic")
+    sizes = pages.sums("kafka_log_log_size", "topic")
+    counts = pages.sums("kafka_topic_partitions", "topic")
+    under_replicated = pages.sums("kafka_topic_partition_under_replicated_partition", "topic")
     for key in current.keys() | counts.keys():
         yield TopicRow(
             topic=key[0],
@@ -421,10 +423,11 @@ def _topics(pages: _Pages) -> Iterator[TopicRow]:
 
 
 def _groups(pages: _Pages) -> Iterator[GroupRow]:
-    lags, waits = (pages.sums(each.name, "group") for each in (groups.SUM_LAG, groups.MAX_LAG_SECONDS))
-    commits = pages.rates(groups.COMMITS.name, "consumergroup")
-    members = pages.sums(groups.MEMBERS.name, "consumergroup")
-    states = dict(pages.sums(groups.INFO.name, "consumergroup", "state"))
+    lags = pages.sums("kafka_consumergroup_group_sum_lag", "group")
+    waits = pages.sums("kafka_consumergroup_group_max_lag_seconds", "group")
+    commits = pages.rates("korvet_consumergroup_commits_total", "consumergroup")
+    members = pages.sums("kafka_consumergroup_members", "consumergroup")
+    states = dict(pages.sums("korvet_consumergroup_info", "consumergroup", "state"))
     for name, state in states:
         key, wait_s = (name,), waits.get((name,))
         yield GroupRow(
@@ -439,7 +442,7 @@ def _groups(pages: _Pages) -> Iterator[GroupRow]:
 
 def _requests(pages: _Pages) -> Iterator[RequestRow]:
     buckets: dict[str, list[tuple[float, float]]] = {}
-    for (request, limit), per_s in pages.rates(f"{requests.SECONDS.name}_bucket", "request", "le").items():
+    for (request, limit), per_s in pages.rates("korvet_request_seconds_bucket", "request", "le").items():
         buckets.setdefault(request, []).append((float(limit), per_s))
     for request, found in buckets.items():
         # Buckets count all shorter times, too; that of +Inf counts all.

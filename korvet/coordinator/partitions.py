@@ -19,7 +19,9 @@ from korvet.causes import Causes
 from korvet.coordinator.partition_timers import Alarms
 from korvet.coordinator.served import Claim, ServedPartition
 from korvet.logs import fields
-from korvet.metrics.histogram import Histogram
+from korvet.metrics.counted import Counted, counter, histogram, part
+from korvet.metrics.declared import declare
+from korvet.metrics.family import Kind
 from korvet.storage.brokers.assignment import to_leader_epoch
 from korvet.storage.errors import FencedEpoch, StorageError, WritesRefused
 from korvet.supervisor import keep
@@ -46,20 +48,32 @@ CORRECTION_INTERVAL_S: Final = 1.0
 _Term = TypeVar("_Term", bound=ServedPartition[Any, Any])
 
 
-class LoadCounts:
+_MOVES: Final = declare(
+    "korvet_coordinator_moves_total",
+    "Partitions of the coordinators' topics that this broker gained or lost, new leader epochs included.",
+    "coordinator",
+    "event",
+    kind=Kind.COUNTER,
+)
+
+
+class LoadCounts(Counted):
     """What is counted of a coordinator's partitions, since the start of the broker."""
 
-    __slots__ = ("gained", "load_seconds", "lost", "reloads")
-
-    def __init__(self) -> None:
-        self.gained = 0
-        """Partitions that this broker began to coordinate, or coordinates in a new leader epoch."""
-        self.lost = 0
-        """Partitions that this broker ceased to coordinate, or coordinates in a new leader epoch."""
-        self.reloads = 0
-        """How often a partition was read again because an append had failed."""
-        self.load_seconds = Histogram(LOAD_BOUNDS)
-        """From the beginning of a load until its partition is served; retries included."""
+    gained = part(_MOVES, "gained")
+    lost = part(_MOVES, "lost")
+    load_seconds = histogram(
+        "korvet_coordinator_load_seconds",
+        "Time to load a partition of a coordinator's topic, in seconds.",
+        "coordinator",
+        bounds=LOAD_BOUNDS,
+    )
+    """From the beginning of a load until its partition is served; retries included."""
+    reloads = counter(
+        "korvet_coordinator_reloads_total",
+        "Partitions that were loaded again because an append had failed.",
+        "coordinator",
+    )
 
 
 class Partition(Generic[_Term]):

@@ -22,7 +22,7 @@ from korvet.coordinator.served import RELEASE_TIMEOUT_MS
 from korvet.coordinator.steady_clock import SteadyClock
 from korvet.coordinator.term import Term
 from korvet.coordinator.topics import CatalogueTopics
-from korvet.groups.counts import GroupCounts
+from korvet.groups.context import GroupCounts
 from korvet.groups.messages import ListedGroup, ListReply, ListRequest, Reply
 from korvet.groups.shard import GroupShard
 from korvet.offsets.codec import encode_key

@@ -25,8 +25,7 @@ from korvet.storage.keys import TRANSACTIONS_TOPIC
 from korvet.storage.link.futures import awaited
 from korvet.topics.configs import DEFAULT_MAX_MESSAGE_BYTES
 from korvet.topics.internal import coordinated_topic
-from korvet.transactions.counts import TransactionCounts
-from korvet.transactions.shard import TransactionShard
+from korvet.transactions.shard import TransactionCounts, TransactionShard
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,19 +4,93 @@ construction.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from korvet.groups.counts import GroupCounts
 from korvet.groups.group import Group, Member, Wait
 from korvet.groups.messages import JoinReply, Outcome, Record, Reply, SyncReply, Token
 from korvet.groups.timers import TimerQueue
+from korvet.metrics.counted import Counted, counter, gauge, histogram, part
+from korvet.metrics.declared import declare
+from korvet.metrics.family import Kind
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from kio.schema.errors import ErrorCode
 
     from korvet.groups.config import GroupConfig
     from korvet.groups.consumer.group import ConsumerGroup
     from korvet.groups.consumer.topics import Topics
+
+
+REBALANCE_BOUNDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Seconds. A rebalance takes as long as its slowest member."""
+
+_REQUESTS: Final = declare(
+    "korvet_group_coordinator_requests_total",
+    "Requests of members by kind: join, sync, heartbeat, leave. First and last heartbeats of the consumer "
+    "protocol also count as join and leave.",
+    "kind",
+    kind=Kind.COUNTER,
+)
+_OFFSETS: Final = declare(
+    "korvet_group_coordinator_offsets_total",
+    "Offsets by event: committed (by Kafka clients), exported (committed for Redis groups), expired.",
+    "event",
+    kind=Kind.COUNTER,
+)
+
+
+class GroupCounts(Counted):
+    """Counts of all groups that one broker coordinates, since its start; one instance for all shards."""
+
+    rebalance_seconds = histogram(
+        "korvet_group_coordinator_rebalance_seconds",
+        "Time from the beginning of a rebalance until the group is stable, in seconds.",
+        bounds=REBALANCE_BOUNDS,
+    )
+    joins = part(_REQUESTS, "join")
+    syncs = part(_REQUESTS, "sync")
+    heartbeats = part(_REQUESTS, "heartbeat")
+    leaves = part(_REQUESTS, "leave")
+    expired_members = counter(
+        "korvet_group_coordinator_expired_members_total",
+        "Members that were removed because they sent no heartbeat, or did not join again, in time.",
+    )
+    committed_offsets = part(_OFFSETS, "committed")
+    exported_offsets = part(_OFFSETS, "exported")
+    expired_offsets = part(_OFFSETS, "expired")
+    diverged_groups = gauge(
+        "korvet_redis_groups_diverged",
+        "Redis groups that were not at the newest commit of their Kafka group in the last round, and were "
+        "set to it again.",
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rebalances: dict[str, int] = {}
+        """Rebalances that began, by group. A rebalance of the consumer protocol is a new group epoch."""
+        self.commits: dict[str, int] = {}
+        """Commit requests that were accepted, by group, transactional ones included."""
+
+    def rebalance(self, group_id: str) -> None:
+        """Count the beginning of a rebalance."""
+        self.rebalances[group_id] = self.rebalances.get(group_id, 0) + 1
+
+    def commit(self, group_id: str) -> None:
+        """Count an accepted commit request."""
+        self.commits[group_id] = self.commits.get(group_id, 0) + 1
+
+    def forget(self, group_id: str) -> None:
+        """Drop the counts of a group that was deleted."""
+        self.rebalances.pop(group_id, None)
+        self.commits.pop(group_id, None)
+
+    def keep(self, groups: Container[str]) -> None:
+        """Drop the counts of all groups except these, which this broker coordinates."""
+        for counts in (self.rebalances, self.commits):
+            for group_id in [each for each in counts if each not in groups]:
+                del counts[group_id]
 
 
 class Context:

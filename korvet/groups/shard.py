@@ -31,7 +31,7 @@ from korvet.groups.consumer.messages import (
 )
 from korvet.groups.consumer.migration import Migration
 from korvet.groups.consumer.topics import NoTopics
-from korvet.groups.context import Context
+from korvet.groups.context import Context, GroupCounts
 from korvet.groups.group import UNKNOWN_TIMESTAMP_MS, Group
 from korvet.groups.membership import Membership, refuse_strings
 from korvet.groups.messages import (
@@ -77,7 +77,6 @@ if TYPE_CHECKING:
 
     from korvet.groups.config import GroupConfig
     from korvet.groups.consumer.topics import Topics
-    from korvet.groups.counts import GroupCounts
     from korvet.groups.native import NativeGroup
 
 

@@ -1,42 +1,38 @@
-"""All declared metric families, by subject."""
+"""All declared metric families. Each is declared beside the code that counts or reads its numbers."""
 
 from __future__ import annotations
 
-import pkgutil
-from functools import cache
-from importlib import import_module
-from typing import NamedTuple
+import sys
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
-from korvet.metrics import families
-from korvet.metrics.family import Family
+from korvet.metrics.family import Family, Kind
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-class Subject(NamedTuple):
-    """The families of one module."""
-
-    about: str
-    """The first line of the module's docstring."""
-    families: tuple[Family, ...]
+_DECLARED: Final[dict[str, Family]] = {}
 
 
-@cache
-def subjects() -> tuple[Subject, ...]:
-    """Returns all subjects, in the order of their names. Raises ValueError if two families share a name."""
-    found = [_subject(each.name) for each in pkgutil.iter_modules(families.__path__)]
-    names = [family.name for subject in found for family in subject.families]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"families that are declared twice: {', '.join(twice)}")
-    return tuple(found)
+def declare(
+    name: str, help_text: str, *labels: str, kind: Kind = Kind.GAUGE, by_one_broker: bool = False
+) -> Family:
+    """Declare a family; see Family. Raises ValueError if there is one of this name."""
+    if name in _DECLARED:
+        raise ValueError(f"the family {name} is declared twice")
+    family = _DECLARED[name] = Family(name, kind, help_text, labels, by_one_broker, _caller())
+    return family
 
 
-@cache
-def declared() -> dict[str, Family]:
-    """Returns all families by name."""
-    return {family.name: family for subject in subjects() for family in subject.families}
+def _caller() -> str:
+    """The module that declares: the nearest caller outside this package."""
+    package = __name__.rpartition(".")[0]
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith(package):
+        frame = frame.f_back
+    return str(frame.f_globals["__name__"])
 
 
-def _subject(name: str) -> Subject:
-    module = import_module(f"{families.__name__}.{name}")
-    about = (module.__doc__ or "").partition("\n")[0]
-    return Subject(about, tuple(each for each in vars(module).values() if isinstance(each, Family)))
+def declared() -> Mapping[str, Family]:
+    """Returns the families of all modules that are loaded, by name."""
+    return MappingProxyType(_DECLARED)

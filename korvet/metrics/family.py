@@ -42,6 +42,8 @@ class Family:
     """Whether exactly one broker of the cluster reports each series, for example a partition's leader. A page
     of several brokers shows the node ID in the series of all other families.
     """
+    declared_in: str = ""
+    """The module that declares it; empty for a family of a test."""
 
     def text(self, *values: object) -> str:
         """Returns the label text of a sample, `{topic="orders",partition="0"}`, for these label values.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from korvet.metrics.families import brokers
-from korvet.metrics.family import NO_LABELS, Samples
+from korvet.api.common.listener_counts import ListenerCounts
+from korvet.metrics.declared import declare
+from korvet.metrics.family import NO_LABELS, Kind, Samples, label_text
 from korvet.observe.lifecycle import Phase
+from korvet.storage.log.counts import TopicCounts
 from korvet.storage.refusals import REFUSING, Cause
 
 if TYPE_CHECKING:
@@ -17,14 +19,62 @@ if TYPE_CHECKING:
     from korvet.embedded.disk_space import DiskSpace
     from korvet.observe.led_partitions import LedPartitions
     from korvet.observe.lifecycle import Lifecycle
-    from korvet.server.backpressure import Backpressure
     from korvet.server.certificates import UsedCertificate
     from korvet.server.connections import Connections
     from korvet.storage.brokers.membership import Membership
     from korvet.storage.log.counts import LogCounts
     from korvet.storage.log.resources import LogResources
+    from korvet.storage.logs import Logs
     from korvet.storage.refusals import Refusals
-    from korvet.topics.compaction import CompactionCounts
+
+_SERVER: Final = "kafka_server_"
+_BROKER_STATE: Final = declare(
+    f"{_SERVER}kafkaserver_brokerstate",
+    "1 starting, 2 loading, 3 serving, 6 draining, 7 stopping, as in Kafka.",
+)
+_IDLE: Final = declare(
+    "kafka_network_socketserver_networkprocessoravgidle_percent",
+    "Part of the time, 0 to 1, in which the event loop's thread used no processor since the scrape before.",
+)
+_HANDLER_IDLE: Final = declare(
+    f"{_SERVER}kafkarequesthandlerpool_requesthandleravgidle_percent",
+    "The same: one thread reads requests and handles them.",
+)
+_CERTIFICATE_EXPIRY: Final = declare(
+    "korvet_certificate_expiry_timestamp_seconds",
+    "Time when a certificate of a listener expires, in seconds since the epoch. If a file has several of a "
+    "subject: of a keystore the first to expire, of a truststore the last.",
+    "listener",
+    "file",
+    "subject",
+)
+_PURGATORY: Final = declare(
+    f"{_SERVER}delayedoperationpurgatory_purgatorysize",
+    "Fetch requests that wait for records.",
+    "delayedOperation",
+)
+_SESSIONS: Final = declare(
+    f"{_SERVER}fetchsessioncache_numincrementalfetchsessions", "Fetch sessions (KIP-227)."
+)
+_VERSION: Final = declare(
+    "korvet_assignment_version", "Version of the assignment, which is the newest leader epoch."
+)
+_REFUSED_NOW: Final = declare(
+    "korvet_refused",
+    "1 while the broker refuses something for this cause, and /status says what and why.",
+    "cause",
+)
+_REFUSED_BATCHES: Final = declare(
+    "korvet_refused_batches_total",
+    "Batches of clients that were refused, by cause.",
+    "cause",
+    kind=Kind.COUNTER,
+)
+_MEMORY_NEARLY_FULL: Final = declare(
+    "korvet_memory_nearly_full", "1 while a Redis server uses at least 90 % of maxmemory."
+)
+_DISK_FREE: Final = declare("korvet_disk_free_bytes", "Free space on the disk of the embedded server.")
+_DISK_RESERVE: Final = declare("korvet_disk_reserve_bytes", "Space that stays free: disk.reserve.bytes.")
 
 # The states that Kafka's brokers report (BrokerState).
 _STATES: Final = {
@@ -40,128 +90,58 @@ _LEAST_S: Final = 1.0
 
 def collect_state(lifecycle: Lifecycle) -> Iterator[Samples]:
     """See Collector."""
-    yield brokers.BROKER_STATE.single(_STATES[lifecycle.phase])
+    yield _BROKER_STATE.single(_STATES[lifecycle.phase])
 
 
 def collect_traffic(counts: LogCounts, led: LedPartitions) -> Iterator[Samples]:
     """See Collector. The traffic of topics, first that of all topics together."""
-    topics = counts.shown(led.shown)
-    texts = [NO_LABELS, *(brokers.MESSAGES_IN.text(name) for name, _ in topics)]
-    rows = [counts.all_topics(), *(each for _, each in topics)]
-    for family, name in (
-        (brokers.MESSAGES_IN, "records_in"),
-        (brokers.BYTES_IN, "bytes_in"),
-        (brokers.BYTES_OUT, "bytes_out"),
-        (brokers.PRODUCES, "produces"),
-        (brokers.FAILED_PRODUCES, "failed_produces"),
-        (brokers.FETCHES, "fetches"),
-        (brokers.FAILED_FETCHES, "failed_fetches"),
-    ):
-        yield Samples(family, [(text, getattr(each, name)) for text, each in zip(texts, rows, strict=True)])
+    topics = [(label_text([("topic", name)]), each) for name, each in counts.shown(led.shown)]
+    return TopicCounts.samples_of([(NO_LABELS, counts.all_topics()), *topics])
 
 
 def collect_connections(connections: Connections) -> Iterator[Samples]:
     """See Collector. The connections of each listener."""
-    counts = sorted(connections.counts.items())
-    texts = [(brokers.CONNECTIONS.text(name), name, each) for name, each in counts]
-    yield Samples(brokers.CONNECTIONS, [(text, connections.open_on(name)) for text, name, _ in texts])
-    for family, attribute in (
-        (brokers.CREATED, "accepted"),
-        (brokers.CLOSED, "closed"),
-        (brokers.AUTHENTICATED, "authenticated"),
-        (brokers.REAUTHENTICATED, "reauthenticated"),
-        (brokers.FAILED_AUTHENTICATIONS, "failed_authentications"),
-        (brokers.EXPIRED, "expired"),
-        (brokers.IDLE_CLOSED, "idle"),
-        (brokers.REFUSED, "refused"),
-    ):
-        yield Samples(family, [(text, getattr(each, attribute)) for text, _, each in texts])
+    listeners = sorted(connections.counts.items())
+    return ListenerCounts.samples_of([(label_text([("listener", name)]), each) for name, each in listeners])
 
 
 def collect_certificates(used: Callable[[], Iterable[UsedCertificate]]) -> Iterator[Samples]:
     """See Collector."""
-    family = brokers.CERTIFICATE_EXPIRY
+    family = _CERTIFICATE_EXPIRY
     yield Samples(family, [(family.text(*each[:2], each[2].subject), each[2].ends_s) for each in used()])
 
 
 def collect_fetches(services: Services) -> Iterator[Samples]:
     """See Collector. Fetches that wait, fetch sessions, and memory."""
-    yield Samples(brokers.PURGATORY, [(brokers.PURGATORY.text("Fetch"), len(services.deadlines))])
-    sessions = services.fetch_sessions
-    yield brokers.SESSIONS.single(len(sessions))
-    yield brokers.SESSION_PARTITIONS.single(sessions.partitions)
-    yield brokers.SESSION_EVICTIONS.single(sessions.evicted)
-    yield brokers.FETCH_MEMORY_BYTES.single(services.fetch_memory.held_bytes)
+    yield Samples(_PURGATORY, [(_PURGATORY.text("Fetch"), len(services.deadlines))])
+    yield _SESSIONS.single(len(services.fetch_sessions))
+    yield from services.fetch_sessions.samples()
+    yield from services.fetch_memory.samples()
 
 
-def collect_backpressure(backpressure: Backpressure) -> Iterator[Samples]:
-    """See Collector."""
-    yield brokers.BACKPRESSURE_SECONDS.single(backpressure.total_blocked_s)
-    yield brokers.BACKPRESSURE_HOLDS.single(backpressure.holds)
-    yield brokers.BACKPRESSURE_WAITING.single(backpressure.waiting)
-    yield brokers.IN_FLIGHT_BYTES.single(backpressure.in_flight_bytes)
-
-
-def collect_lease(member: Membership, logs: LogCounts) -> Iterator[Samples]:
+def collect_lease(member: Membership, logs: Logs) -> Iterator[Samples]:
     """See Collector. The lease, and changes of leaders."""
-    counts = member.counts
-    yield brokers.LEASE_RENEWALS.single(counts.renewals)
-    yield brokers.LEASE_FAILURES.single(counts.failed)
-    yield brokers.LEASE_EXPIRIES.single(counts.expired)
-    yield brokers.VERSION_CHANGES.single(counts.versions)
-    yield brokers.VERSION.single(member.assignment.version)
-    yield brokers.FENCED.single(logs.fenced)
-    yield brokers.UNCLEAN_ELECTIONS.single(counts.rejoins)
-    yield brokers.SHORTENED.single(logs.shortened)
-
-
-def collect_appends(counts: LogCounts) -> Iterator[Samples]:
-    """See Collector. Appends by route, and why the guard refused some."""
-    routes = {
-        "guard": counts.guarded,
-        "script": counts.scripts,
-        "own": counts.own,
-        "marker": counts.markers,
-    }
-    yield brokers.APPENDED.by_label(routes)
-    yield brokers.REFUSALS.by_label(dict(sorted(counts.refusals.items())))
-    yield brokers.READ_BACK.single(counts.read_back)
-    yield brokers.BATCHES.single(counts.batches)
-    yield brokers.RECORDS.single(counts.client_records)
+    yield from member.counts.samples()
+    yield from logs.counts.samples()
+    yield _VERSION.single(member.assignment.version)
 
 
 def collect_caches(resources: LogResources) -> Iterator[Samples]:
     """See Collector. The tail cache and the records read ahead."""
-    tails = resources.tails
-    yield brokers.TAIL_HITS.single(tails.hits)
-    yield brokers.TAIL_MISSES.single(tails.misses)
-    yield brokers.TAIL_HIT_BYTES.single(tails.hit_bytes)
-    yield brokers.TAIL_DROPPED.single(tails.dropped)
-    yield brokers.TAIL_BYTES.single(tails.held_bytes)
-    yield brokers.TAIL_LIMIT.single(tails.limit_bytes)
-    yield brokers.READAHEAD_BYTES.single(resources.readaheads.held_bytes)
-
-
-def collect_compaction(counts: CompactionCounts) -> Iterator[Samples]:
-    """See Collector."""
-    yield brokers.COMPACTIONS.single(counts.runs)
-    yield brokers.COMPACTED.single(counts.removed)
-    yield brokers.COMPACTION_SECONDS.single(counts.seconds)
-    yield brokers.COMPACTION_FAILURES.single(counts.failed)
-    yield brokers.COMPACTION_PASSES.single(counts.passes)
-    yield brokers.COMPACTION_LEFT.single(counts.left)
+    yield from resources.tails.samples()
+    yield from resources.readaheads.samples()
 
 
 def collect_refusals(refusals: Refusals) -> Iterator[Samples]:
     """See Collector. What is refused now, and what was."""
-    yield brokers.REFUSED_NOW.by_label({cause.value: int(refusals.has(cause)) for cause in REFUSING})
-    yield brokers.REFUSED_BATCHES.by_label({cause.value: refusals.batches[cause] for cause in REFUSING})
-    yield brokers.MEMORY_NEARLY_FULL.single(int(refusals.has(Cause.NEARLY_FULL)))
+    yield _REFUSED_NOW.by_label({cause.value: int(refusals.has(cause)) for cause in REFUSING})
+    yield _REFUSED_BATCHES.by_label({cause.value: refusals.batches[cause] for cause in REFUSING})
+    yield _MEMORY_NEARLY_FULL.single(int(refusals.has(Cause.NEARLY_FULL)))
 
 
 def collect_disk(disk: DiskSpace | None) -> Iterator[Samples]:
     """See Collector. Without an embedded server the families have no samples."""
-    families = brokers.DISK_FREE, brokers.DISK_RESERVE
+    families = _DISK_FREE, _DISK_RESERVE
     if disk is None:
         yield from (Samples(family, ()) for family in families)
     else:
@@ -190,5 +170,5 @@ class IdleTime:
             busy = (used_s - self._used_s) / (now_s - self._since_s)
             self._idle = min(max(1.0 - busy, 0.0), 1.0)
             self._since_s, self._used_s = now_s, used_s
-        yield brokers.IDLE.single(self._idle)
-        yield brokers.HANDLER_IDLE.single(self._idle)
+        yield _IDLE.single(self._idle)
+        yield _HANDLER_IDLE.single(self._idle)

@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 def of_process(lag: EventLoopLag) -> Iterator[tuple[str, Collector]]:
     """The collectors of every process of korvet."""
     yield "process", process.collect
-    yield "event loop", lag.collect
+    yield "event loop", lag.samples
 
 
 def of_broker(parts: Parts, dispatcher: Dispatcher) -> Iterator[tuple[str, Collector]]:
     """The collectors of a broker's parts, by name."""
     yield "lifecycle", partial(process.collect_phase, parts.lifecycle)
-    yield "exceptions", partial(process.collect_exceptions, dispatcher.failures)
+    yield "exceptions", dispatcher.samples
     yield "partitions", partial(partitions.collect, parts)
     yield "groups", groups.GroupCollector(parts).collect
     yield "coordinators", partial(groups.collect_coordinators, parts)
     yield "broker", partial(brokers.collect_state, parts.lifecycle)
     yield "idle time", brokers.IdleTime().collect
     yield "connections", partial(brokers.collect_connections, parts.listener.connections)
-    yield "backpressure", partial(brokers.collect_backpressure, dispatcher.backpressure)
+    yield "backpressure", dispatcher.backpressure.samples
     yield from _of_requests(parts, dispatcher.services)
     yield from _of_redis(parts)
     yield from _of_partitions(parts)
@@ -54,10 +54,10 @@ def _of_requests(parts: Parts, services: Services) -> Iterator[tuple[str, Collec
     yield "requests", partial(requests.collect, services.requests, counts, parts.led)
     yield "traffic", partial(brokers.collect_traffic, counts, parts.led)
     yield "fetches", partial(brokers.collect_fetches, services)
-    yield "appends", partial(brokers.collect_appends, counts)
+    yield "appends", counts.samples
     yield "caches", partial(brokers.collect_caches, parts.store.resources)
-    yield "compaction", partial(brokers.collect_compaction, parts.cleaner.counts)
-    yield "transactions", partial(transactions.collect, parts.transactions, counts, _now_ms)
+    yield "compaction", parts.cleaner.counts.samples
+    yield "transactions", partial(transactions.collect, parts.transactions, _now_ms)
 
 
 def _of_redis(parts: Parts) -> Iterator[tuple[str, Collector]]:
@@ -70,8 +70,7 @@ def _of_redis(parts: Parts) -> Iterator[tuple[str, Collector]]:
 
 
 def _of_partitions(parts: Parts) -> Iterator[tuple[str, Collector]]:
-    counts = parts.store.resources.counts
-    yield "lease", partial(brokers.collect_lease, parts.member, counts)
+    yield "lease", partial(brokers.collect_lease, parts.member, parts.store.logs)
     yield "replicas", partial(led_partitions.collect_replicas, parts.led, parts.topics, parts.copies)
     yield (
         "controller",

@@ -6,6 +6,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from korvet.metrics.counted import Counted, counter, histogram, part
+from korvet.metrics.declared import declare
+from korvet.metrics.family import Kind
 from korvet.storage.errors import LinkLost, StorageError
 
 if TYPE_CHECKING:
@@ -29,15 +32,32 @@ _POSITIONS_AT_ONCE: Final = 4
 _EDITIONS: Final = 3
 
 
-class Counting:
+_LOOK_BOUNDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_READ: Final = declare(
+    "korvet_record_counts_read_total",
+    "What these looks read from Redis: ends of partitions, and positions of groups that had moved.",
+    "what",
+    kind=Kind.COUNTER,
+)
+
+
+class Counting(Counted):
     """Reads logs in small steps, and counts what was read."""
 
-    __slots__ = ("failures", "lost", "read_ends", "read_positions")
+    look_seconds = histogram(
+        "korvet_record_counts_round_seconds",
+        "Duration of a look at partitions and groups, in seconds; see metrics.lag.interval.ms.",
+        bounds=_LOOK_BOUNDS,
+    )
+    read_ends = part(_READ, "ends")
+    read_positions = part(_READ, "positions")
+    failures = counter(
+        "korvet_record_counts_failures_total",
+        "Partitions that could not be read in a look; they keep their last values.",
+    )
 
     def __init__(self) -> None:
-        self.read_ends = 0
-        self.read_positions = 0
-        self.failures = 0
+        super().__init__()
         self.lost: dict[Server, LinkLost] = {}
         """The servers whose connections broke in this look: their logs are left out."""
 

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn
 
-from korvet.metrics.families.process import LOOP_LAG
-from korvet.metrics.histogram import Histogram
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from korvet.metrics.family import Samples
+from korvet.metrics.counted import Counted, histogram
 
 # Interval of the measurements: their cost does not show.
 _INTERVAL_S: Final = 0.1
 
 
-class EventLoopLag:
+class EventLoopLag(Counted):
     """Measures ten times a second by how much a timer is late."""
 
-    def __init__(self) -> None:
-        self._lag = Histogram()
+    lag = histogram(
+        "korvet_event_loop_lag_seconds",
+        "By how much the event loop runs a due callback late, in seconds; measured ten times a second.",
+    )
 
     async def watch(self) -> NoReturn:
         """Measure until cancelled."""
@@ -30,8 +26,4 @@ class EventLoopLag:
             due_s = clock() + _INTERVAL_S
             await asyncio.sleep(_INTERVAL_S)
             # A timer may fire early by its resolution.
-            self._lag.observe(max(clock() - due_s, 0.0))
-
-    def collect(self) -> Iterator[Samples]:
-        """See Collector."""
-        yield LOOP_LAG.single(self._lag)
+            self.lag.observe(max(clock() - due_s, 0.0))

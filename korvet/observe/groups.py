@@ -4,22 +4,136 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
+from korvet.coordinator.partitions import LoadCounts
 from korvet.groups.consumer.group import ConsumerGroup
-from korvet.metrics.families import groups as families
-from korvet.metrics.family import Samples
+from korvet.metrics.declared import declare
+from korvet.metrics.family import Kind, Samples, label_text
 from korvet.offsets.consumer_protocol import DecodeError, decode_assignment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from korvet.coordinator.partitions import LoadCounts
     from korvet.groups.group import Group
     from korvet.observe.lag import WatchedGroup
     from korvet.observe.parts import Parts
     from korvet.storage.topic import Topic
+
+# Exactly one broker of the cluster reports each series of these.
+_declare: Final = partial(declare, by_one_broker=True)
+_PLACE: Final = ("consumergroup", "topic", "partition")
+_CLUSTER_GROUP: Final = ("cluster_name", "group")
+_MEMBER: Final = ("cluster_name", "group", "topic", "partition", "member_host", "consumer_id", "client_id")
+_MEMBERS: Final = _declare("kafka_consumergroup_members", "Members of a group.", "consumergroup")
+_CURRENT_OFFSET: Final = _declare(
+    "kafka_consumergroup_current_offset",
+    "Records ever appended before the committed offset; -1 for a member's partition without a commit, if the "
+    "group has committed offsets of other partitions of the topic.",
+    *_PLACE,
+)
+_CURRENT_OFFSET_SUM: Final = _declare(
+    "kafka_consumergroup_current_offset_sum",
+    "Records ever appended before the committed offsets of a topic.",
+    "consumergroup",
+    "topic",
+)
+_LAG: Final = _declare(
+    "kafka_consumergroup_lag",
+    "Records from the committed offset on; -1 for a member's partition without a commit.",
+    *_PLACE,
+)
+_LAG_SUM: Final = _declare(
+    "kafka_consumergroup_lag_sum",
+    "Records from the committed offsets of a topic on.",
+    "consumergroup",
+    "topic",
+)
+_RAW_CURRENT_OFFSET: Final = _declare(
+    "korvet_consumergroup_raw_current_offset", "Committed offset, as Kafka clients see it.", *_PLACE
+)
+_GROUP_LAG: Final = _declare(
+    "kafka_consumergroup_group_lag",
+    "Records from the committed offset on, with the member that the partition is assigned to (name of "
+    "kafka-lag-exporter).",
+    *_MEMBER,
+)
+_GROUP_LAG_SECONDS: Final = _declare(
+    "kafka_consumergroup_group_lag_seconds",
+    "Seconds since the timestamp of the first record from the committed offset on; 0 if there is none.",
+    *_MEMBER,
+)
+_MAX_LAG: Final = _declare(
+    "kafka_consumergroup_group_max_lag",
+    "Largest number of records from a committed offset of a group on.",
+    *_CLUSTER_GROUP,
+)
+_MAX_LAG_SECONDS: Final = _declare(
+    "kafka_consumergroup_group_max_lag_seconds", "Largest lag of a group in seconds.", *_CLUSTER_GROUP
+)
+_SUM_LAG: Final = _declare(
+    "kafka_consumergroup_group_sum_lag", "Records from all committed offsets of a group on.", *_CLUSTER_GROUP
+)
+_TOPIC_SUM_LAG: Final = _declare(
+    "kafka_consumergroup_group_topic_sum_lag",
+    "Records from the committed offsets of a group in a topic on.",
+    *_CLUSTER_GROUP,
+    "topic",
+)
+_PENDING: Final = _declare(
+    "korvet_redis_group_pending_entries",
+    "Entries of a stream that consumers of a Redis group have received and not acknowledged. Reported by the "
+    "partition's leader, for groups with consumers or pending entries.",
+    *_PLACE,
+)
+_PENDING_IDLE: Final = _declare(
+    "korvet_redis_group_oldest_pending_idle_seconds",
+    "Seconds since the oldest pending entry of a Redis group was delivered last.",
+    *_PLACE,
+)
+_CONSUMERS: Final = _declare(
+    "korvet_redis_group_consumers", "Consumers of a Redis group on a stream.", *_PLACE
+)
+_INFO: Final = _declare(
+    "korvet_consumergroup_info",
+    "1 for each group, with its state, its type (classic, consumer) and its protocol type.",
+    "consumergroup",
+    "state",
+    "type",
+    "protocol_type",
+    kind=Kind.INFO,
+)
+_LEFT_OUT: Final = declare(
+    "korvet_metrics_groups_left_out",
+    "Groups that the broker coordinates and does not show, or shows without their lag, because of "
+    "metrics.groups or metrics.max.rows.",
+)
+_GROUPS: Final = declare("korvet_consumergroups", "Groups that the broker coordinates, by state.", "state")
+_REBALANCES: Final = _declare(
+    "korvet_consumergroup_rebalances_total",
+    "Rebalances of a group that began; in the consumer protocol, new epochs of the group.",
+    "consumergroup",
+    kind=Kind.COUNTER,
+)
+_COMMITS: Final = _declare(
+    "korvet_consumergroup_commits_total",
+    "Commit requests of a group that were accepted, those of transactions included.",
+    "consumergroup",
+    kind=Kind.COUNTER,
+)
+_UNPROJECTED: Final = declare(
+    "korvet_group_coordinator_unprojected_commits",
+    "Commits that Redis groups do not follow yet: waiting (on their way), failed (retried).",
+    "state",
+)
+_COORDINATED: Final = declare(
+    "korvet_coordinator_partitions",
+    "Partitions of the coordinators' topics on this broker: served, or being loaded.",
+    "coordinator",
+    "state",
+)
 
 _Item = TypeVar("_Item")
 
@@ -88,21 +202,19 @@ class GroupCollector:
         yield from self._members(present)
         # The first family makes the views, group by group, and all families show the same numbers.
         views = _Made(self._views(present))
-        yield Samples(families.LAG, ((row.text, row.lag) for row in _rows(views)))
-        yield Samples(families.CURRENT_OFFSET, ((row.text, row.ordinal) for row in _rows(views)))
-        yield Samples(families.RAW_CURRENT_OFFSET, ((row.text, row.raw_offset) for row in _rows(views)))
-        yield Samples(families.GROUP_LAG, ((row.member_text, row.lag) for row in _committed(views)))
+        yield Samples(_LAG, ((row.text, row.lag) for row in _rows(views)))
+        yield Samples(_CURRENT_OFFSET, ((row.text, row.ordinal) for row in _rows(views)))
+        yield Samples(_RAW_CURRENT_OFFSET, ((row.text, row.raw_offset) for row in _rows(views)))
+        yield Samples(_GROUP_LAG, ((row.member_text, row.lag) for row in _committed(views)))
+        yield Samples(_GROUP_LAG_SECONDS, ((row.member_text, row.waiting_s) for row in _committed(views)))
+        yield Samples(_LAG_SUM, ((each.text, each.lag) for each in _sums(views)))
+        yield Samples(_CURRENT_OFFSET_SUM, ((each.text, each.ordinals) for each in _sums(views)))
+        yield Samples(_TOPIC_SUM_LAG, ((each.cluster_text, each.lag) for each in _sums(views)))
+        yield Samples(_MAX_LAG, ((each.cluster_text, each.max_lag) for each in views if each.sums))
         yield Samples(
-            families.GROUP_LAG_SECONDS, ((row.member_text, row.waiting_s) for row in _committed(views))
+            _MAX_LAG_SECONDS, ((each.cluster_text, each.max_waiting_s) for each in views if each.sums)
         )
-        yield Samples(families.LAG_SUM, ((each.text, each.lag) for each in _sums(views)))
-        yield Samples(families.CURRENT_OFFSET_SUM, ((each.text, each.ordinals) for each in _sums(views)))
-        yield Samples(families.TOPIC_SUM_LAG, ((each.cluster_text, each.lag) for each in _sums(views)))
-        yield Samples(families.MAX_LAG, ((each.cluster_text, each.max_lag) for each in views if each.sums))
-        yield Samples(
-            families.MAX_LAG_SECONDS, ((each.cluster_text, each.max_waiting_s) for each in views if each.sums)
-        )
-        yield Samples(families.SUM_LAG, ((each.cluster_text, each.sum_lag) for each in views if each.sums))
+        yield Samples(_SUM_LAG, ((each.cluster_text, each.sum_lag) for each in views if each.sums))
         yield from self._backlogs()
 
     def _groups(self) -> Iterator[tuple[str, Group | ConsumerGroup]]:
@@ -117,22 +229,22 @@ class GroupCollector:
         shown = [(name, group) for name, group in present.items() if lag.shows_group(name)]
         shown = shown[: self._parts.config.metrics_max_rows]
         whole = sum((watched := lag.groups.get(name)) is None or watched.is_shown for name, _ in shown)
-        yield families.LEFT_OUT.single(len(present) - whole)
-        text = families.MEMBERS.text
-        yield Samples(families.MEMBERS, ((text(name), len(group.members)) for name, group in shown))
-        info = families.INFO.text
+        yield _LEFT_OUT.single(len(present) - whole)
+        text = _MEMBERS.text
+        yield Samples(_MEMBERS, ((text(name), len(group.members)) for name, group in shown))
+        info = _INFO.text
         yield Samples(
-            families.INFO,
+            _INFO,
             (
                 (info(name, group.state_name, group.group_type, group.protocol_type or ""), 1)
                 for name, group in shown
             ),
         )
         states = Counter(group.state_name for group in present.values())
-        yield families.GROUPS.by_label(states)
+        yield _GROUPS.by_label(states)
         for family, of_group in (
-            (families.REBALANCES, counts.rebalances),
-            (families.COMMITS, counts.commits),
+            (_REBALANCES, counts.rebalances),
+            (_COMMITS, counts.commits),
         ):
             found = [(name, of_group[name]) for name, _ in shown if name in of_group]
             yield Samples(family, ((text(name), count) for name, count in found))
@@ -162,7 +274,7 @@ class GroupCollector:
             rows += known
             rows += _unread_rows(watched, topic_name, unread[topic_name])
         if not watched.cluster_text:
-            watched.cluster_text = families.SUM_LAG.text(self._cluster_id, watched.group_id)
+            watched.cluster_text = _SUM_LAG.text(self._cluster_id, watched.group_id)
         return _View(
             watched.cluster_text,
             rows,
@@ -176,8 +288,8 @@ class GroupCollector:
         found = watched.sum_texts.get(topic)
         if found is None:
             found = watched.sum_texts[topic] = (
-                families.LAG_SUM.text(watched.group_id, topic),
-                families.TOPIC_SUM_LAG.text(self._cluster_id, watched.group_id, topic),
+                _LAG_SUM.text(watched.group_id, topic),
+                _TOPIC_SUM_LAG.text(self._cluster_id, watched.group_id, topic),
             )
         return found
 
@@ -197,10 +309,8 @@ class GroupCollector:
             owner = owners.get(place, _NOBODY)
             if progress.owner != owner:
                 progress.owner = owner
-                progress.text = families.LAG.text(watched.group_id, *place)
-                progress.member_text = families.GROUP_LAG.text(
-                    self._cluster_id, watched.group_id, *place, *owner
-                )
+                progress.text = _LAG.text(watched.group_id, *place)
+                progress.member_text = _GROUP_LAG.text(self._cluster_id, watched.group_id, *place, *owner)
             ordinal = progress.ordinal(position, ends)
             lag = ends.end_ordinal - ordinal
             waiting_s = progress.waiting_s(now_ms) if lag else 0.0
@@ -209,15 +319,15 @@ class GroupCollector:
     def _backlogs(self) -> Iterator[Samples]:
         """The Redis groups on the partitions that this broker leads."""
         found = [
-            (families.PENDING.text(each.group, *place), each)
+            (_PENDING.text(each.group, *place), each)
             for place, log in self._parts.lag.logs.items()
             if log.backlogs and self._parts.member.leader_epoch_of(*place) is not None
             for each in log.backlogs
         ][: self._parts.config.metrics_max_rows]
-        yield Samples(families.CONSUMERS, ((text, each.consumers) for text, each in found))
-        yield Samples(families.PENDING, ((text, each.pending) for text, each in found))
+        yield Samples(_CONSUMERS, ((text, each.consumers) for text, each in found))
+        yield Samples(_PENDING, ((text, each.pending) for text, each in found))
         waiting = ((text, each.idle_ms / 1000) for text, each in found if each.idle_ms is not None)
-        yield Samples(families.PENDING_IDLE, waiting)
+        yield Samples(_PENDING_IDLE, waiting)
 
     # Members of partitions
 
@@ -262,7 +372,7 @@ def _unread(watched: WatchedGroup, owners: Iterable[tuple[str, int]]) -> default
 
 def _unread_rows(watched: WatchedGroup, topic: str, partitions: Iterable[int]) -> Iterator[_Row]:
     for partition in partitions:
-        text = families.LAG.text(watched.group_id, topic, partition)
+        text = _LAG.text(watched.group_id, topic, partition)
         yield _Row(text, "", _NONE, _NONE, _NONE, 0.0)
 
 
@@ -306,25 +416,9 @@ def _decoded(assignment: bytes) -> list[tuple[str, int]]:
 def collect_coordinators(parts: Parts) -> Iterator[Samples]:
     """See Collector."""
     coordinator, transactions = parts.coordinator, parts.transactions
-    counts = coordinator.counts
-    yield families.REBALANCE_SECONDS.single(counts.rebalance_seconds)
-    requests = {
-        "join": counts.joins,
-        "sync": counts.syncs,
-        "heartbeat": counts.heartbeats,
-        "leave": counts.leaves,
-    }
-    yield families.REQUESTS.by_label(requests)
-    yield families.EXPIRED_MEMBERS.single(counts.expired_members)
-    offsets = {
-        "committed": counts.committed_offsets,
-        "exported": counts.exported_offsets,
-        "expired": counts.expired_offsets,
-    }
-    yield families.OFFSETS.by_label(offsets)
-    yield families.DIVERGED.single(counts.diverged_groups)
+    yield from coordinator.counts.samples()
     waiting, failed = coordinator.unprojected
-    yield families.UNPROJECTED.by_label({"waiting": waiting, "failed": failed})
+    yield _UNPROJECTED.by_label({"waiting": waiting, "failed": failed})
     yield from _loads({"groups": coordinator, "transactions": transactions})
 
 
@@ -341,18 +435,10 @@ class _Coordinator(Protocol):
 
 def _loads(coordinators: dict[str, _Coordinator]) -> Iterator[Samples]:
     states = [
-        (families.COORDINATED.text(name, state), count)
+        (_COORDINATED.text(name, state), count)
         for name, each in coordinators.items()
         for state, count in (("served", each.served), ("loading", each.loading))
     ]
-    yield Samples(families.COORDINATED, states)
-    loads = {name: each.loads for name, each in coordinators.items()}
-    moves = [
-        (families.MOVES.text(name, event), count)
-        for name, each in loads.items()
-        for event, count in (("gained", each.gained), ("lost", each.lost))
-    ]
-    yield Samples(families.MOVES, moves)
-    seconds, reloads = families.LOAD_SECONDS, families.RELOADS
-    yield Samples(seconds, [(seconds.text(name), each.load_seconds) for name, each in loads.items()])
-    yield Samples(reloads, [(reloads.text(name), each.reloads) for name, each in loads.items()])
+    yield Samples(_COORDINATED, states)
+    loads = [(label_text([("coordinator", name)]), each.loads) for name, each in coordinators.items()]
+    yield from LoadCounts.samples_of(loads)

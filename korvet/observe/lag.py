@@ -14,8 +14,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from korvet.metrics.families import partitions as families
-from korvet.metrics.histogram import Histogram
+from korvet.metrics.family import label_text
 from korvet.observe.counting import ENDS_AT_ONCE, Counting, pages
 from korvet.observe.ordinals import LogOrdinals
 from korvet.observe.positions import Progress, Turns, WatchedLog
@@ -49,7 +48,6 @@ _LATELY: Final = 6
 _RESTS: Final = 1
 # The name of a group may have several lines.
 _FLAGS: Final = re.DOTALL
-_ROUND_BOUNDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class WatchedGroup:
@@ -107,7 +105,6 @@ class LagWatch:
         self.looks = 0
         self.looked_at_s: float | None = None
         """When the last complete look began (time.monotonic)."""
-        self.look_seconds = Histogram(_ROUND_BOUNDS)
         self.counting = Counting()
 
     @property
@@ -125,7 +122,7 @@ class LagWatch:
             except StorageError as error:
                 log.debug("partitions and groups cannot be looked at: %s", error)
             took_s = time.monotonic() - began_s
-            self.look_seconds.observe(took_s)
+            self.counting.look_seconds.observe(took_s)
             await self._live.pause(partial(_rest_s, took_s))
 
     async def look(self) -> None:
@@ -185,8 +182,9 @@ class LagWatch:
         if known is not None and known.ordinals.topic.topic_id == topic.topic_id:
             return known
         made = self.logs[key] = WatchedLog(LogOrdinals(self._store.commands, topic, partition))
-        made.text = families.CURRENT_OFFSET.text(*key)
-        made.cluster_text = families.LATEST_OFFSET.text(self._store.commands.cluster_id, *key)
+        place = ("topic", topic.name), ("partition", partition)
+        made.text = label_text(place)
+        made.cluster_text = label_text([("cluster_name", self._store.commands.cluster_id), *place])
         if known is not None:
             # The topic was deleted and created again.
             for group_id, progress in known.commits.items():

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from korvet.causes import Causes
-from korvet.metrics.families import brokers
+from korvet.metrics.declared import declare
 from korvet.metrics.family import Samples
 from korvet.storage.brokers.assignment import NO_NODE
 from korvet.storage.errors import StorageError
@@ -22,6 +23,64 @@ if TYPE_CHECKING:
     from korvet.storage.logs import Logs
     from korvet.storage.topic import Topic
     from korvet.topics.directory import TopicDirectory
+
+# Exactly one broker of the cluster reports each series of these.
+_declare: Final = partial(declare, by_one_broker=True)
+_PARTITION: Final = ("topic", "partition")
+_SERVER: Final = "kafka_server_"
+_LEADERS: Final = declare(f"{_SERVER}replicamanager_leadercount", "Partitions that the broker leads.")
+_PARTITIONS: Final = declare(
+    f"{_SERVER}replicamanager_partitioncount", "Partitions that the broker leads: Redis has the replicas."
+)
+_COUNTS: Final = {
+    "under_replicated": declare(
+        f"{_SERVER}replicamanager_underreplicatedpartitions",
+        "Of these, partitions whose Redis server lacks a replica that it had within the last hour, or that "
+        "min.insync.replicas asks for.",
+    ),
+    "under_min": declare(
+        f"{_SERVER}replicamanager_underminisrpartitioncount",
+        "Of these, partitions with fewer replicas in sync than min.insync.replicas asks for.",
+    ),
+    "at_min": declare(
+        f"{_SERVER}replicamanager_atminisrpartitioncount",
+        "Of these, partitions with exactly as many replicas in sync as min.insync.replicas asks for.",
+    ),
+}
+"""By field of _States: the number of partitions."""
+_EACH: Final = {
+    "under_min": _declare(
+        "kafka_cluster_partition_underminisr",
+        "1 if the partition has fewer replicas in sync than min.insync.replicas asks for.",
+        *_PARTITION,
+    ),
+    "at_min": _declare(
+        "kafka_cluster_partition_atminisr",
+        "1 if the partition has exactly as many replicas in sync as min.insync.replicas asks for.",
+        *_PARTITION,
+    ),
+}
+"""By field of _States: each partition."""
+_LOG_SIZE: Final = _declare(
+    "kafka_log_log_size",
+    "Bytes of the partition's keys, values and headers in Redis, read every half minute.",
+    *_PARTITION,
+)
+_ACTIVE_CONTROLLER: Final = declare(
+    "kafka_controller_kafkacontroller_activecontrollercount", "1 if the broker is the controller."
+)
+_OFFLINE_PARTITIONS: Final = declare(
+    "kafka_controller_kafkacontroller_offlinepartitionscount",
+    "Partitions without a leader; 0 on brokers that are not the controller.",
+)
+_GLOBAL_TOPICS: Final = declare(
+    "kafka_controller_kafkacontroller_globaltopiccount",
+    "Topics of the cluster; 0 on brokers that are not the controller.",
+)
+_GLOBAL_PARTITIONS: Final = declare(
+    "kafka_controller_kafkacontroller_globalpartitioncount",
+    "Partitions of the cluster; 0 on brokers that are not the controller.",
+)
 
 causes = Causes(logging.getLogger(__name__))
 
@@ -71,7 +130,7 @@ class LedPartitions:
         if self._seen == (id(assignment), assignment.version, change):
             return self._led
         known = {led.topic.topic_id: dict(zip(led.numbers, led.texts, strict=True)) for led in self._led}
-        node_id, text = self._member.node_id, brokers.LOG_SIZE.text
+        node_id, text = self._member.node_id, _LOG_SIZE.text
         found, self.offline, self.partitions = [], 0, 0
         for name, topic in sorted(self._catalogue.topics.items()):
             leaders = assignment.leaders(name, topic.partitions)[: topic.partitions]
@@ -132,17 +191,17 @@ class LogSizes:
         """See Collector. Leaves out partitions that the broker has ceased to lead since the last look."""
         sizes, led = self._sizes, self._led.look()
         rows = ((text, sizes[text]) for each in led for text in each.texts if text in sizes)
-        yield Samples(brokers.LOG_SIZE, rows)
+        yield Samples(_LOG_SIZE, rows)
 
 
 def collect_controller(member: Membership, catalogue: Catalogue, led: LedPartitions) -> Iterator[Samples]:
     """See Collector. What Kafka's controller reports."""
     led.look()
     is_controller = int(member.is_controller)
-    yield brokers.ACTIVE_CONTROLLER.single(is_controller)
-    yield brokers.OFFLINE_PARTITIONS.single(is_controller * led.offline)
-    yield brokers.GLOBAL_TOPICS.single(is_controller * len(catalogue.topics))
-    yield brokers.GLOBAL_PARTITIONS.single(is_controller * led.partitions)
+    yield _ACTIVE_CONTROLLER.single(is_controller)
+    yield _OFFLINE_PARTITIONS.single(is_controller * led.offline)
+    yield _GLOBAL_TOPICS.single(is_controller * len(catalogue.topics))
+    yield _GLOBAL_PARTITIONS.single(is_controller * led.partitions)
 
 
 def collect_replicas(
@@ -152,15 +211,11 @@ def collect_replicas(
     found = led.look()
     states = [(each, _states(each, topics, copies)) for each in found]
     count = sum(len(each.numbers) for each in found)
-    yield brokers.LEADERS.single(count)
-    yield brokers.PARTITIONS.single(count)
-    for family, name in (
-        (brokers.UNDER_REPLICATED, "under_replicated"),
-        (brokers.UNDER_MIN_ISR_COUNT, "under_min"),
-        (brokers.AT_MIN_ISR_COUNT, "at_min"),
-    ):
+    yield _LEADERS.single(count)
+    yield _PARTITIONS.single(count)
+    for name, family in _COUNTS.items():
         yield family.single(sum(_count(each, getattr(state, name)) for each, state in states))
-    for family, name in ((brokers.UNDER_MIN_ISR, "under_min"), (brokers.AT_MIN_ISR, "at_min")):
+    for name, family in _EACH.items():
         yield Samples(family, _rows(states, name, led.shown))
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from korvet.causes import Causes
-from korvet.metrics.families import memory
+from korvet.metrics.declared import declare
 from korvet.storage.errors import StorageError
 from korvet.storage.memory_forecast import PERIOD_MS, describe, forecast, growth_of
 from korvet.topics.retention import keeping_of
@@ -23,6 +24,31 @@ if TYPE_CHECKING:
     from korvet.storage.memory_forecast import Forecast, Growth
     from korvet.storage.topic import Topic
     from korvet.topics.directory import TopicDirectory
+
+# Exactly one broker of the cluster reports each series of these.
+_declare: Final = partial(declare, by_one_broker=True)
+_LIMIT: Final = _declare(
+    "korvet_memory_limit_bytes",
+    "maxmemory of the server, or the memory of its machine or container. Reported by the controller.",
+    "server",
+)
+_NEEDED: Final = _declare(
+    "korvet_memory_needed_bytes",
+    "Memory that the server will use once each partition has what its retention keeps, at the rate of the "
+    "last hour; +Inf if nothing ends the growth of a topic. Reported by the controller.",
+    "server",
+)
+_FULL_SECONDS: Final = _declare(
+    "korvet_memory_full_seconds",
+    "Time until the server reaches maxmemory, or the memory of its machine, at the rate of the last hour; "
+    "younger topics count with their own time; +Inf if it does not. Reported by the controller.",
+    "server",
+)
+_BYTES_PER_SECOND: Final = _declare(
+    "korvet_topic_bytes_per_second",
+    "Payload appended to the topic in a second, in the last hour. Reported by the controller.",
+    "topic",
+)
 
 log = logging.getLogger(__name__)
 causes = Causes(log)
@@ -119,13 +145,11 @@ class MemoryForecasts:
     def collect(self, shown: Callable[[], frozenset[str]]) -> Iterator[Samples]:
         """See Collector. `shown`: the topics that metrics show one by one."""
         of_servers: dict[Family, Callable[[Forecast], float]] = {
-            memory.LIMIT: lambda each: each.limit_bytes,
-            memory.NEEDED: lambda each: each.needed_bytes,
-            memory.FULL_SECONDS: lambda each: each.full_s,
+            _LIMIT: lambda each: each.limit_bytes,
+            _NEEDED: lambda each: each.needed_bytes,
+            _FULL_SECONDS: lambda each: each.full_s,
         }
         for family, value in of_servers.items():
             yield family.by_label({server: value(each) for server, each in self.forecasts.items()})
         names = shown()
-        yield memory.BYTES_PER_SECOND.by_label(
-            {name: rate for name, rate in self._rates.items() if name in names}
-        )
+        yield _BYTES_PER_SECOND.by_label({name: rate for name, rate in self._rates.items() if name in names})

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from korvet.metrics.families import process
-from korvet.metrics.family import Samples
+from korvet.metrics.declared import declare
+from korvet.metrics.family import Kind, Samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from korvet.metrics.family import Value
+
+_COLLECTOR_FAILURES: Final = declare(
+    "korvet_collector_failures_total",
+    "Exceptions of collectors, which leave their metrics out of a scrape.",
+    "collector",
+    kind=Kind.COUNTER,
+)
 
 Collector: TypeAlias = "Callable[[], Iterable[Samples]]"
 """Returns what a part has counted. It awaits nothing and sends nothing.
@@ -52,7 +59,7 @@ class Registry:
             except Exception:
                 log.exception("the collector %s failed", name)
                 self._failures[name] += 1
-        family = process.COLLECTOR_FAILURES
+        family = _COLLECTOR_FAILURES
         yield Samples(family, [(family.text(name), self._failures[name]) for name in self._collectors])
 
     def _readable(self, name: str, rows: Iterable[tuple[str, Value]]) -> Iterator[tuple[str, Value]]:

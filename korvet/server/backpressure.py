@@ -6,34 +6,49 @@ import logging
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from korvet.metrics.counted import Counted, counter, gauge, shown
+from korvet.metrics.family import Kind
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 
 
-class Backpressure:
+class Backpressure(Counted):
     """Counts the bytes of requests in flight and holds clients back above a limit.
 
     A connection calls `blocked()` before it takes its next request. If it has to wait, it is called back once
     the sum has fallen below half the limit. One request is always admitted, however large.
     """
 
-    __slots__ = (
-        "_blocked_s",
-        "_limit_bytes",
-        "_since_s",
-        "_waiting",
-        "full",
-        "holds",
-        "in_flight_bytes",
-        "unanswered",
+    @property
+    @shown(
+        "korvet_backpressure_seconds_total",
+        "Time in which Produce requests waited because too many bytes were on their way to Redis, in "
+        "seconds.",
+        kind=Kind.COUNTER,
+    )
+    def total_blocked_s(self) -> float:
+        """The time in which at least one connection waited, up to now."""
+        waits_s = perf_counter() - self._since_s if self._waiting else 0.0
+        return self._blocked_s + waits_s
+
+    holds = counter("korvet_backpressure_holds_total", "How often a connection had to wait for that.")
+
+    @property
+    @shown("korvet_backpressure_waiting_connections", "Connections that wait for that now.")
+    def waiting(self) -> int:
+        """The connections that wait now."""
+        return len(self._waiting)
+
+    in_flight_bytes = gauge(
+        "korvet_produce_in_flight_bytes", "Bytes of Produce requests that Redis has not answered."
     )
 
     def __init__(self, limit_bytes: int) -> None:
+        super().__init__()
         self._limit_bytes = limit_bytes
-        self.in_flight_bytes = 0
-        """Bytes of the requests on their way to Redis."""
         self.unanswered = 0
         """The requests that are not answered yet: on their way, or waiting for replicas or memory."""
         self.full = limit_bytes <= 0
@@ -41,8 +56,6 @@ class Backpressure:
         self._waiting: list[Callable[[], None]] = []
         # When the first of those waiting began to wait.
         self._since_s = 0.0
-        self.holds = 0
-        """How often a connection had to wait."""
         # The time in which at least one connection waited, up to the last time that all went on.
         self._blocked_s = 0.0
 
@@ -55,17 +68,6 @@ class Backpressure:
         self.holds += 1
         self._waiting.append(resume)
         return True
-
-    @property
-    def waiting(self) -> int:
-        """The connections that wait now."""
-        return len(self._waiting)
-
-    @property
-    def total_blocked_s(self) -> float:
-        """The time in which at least one connection waited, up to now."""
-        waits_s = perf_counter() - self._since_s if self._waiting else 0.0
-        return self._blocked_s + waits_s
 
     def take(self, size_bytes: int) -> InFlight:
         """Count a request of that size."""

@@ -89,7 +89,6 @@ class Connections:
         self.empty.set()
         self._taken = 0
         self._per_host: Counter[str] = Counter()
-        self._per_listener: Counter[str] = Counter()
         self.counts: dict[str, ListenerCounts] = {}
         """What is counted, by listener."""
 
@@ -111,10 +110,6 @@ class Connections:
             found = self.counts[listener] = ListenerCounts()
         return found
 
-    def open_on(self, listener: str) -> int:
-        """The number of connections of a listener that count towards the limits."""
-        return self._per_listener[listener]
-
     def __len__(self) -> int:
         return len(self._open)
 
@@ -123,22 +118,21 @@ class Connections:
 
     def admit(self, listener: str, host: str) -> Admission | None:
         """The admission of an accepted connection; None if there are too many, and the caller closes it."""
-        limits = self._limits
+        limits, counts = self._limits, self.counts_of(listener)
         most_here = limits.most_of_listener.get(listener, limits.most)
         most_per_host = limits.most_of_host.get(host.removeprefix("/"), limits.most_per_host)
         if self._taken >= limits.most:
             reason = f"there are {limits.most} connections already"
-        elif self._per_listener[listener] >= most_here:
+        elif counts.open >= most_here:
             reason = f"listener {listener} has {most_here} connections already"
         elif self._per_host[host] >= most_per_host:
             reason = f"it has {most_per_host} connections already"
         else:
             self._taken += 1
             self._per_host[host] += 1
-            self._per_listener[listener] += 1
-            self.counts_of(listener).accepted += 1
+            counts.accepted += 1
             return Admission(self, listener, host)
-        self.counts_of(listener).refused += 1
+        counts.refused += 1
         self.note_refused(host, reason)
         return None
 
@@ -146,7 +140,6 @@ class Connections:
         """Count one connection less."""
         self._taken -= 1
         self.counts_of(listener).closed += 1
-        self._per_listener[listener] -= 1
         self._per_host[host] -= 1
         if not self._per_host[host]:
             del self._per_host[host]

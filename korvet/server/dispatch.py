@@ -6,7 +6,6 @@ import asyncio
 import logging
 import struct
 import time
-from collections import Counter
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +18,7 @@ from korvet.api.common.context import RequestContext
 from korvet.api.common.errors import asked_by, error_code_of
 from korvet.causes import Causes
 from korvet.logs import fields
+from korvet.metrics.counted import Counted, counters
 from korvet.protocol import registry
 from korvet.protocol.headers import parse_header, peek_api, response_header
 from korvet.protocol.messages import request_schema, response_schema
@@ -51,10 +51,17 @@ _ANSWER_POLL_S: Final = 0.002
 _UNSUPPORTED: Final = struct.pack(">h", ErrorCode.unsupported_version)
 
 
-class Dispatcher:
+class Dispatcher(Counted):
     """Decodes requests, runs their handlers and encodes the responses."""
 
+    failures = counters(
+        "korvet_request_exceptions_total",
+        "Unexpected exceptions of request handlers, which clients see as UNKNOWN_SERVER_ERROR, by API.",
+        "api",
+    )
+
     def __init__(self, services: Services, backpressure: Backpressure) -> None:
+        super().__init__()
         self.services = services
         """The broker's parts for handlers."""
         self._quotas = services.quotas
@@ -72,8 +79,6 @@ class Dispatcher:
         """What is counted of the requests of each API."""
         self._counts = services.requests.by_key
         self.request_log = RequestLog(services)
-        self.failures: Counter[str] = Counter()
-        """Exceptions of handlers that are no answers to requests, by API."""
 
     def at_turn_end(self, callback: Callable[[], None]) -> None:
         """Call back at the end of the event loop's current iteration."""

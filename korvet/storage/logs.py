@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from korvet import supervisor
+from korvet.metrics.counted import Counted, counter
 from korvet.storage.brokers.assignment import NO_NODE
 from korvet.storage.brokers.claims import end_at_claim, packed_claim
 from korvet.storage.errors import (
@@ -36,6 +37,19 @@ _MOST_NAMED: Final = 10
 log = logging.getLogger(__name__)
 
 
+class LossCounts(Counted):
+    """What was lost since the start: records with a server of Redis, leadership to other brokers."""
+
+    shortened = counter(
+        "korvet_shortened_logs_total",
+        "Partitions of which records that clients could read were lost by such an election.",
+    )
+    fenced = counter(
+        "korvet_fenced_appends_total",
+        "Appends and claims that Redis refused because another broker leads the partition.",
+    )
+
+
 class Logs:
     """Opens the log of a partition on its first use, and closes it after its topic or its leadership is
     gone. A `ChangeListener`. Use from one event loop only.
@@ -47,6 +61,7 @@ class Logs:
     def __init__(self, resources: LogResources) -> None:
         self.membership: Membership | None = None
         """None for tools: they are no brokers, and nobody fences them."""
+        self.counts = LossCounts()
         self._resources = resources
         resources.on_fenced = self.fenced
         # By topic and partition.
@@ -97,7 +112,7 @@ class Logs:
         """Look for the new assignment after an append was refused because another broker leads its
         partition.
         """
-        self._resources.counts.fenced += 1
+        self.counts.fenced += 1
         if self.membership is not None:
             self.membership.refresh_soon(refusal)
 
@@ -197,7 +212,7 @@ class Logs:
         if not lost:
             log.warning("nothing that clients could read before is lost: %d logs are compared", count)
             return
-        self._resources.counts.shortened += len(lost)
+        self.counts.shortened += len(lost)
         more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
         log.error("records that clients could read are lost: %s%s", ", ".join(lost[:_MOST_NAMED]), more)
 

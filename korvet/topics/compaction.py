@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from korvet.causes import Causes
 from korvet.logs import fields
+from korvet.metrics.counted import Counted, counter, gauge
 from korvet.storage.compaction.compactor import CompactionRules, Compactor, Pace
 from korvet.storage.errors import FencedEpoch, StorageError, TopicGone
 from korvet.topics.configs import INT64_MAX
@@ -30,23 +31,20 @@ log = logging.getLogger(__name__)
 causes = Causes(log)
 
 
-class CompactionCounts:
+class CompactionCounts(Counted):
     """The compactions of a broker since the start."""
 
-    __slots__ = ("failed", "left", "passes", "removed", "runs", "seconds")
-
-    def __init__(self) -> None:
-        self.runs = 0
-        """Compactions of one partition that were due."""
-        self.removed = 0
-        """Records that they removed."""
-        self.seconds = 0.0
-        """The time that they took."""
-        self.failed = 0
-        self.passes = 0
-        """Passes over all topics."""
-        self.left = 0
-        """Partitions, of all topics, at which the pass in progress has yet to look."""
+    runs = counter("korvet_compactions_total", "Compactions of one partition.")
+    removed = counter("korvet_compaction_removed_records_total", "Records that compactions removed.")
+    seconds: float = counter("korvet_compaction_seconds_total", "Time of compactions in seconds.")
+    failed = counter("korvet_compaction_failures_total", "Compactions that failed.")
+    passes = counter(
+        "korvet_compaction_passes_total", "Passes over all topics that looked for due compactions."
+    )
+    left = gauge(
+        "korvet_compaction_partitions_left",
+        "Partitions at which the pass in progress has yet to look.",
+    )
 
     def ran(self, removed: int, seconds: float) -> None:
         """Count a compaction."""

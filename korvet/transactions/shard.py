@@ -25,9 +25,11 @@ from typing import TYPE_CHECKING, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.groups.timers import Deadline, TimerQueue
+from korvet.metrics.counted import Counted, counter, histogram, part
+from korvet.metrics.declared import declare
+from korvet.metrics.family import Kind
 from korvet.offsets.transaction_log import TransactionLogValue
 from korvet.offsets.wire import fits_string
-from korvet.transactions.counts import TransactionCounts
 from korvet.transactions.messages import (
     BUMPING_PROTOCOL,
     NO_EPOCH,
@@ -66,6 +68,38 @@ _RETRY_MS: Final = 100
 
 class NotLoaded(Exception):
     """A request came to a shard before `loaded` was called: a defect of the caller."""
+
+
+_ENDED: Final = declare(
+    "korvet_transactions_ended_total",
+    "Transactions by outcome: committed, aborted (by the producer), fenced (a new producer has the "
+    "transactional id) or timed_out.",
+    "outcome",
+    kind=Kind.COUNTER,
+)
+
+
+class TransactionCounts(Counted):
+    """The transactions of all shards of a broker, since the start."""
+
+    begun = counter("korvet_transactions_begun_total", "Transactions that were begun.")
+    """They got their first partition."""
+    committed = part(_ENDED, "committed")
+    aborted = part(_ENDED, "aborted")
+    fenced = part(_ENDED, "fenced")
+    timed_out = part(_ENDED, "timed_out")
+    expired_ids = counter(
+        "korvet_transactional_ids_expired_total",
+        "Transactional ids that were forgotten because nobody used them.",
+    )
+    duration = histogram(
+        "korvet_transaction_seconds",
+        "Time of transactions from the first partition to the decision, in seconds.",
+    )
+    marking = histogram(
+        "korvet_transaction_markers_seconds",
+        "Time from the decision about a transaction to its last marker, in seconds.",
+    )
 
 
 class TransactionShard:

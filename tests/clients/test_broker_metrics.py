@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from korvet.cli.app import korvet
-from korvet.metrics.declared import declared
+from tests.support.families import all_families
 from tests.support.polling import until
 from tests.support.ports import free_port
 from tests.support.servers import KorvetServer
@@ -114,7 +114,7 @@ def consume(server: KorvetServer, topic: str, group: str) -> int:
 
 def test_the_page_has_every_family_and_only_declared_ones(scraped: Scraped) -> None:
     shown = set(re.findall(r"^# TYPE (\S+) ", scraped.text(), re.MULTILINE))
-    assert shown == declared().keys() - BY_PROCESSES
+    assert shown == all_families().keys() - BY_PROCESSES
 
 
 def test_counters_are_what_the_clients_did(scraped: Scraped) -> None:

@@ -14,12 +14,11 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open_metrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from korvet.metrics.declared import declared
 from korvet.metrics.exposition import name_of
-from korvet.metrics.families.process import BROKER_UP
 from korvet.metrics.family import Family, Kind
 from tests.support.admin import create_topic
 from tests.support.confluent import consumer, producer, send, take
+from tests.support.families import all_families
 from tests.support.pages import Pages
 from tests.support.polling import until
 from tests.support.ports import free_port
@@ -34,7 +33,7 @@ pytestmark = [pytest.mark.clients, pytest.mark.timeout(240)]
 
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
 # A family without a broker of its own: the main process of `--processes` reports it.
-OF_PROCESSES = {BROKER_UP.name}
+OF_PROCESSES = {"korvet_broker_up"}
 COUNT = 20
 
 
@@ -70,7 +69,7 @@ def check(text: str, *, open_metrics: bool, more: frozenset[str] = frozenset()) 
     """Check that all samples are declared, with their labels, and none appears twice. Returns the names of
     the families. `more`: labels that every sample may have.
     """
-    known = names(declared().values(), open_metrics=open_metrics)
+    known = names(all_families().values(), open_metrics=open_metrics)
     parse: Any = parse_open_metrics if open_metrics else parse_text
     found = list(parse(text))
     assert {family.name for family in found} - set(known) == set()
@@ -103,13 +102,13 @@ def test_a_scrape_has_all_declared_metrics(start: Callable[..., tuple[KorvetServ
 
     def missing() -> set[str]:
         found = check(pages.read("/metrics").text, open_metrics=False)
-        return set(declared()) - found - OF_PROCESSES
+        return set(all_families()) - found - OF_PROCESSES
 
     # Some are refreshed in the background.
     until(lambda: not missing(), 20, "no metric is missing")
     page = pages.read("/metrics", Accept=OPEN_METRICS)
     assert page.fields["content-type"].startswith("application/openmetrics-text")
-    assert set(declared()) - check(page.text, open_metrics=True) == OF_PROCESSES
+    assert set(all_families()) - check(page.text, open_metrics=True) == OF_PROCESSES
     assert 'korvet_collector_failures_total{collector="process"} 0\n' in page.text
     assert not re.search(r"^korvet_collector_failures_total\S* [1-9]", page.text, re.MULTILINE)
     assert "Traceback" not in server.tail(100_000)
@@ -149,7 +148,9 @@ def test_the_main_process_serves_all_brokers(start: Callable[..., tuple[KorvetSe
     for accept, open_metrics in (("", False), (OPEN_METRICS, True)):
         page = pages.read("/metrics", Accept=accept)
         found = check(page.text, open_metrics=open_metrics, more=frozenset({"node_id"}))
-        assert found >= {BROKER_UP.name, "korvet_ready", "process_open_fds"}
+        # The controller reports these for all brokers.
+        assert "\nkafka_brokers 2\n" in page.text
+        assert found >= {*OF_PROCESSES, "korvet_ready", "process_open_fds"}
         for node_id in (1, 2):
             assert f'\nkorvet_broker_up{{node_id="{node_id}"}} 1\n' in page.text
             assert f'\nkorvet_ready{{node_id="{node_id}"}} 1\n' in page.text

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from korvet.metrics.declared import declared
 from korvet.metrics.family import Kind
+from tests.support.families import all_families
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,7 +85,7 @@ def uses() -> Iterator[Use]:
 def known_series() -> dict[str, set[str]]:
     """Returns the names of all series that brokers and recording rules make, with their labels."""
     found: dict[str, set[str]] = {"up": set()}
-    for family in declared().values():
+    for family in all_families().values():
         found |= dict(series(family))
     for rule in rules():
         if "record" in rule:

@@ -178,3 +178,9 @@ def test_variables_read_declared_metrics() -> None:
                     r"label_values\((\w+), (\w+)\)", variable["query"]["query"]
                 ).groups()
                 assert label in known[metric] | SCRAPED
+
+
+def test_top_reads_declared_metrics() -> None:
+    names = set(re.findall(r'"((?:kafka|korvet)_\w+)"', (ROOT / "korvet/cli/top.py").read_text()))
+    assert len(names) >= 15
+    assert names - known_series().keys() == set()

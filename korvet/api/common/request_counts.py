@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from korvet.metrics.counted import Counted, counter, histogram
 from korvet.metrics.histogram import SECONDS, Histogram
 
 if TYPE_CHECKING:
@@ -52,25 +53,23 @@ class Timing:
         self.counts.sent.observe(now_s - self.answered_s)
 
 
-class ApiCounts:
+class ApiCounts(Counted):
     """The requests of one API. Durations are in seconds."""
 
-    __slots__ = (
-        "_period",
-        "_until_timed",
-        "errors",
-        "held",
-        "local",
-        "name",
-        "remote",
-        "sent",
-        "throttled",
-        "throttled_s",
-        "total",
-        "versions",
+    throttled = counter(
+        "korvet_throttled_requests_total",
+        "Requests that were answered with a throttle time for a quota.",
+        "request",
+    )
+    throttled_s: float = counter(
+        "korvet_throttle_seconds_total", "Sum of these throttle times in seconds.", "request"
+    )
+    total = histogram(
+        "korvet_request_seconds", "Time of requests from their arrival to the answer, in seconds.", "request"
     )
 
     def __init__(self, api: Api) -> None:
+        super().__init__()
         self.name = api.name
         self._period = 1 if api.submit is None else SAMPLED
         # Requests before the next one that is measured.
@@ -79,11 +78,6 @@ class ApiCounts:
         """The requests of each version."""
         self.errors: dict[ErrorCode, int] = {}
         """Errors in the responses, one for each partition, topic or group that has an error."""
-        self.throttled = 0
-        """Responses with a throttle time for a quota."""
-        self.throttled_s = 0.0
-        self.total = Histogram()
-        """From the arrival to the answer."""
         self.held = Histogram(_PARTS)
         """Of measured requests: from the arrival to the decoding."""
         self.local = Histogram(_PARTS)

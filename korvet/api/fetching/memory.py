@@ -13,6 +13,7 @@ import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
 from korvet.api.common.budget import Budget
+from korvet.metrics.counted import Counted, shown
 
 if TYPE_CHECKING:
     import asyncio
@@ -64,18 +65,20 @@ class _Sending:
         self.moved_s = now_s
 
 
-class FetchMemory:
+class FetchMemory(Counted):
     """The memory that all fetches hold together: up to `limit_bytes`, and the first batches of fetches that
     find nothing free.
     """
 
     def __init__(self, limit_bytes: int, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
         self._budget = Budget(limit_bytes, loop)
         self._loop = loop
         self._sending: dict[_Sending, None] = {}
         self._check: asyncio.TimerHandle | None = None
 
     @property
+    @shown("korvet_fetch_memory_bytes", "Memory of Fetch responses that clients have not received.")
     def held_bytes(self) -> int:
         """The bytes that fetches hold now."""
         return self._budget.held_bytes

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
+from korvet.metrics.counted import Counted, counter, shown
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
@@ -157,29 +159,37 @@ class FetchSession:
         self.open_all()
 
 
-class FetchSessions:
+class FetchSessions(Counted):
     """The broker's sessions, the least recently used first: up to `slots` sessions, with up to
     MOST_PARTITIONS partitions together.
     """
 
+    @property
+    @shown(
+        "kafka_server_fetchsessioncache_numincrementalfetchpartitionscached",
+        "Partitions of all fetch sessions.",
+    )
+    def partitions(self) -> int:
+        """The partitions of all sessions together."""
+        return self._partitions
+
+    evicted = counter(
+        "kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total",
+        "Fetch sessions that were closed to make room for others.",
+    )
+
     def __init__(self, slots: int, draw: Callable[[int], int] = secrets.randbelow) -> None:
         """draw(n): a random number below n, for session IDs that cannot be guessed."""
+        super().__init__()
         self._slots = slots
         self._draw = draw
         self._sessions: dict[int, FetchSession] = {}
         self._partitions = 0
-        self.evicted = 0
-        """Sessions that were closed to make room for others."""
         # A heap of (size, id) of sessions that are old enough to be evicted for a larger one. Some are stale.
         self._ranks: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
         return len(self._sessions)
-
-    @property
-    def partitions(self) -> int:
-        """The partitions of all sessions together."""
-        return self._partitions
 
     def open(
         self, partitions: Collection[FetchedPartition], now_ms: float, *, by_id: bool

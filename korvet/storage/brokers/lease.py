@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from korvet.metrics.counted import Counted, counter, histogram
 from korvet.storage.brokers.assignment import Assignment, Broker
-from korvet.storage.brokers.counts import LeaseCounts
 from korvet.storage.errors import StorageError, StoreError
 from korvet.storage.fields import read_fields
 from korvet.storage.link.clock import steady_s
@@ -115,6 +115,27 @@ class Description(msgspec.Struct, frozen=True):
 
 class NodeIdTaken(StoreError):
     """Another live broker has the node id of this process."""
+
+
+class LeaseCounts(Counted):
+    """The events of one broker's lease, since the start."""
+
+    renewals = histogram(
+        "korvet_lease_renewal_seconds", "Renewals of the broker's lease, with their duration."
+    )
+    """The successful ones."""
+    failed = counter("korvet_lease_renewal_failures_total", "Renewals of the lease that failed.")
+    expired = counter(
+        "korvet_lease_expired_total", "How often the broker led nothing because its lease had expired."
+    )
+    versions = counter(
+        "korvet_assignment_changes_total", "Versions of the assignment of leaders that the broker took over."
+    )
+    rejoins = counter(
+        "kafka_controller_controllerstats_uncleanleaderelections_total",
+        "How often Redis was restarted or another server took over that may lack acknowledged writes.",
+    )
+    """After each of them the broker leads in new leader epochs."""
 
 
 class Lease:

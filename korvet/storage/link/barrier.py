@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 import msgspec
 
 from korvet.causes import Causes
+from korvet.metrics.counted import Counted, histogram
 from korvet.records.kernel import pack_command
 from korvet.storage.errors import (
     HistoryChanged,
@@ -28,7 +29,6 @@ from korvet.storage.errors import (
     domain_error,
 )
 from korvet.storage.link.calls import answer, parse_replies
-from korvet.storage.link.counts import BARRIER_WAITS
 from korvet.storage.link.functions import named
 from korvet.storage.link.redis_link import RedisLink
 
@@ -52,6 +52,19 @@ _REFUSED_S: Final = 1.0
 _KEY_S: Final = 60
 # How long a connection that nobody waits for stays open: perhaps no topic asks for its level any more.
 _UNUSED_S: Final = 60.0
+
+
+class BarrierCounts(Counted):
+    """The barriers of all servers: servers come and go in a cluster, and counters must not fall."""
+
+    waits = histogram(
+        "korvet_barrier_wait_seconds",
+        "How long logs waited for replicas, or disks, to confirm what was appended, in seconds.",
+    )
+
+
+COUNTS: Final = BarrierCounts()
+"""Of the process."""
 
 
 class Level(msgspec.Struct, frozen=True):
@@ -209,7 +222,7 @@ class Barrier:
         assert self._link is not None
         history, now_s = self._link.history, perf_counter()
         for waiter in self._round or ():
-            BARRIER_WAITS.observe(now_s - waiter.since_s)
+            COUNTS.waits.observe(now_s - waiter.since_s)
             answer(waiter.done, error or self._mismatch(waiter, history))
         self._round = None
         self._begin()

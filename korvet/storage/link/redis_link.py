@@ -13,14 +13,15 @@ import contextlib
 import logging
 import socket
 import ssl
+from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
+from korvet.metrics.counted import Counted, counter, histogram
 from korvet.records.kernel import pack_command
 from korvet.storage.errors import LinkLost, StorageError, StoreError, WritesRefused
 from korvet.storage.link.calls import Caller, answer, ask
 from korvet.storage.link.clock import steady_s
 from korvet.storage.link.connection import Connection
-from korvet.storage.link.counts import counts_of
 from korvet.storage.link.replication import parse_replication
 from korvet.supervisor import end, keep
 
@@ -53,7 +54,29 @@ _SILENT_CHECKS: Final = 2
 # the usual 208 KB Redis has often consumed the last quarter before the broker writes again. The kernel caps
 # the size (net.core.wmem_max).
 _UNIX_SEND_BUFFER_BYTES: Final = 1 << 20
+_NAME_PREFIX: Final = "korvet-"
 _PING: Final = pack_command("PING")
+
+
+class LinkCounts(Counted):
+    """The links of one kind: `write`, `read`, `barrier` and so on."""
+
+    round_trips = histogram(
+        "korvet_redis_round_trip_seconds",
+        "Time from a command, or several with one answer, to its last reply, in seconds, by kind of link, of "
+        "every eighth command. The barrier's commands wait for replicas.",
+        "link",
+    )
+    connected = counter(
+        "korvet_redis_connections_total", "Connections that were set up, by kind of link.", "link"
+    )
+    lost = counter("korvet_redis_connections_lost_total", "Connections that broke, by kind of link.", "link")
+
+
+LINKS: Final = defaultdict[str, LinkCounts](LinkCounts)
+"""The counts of all links of the process by kind: servers come and go in a cluster, and counters must not
+fall.
+"""
 
 
 class RedisLink(Caller):
@@ -71,7 +94,7 @@ class RedisLink(Caller):
         self.address = address
         """Where the link leads to."""
         self._name = name
-        self._counts = counts_of(name)
+        self._counts = LINKS[name.removeprefix(_NAME_PREFIX)]
         self._on_push = on_push
         self.loop = asyncio.get_running_loop()
         """The loop that uses the link: looking up the running loop costs a system call each time."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from korvet.metrics.histogram import Histogram
+from korvet.metrics.counted import Counted, counter, counters, histogram, part, shown
+from korvet.metrics.declared import declare
+from korvet.metrics.family import Kind
 from korvet.storage.errors import LinkLost, RedisFault
 
 if TYPE_CHECKING:
@@ -28,89 +29,105 @@ _REASONS: Final = {
 }
 
 
-class TopicCounts:
+_TRAFFIC: Final = "kafka_server_brokertopicmetrics_"
+_APPENDS: Final = declare(
+    "korvet_appends_total",
+    "Appends by route: guard (the broker assigns the offsets), script, own (records of the broker, by "
+    "script), and marker.",
+    "route",
+    kind=Kind.COUNTER,
+)
+
+
+class TopicCounts(Counted):
     """The traffic of one topic on this broker since the start."""
 
-    __slots__ = (
-        "batches",
-        "bytes_in",
-        "bytes_out",
-        "failed_fetches",
-        "failed_produces",
-        "fetches",
-        "records_in",
+    records_in = counter(
+        f"{_TRAFFIC}messagesin_total",
+        "Records appended. The sample without a topic has all topics, with deleted ones, as in Kafka.",
+        "topic",
+    )
+    """With those of the broker's own and markers."""
+    bytes_in = counter(
+        f"{_TRAFFIC}bytesin_total", "Bytes of the appended record batches as they were received.", "topic"
+    )
+    bytes_out = counter(
+        f"{_TRAFFIC}bytesout_total", "Bytes of the record batches in Fetch responses.", "topic"
+    )
+    produces = counter(
+        f"{_TRAFFIC}totalproducerequests_total",
+        "Batches in Produce requests: one for each partition of a request, as in Kafka.",
+        "topic",
+    )
+    """Once they are appended or refused."""
+    failed_produces = counter(
+        f"{_TRAFFIC}failedproducerequests_total", "Of these, batches that were refused.", "topic"
+    )
+    fetches = counter(
+        f"{_TRAFFIC}totalfetchrequests_total",
+        "Reads of partitions for Fetch requests. A partition without news is not read.",
+        "topic",
+    )
+    failed_fetches = counter(
+        f"{_TRAFFIC}failedfetchrequests_total", "Partitions in Fetch responses that have an error.", "topic"
     )
 
-    def __init__(self) -> None:
-        self.records_in = 0
-        """Records appended, with those of the broker's own and markers."""
-        self.bytes_in = 0
-        """Bytes of the appended batches as they were received."""
-        self.bytes_out = 0
-        """Bytes of the record batches in Fetch responses."""
-        self.batches = 0
-        """Batches of clients that are in the log now."""
-        self.failed_produces = 0
-        """Batches of clients that were refused."""
-        self.fetches = 0
-        """Reads of partitions for Fetch requests."""
-        self.failed_fetches = 0
-
-    @property
-    def produces(self) -> int:
-        """The batches that clients sent, once they are appended or refused."""
-        return self.batches + self.failed_produces
+    def refused(self) -> None:
+        """Count a batch of a client that was refused."""
+        self.produces += 1
+        self.failed_produces += 1
 
     def add(self, other: TopicCounts) -> None:
         """Add the traffic of another topic."""
-        for name in self.__slots__:
+        for name in self._starts:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
-class LogCounts:
+class LogCounts(Counted):
     """The counts of all logs of a broker since the start."""
 
-    __slots__ = (
-        "_deleted",
-        "batches",
-        "client_records",
-        "duplicates",
-        "fenced",
-        "guarded",
-        "markers",
-        "own",
-        "read_back",
-        "refusals",
-        "scripts",
-        "shortened",
-        "topics",
+    guarded = part(_APPENDS, "guard")
+    """Batches of clients that were appended by guard."""
+    scripts = part(_APPENDS, "script")
+    """Batches of clients that were appended by script."""
+    own = part(_APPENDS, "own")
+    markers = part(_APPENDS, "marker")
+    refusals = counters(
+        "korvet_guard_refusals_total",
+        "Guarded appends that Redis refused, by reason. They are appended by script then.",
+        "reason",
+    )
+    """Groups of batches."""
+    read_back = counter(
+        "korvet_appends_read_back_total",
+        "Guarded appends whose outcome was read back after a connection broke.",
+    )
+    batches = histogram(
+        "korvet_guarded_append_batches", "Batches that one guarded append carried.", bounds=BATCHES
+    )
+    client_records = counter(
+        "korvet_appended_records_total",
+        "Records in appended batches of clients. Divided by the appends of the routes guard and script: "
+        "records per batch.",
+    )
+    duplicates = counter(
+        "korvet_duplicate_batches_total",
+        "Batches of idempotent producers that were in the log already, and were not appended again.",
     )
 
     def __init__(self) -> None:
-        self.guarded = 0
-        """Batches of clients that were appended by guard."""
-        self.scripts = 0
-        """Batches of clients that were appended by script."""
-        self.own = 0
-        """Appends of the broker's own records."""
-        self.markers = 0
-        self.duplicates = 0
-        """Batches that were there already (KIP-98)."""
-        self.read_back = 0
-        """Guarded appends whose outcome had to be read back."""
-        self.fenced = 0
-        """Appends and claims refused because another broker leads the partition."""
-        self.shortened = 0
-        """Logs of which records that clients could read were lost with a server of Redis."""
-        self.refusals: Counter[str] = Counter()
-        """Groups of batches that the guard did not let in, by reason."""
-        self.batches = Histogram(BATCHES)
-        """Batches in one guarded append."""
-        self.client_records = 0
-        """Records in the batches of clients."""
+        super().__init__()
         self.topics: dict[str, TopicCounts] = {}
         # The traffic of topics that are deleted.
         self._deleted = TopicCounts()
+
+    @property
+    @shown(
+        "korvet_transaction_markers_total", "Markers that the broker wrote into its logs.", kind=Kind.COUNTER
+    )
+    def written_markers(self) -> int:
+        """The same as `markers`."""
+        return self.markers
 
     def of_topic(self, name: str) -> TopicCounts:
         """The counts of a topic."""
@@ -155,13 +172,13 @@ class LogCounts:
         """
         if duplicate:
             self.duplicates += 1
-            topic.batches += 1
+            topic.produces += 1
             return
         count = form.record_count
         topic.records_in += count
         if batch_bytes:
             topic.bytes_in += batch_bytes
-            topic.batches += 1
+            topic.produces += 1
             self.client_records += count
         else:
             topic.bytes_in += form.payload_bytes

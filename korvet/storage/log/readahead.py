@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from korvet.metrics.counted import Counted, gauge
 from korvet.storage.log.reader import Read, UnreadableEntries
 from korvet.storage.log.values import Fetched
 
@@ -55,15 +56,15 @@ class _Begun:
         """The probable end of the reply; -1 if it is unknown."""
 
 
-class ReadAheadBudget:
+class ReadAheadBudget(Counted):
     """The bytes that may be read ahead for all logs of a process together."""
 
-    __slots__ = ("_held", "_sweep", "held_bytes", "limit_bytes")
+    held_bytes = gauge("korvet_readahead_bytes", "Bytes that are read ahead for consumers.")
 
     def __init__(self, limit_bytes: int = DEFAULT_BYTES) -> None:
         """limit_bytes 0 turns reading ahead off."""
+        super().__init__()
         self.limit_bytes = limit_bytes
-        self.held_bytes = 0
         # The oldest first.
         self._held: OrderedDict[_Begun, None] = OrderedDict()
         self._sweep: asyncio.TimerHandle | None = None

@@ -14,6 +14,7 @@ from bisect import bisect_right
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Final
 
+from korvet.metrics.counted import Counted, counter, gauge
 from korvet.offsets.record_batch import CODEC_AT, CODEC_MASK, TRANSACTIONAL, ZSTD
 
 if TYPE_CHECKING:
@@ -41,27 +42,27 @@ def as_stored(header: BatchHeader, form: AppendArguments | AppendCommands) -> bo
     return header.attributes == known and header.max_timestamp_ms == form.max_timestamp_ms
 
 
-class TailBudget:
+class TailBudget(Counted):
     """The bytes that the tail caches of a process hold together. The batch that was appended first is dropped
     first, regardless of its partition.
     """
 
-    __slots__ = (
-        "_filled",
-        "_oldest",
-        "dropped",
-        "held_bytes",
-        "hit_bytes",
-        "hits",
-        "limit_bytes",
-        "misses",
-        "serial",
+    hits = counter("korvet_tail_cache_hits_total", "Reads that the tail cache answered with record batches.")
+    misses = counter("korvet_tail_cache_misses_total", "Reads of records that the tail cache does not have.")
+    hit_bytes = counter(
+        "korvet_tail_cache_hit_bytes_total", "Bytes of the record batches out of the tail cache."
     )
+    dropped = counter(
+        "korvet_tail_cache_dropped_batches_total",
+        "Batches that the tail cache dropped to keep its limit.",
+    )
+    held_bytes = gauge("korvet_tail_cache_bytes", "Bytes in the tail cache.")
+    limit_bytes = gauge("korvet_tail_cache_limit_bytes", "Limit of the tail cache: tail.cache.bytes.")
 
     def __init__(self, limit_bytes: int = DEFAULT_BYTES) -> None:
         """limit_bytes 0 turns the caches off."""
+        super().__init__()
         self.limit_bytes = limit_bytes
-        self.held_bytes = 0
         self.serial = 0
         """The serial number of the batch that was appended last; serials only grow."""
         # The number of caches that hold a batch.
@@ -69,14 +70,6 @@ class TailBudget:
         # A heap with one place for each of these caches, at the serial of its oldest batch or of an earlier
         # one. Emptied caches may still have their places.
         self._oldest: list[tuple[int, TailCache]] = []
-        self.hits = 0
-        """Reads that the caches answered with batches."""
-        self.hit_bytes = 0
-        """Bytes of these batches."""
-        self.misses = 0
-        """Reads of records that no cache has."""
-        self.dropped = 0
-        """Batches dropped to keep the limit."""
 
     def limit(self, limit_bytes: int) -> None:
         """Change the limit, and drop what exceeds it."""

@@ -16,14 +16,23 @@ from korvet.admin.endpoint import Endpoint, livez
 from korvet.admin.http import Request, Response
 from korvet.admin.metrics_page import MetricsPage, prefers_open_metrics
 from korvet.config.settings import Config
-from korvet.metrics.families.process import ADMIN_REQUESTS, COLLECTOR_FAILURES, LOOP_LAG, SCRAPE_SECONDS
 from korvet.metrics.family import NO_LABELS, Samples
 from korvet.metrics.histogram import Histogram
 from korvet.observe.registry import Registry
+from tests.support.families import all_families
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+ADMIN_REQUESTS, COLLECTOR_FAILURES, LOOP_LAG, SCRAPE_SECONDS = (
+    all_families()[f"korvet_{name}"]
+    for name in (
+        "admin_requests_total",
+        "collector_failures_total",
+        "event_loop_lag_seconds",
+        "scrape_duration_seconds",
+    )
+)
 OPEN, CLOSED = Access.of(Config()), Access.of(Config(admin_token="t"))
 
 

@@ -12,6 +12,7 @@ from korvet.api.produce import produce
 from korvet.api.producing.unpacking import Unpacked
 from korvet.records.compression import compress
 from korvet.records.produce_request import ProducePartition, ProduceRequest, ProduceTopic
+from korvet.storage.log.counts import TopicCounts
 from korvet.storage.topic import Topic
 from korvet.topics.configs import policy_of
 from korvet.topics.directory import Place
@@ -35,7 +36,7 @@ class Broker:
         self.responses: list[Any] = []
         self.failures: list[ErrorCode] = []
         topic = Topic(name="t", topic_id=None, partitions=1)  # type: ignore[arg-type]
-        counts = SimpleNamespace(failed_produces=0)
+        counts = TopicCounts()
         state = SimpleNamespace(counts=counts)
         log: Any = SimpleNamespace(topic=topic, partition=0, append=self.append, state=state)
         place = Place(topic, log, policy_of({"message.timestamp.before.max.ms": str(2**62)}, {}), False)

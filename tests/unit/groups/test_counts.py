@@ -11,7 +11,7 @@ from tests.unit.groups.consumers import Consumer, FakeTopics
 from tests.unit.groups.driver import NONE, SESSION_MS, Driver
 
 if TYPE_CHECKING:
-    from korvet.groups.counts import GroupCounts
+    from korvet.groups.context import GroupCounts
 
 DELAY_MS = GroupConfig().initial_rebalance_delay_ms
 

@@ -9,11 +9,12 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from korvet.metrics import merging
-from korvet.metrics.declared import declared, subjects
+from korvet.metrics.declared import declare
 from korvet.metrics.exposition import rendered
 from korvet.metrics.family import NO_LABELS, Family, Kind, Samples
 from korvet.metrics.histogram import Histogram
 from korvet.metrics.merging import merged
+from tests.support.families import all_families
 
 LAG = Family("some_lag", Kind.GAUGE, "Lag.", ("group",), by_one_broker=True)
 BYTES = Family("some_bytes_total", Kind.COUNTER, "Bytes # HELP of all.", ("topic",))
@@ -78,8 +79,10 @@ def test_a_page_without_brokers_is_the_own_one() -> None:
 
 
 def test_families_are_declared_once_and_named_as_their_kind_asks() -> None:
-    assert sum(len(subject.families) for subject in subjects()) == len(declared()) >= 20
-    for name, family in declared().items():
+    assert len(all_families()) >= 200
+    with pytest.raises(ValueError, match="korvet_broker_up is declared twice"):
+        declare("korvet_broker_up", "Another one.")
+    for name, family in all_families().items():
         assert name.endswith("_total") == (family.kind is Kind.COUNTER), name
         assert name.endswith("_info") == (family.kind is Kind.INFO), name
         assert family.help.endswith("."), name

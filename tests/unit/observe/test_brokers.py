@@ -12,10 +12,12 @@ from korvet.observe import brokers
 from korvet.observe.lifecycle import Lifecycle, Phase
 from korvet.server.backpressure import Backpressure
 from korvet.server.connections import Admission, ConnectionLimits, Connections
-from korvet.storage.brokers.counts import LeaseCounts
+from korvet.storage.brokers.lease import LeaseCounts
 from korvet.storage.errors import LinkLost, RedisFault, StorageFault
 from korvet.storage.log.counts import LogCounts
+from korvet.storage.log.readahead import ReadAheadBudget
 from korvet.storage.log.tail_cache import TailBudget
+from korvet.storage.logs import LossCounts
 from korvet.topics.compaction import CompactionCounts
 from tests.support.running import run
 from tests.unit.observe.pages import page_of
@@ -78,9 +80,13 @@ def test_appends_by_route_and_refusals_by_reason() -> None:
         StorageFault("something else"),
     ):
         counts.refused(fault)
-    page = page_of(brokers.collect_appends(counts))
+    page = page_of(counts.samples())
     routes = {route: page[f"korvet_appends_total{{route={route}}}"] for route in ("guard", "script", "own")}
     assert routes == {"guard": 4, "script": 1, "own": 1}
+    counts.markers, counts.duplicates = 5, 4
+    page = page_of(counts.samples())
+    assert page["korvet_appends_total{route=marker}"] == page["korvet_transaction_markers_total"] == 5
+    assert page["korvet_duplicate_batches_total"] == 4
     reasons = {name for name in page if "refusals" in name}
     shown = ("connection_lost", "gate", "moved", "other", "other_append")
     assert reasons == {f"korvet_guard_refusals_total{{reason={each}}}" for each in shown}
@@ -112,7 +118,7 @@ def test_backpressure_lease_caches_and_compaction() -> None:
     pressure = Backpressure(10)
     pressure.take(12)
     pressure.blocked(lambda: None)
-    page = page_of(brokers.collect_backpressure(pressure))
+    page = page_of(pressure.samples())
     assert page["korvet_produce_in_flight_bytes"] == 12
     assert page["korvet_backpressure_waiting_connections"] == page["korvet_backpressure_holds_total"] == 1
     assert page["korvet_backpressure_seconds_total"] > 0
@@ -121,15 +127,18 @@ def test_backpressure_lease_caches_and_compaction() -> None:
     lease.renewals.observe(0.002)
     lease.failed, lease.expired, lease.rejoins, lease.versions = 1, 2, 3, 4
     member: Any = SimpleNamespace(counts=lease, assignment=SimpleNamespace(version=9))
-    page = page_of(brokers.collect_lease(member, LogCounts()))
+    logs: Any = SimpleNamespace(counts=LossCounts())
+    logs.counts.fenced, logs.counts.shortened = 5, 6
+    page = page_of(brokers.collect_lease(member, logs))
+    assert (page["korvet_fenced_appends_total"], page["korvet_shortened_logs_total"]) == (5, 6)
     assert page["korvet_lease_renewal_seconds_count"] == page["korvet_lease_renewal_failures_total"] == 1
     assert page["korvet_lease_expired_total"] == 2
     assert page["kafka_controller_controllerstats_uncleanleaderelections_total"] == 3
     assert (page["korvet_assignment_changes_total"], page["korvet_assignment_version"]) == (4, 9)
 
-    tails = TailBudget(1000)
-    tails.hits, tails.misses, tails.hit_bytes = 3, 2, 300
-    resources: Any = SimpleNamespace(tails=tails, readaheads=SimpleNamespace(held_bytes=5))
+    tails, readaheads = TailBudget(1000), ReadAheadBudget(1000)
+    tails.hits, tails.misses, tails.hit_bytes, readaheads.held_bytes = 3, 2, 300, 5
+    resources: Any = SimpleNamespace(tails=tails, readaheads=readaheads)
     page = page_of(brokers.collect_caches(resources))
     assert (page["korvet_tail_cache_hits_total"], page["korvet_tail_cache_misses_total"]) == (3, 2)
     assert (page["korvet_tail_cache_limit_bytes"], page["korvet_readahead_bytes"]) == (1000, 5)
@@ -137,7 +146,7 @@ def test_backpressure_lease_caches_and_compaction() -> None:
     compactions = CompactionCounts()
     compactions.ran(10, 0.5)
     compactions.ran(0, 0.25)
-    page = page_of(brokers.collect_compaction(compactions))
+    page = page_of(compactions.samples())
     assert (page["korvet_compactions_total"], page["korvet_compaction_removed_records_total"]) == (2, 10)
     assert page["korvet_compaction_seconds_total"] == 0.75
 

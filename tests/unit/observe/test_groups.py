@@ -7,7 +7,7 @@ import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from korvet.groups.counts import GroupCounts
+from korvet.groups.context import GroupCounts
 from korvet.observe.groups import GroupCollector
 from korvet.observe.lag import WatchedGroup
 from korvet.observe.ordinals import Ends

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from korvet.observe import redis
-from korvet.storage.link import counts
 from korvet.storage.link.info import parse_info
+from korvet.storage.link.redis_link import LinkCounts
 from korvet.storage.link.replication import parse_replication
 from korvet.storage.link.server_watch import Reading
 from tests.unit.observe.pages import page_of
@@ -120,14 +120,11 @@ class _Hashable(SimpleNamespace):
 
 
 def test_links_by_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    links: dict[str, counts.LinkCounts] = {}
-    for module in (counts, redis):
-        monkeypatch.setattr(module, "LINKS", links)
-    write = counts.counts_of("korvet-write")
-    assert counts.counts_of("korvet-write") is write
+    write, read = LinkCounts(), LinkCounts()
+    monkeypatch.setattr(redis, "LINKS", {"write": write, "read": read})
     write.round_trips.observe(0.003)
     write.connected, write.lost = 2, 1
-    counts.counts_of("korvet-read").round_trips.observe(0.2)
+    read.round_trips.observe(0.2)
     page = page_of(redis.collect_links())
     assert page["korvet_redis_round_trip_seconds_count{link=read}"] == 1
     assert page["korvet_redis_round_trip_seconds_bucket{le=0.005,link=write}"] == 1

@@ -8,11 +8,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from korvet.observe import transactions
-from korvet.storage.log.counts import LogCounts
 from korvet.transactions.config import TransactionConfig
-from korvet.transactions.counts import TransactionCounts
 from korvet.transactions.messages import AddRequest, EndRequest, InitRequest, Outcome
-from korvet.transactions.shard import TransactionShard
+from korvet.transactions.shard import TransactionCounts, TransactionShard
 from tests.unit.observe.pages import page_of
 
 PARTITIONS = frozenset({("t", 0)})
@@ -69,10 +67,8 @@ def test_transactions_are_counted_by_outcome() -> None:
     shard.replay(shard.shard.tick(shard.now_ms))
     open_since_ms = shard.now_ms
     shard.begin("e")
-    logs = LogCounts()
-    logs.duplicates, logs.markers = 4, 5
     service: Any = SimpleNamespace(counts=shard.counts, shards=[shard.shard])
-    page = page_of(transactions.collect(service, logs, lambda: open_since_ms + 1500))
+    page = page_of(transactions.collect(service, lambda: open_since_ms + 1500))
     ended = {
         outcome: page[f"korvet_transactions_ended_total{{outcome={outcome}}}"]
         for outcome in ("committed", "aborted", "fenced", "timed_out")
@@ -92,11 +88,10 @@ def test_transactions_are_counted_by_outcome() -> None:
         "korvet_transactions{state=Ongoing}": 1,
     }
     assert page["korvet_transaction_oldest_open_seconds"] == 1.5
-    assert (page["korvet_duplicate_batches_total"], page["korvet_transaction_markers_total"]) == (4, 5)
 
 
 def test_without_shards_nothing_is_open() -> None:
     service: Any = SimpleNamespace(counts=TransactionCounts(), shards=[])
-    page = page_of(transactions.collect(service, LogCounts(), lambda: 0))
+    page = page_of(transactions.collect(service, lambda: 0))
     assert page["korvet_transaction_oldest_open_seconds"] == 0
     assert page["korvet_transactions{state=Ongoing}"] == 0

@@ -151,7 +151,7 @@ def test_connections_are_counted_by_listener() -> None:
         (1, 0, 0),
         (1, 1, 1),
     ]
-    assert (connections.open_on("A"), connections.open_on("B")) == (1, 0)
+    assert (counts["A"].open, counts["B"].open) == (1, 0)
 
 
 def test_the_time_of_backpressure_is_counted(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

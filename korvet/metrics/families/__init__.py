@@ -1,1 +1,0 @@
-"""All metric families that korvet exports, one module a subject, each family a constant."""
