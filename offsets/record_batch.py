@@ -73,3 +73,19 @@ CONTROL_KEY: Final = struct.Struct(">hh")
 CONTROL_VALUE: Final = struct.Struct(">hi")
 ABORT: Final = 0
 COMMIT: Final = 1
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return a zigzag varint, and the position after it. Raises IndexError if it is cut off."""
+    byte = data[at]
+    at += 1
+    if byte < 128:
+        return (byte >> 1) ^ -(byte & 1), at
+    raw, shift = byte & 127, 7
+    while True:
+        byte = data[at]
+        at += 1
+        raw |= (byte & 127) << shift
+        if byte < 128:
+            return (raw >> 1) ^ -(raw & 1), at
+        shift += 7

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from korvet.offsets.record_batch import CHECKED_HEADER, HEADER_BYTES, MAX_PRODUCER_SEQUENCE
+from korvet.offsets.record_batch import CHECKED_HEADER, HEADER_BYTES, MAX_PRODUCER_SEQUENCE, read_varint
 from korvet.records.assembly import assemble_batch
 from korvet.records.batch import BatchError
 from korvet.records.compression import compress, decompress
@@ -33,8 +33,8 @@ class KeyedRecord(NamedTuple):
     @property
     def value(self) -> bytes | None:
         """The record's value; None for a tombstone."""
-        key_length, value_at = _varint(self.after, 0)
-        length, start = _varint(self.after, value_at + max(key_length, 0))
+        key_length, value_at = read_varint(self.after, 0)
+        length, start = read_varint(self.after, value_at + max(key_length, 0))
         return None if length < 0 else self.after[start : start + length]
 
 
@@ -74,16 +74,16 @@ def runs_of(
 def _records(plain: bytes) -> Iterator[KeyedRecord]:
     at = 0
     while at < len(plain):
-        length, start = _varint(plain, at)
+        length, start = read_varint(plain, at)
         at = start + length
         if length < 0 or at > len(plain):
             raise IndexError
-        timestamp_delta, place = _varint(plain, start + 1)
-        _, after = _varint(plain, place)
-        key_length, key_at = _varint(plain, after)
+        timestamp_delta, place = read_varint(plain, start + 1)
+        _, after = read_varint(plain, place)
+        key_length, key_at = read_varint(plain, after)
         value_at = key_at + max(key_length, 0)
         key = None if key_length < 0 else plain[key_at:value_at]
-        value_length, _ = _varint(plain, value_at)
+        value_length, _ = read_varint(plain, value_at)
         yield KeyedRecord(key, value_length < 0, timestamp_delta, plain[start:place], plain[after:at])
 
 
@@ -111,18 +111,6 @@ def _run(header: BatchHeader, records: list[KeyedRecord], run: list[int]) -> tup
     records_section = compress(header.codec, b"".join(parts))
     batch = assemble_batch(first, header.leader_epoch, checked_header, records_section)
     return header.base_offset + run[-1], batch
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A zigzag varint: (number, position after it). Raises IndexError."""
-    number = shift = 0
-    while True:
-        octet = data[at]
-        at += 1
-        number |= (octet & 0x7F) << shift
-        if octet < 0x80:
-            return number >> 1 ^ -(number & 1), at
-        shift += 7
 
 
 def _encode(number: int) -> bytes:

@@ -28,6 +28,7 @@ from korvet.offsets.record_batch import (
     SMALLEST_RECORD_HEADER_BYTES,
     TRANSACTIONAL,
     UNCOMPRESSED,
+    read_varint,
 )
 from korvet.spark.records.compiled import kernel
 from korvet.spark.records.compression import CODECS, UNREADABLE, decompress
@@ -122,10 +123,8 @@ def read_batch(fields: Sequence[BytesLike], last_offset: int) -> Batch | None:
     return Batch(base_offset, appended, rows, producer)
 
 
-def read_records(
-    batches: Sequence[tuple[int, memoryview]], wanted: range, *, headers: bool = True
-) -> Records | None:
-    """Return the records of batches, each given with its last offset, as `read_batch` does but much faster.
+def read_records(batches: Sequence[memoryview], wanted: range, *, headers: bool = True) -> Records | None:
+    """Return the records of the batches of a page (Page.batches), as `read_batch` does but much faster.
 
     Returns only records whose offsets are in `wanted`, and no headers with headers=False. None if a batch is
     unreadable or unusual, or there is no compiled kernel.
@@ -133,10 +132,8 @@ def read_records(
     if kernel is None:
         return None
     found: list[tuple[tuple[int, ...], BytesLike]] = []
-    for last_offset, data in batches:
-        head = _head([BATCH, data], last_offset)
-        if head is None or not _crc_is_right(data, head):
-            return None
+    for data in batches:
+        head = HEADER.unpack_from(data)
         if head[_ATTRIBUTES] & CONTROL:
             continue
         section = _section(data, head[_ATTRIBUTES] & CODEC_MASK)
@@ -195,10 +192,10 @@ def _rows(data: bytes, count: int, base_offset: int, base_ms: int) -> list[Row]:
     rows: list[Row] = []
     at = 0
     for number in range(count):
-        length, at = _varint(data, at)
+        length, at = read_varint(data, at)
         end = at + length
-        delta_ms, at = _varint(data, at + 1)
-        delta, at = _varint(data, at)
+        delta_ms, at = read_varint(data, at + 1)
+        delta, at = read_varint(data, at)
         key, at = _nullable(data, at)
         value, at = _nullable(data, at)
         headers, at = _headers(data, at)
@@ -211,7 +208,7 @@ def _rows(data: bytes, count: int, base_offset: int, base_ms: int) -> list[Row]:
 
 
 def _headers(data: bytes, at: int) -> tuple[list[Header] | None, int]:
-    count, at = _varint(data, at)
+    count, at = read_varint(data, at)
     if count == 0:
         return None, at
     found: list[Header] = []
@@ -223,24 +220,8 @@ def _headers(data: bytes, at: int) -> tuple[list[Header] | None, int]:
 
 
 def _nullable(data: bytes, at: int) -> tuple[bytes | None, int]:
-    length, at = _varint(data, at)
+    length, at = read_varint(data, at)
     if length < 0:
         return None, at
     end = at + length
     return data[at:end], end
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A zigzag varint: its value, and the position after it."""
-    byte = data[at]
-    at += 1
-    if byte < 128:
-        return (byte >> 1) ^ -(byte & 1), at
-    raw, shift = byte & 127, 7
-    while True:
-        byte = data[at]
-        at += 1
-        raw |= (byte & 127) << shift
-        if byte < 128:
-            return (raw >> 1) ^ -(raw & 1), at
-        shift += 7

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zipimport
 from importlib import import_module
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING
@@ -20,13 +20,9 @@ def _found() -> ModuleType | None:
     own: object = None if __spec__ is None else __spec__.loader
     if isinstance(own, zipimport.zipimporter):
         return _from_archive(own)
-    try:
-        found = import_module(_NAME)
-    except ModuleNotFoundError as missing:
-        if missing.name != "cython":
-            raise
-        return None  # only the source is there, and it can't run without cython
-    return found if found.ACCELERATED else None
+    spec = find_spec(_NAME)
+    is_compiled = spec is not None and isinstance(spec.loader, ExtensionFileLoader)
+    return import_module(_NAME) if is_compiled else None
 
 
 def _from_archive(archive: zipimport.zipimporter) -> ModuleType | None:

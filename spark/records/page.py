@@ -106,8 +106,8 @@ class Page(Sequence[Entry]):
         self._last_id = rows.last_id
         return rows
 
-    def batches(self, bias: int) -> list[tuple[int, memoryview]] | None:
-        """Return offset and value of every entry, if each one is a record batch; else None.
+    def batches(self, bias: int) -> list[memoryview] | None:
+        """Return the record batches of all entries; None if an entry is no sound record batch.
 
         None too if there is no compiled kernel.
         """
@@ -118,7 +118,7 @@ class Page(Sequence[Entry]):
             return None
         positions, self._last_id = found
         data = self._data.data
-        return [(offset, data[begin:end]) for offset, begin, end in positions]
+        return [data[begin:end] for begin, end in positions]
 
     def _fits(self) -> bool:
         """Whether the reply is large enough for its number of entries, and fits a column."""

@@ -217,7 +217,7 @@ def test_many_batches_at_once_are_what_each_is(
         entries.append([b"batch", whole])
         last_offsets.append(offset - 1)
     with using(form):
-        found = read_records(at_once(entries, last_offsets), range(101, offset))
+        found = read_records([memoryview(entry[1]) for entry in entries], range(101, offset))
     singles = [read_batch(entry, last) for entry, last in zip(entries, last_offsets, strict=True)]
     if found is None:
         times_ms = [record[2] for records in batches for record in records]
@@ -241,10 +241,6 @@ def test_many_batches_at_once_are_what_each_is(
     assert list(got) == expected
 
 
-def at_once(entries: list[list[bytes]], last_offsets: list[int]) -> list[tuple[int, memoryview]]:
-    return [(last, memoryview(entry[1])) for entry, last in zip(entries, last_offsets, strict=True)]
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_long_records_whose_lengths_differ_late(form: Any) -> None:
     if form is None:
@@ -253,7 +249,7 @@ def test_long_records_whose_lengths_differ_late(form: Any) -> None:
     records = [forms.Record(None, bytes(size), 0) for size in sizes]
     plain = forms.batch_bytes(forms.records_bytes(records, base_ms=0), len(records), base_ms=0)
     with using(form):
-        found = read_records([(len(records) - 1, memoryview(stored(plain, 0)))], range(len(records)))
+        found = read_records([memoryview(stored(plain, 0))], range(len(records)))
     assert found is not None
     assert [len(value or b"") for value in strings_of(found.rows.values)] == sizes
 

@@ -15,12 +15,13 @@ from korvet.records.kernel.add import encode_add
 from korvet.records.kernel.append import encode_append, encode_append_records
 from korvet.records.kernel.batches import entries_to_batches, predict_end_offset
 from korvet.records.kernel.commands import encode_commands
-from korvet.records.kernel.header import parse_batch, place_batch, resembles_batch
+from korvet.records.kernel.header import parse_batch, place_batch
 from korvet.records.kernel.octets import crc32c, crc32c_portable
 from korvet.records.kernel.produce_request import decode_produce
 from korvet.records.kernel.records import check_records, find_invalid, find_record
 from korvet.records.kernel.replies import ReplyScanner, append_reply
 from korvet.records.kernel.resp import pack_arguments, pack_command
+from korvet.records.kernel.whole_batches import resembles_batch
 
 try:
     import cython  # the compiler looks for this very line

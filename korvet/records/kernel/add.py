@@ -16,9 +16,11 @@ from korvet.records.kernel.field_names import (
     TIMESTAMP_BYTES,
     VALUE_BYTES,
 )
-from korvet.records.kernel.header import HEADER_SIZE, plain_header
+from korvet.records.kernel.header import plain_header
+from korvet.records.kernel.header_fields import HEADER_SIZE
 from korvet.records.kernel.integers import MAX_INT64, MIN_INT64, signed_size
 from korvet.records.kernel.octets import BytesPointer, OutputBuffer, buffer_pointer, bytes_pointer
+from korvet.records.kernel.record import Record, measure_headers, read_record
 from korvet.records.kernel.record_fields import (
     HEADER_ROOM,
     MAX_FIELD_ARGUMENTS,
@@ -31,14 +33,7 @@ from korvet.records.kernel.record_fields import (
     relative_timestamp,
     too_many_headers,
 )
-from korvet.records.kernel.records import (
-    Record,
-    measure_headers,
-    read_record,
-    record_fault,
-    records_section,
-    trailing_bytes,
-)
+from korvet.records.kernel.records import record_fault, records_section, trailing_bytes
 
 try:
     import cython  # the compiler looks for this very line

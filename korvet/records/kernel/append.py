@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from korvet.records.batch import AppendArguments, BatchHeader, BytesLike
 from korvet.records.kernel.field_names import FIELD_TEXTS, KEY_NAME, TIMESTAMP_NAME, VALUE_NAME
 from korvet.records.kernel.octets import BytesPointer, OutputBuffer, buffer_pointer, bytes_pointer
+from korvet.records.kernel.record import Record, read_record
 from korvet.records.kernel.record_fields import (
     HEADER_ROOM,
     MAX_FIELD_ARGUMENTS,
@@ -20,7 +21,7 @@ from korvet.records.kernel.record_fields import (
     put_record_fields,
     too_many_headers,
 )
-from korvet.records.kernel.records import Record, read_record, record_fault, records_section, trailing_bytes
+from korvet.records.kernel.records import record_fault, records_section, trailing_bytes
 from korvet.records.kernel.resp import put_number
 
 try:

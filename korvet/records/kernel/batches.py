@@ -6,49 +6,29 @@ from collections.abc import Callable
 
 from korvet.offsets import record_batch
 from korvet.records.batch import BatchError, BytesLike, Entries
-from korvet.records.kernel.entry_ids import MAX_ADDRESSABLE_MS, MAX_SEQUENCE, EntryStart, entry_start, packed
+from korvet.records.kernel.entry_ids import (
+    MAX_ADDRESSABLE_MS,
+    MAX_SEQUENCE,
+    EntryStart,
+    entry_start,
+    is_addressable,
+    packed,
+)
 from korvet.records.kernel.fields import Fields, as_value, field_list, put_header_fields, read_fields
-from korvet.records.kernel.header import (
-    ATTRIBUTES_AT,
-    CODEC_AT,
-    CODEC_MASK,
-    CONTROL,
-    CRC_AT,
-    HEADER_SIZE,
-    LAST_OFFSET_DELTA_AT,
-    LENGTH_AT,
-    LENGTH_EXCLUDES,
-    LOG_APPEND_TIME,
-    MAGIC,
-    MAGIC_AT,
-    NEWEST_CODEC,
-    RECORD_COUNT_AT,
-    TRANSACTIONAL,
-    OpenBatch,
-    close_batch,
-    is_like_batch,
-)
-from korvet.records.kernel.integers import (
-    MAX_INT32,
-    MAX_INT64,
-    int32,
-    int64,
-    put_int,
-    put_varint,
-    uint32,
-    varint_size,
-)
+from korvet.records.kernel.header import OpenBatch, close_batch
+from korvet.records.kernel.header_fields import CONTROL, HEADER_SIZE, LOG_APPEND_TIME, TRANSACTIONAL
+from korvet.records.kernel.integers import MAX_INT32, MAX_INT64, put_int, put_varint, varint_size
 from korvet.records.kernel.octets import (
     SHORT,
     BytesPointer,
     OutputBuffer,
     buffer_pointer,
     bytes_pointer,
-    checksum,
     copy,
     copy_short,
 )
 from korvet.records.kernel.resp import ARRAY_TYPE, bulk, length_line
+from korvet.records.kernel.whole_batches import DAMAGED, WholeBatch, whole_batch
 
 try:
     import cython  # the compiler looks for this very line
@@ -57,14 +37,8 @@ except ModuleNotFoundError:
 
 # Bytes from the end of a reply in which `predict_end_offset` looks for the last entry.
 PREDICTION_BYTES = cython.declare(cython.Py_ssize_t, 2048)
-# In place of a position: a record batch that cannot be read.
-DAMAGED = cython.declare(cython.Py_ssize_t, -2)
 CONTROL_KEY_SIZE = cython.declare(cython.longlong, record_batch.CONTROL_KEY.size)
 CONTROL_VALUE_SIZE = cython.declare(cython.longlong, record_batch.CONTROL_VALUE.size)
-
-# An entry that is a whole record batch. `at` is the batch's position: -1 for an application's entry, DAMAGED
-# if the batch is not sound.
-WholeBatch = cython.struct(at=cython.Py_ssize_t, size=cython.longlong, records=cython.longlong)
 
 
 def entries_to_batches(
@@ -149,7 +123,7 @@ def _convert(
         entry = entry_start(p, at, end)
         if entry.fields_at < 0:
             raise _no_reply(at)
-        addressable = entry.ms <= MAX_ADDRESSABLE_MS and entry.sequence <= MAX_SEQUENCE
+        addressable = is_addressable(entry)
         fields = read_fields(p, entry.fields_at, end, entry.strings, entry.ms if addressable else 0)
         if fields.end < 0:
             raise _no_reply(entry.fields_at)
@@ -164,7 +138,7 @@ def _convert(
             raise BatchError("corrupt", f"reply byte {at}: entry {entry.ms}-{entry.sequence} is out of order")
         value = p
         if not fields.is_korvet_entry:
-            whole = _whole_batch(p, entry, end, offset)
+            whole = whole_batch(p, entry, end, offset)
             if whole.at == DAMAGED:
                 damaged = offset
                 break
@@ -350,51 +324,6 @@ def _put_record(
     if fields.header_count > 0:
         o = put_header_fields(w, o, p, fields)
     return o
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _whole_batch(
-    p: BytesPointer, entry: EntryStart, end: cython.Py_ssize_t, offset: cython.longlong
-) -> WholeBatch:
-    """The record batch that an entry is, whose only field is `batch`.
-
-    A sound batch has a known codec and ends at the entry's offset. `read_fields` has checked the
-    entry's strings.
-    """
-    whole = cython.declare(WholeBatch)
-    at: cython.Py_ssize_t
-    n: cython.longlong
-    delta: cython.longlong
-    whole.at = -1
-    whole.size = 0
-    whole.records = 0
-    if entry.strings != 2:
-        return whole
-    n, at = bulk(p, entry.fields_at, end)
-    if n != 5 or p[at] != 98 or p[at + 1] != 97 or p[at + 2] != 116 or p[at + 3] != 99 or p[at + 4] != 104:
-        return whole
-    n, at = bulk(p, at + n + 2, end)
-    if is_like_batch(p, at, n, offset):
-        whole.at = DAMAGED
-    if n < HEADER_SIZE or p[at + MAGIC_AT] != MAGIC or int32(p, at + LENGTH_AT) != n - LENGTH_EXCLUDES:
-        return whole
-    delta = int32(p, at + LAST_OFFSET_DELTA_AT)
-    if (
-        delta < 0
-        or int32(p, at + RECORD_COUNT_AT) != delta + 1
-        or p[at + CODEC_AT] & CODEC_MASK > NEWEST_CODEC
-    ):
-        return whole
-    if delta > offset or int64(p, at) != offset - delta:
-        return whole
-    if uint32(p, at + CRC_AT) != checksum(p, at + ATTRIBUTES_AT, n - ATTRIBUTES_AT):
-        return whole
-    whole.at = at
-    whole.size = n
-    whole.records = delta + 1
-    return whole
 
 
 def predict_end_offset(reply: BytesLike, bias: int) -> int:

@@ -15,6 +15,7 @@ from korvet.records.kernel.octets import (
     bytes_pointer,
     copy,
 )
+from korvet.records.kernel.record import Record, read_record
 from korvet.records.kernel.record_fields import (
     HEADER_ROOM,
     MAX_FIELD_ARGUMENTS,
@@ -28,7 +29,7 @@ from korvet.records.kernel.record_fields import (
     relative_timestamp,
     too_many_headers,
 )
-from korvet.records.kernel.records import Record, read_record, record_fault, records_section, trailing_bytes
+from korvet.records.kernel.records import record_fault, records_section, trailing_bytes
 from korvet.records.kernel.resp import ARRAY_TYPE, put_head, put_line_end
 
 try:

@@ -82,6 +82,15 @@ def entry_start(p: BytesPointer, at: cython.Py_ssize_t, end: cython.Py_ssize_t) 
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
+def is_addressable(entry: EntryStart) -> cython.bint:
+    """Whether the entry's ID has an offset."""
+    return entry.ms <= MAX_ADDRESSABLE_MS and entry.sequence <= MAX_SEQUENCE
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
 def packed(ms: cython.ulonglong, sequence: cython.ulonglong) -> cython.longlong:
     """An addressable entry ID as one number."""
     return (cython.cast(cython.longlong, ms) << SEQUENCE_BITS) | cython.cast(cython.longlong, sequence)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from korvet.offsets import entry_fields, record_batch
 from korvet.records.kernel.field_names import HEADER_PREFIX_SIZE, NULL_PREFIX_SIZE
 from korvet.records.kernel.integers import MAX_INT64, digits, number, put_varint, varint_size
-from korvet.records.kernel.octets import BytesPointer, buffer_pointer, bytes_at, copy, copy_short
+from korvet.records.kernel.octets import BytesPointer, buffer_pointer, bytes_at, copy_short
+from korvet.records.kernel.record import RecordHeader
 from korvet.records.kernel.resp import bulk
 
 try:
@@ -231,6 +232,34 @@ def _outcome(p: BytesPointer, at: cython.Py_ssize_t, n: cython.longlong) -> cyth
 
 
 @cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def next_header(p: BytesPointer, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> RecordHeader:
+    """The first header among fields that `read_fields` has checked; there must be one."""
+    header = cython.declare(RecordHeader)
+    n: cython.longlong
+    size: cython.longlong
+    name_at: cython.Py_ssize_t
+    prefix: cython.Py_ssize_t = 0
+    while prefix == 0:
+        n, name_at = bulk(p, at, end)
+        size, at = bulk(p, name_at + n + 2, end)
+        if n >= HEADER_PREFIX_SIZE and _is_header(p, name_at):
+            prefix = HEADER_PREFIX_SIZE
+            header.value_size = size
+        elif field_kind(p, name_at, n) == 5:
+            prefix = NULL_PREFIX_SIZE
+            header.value_size = -1
+        header.name_at = name_at + prefix
+        header.name_size = n - prefix
+        header.value_at = at
+        at += size + 2
+    header.end = at
+    return header
+
+
+@cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def put_header_fields(
@@ -238,26 +267,16 @@ def put_header_fields(
 ) -> cython.Py_ssize_t:
     """Write the headers of fields that `read_fields` has checked. Returns the position after them."""
     at: cython.Py_ssize_t = fields.headers_at
-    end: cython.Py_ssize_t = fields.end
-    count: cython.longlong = fields.header_count
-    n: cython.longlong
-    size: cython.longlong
-    name_at: cython.Py_ssize_t
-    while count > 0:
-        n, name_at = bulk(p, at, end)
-        size, at = bulk(p, name_at + n + 2, end)
-        if n >= HEADER_PREFIX_SIZE and _is_header(p, name_at):
-            count -= 1
-            o = put_varint(w, o, n - HEADER_PREFIX_SIZE)
-            o = copy_short(w, o, p, name_at + HEADER_PREFIX_SIZE, n - HEADER_PREFIX_SIZE, end)
-            o = put_varint(w, o, size)
-            o = copy_short(w, o, p, at, size, end)
-        elif field_kind(p, name_at, n) == 5:
-            count -= 1
-            o = put_varint(w, o, n - NULL_PREFIX_SIZE)
-            o = copy(w, o, p, name_at + NULL_PREFIX_SIZE, n - NULL_PREFIX_SIZE)
-            o = put_varint(w, o, -1)
-        at += size + 2
+    i: cython.longlong
+    header: RecordHeader
+    for i in range(fields.header_count):
+        header = next_header(p, at, fields.end)
+        o = put_varint(w, o, header.name_size)
+        o = copy_short(w, o, p, header.name_at, header.name_size, fields.end)
+        o = put_varint(w, o, header.value_size)
+        if header.value_size > 0:
+            o = copy_short(w, o, p, header.value_at, header.value_size, fields.end)
+        at = header.end
     return o
 
 

@@ -2,40 +2,39 @@
 
 from __future__ import annotations
 
-from korvet.offsets import record_batch
 from korvet.records.batch import BatchError, BatchHeader, BytesLike
-from korvet.records.kernel.integers import MAX_INT32, int16, int32, int64, put_int, uint32
+from korvet.records.kernel.header_fields import (
+    ATTRIBUTES_AT,
+    BASE_SEQUENCE_AT,
+    BASE_TIMESTAMP_AT,
+    CODEC_AT,
+    CODEC_MASK,
+    CONTROL,
+    CRC_AT,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA_AT,
+    LEADER_EPOCH_AT,
+    LENGTH_AT,
+    LENGTH_EXCLUDES,
+    LOG_APPEND_TIME,
+    MAGIC,
+    MAGIC_AT,
+    MAX_TIMESTAMP_AT,
+    NEWEST_CODEC,
+    NO_SEQUENCE,
+    PRODUCER_EPOCH_AT,
+    PRODUCER_ID_AT,
+    RECORD_COUNT_AT,
+    SMALLEST_RECORD_SIZE,
+    TRANSACTIONAL,
+)
+from korvet.records.kernel.integers import int16, int32, int64, put_int, uint32
 from korvet.records.kernel.octets import BytesPointer, OutputBuffer, buffer_pointer, checksum, copy
 
 try:
     import cython  # the compiler looks for this very line
 except ModuleNotFoundError:
     from korvet.records import shadow as cython  # type: ignore[no-redef]
-
-LENGTH_AT = cython.declare(cython.Py_ssize_t, record_batch.LENGTH_AT)
-LEADER_EPOCH_AT = cython.declare(cython.Py_ssize_t, record_batch.LEADER_EPOCH_AT)
-MAGIC_AT = cython.declare(cython.Py_ssize_t, record_batch.MAGIC_AT)
-CRC_AT = cython.declare(cython.Py_ssize_t, record_batch.CRC_AT)
-ATTRIBUTES_AT = cython.declare(cython.Py_ssize_t, record_batch.ATTRIBUTES_AT)
-CODEC_AT = cython.declare(cython.Py_ssize_t, record_batch.CODEC_AT)
-LAST_OFFSET_DELTA_AT = cython.declare(cython.Py_ssize_t, record_batch.LAST_OFFSET_DELTA_AT)
-BASE_TIMESTAMP_AT = cython.declare(cython.Py_ssize_t, record_batch.BASE_TIMESTAMP_AT)
-MAX_TIMESTAMP_AT = cython.declare(cython.Py_ssize_t, record_batch.MAX_TIMESTAMP_AT)
-PRODUCER_ID_AT = cython.declare(cython.Py_ssize_t, record_batch.PRODUCER_ID_AT)
-PRODUCER_EPOCH_AT = cython.declare(cython.Py_ssize_t, record_batch.PRODUCER_EPOCH_AT)
-BASE_SEQUENCE_AT = cython.declare(cython.Py_ssize_t, record_batch.BASE_SEQUENCE_AT)
-RECORD_COUNT_AT = cython.declare(cython.Py_ssize_t, record_batch.RECORD_COUNT_AT)
-HEADER_SIZE = cython.declare(cython.Py_ssize_t, record_batch.HEADER_BYTES)
-LENGTH_EXCLUDES = cython.declare(cython.Py_ssize_t, record_batch.LENGTH_EXCLUDES_BYTES)
-SMALLEST_RECORD_SIZE = cython.declare(cython.Py_ssize_t, record_batch.SMALLEST_RECORD_BYTES)
-MAGIC = cython.declare(cython.longlong, record_batch.MAGIC)
-CODEC_MASK = cython.declare(cython.longlong, record_batch.CODEC_MASK)
-LOG_APPEND_TIME = cython.declare(cython.longlong, record_batch.LOG_APPEND_TIME)
-TRANSACTIONAL = cython.declare(cython.longlong, record_batch.TRANSACTIONAL)
-CONTROL = cython.declare(cython.longlong, record_batch.CONTROL)
-NEWEST_CODEC = cython.declare(cython.longlong, record_batch.ZSTD)
-NO_SEQUENCE = cython.declare(cython.longlong, record_batch.NO_SEQUENCE)
-
 
 # The fields of a header that is written; its batch is at `at`.
 OpenBatch = cython.struct(
@@ -215,39 +214,3 @@ def _check_header(header: BatchHeader, start: int) -> None:
             f"batch at byte {start}: producer {header.producer_id} with epoch {header.producer_epoch}, "
             f"sequence {header.base_sequence}",
         )
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def is_like_batch(
-    p: BytesPointer, at: cython.Py_ssize_t, length: cython.longlong, offset: cython.longlong
-) -> cython.bint:
-    """See `resembles_batch`."""
-    signs: cython.int = 0
-    base: cython.longlong
-    if length <= MAGIC_AT:
-        return False
-    base = int64(p, at)
-    if p[at + MAGIC_AT] == MAGIC:
-        signs += 1
-    if int32(p, at + LENGTH_AT) == length - LENGTH_EXCLUDES:
-        signs += 1
-    if base >= 0 and base <= offset and offset - base <= MAX_INT32:
-        signs += 1
-    return signs >= 2
-
-
-def resembles_batch(value: BytesLike, offset: int) -> bool:
-    """Whether the value of a field `batch`, in an entry at that offset, was written as a record batch.
-
-    If so and `parse_batch` refuses it, it is damaged. Two of three are right then: the magic byte, the
-    length, and a base offset that an entry at `offset` may have. So damage to any one of them is noticed,
-    while no text, and other binary data by rare chance only, is taken for a batch.
-    """
-    view: cython.const[cython.uchar][::1] = value
-    length: cython.Py_ssize_t = len(view)
-    if length == 0:
-        return False
-    return bool(is_like_batch(buffer_pointer(view), 0, length, offset))

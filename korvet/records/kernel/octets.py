@@ -5,12 +5,15 @@ These functions are the only ones that differ between the two forms of the kerne
 
 from __future__ import annotations
 
-from korvet.records.batch import BytesLike
+from typing import TYPE_CHECKING
 
 try:
     import cython  # the compiler looks for this very line
 except ModuleNotFoundError:
     from korvet.records import shadow as cython  # type: ignore[no-redef]
+
+if TYPE_CHECKING:
+    from korvet.records.batch import BytesLike
 
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, _PyBytes_Resize
@@ -39,6 +42,16 @@ LINE_FEED = cython.declare(cython.longlong, 10)
 @cython.inline
 def buffer_pointer(view: cython.const[cython.uchar][::1]) -> BytesPointer:
     """The bytes of a buffer that is not empty."""
+    if cython.compiled:
+        return cython.address(view[0])
+    else:
+        return memoryview(view).cast("B")
+
+
+@cython.cfunc
+@cython.inline
+def output_pointer(view: cython.uchar[::1]) -> cython.p_uchar:
+    """The bytes of a writable buffer that is not empty."""
     if cython.compiled:
         return cython.address(view[0])
     else:

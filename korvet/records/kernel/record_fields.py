@@ -21,9 +21,9 @@ from korvet.records.kernel.field_names import (
     VALUE_NAME_SIZE,
     bulk_string,
 )
-from korvet.records.kernel.integers import MAX_INT64, MIN_INT64, signed_size, varint
+from korvet.records.kernel.integers import MAX_INT64, MIN_INT64, signed_size
 from korvet.records.kernel.octets import BytesPointer, copy
-from korvet.records.kernel.records import Record
+from korvet.records.kernel.record import Record, RecordHeader, read_header
 from korvet.records.kernel.resp import BULK_TYPE, COMMAND_ROOM, put_bulk, put_head, put_line_end, put_number
 
 try:
@@ -189,32 +189,27 @@ def _put_headers(
     at: cython.Py_ssize_t = record.headers_at
     end: cython.Py_ssize_t = record.end
     i: cython.longlong
-    name_size: cython.longlong
     size: cython.longlong
-    name_at: cython.Py_ssize_t
     payload: cython.Py_ssize_t = 0
     prefixes: cython.Py_ssize_t = 0
+    header: RecordHeader
     for i in range(record.header_count):
-        name_size, at = varint(p, at, end)
-        if at < 0 or name_size < 0 or name_size > end - at:
-            return -7, 0, 0
-        name_at = at
-        size, at = varint(p, at + name_size, end)
-        if at < 0 or size < -1 or size > end - at:
-            return -8, 0, 0
-        if size < 0:
-            o = put_head(w, o, BULK_TYPE, NULL_PREFIX_SIZE + name_size)
+        header = read_header(p, at, end)
+        if header.end < 0:
+            return header.end, 0, 0
+        size = max(header.value_size, 0)
+        if header.value_size < 0:
+            o = put_head(w, o, BULK_TYPE, NULL_PREFIX_SIZE + header.name_size)
             o = copy(w, o, texts, NULL_PREFIX_AT, NULL_PREFIX_SIZE)
             prefixes += NULL_PREFIX_SIZE
-            size = 0
         else:
-            o = put_head(w, o, BULK_TYPE, HEADER_PREFIX_SIZE + name_size)
+            o = put_head(w, o, BULK_TYPE, HEADER_PREFIX_SIZE + header.name_size)
             o = copy(w, o, texts, HEADER_PREFIX_AT, HEADER_PREFIX_SIZE)
             prefixes += HEADER_PREFIX_SIZE
-        o = put_line_end(w, copy(w, o, p, name_at, name_size))
-        o = put_bulk(w, o, p, at, size)
-        at += size
-        payload += name_size + size
+        o = put_line_end(w, copy(w, o, p, header.name_at, header.name_size))
+        o = put_bulk(w, o, p, header.value_at, size)
+        payload += header.name_size + size
+        at = header.end
     if at != end:
         return -9, 0, 0
     return o, payload, prefixes

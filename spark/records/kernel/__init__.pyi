@@ -25,7 +25,6 @@ class Rows:
     header_ends: NDArray[np.int32]
     header_names: Strings
     header_values: Strings
-    markers: list[tuple[int, int, bool]]
     last_id: bytes
     def __init__(self, most: int, room: int, headers: int, with_headers: bool) -> None: ...
     def take_entries(
@@ -45,4 +44,4 @@ class Rows:
 
 def batches_in(
     reply: BytesLike, size: int, skipped: int, bias: int
-) -> tuple[list[tuple[int, int, int]], bytes] | None: ...
+) -> tuple[list[tuple[int, int]], bytes] | None: ...

@@ -1,4 +1,4 @@
-"""Rows of records, from entries and from record batches."""
+"""Records as columns: one row for each record."""
 
 from __future__ import annotations
 
@@ -7,34 +7,11 @@ from typing import TYPE_CHECKING
 import cython  # the uncompiled form is for tests only
 import numpy as np
 
-from korvet.spark.records.kernel.fields import (
-    HAS_HEADER,
-    HAS_NULL_HEADER,
-    HEADER_PREFIX_BYTES,
-    NULL_PREFIX_BYTES,
-    Fields,
-    field_of,
-    is_marker,
-    is_record,
-    no_fields,
-    with_field,
-)
-from korvet.spark.records.kernel.memory import (
-    BytesPointer,
-    buffer_pointer,
-    is_utf8,
-    nullable_bytes,
-    text_of_line,
-    varint,
-)
-from korvet.spark.records.kernel.replies import (
-    ARRAY_MARK,
-    MAX_INT32,
-    SEQUENCE_BITS,
-    bulk,
-    entry_start,
-    length_line,
-)
+from korvet.records.kernel.entry_ids import EntryStart, entry_start, is_addressable, packed
+from korvet.records.kernel.fields import Fields, next_header, read_fields
+from korvet.records.kernel.octets import BytesPointer, buffer_pointer, bytes_at
+from korvet.records.kernel.record import Record, RecordHeader, read_header, read_record
+from korvet.records.kernel.resp import ARRAY_TYPE, bulk, length_line
 from korvet.spark.records.kernel.strings import Strings
 
 if TYPE_CHECKING:
@@ -45,9 +22,6 @@ if TYPE_CHECKING:
 # Spark's timestamps, the years 1 to 9999.
 MIN_SPARK_MS = cython.declare(cython.longlong, -62_135_596_800_000)
 MAX_SPARK_MS = cython.declare(cython.longlong, 253_402_300_799_999)
-# A record's timestamp is a base plus a difference. If one of them exceeds this, the sum is none of Spark's;
-# the limit also keeps the sum within 64 bits.
-FAR_MS = cython.declare(cython.longlong, 1 << 61)
 
 
 @cython.final
@@ -119,24 +93,19 @@ class Rows:
         by_id: cython.bint = append_times
         entries: cython.longlong
         number: cython.longlong
-        position: cython.longlong
-        strings: cython.longlong
-        id_at: cython.Py_ssize_t = 0
         at: cython.Py_ssize_t
-        fields_at: cython.Py_ssize_t
-        entries, at = length_line(p, 0, end, ARRAY_MARK)
+        last_at: cython.Py_ssize_t = 0
+        entries, at = length_line(p, 0, end, ARRAY_TYPE)
         if at < 0 or entries < 1:
             return False
         for number in range(entries):
-            position, id_at, strings, fields_at = entry_start(p, at, end)
-            if fields_at < 0:
-                return False
-            at = self._take(p, fields_at, end, strings, -1 if number < dropped else position, shift, by_id)
+            last_at = at
+            at = self._take(p, at, end, number >= dropped, shift, by_id)
             if at < 0:
                 return False
         if at != end:
             return False
-        self.last_id = text_of_line(p, id_at)
+        self.last_id = entry_id(p, last_at, end)
         return True
 
     @cython.cfunc
@@ -146,70 +115,39 @@ class Rows:
         p: BytesPointer,
         at: cython.Py_ssize_t,
         end: cython.Py_ssize_t,
-        strings: cython.longlong,
-        position: cython.longlong,
+        wanted: cython.bint,
         bias: cython.longlong,
         append_times: cython.bint,
     ) -> cython.Py_ssize_t:
-        """Take one entry, or skip it if its position is negative. Returns the position after it, or -1."""
-        fields: Fields = no_fields()
-        field: cython.longlong
-        name_at: cython.Py_ssize_t
-        name_size: cython.Py_ssize_t
-        size: cython.Py_ssize_t
-        while strings > 0:
-            strings -= 2
-            name_at, name_size = bulk(p, at, end)
-            if name_size < 0:
-                return -1
-            at, size = bulk(p, name_at + name_size + 2, end)
-            field = field_of(p, name_at, name_size)
-            if size < 0 or (field == HAS_NULL_HEADER and size > 0):
-                return -1
-            if field < HAS_HEADER:
-                fields = with_field(fields, field, p, at, size)
-                if field == 0 or fields.seen < 0:
+        """Take one entry, or only check it if it isn't wanted. Returns the position after it, or -1."""
+        entry: EntryStart = entry_start(p, at, end)
+        fields: Fields
+        header: RecordHeader
+        i: cython.longlong
+        if entry.fields_at < 0:
+            return -1
+        wanted = wanted and is_addressable(entry)
+        fields = read_fields(p, entry.fields_at, end, entry.strings, entry.ms if wanted else 0)
+        if fields.end < 0 or not fields.is_korvet_entry:
+            return -1
+        if fields.outcome >= 0 or not wanted:
+            return fields.end
+        if self._with_headers:
+            at = fields.headers_at
+            for i in range(fields.header_count):
+                header = next_header(p, at, end)
+                if not self._add_header(p, header, end):
                     return -1
-            elif (
-                self._with_headers
-                and position >= 0
-                and not self._take_header(p, field, name_at, name_size, at, size)
-            ):
-                return -1
-            fields.seen |= field
-            at += size + 2
-        if is_marker(fields):
-            return at
-        if not is_record(fields):
-            return -1
-        if position < 0:
-            return at
+                at = header.end
         if append_times:
-            fields.relative_ms = 0
-        if not self._add_row(
-            position - bias, (position >> SEQUENCE_BITS) + fields.relative_ms, fields.producer
+            fields.timestamp = entry.ms
+        if (
+            self._add_row(packed(entry.ms, entry.sequence) - bias, fields.timestamp, fields.producer)
+            and self._keys.add(p, fields.key_at, fields.key_size, end)
+            and self._values.add(p, fields.value_at, fields.value_size, end)
         ):
-            return -1
-        if not self._keys.add(p, fields.key_at, fields.key_size):
-            return -1
-        return at if self._values.add(p, fields.value_at, fields.value_size) else -1
-
-    @cython.cfunc
-    @cython.inline
-    @cython.exceptval(-1)
-    def _take_header(
-        self,
-        p: BytesPointer,
-        field: cython.longlong,
-        name_at: cython.Py_ssize_t,
-        name_size: cython.Py_ssize_t,
-        at: cython.Py_ssize_t,
-        size: cython.Py_ssize_t,
-    ) -> cython.bint:
-        """A record header of the next row, from its field's name and value."""
-        if field == HAS_NULL_HEADER:
-            return self._add_header(p, name_at + NULL_PREFIX_BYTES, name_size - NULL_PREFIX_BYTES, at, -1)
-        return self._add_header(p, name_at + HEADER_PREFIX_BYTES, name_size - HEADER_PREFIX_BYTES, at, size)
+            return fields.end
+        return -1
 
     def take_records(
         self,
@@ -242,82 +180,32 @@ class Rows:
         from_offset: cython.longlong = first
         to_offset: cython.longlong = stop
         at: cython.Py_ssize_t = 0
-        size: cython.longlong
+        i: cython.longlong
         wanted: cython.bint
-        if time_ms > FAR_MS or time_ms < -FAR_MS or base < 0 or records > MAX_INT32:
-            return False
+        record: Record
+        header: RecordHeader
         for number in range(records):
-            size, at = varint(p, at, end)
-            if at < 0 or size < 1 or size > end - at:
+            record = read_record(p, at, end, number, time_ms)
+            if record.end < 0:
                 return False
             wanted = from_offset <= base + number < to_offset
-            if not self._take_record(
-                p, at + 1, at + size, number, base, time_ms, one_time, one_ms, owner, wanted
+            at = record.headers_at
+            for i in range(record.header_count):
+                header = read_header(p, at, record.end)
+                if header.end < 0:
+                    return False
+                if wanted and self._with_headers and not self._add_header(p, header, end):
+                    return False
+                at = header.end
+            if at != record.end:
+                return False
+            if wanted and not (
+                self._add_row(base + number, one_ms if one_time else record.timestamp, owner)
+                and self._keys.add(p, record.key_at, record.key_size, end)
+                and self._values.add(p, record.value_at, record.value_size, end)
             ):
                 return False
-            at += size
         return at == end
-
-    @cython.cfunc
-    @cython.inline
-    @cython.exceptval(-1)
-    def _take_record(
-        self,
-        p: BytesPointer,
-        at: cython.Py_ssize_t,
-        end: cython.Py_ssize_t,
-        number: cython.longlong,
-        base: cython.longlong,
-        base_ms: cython.longlong,
-        one_time: cython.bint,
-        one_ms: cython.longlong,
-        producer: cython.longlong,
-        wanted: cython.bint,
-    ) -> cython.bint:
-        """Take one record, from after its attributes to its end."""
-        delta_ms: cython.longlong
-        delta: cython.longlong
-        headers: cython.longlong
-        key_at: cython.Py_ssize_t
-        key_size: cython.Py_ssize_t
-        value_at: cython.Py_ssize_t
-        value_size: cython.Py_ssize_t
-        delta_ms, at = varint(p, at, end)
-        if at < 0 or delta_ms > FAR_MS or delta_ms < -FAR_MS:
-            return False
-        delta, at = varint(p, at, end)
-        if at < 0 or delta != number:
-            return False
-        key_at, key_size, at = nullable_bytes(p, at, end)
-        if at < 0:
-            return False
-        value_at, value_size, at = nullable_bytes(p, at, end)
-        if at < 0:
-            return False
-        headers, at = varint(p, at, end)
-        if at < 0 or headers < 0:
-            return False
-        if wanted and not (self._keys.add(p, key_at, key_size) and self._values.add(p, value_at, value_size)):
-            return False
-        while headers > 0:
-            headers -= 1
-            key_at, key_size, at = nullable_bytes(p, at, end)
-            if at < 0:
-                return False
-            value_at, value_size, at = nullable_bytes(p, at, end)
-            if at < 0:
-                return False
-            if (
-                wanted
-                and self._with_headers
-                and not self._add_header(p, key_at, max(key_size, 0), value_at, value_size)
-            ):
-                return False
-        if at != end:
-            return False
-        return not wanted or self._add_row(
-            base + number, one_ms if one_time else base_ms + delta_ms, producer
-        )
 
     @cython.cfunc
     @cython.inline
@@ -340,17 +228,36 @@ class Rows:
     @cython.cfunc
     @cython.inline
     @cython.exceptval(-1)
-    def _add_header(
-        self,
-        p: BytesPointer,
-        name_at: cython.Py_ssize_t,
-        name_size: cython.Py_ssize_t,
-        value_at: cython.Py_ssize_t,
-        value_size: cython.Py_ssize_t,
-    ) -> cython.bint:
-        """Add a header of the next row. A negative size is a null value."""
+    def _add_header(self, p: BytesPointer, header: RecordHeader, end: cython.Py_ssize_t) -> cython.bint:
+        """Add a header of the next row."""
         return (
-            is_utf8(p, name_at, name_size)
-            and self._header_names.add(p, name_at, name_size)
-            and self._header_values.add(p, value_at, value_size)
+            _is_utf8(p, header.name_at, header.name_size)
+            and self._header_names.add(p, header.name_at, header.name_size, end)
+            and self._header_values.add(p, header.value_at, header.value_size, end)
         )
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _is_utf8(p: BytesPointer, at: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.bint:
+    """Whether n bytes are UTF-8."""
+    i: cython.Py_ssize_t
+    for i in range(at, at + n):
+        if p[i] > 127:
+            break
+    else:
+        return True
+    try:
+        bytes_at(p, at, n).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+@cython.cfunc
+def entry_id(p: BytesPointer, at: cython.Py_ssize_t, end: cython.Py_ssize_t):
+    """The ID of an entry that `entry_start` has read."""
+    n: cython.longlong
+    _, at = length_line(p, at, end, ARRAY_TYPE)
+    n, at = bulk(p, at, end)
+    return bytes_at(p, at, n)

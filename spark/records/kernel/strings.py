@@ -5,10 +5,7 @@ from __future__ import annotations
 import cython  # the uncompiled form is for tests only
 import numpy as np
 
-from korvet.spark.records.kernel.memory import BytesPointer
-
-if cython.compiled:
-    from cython.cimports.libc.string import memcpy
+from korvet.records.kernel.octets import SHORT, BytesPointer, copy_short, output_pointer
 
 
 @cython.final
@@ -34,25 +31,23 @@ class Strings:
         self._most, self._room = most, room
         self.ends = np.empty(most + 1, dtype=np.int32)
         self.validity = np.zeros((most + 8) // 8, dtype=np.uint8)
-        self.data = np.empty(room + 1, dtype=np.uint8)
+        self.data = np.empty(room + SHORT, dtype=np.uint8)
         self._ends, self._validity, self._data = self.ends, self.validity, self.data
         self._ends[0] = 0
 
     @cython.cfunc
     @cython.inline
     @cython.exceptval(check=False)
-    def add(self, p: BytesPointer, at: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.bint:
-        """Add n bytes, null if n is negative. Returns False if there is no room."""
+    def add(
+        self, p: BytesPointer, at: cython.Py_ssize_t, n: cython.Py_ssize_t, end: cython.Py_ssize_t
+    ) -> cython.bint:
+        """Add n bytes, null if n is negative, of a buffer that ends at `end`. Returns False without room."""
         if self.count >= self._most or n > self._room - self.size:
             return False
         if n < 0:
             self.nulls += 1
         else:
-            if cython.compiled:
-                memcpy(cython.address(self._data[self.size]), p + at, n)
-            else:
-                self._data[self.size : self.size + n] = list(p[at : at + n])
-            self.size += n
+            self.size = copy_short(output_pointer(self._data), self.size, p, at, n, end)
             self._validity[self.count >> 3] |= 1 << (self.count & 7)
         self.count += 1
         self._ends[self.count] = self.size
