@@ -21,6 +21,7 @@ from robustness.history import UNKNOWN, Assign, Commit, Place, Poll, Record, Sen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from robustness.history import Event, Isolation, Writer
 
@@ -43,6 +44,10 @@ class Recorder:
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
         self._start_ns = time.monotonic_ns()
+
+    def log_file(self, process: str) -> Path:
+        """Returns the file for what the library of a client logs, beside the history."""
+        return self._writer.path.with_name(f"{process.replace('/', '-')}.log")
 
     def add(self, event: type[Event], process: str, type_: str, /, **fields: Any) -> None:
         """Write an event that happens now."""

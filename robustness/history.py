@@ -293,6 +293,7 @@ class Writer:
     """Appends events to a file, each by one write, so that several processes may share the file."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def write(self, event: Event) -> None:

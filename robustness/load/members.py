@@ -18,6 +18,8 @@ from robustness.load.worker import LIBRDKAFKA, REQUEST_TIMEOUT_S, Worker, as_par
 from robustness.plan import ProducerPlan
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from robustness.clients import Recorder
     from robustness.history import Record
     from robustness.plan import GroupPlan
@@ -64,7 +66,7 @@ class Member:
             "fetch.wait.max.ms": 100,
             **LIBRDKAFKA,
             "log_level": syslog.LOG_DEBUG,
-            "debug": "topic",
+            "debug": "topic,fetch",
         }
         if plan.protocol == "classic":
             config |= {
@@ -72,7 +74,8 @@ class Member:
                 "heartbeat.interval.ms": HEARTBEAT_MS,
                 "partition.assignment.strategy": strategy,
             }
-        self.client = Consumer(config, logger=_logger(process, self))
+        self._log = _logger(process, self, recorder.log_file(process))
+        self.client = Consumer(config, logger=self._log)
         self.client.subscribe(
             list(plan.topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
         )
@@ -196,6 +199,8 @@ class Member:
     def close(self) -> None:
         """Leave the group."""
         self.client.close()
+        for handler in self._log.handlers:
+            handler.close()
 
 
 class _Moves(logging.Handler):
@@ -213,9 +218,11 @@ class _Moves(logging.Handler):
             self._member.on_truncation(found["topic"], int(found["partition"]), int(found["offset"]))
 
 
-def _logger(name: str, member: Member) -> logging.Logger:
+def _logger(name: str, member: Member, path: Path) -> logging.Logger:
     logger = logging.Logger(name)
     logger.addHandler(_Moves(member))
+    logger.addHandler(file := logging.FileHandler(path))
+    file.setFormatter(logging.Formatter("%(asctime)s.%(msecs)03d %(message)s", "%H:%M:%S"))
     return logger
 
 
