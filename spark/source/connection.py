@@ -7,7 +7,6 @@ times as long for a command, and the dicts that it makes of entries lose fields 
 from __future__ import annotations
 
 import time
-from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -19,7 +18,7 @@ from redis.exceptions import ConnectionError as LinkError
 from redis.exceptions import TimeoutError as LinkTimeout
 
 from korvet.spark.records.page import HAS_HIREDIS, Entry, Page
-from korvet.spark.source.errors import RedisAway, SourceError
+from korvet.spark.source.errors import SourceError
 from korvet.spark.source.page_parser import END_OF_PAGE, PageParser, read_page
 from korvet.spark.source.restraint import restraint_of
 from korvet.spark.source.sentinel import find_primary
@@ -59,8 +58,8 @@ class Connection:
         self._parsed_by_redis_py: set[Any] = set()
         self._first = self._reach()
         self._nodes: dict[Node, Any] = {}
-        # Commands without a reply yet, in order, each with its connection.
-        self._unanswered: deque[tuple[Any, Arguments]] = deque()
+        # The command for a page without a reply yet, and its connection.
+        self._asked: tuple[Any, Arguments] | None = None
         # (first slot, last slot, node); empty without a cluster.
         self._map: list[tuple[int, int, Node]] = []
         self._map_is_old = True
@@ -89,7 +88,7 @@ class Connection:
                 ) from None
             except (RedisError, OSError, ValueError) as error:
                 reason = error
-        raise RedisAway(f"no usable Redis at {self._address.url}: {reason}") from None
+        raise SourceError(f"no usable Redis at {self._address.url}: {reason}") from None
 
     def _open(self, node: Node | None) -> Any:
         """A new connection to the node; if `node` is None, to the server in the URL."""
@@ -102,7 +101,7 @@ class Connection:
         raw.connect()
         try:
             raw.send_command("ECHO", END_OF_PAGE)
-            raw.read_response(disable_decoding=True)
+            _unparsed(raw)
         except ResponseError:
             self._parsed_by_redis_py.add(raw)
         if not HAS_HIREDIS:
@@ -113,7 +112,7 @@ class Connection:
         self._map_is_old = False
         self._first.send_command("CLUSTER", "SLOTS")
         try:
-            found = self._first.read_response(disable_decoding=True)
+            found = _unparsed(self._first)
         except ResponseError:
             # Redis is not a cluster.
             return
@@ -124,7 +123,7 @@ class Connection:
         ]
 
     def _raw_for(self, key: str | bytes | int) -> Any:
-        if self._map_is_old and not self._unanswered:
+        if self._map_is_old:
             self._read_map()
         if not self._map:
             return self._first
@@ -141,33 +140,21 @@ class Connection:
         for raw in (self._first, *self._nodes.values()):
             raw.disconnect()
 
-    def send(self, *arguments: str | bytes | int) -> None:
-        """Send one command. `reply` returns the replies in the order of the commands."""
-        raw = self._raw_for(_key_of(arguments))
-        raw.send_command(*arguments)
-        self._unanswered.append((raw, arguments))
-
-    def reply(self) -> Any:
-        """Return the reply to the oldest unanswered command, without decoding bytes.
-
-        Raises ResponseError for an error reply.
-        """
-        return self._take(lambda raw: raw.read_response(disable_decoding=True))
-
     def send_for_page(self, *arguments: str | bytes | int) -> None:
-        """Send a command that returns entries. `page` returns the replies in the order of the commands.
+        """Send a command that returns entries. `page` must return them before any other command is sent.
 
         Waits before that while Redis is busier than the address's max_cpu allows.
         """
+        assert self._asked is None
         raw = self._raw_for(_key_of(arguments))
         self._wait_for(raw)
         end = [] if raw in self._parsed_by_redis_py else [("ECHO", END_OF_PAGE)]
         raw.send_packed_command(raw.pack_commands([arguments, *end]))
-        self._unanswered.append((raw, arguments))
+        self._asked = raw, arguments
 
     def _wait_for(self, raw: Any) -> None:
         bound = self._address.max_cpu
-        if bound is None or self._unanswered:
+        if bound is None:
             return
         restraint = restraint_of(getattr(raw, "path", None) or f"{raw.host}:{raw.port}", bound)
         while pause_s := restraint.pause_s(time.monotonic(), lambda: self._busy_seconds(raw)):
@@ -179,33 +166,34 @@ class Connection:
         Command INFO. Raises SourceError if the user may not ask.
         """
         raw.send_command("INFO", "cpu")
-        self._unanswered.append((raw, ("INFO", "cpu")))
         try:
-            return cpu_seconds(self.reply())
+            return cpu_seconds(self._reply(raw, ("INFO", "cpu"), _unparsed))
         except ResponseError as error:
             raise SourceError(
                 f"maxRedisCpu needs INFO, which Redis at {self._address.url} refuses: {error}"
             ) from None
 
     def page(self) -> Page:
-        """Return the page for the oldest unanswered command. Raises ResponseError for an error reply."""
-
-        def read(raw: Any) -> Any:
-            if raw in self._parsed_by_redis_py:
-                return raw.read_response(disable_decoding=True)
-            return read_page(raw)
-
-        found: Page | list[Entry] = self._take(read)
+        """Return the page of the last `send_for_page`. Raises ResponseError for an error reply."""
+        assert self._asked is not None
+        (raw, arguments), self._asked = self._asked, None
+        read = _unparsed if raw in self._parsed_by_redis_py else read_page
+        found: Page | list[Entry] = self._reply(raw, arguments, read)
         return found if isinstance(found, Page) else Page.of(found)
 
-    def _take(self, read: Callable[[Any], Any]) -> Any:
-        raw, arguments = self._unanswered.popleft()
+    def drop_page(self) -> None:
+        """Read the page of a `send_for_page` that nobody needs any more, if there is one."""
+        if self._asked is not None:
+            self.page()
+
+    def _reply(self, raw: Any, arguments: Arguments, read: Callable[[Any], Any]) -> Any:
+        """The reply to a command that was sent on a connection. Raises ResponseError for an error reply."""
         try:
             return read(raw)
         except AskError as error:
             return self._reply_elsewhere(arguments, error)
         except (LinkError, LinkTimeout) as error:
-            raise RedisAway(
+            raise SourceError(
                 f"the connection to Redis at {self._address.url} failed during {arguments[0]!r} of "
                 f"{_key_of(arguments)!r}: {error}"
             ) from None
@@ -220,7 +208,7 @@ class Connection:
                     raw.send_command("ASKING")
                     raw.read_response()
                 raw.send_command(*arguments)
-                return raw.read_response(disable_decoding=True)
+                return _unparsed(raw)
             except AskError as again:
                 error = again
             finally:
@@ -228,9 +216,8 @@ class Connection:
         raise error
 
     def call(self, *arguments: str | bytes | int) -> Any:
-        """Send one command and return its reply."""
-        self.send(*arguments)
-        return self.reply()
+        """Send one command and return its reply, without decoding bytes. Raises ResponseError."""
+        return self.pipeline([arguments])[0]
 
     def pipeline(self, commands: Sequence[Arguments]) -> list[Any]:
         """Send the commands together and return their replies. Raises the first error after all replies."""
@@ -248,20 +235,24 @@ class Connection:
             by_raw.setdefault(raw, []).append(command)
         for raw, some in by_raw.items():
             raw.send_packed_command(raw.pack_commands(some))
-        self._unanswered.extend(zip(raws, commands, strict=True))
         replies: list[Any] = []
-        for _ in commands:
+        for raw, command in zip(raws, commands, strict=True):
             try:
-                replies.append(self.reply())
+                replies.append(self._reply(raw, command, _unparsed))
             except ResponseError as error:
                 replies.append(error)
         return replies
 
 
+def _unparsed(raw: Any) -> Any:
+    """The next reply, without decoding bytes."""
+    return raw.read_response(disable_decoding=True)
+
+
 def _require_primary(raw: Any) -> None:
     """Raise RedisError if the server is a replica: a failover is in progress. Command HELLO."""
     raw.send_command("HELLO")
-    words = raw.read_response(disable_decoding=True)
+    words = _unparsed(raw)
     if dict(zip(words[::2], words[1::2], strict=True))[b"role"] != b"master":
         raw.disconnect()
         raise RedisError("it is a replica, although the sentinels name it the primary")

@@ -7,10 +7,6 @@ class SourceError(ValueError):
     """A request to the source that can't be fulfilled. The message states the problem and a remedy."""
 
 
-class RedisAway(SourceError):
-    """Redis can't be reached, or the connection to it failed."""
-
-
 class DataLoss(SourceError):
     """Records that should have been read are gone from Redis."""
 

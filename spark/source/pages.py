@@ -70,8 +70,7 @@ def pages(connection: Connection, part: StreamRange) -> Generator[Page]:
                 ask_after(page.last_id)
             begins_with = None if empty else page.last_id
     finally:
-        if more:
-            connection.page()
+        connection.drop_page()
     following: list[Entry] = connection.call(
         "XRANGE", part.stream, entry_id(part.end_offset, part.origin.bias), "+", "COUNT", 1
     )

@@ -12,7 +12,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from korvet.spark.source.errors import RedisAway
+from korvet.spark.source.errors import SourceError
 
 if TYPE_CHECKING:
     from korvet.spark.source.address import Sentinels
@@ -24,7 +24,7 @@ TIMEOUT_S = 1.0
 def find_primary(sentinels: Sentinels) -> tuple[str, int]:
     """Return host and port of the primary. Sentinels that don't answer are skipped.
 
-    The sentinel with the newest configuration (config-epoch) is right. Raises RedisAway if none knows the
+    The sentinel with the newest configuration (config-epoch) is right. Raises SourceError if none knows the
     primary.
     """
     answers: list[tuple[int, str, int]] = []
@@ -40,7 +40,7 @@ def find_primary(sentinels: Sentinels) -> tuple[str, int]:
         else:
             answers.append(answer)
     if not answers:
-        raise RedisAway("; ".join(reasons))
+        raise SourceError("; ".join(reasons))
     _, host, port = max(answers)
     return host, port
 

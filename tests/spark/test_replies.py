@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from redis.exceptions import ResponseError
 
 from korvet.spark.records.arrow import record_batch
 from korvet.spark.records.columns import Origin
@@ -15,6 +16,8 @@ from korvet.spark.records.entries import columns_of
 from korvet.spark.records.page import Page
 from korvet.spark.source.address import Address
 from korvet.spark.source.connection import connected
+from korvet.spark.source.extents import StreamRange
+from korvet.spark.source.pages import pages
 from korvet.spark.versions import arrow_schema
 from tests.spark.direct import batch, schema_of
 from tests.spark.forms import FORMS, INSTALLED, UNCOMPILED, using
@@ -237,6 +240,15 @@ def test_a_value_like_an_entry_is_a_value() -> None:
     assert rows.column("value").to_pylist() == [PLAIN[1][1]] * 100
     assert page.last_id == b"%d-99" % MS
     assert tuple(page[99]) == (b"%d-99" % MS, PLAIN[1])
+
+
+def test_a_read_that_fails_names_the_cause(keyspace: Keyspace) -> None:
+    keyspace.client.set("korvet:t:0", "text")
+    part = StreamRange("korvet:t:0", ORIGINS[0], 0, 10, 1)
+    with connected(Address(keyspace.url)) as connection:
+        with pytest.raises(ResponseError, match="WRONGTYPE"):
+            list(pages(connection, part))
+        assert connection.call("EXISTS", "korvet:t:0") == 1
 
 
 @pytest.mark.parametrize("mute", [False, True])
