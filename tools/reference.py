@@ -25,6 +25,7 @@ from korvet.config.keys import settings
 from korvet.metrics.declared import declared
 from korvet.protocol import registry
 from korvet.spark.tables.catalog import TABLES
+from korvet.storage import durability
 from korvet.topics import configs
 from tools import compatibility, spark_support
 
@@ -104,6 +105,7 @@ SUBJECTS = {
     ),
 }
 _NAMED = re.compile(r"^\w+ \(key \d+\), versions? \d+(?:-\d+)?(?: \((KIP[^)]*)\))?\. *")
+_FACT = re.compile(r"\{f\.(?:server\.)?(\w+?)(?:_s)?(?::[^}]*)?\}")
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -205,6 +207,20 @@ def metrics() -> str:
     return "\n\n".join(parts)
 
 
+def losses() -> str:
+    """Returns a table of what failures can lose; facts are in italics."""
+    rows = (
+        (
+            failure.value,
+            _FACT.sub(lambda found: f"*{found[1].replace('_', ' ')}*", row.text),
+            row.state.value if isinstance(row.state, durability.Keeps) else "",
+        )
+        for failure, of_failure in durability.TABLE.items()
+        for row in of_failure
+    )
+    return _table(("if", "what can be lost", "nothing with acks=all, if the topic has"), rows)
+
+
 def _versions(one: registry.Api) -> str:
     if one.min_version == one.max_version:
         return str(one.min_version)
@@ -281,6 +297,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "tables": tables,
     "metrics": metrics,
     "alerts": alerts,
+    "losses": losses,
     "spark_support": spark_support.table,
 }
 

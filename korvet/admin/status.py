@@ -15,7 +15,6 @@ from korvet.admin.http import Response
 from korvet.admin.open_transactions import open_transactions
 from korvet.server.certificates import certificate_findings
 from korvet.slices import sliced
-from korvet.storage.errors import StorageError, StoreError
 from korvet.storage.findings import (
     OK,
     Finding,
@@ -26,9 +25,9 @@ from korvet.storage.findings import (
     refusal_findings,
     transaction_findings,
 )
-from korvet.storage.link import server_facts
 from korvet.storage.link.clock import steady_s
-from korvet.storage.link.server_facts import ServerFacts
+from korvet.storage.link.server_facts import ServerFacts, reported
+from korvet.storage.memory_forecast import memory_findings, usage
 from korvet.storage.refusals import EFFECTS
 
 if TYPE_CHECKING:
@@ -40,13 +39,14 @@ if TYPE_CHECKING:
     from korvet.observe.parts import Parts
     from korvet.server.certificates import UsedCertificate
     from korvet.storage.durability import Setup
+    from korvet.storage.errors import StorageError
     from korvet.storage.link.server import Server
 
 # The time for which an answer is returned again, so that clients of this page cannot load Redis.
 _CACHED_S: Final = 5.0
 # The same for open transactions, which Redis holds for each partition.
 _TRANSACTIONS_CACHED_S: Final = 60.0
-# Limits the wait for a server's facts, and that for open transactions.
+# Limits the wait for open transactions.
 _REPLY_S: Final = 2.0
 
 
@@ -131,8 +131,14 @@ async def _details(
     certificates: Sequence[UsedCertificate],
 ) -> dict[str, Any]:
     servers = tuple(parts.store.router.servers())
-    found = await asyncio.gather(*map(_facts, servers))
+    found = await asyncio.gather(*(reported(server.read) for server in servers))
     facts = {str(server.address): each for server, each in zip(servers, found, strict=True)}
+    now_ms = time.time_ns() // 1_000_000
+    memory = {
+        place: usage(each.used_memory, each.maxmemory)
+        for place, each in facts.items()
+        if isinstance(each, ServerFacts) and each.maxmemory
+    }
     member = parts.member
     return {
         "node_id": member.node_id,
@@ -151,9 +157,10 @@ async def _details(
             finding._asdict()
             for finding in (
                 *durability_findings(facts, setup),
+                *memory_findings(memory, now_ms),
                 *_of_parts(parts, servers),
                 *certificate_findings(certificates, time.time()),
-                *(() if opened is None else transaction_findings(opened, time.time_ns() // 1_000_000)),
+                *(() if opened is None else transaction_findings(opened, now_ms)),
             )
         ],
     }
@@ -167,17 +174,6 @@ def _certificate(used: UsedCertificate) -> dict[str, Any]:
         "expires_s": used.certificate.ends_s,
         "validity": used.validity(time.time()),
     }
-
-
-async def _facts(server: Server) -> ServerFacts | StorageError:
-    """A server's facts, or why it does not report them."""
-    try:
-        async with asyncio.timeout(_REPLY_S):
-            return await server_facts.ask(server.read)
-    except StorageError as error:
-        return error
-    except TimeoutError:
-        return StoreError(f"it does not answer within {_REPLY_S:.0f} s")
 
 
 async def _partitions(parts: Parts) -> dict[str, int]:

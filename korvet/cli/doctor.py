@@ -281,8 +281,8 @@ def _settings(servers: "Sequence[redis.Redis]", keyspace: str) -> "tuple[LiveCon
 
 def _check_memory(servers: "Sequence[redis.Redis]", keyspace: str, machine_bytes: int) -> list[Finding]:
     live, topics = _settings(servers, keyspace)
-    streams = _streams(servers, keyspace)
-    return check_memory(streams, keys_of(keyspace), live, topics, machine_bytes, time.time_ns() // 1_000_000)
+    streams, now_ms = _streams(servers, keyspace), time.time_ns() // 1_000_000
+    return check_memory(servers, streams, keys_of(keyspace), live, topics, machine_bytes, now_ms)
 
 
 def _environment() -> Config:

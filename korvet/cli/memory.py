@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
 
-from korvet.storage.findings import WARNING, Finding
+from korvet.storage.findings import OK, WARNING
 from korvet.storage.link.functions import named
 from korvet.storage.memory_forecast import PERIOD_MS, forecast, growth_of, memory_findings
 from korvet.topics.configs import policy_of
@@ -20,12 +19,14 @@ if TYPE_CHECKING:
     import redis
 
     from korvet.config.live import LiveConfig
+    from korvet.storage.findings import Finding
     from korvet.storage.keys import Keyspace
     from korvet.storage.memory_forecast import Growth
     from korvet.storage.topic import Topic
 
 
 def check_memory(
+    servers: Iterable[redis.Redis],
     streams: Mapping[bytes, redis.Redis],
     keys: Keyspace,
     live: LiveConfig,
@@ -33,11 +34,12 @@ def check_memory(
     machine_bytes: int,
     now_ms: int,
 ) -> list[Finding]:
-    """Forecast when the servers are full. `streams`: the client that reaches each stream. `machine_bytes`:
-    the memory of their machine or container, if it is this one; else 0.
+    """Check the memory of the servers, and forecast when they are full. `streams`: the client that reaches
+    each stream. `machine_bytes`: the memory of their machine or container, if it is this one; else 0.
     """
-    growths: dict[redis.Redis, list[Growth]] = defaultdict(list)
+    growths: dict[redis.Redis, list[Growth]] = {client: [] for client in servers}
     broker_configs = broker_configs_of(live)
+    problem = ""
     try:
         for topic in topics:
             keeping = keeping_of(topic, policy_of(topic.configs, broker_configs))
@@ -50,12 +52,16 @@ def check_memory(
                     growths[client].append(growth_of(topic.name, keeping, reply, now_ms))
     except ResponseError as error:
         # Brokers of another release have loaded theirs, or none runs.
-        return [Finding("memory", WARNING, f"no forecast: {error}")]
+        problem = f"; no forecast: {error}"
     found = {
-        _place(client): forecast(_info(client), its_growths, machine_bytes)
+        _place(client): forecast(_info(client), () if problem else its_growths, machine_bytes)
         for client, its_growths in growths.items()
     }
-    return memory_findings({place: each for place, each in found.items() if each is not None}, now_ms)
+    known = {place: each for place, each in found.items() if each is not None}
+    return [
+        each._replace(state=WARNING if problem and each.state == OK else each.state, text=each.text + problem)
+        for each in memory_findings(known, now_ms)
+    ]
 
 
 def _info(client: redis.Redis) -> Mapping[str, str]:

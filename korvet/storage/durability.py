@@ -1,38 +1,29 @@
-"""What a failure can lose, one sentence for each kind, from the facts of a server and the levels of topics.
-
-No I/O.
+"""What a failure can lose: a table of failures and facts, with a sentence for each. `korvet doctor`, /status
+and the log show the rows that hold, the documentation all. No I/O.
 """
 
 from __future__ import annotations
 
 import enum
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from korvet.storage.link.barrier import Level
     from korvet.storage.link.replication import Replication
     from korvet.storage.link.server_facts import ServerFacts
 
-# With everysec, a flush may be in progress for this long before the server writes its file again.
-_EVERYSEC_S: Final = 2
-# Linux writes data to the disk after this time by default (vm.dirty_expire_centisecs).
-_UNFLUSHED_S: Final = 30
-# A replica that is this late has everything before SENTINEL FAILOVER promotes it: appends pause for longer.
-_GRACE_S: Final = 0.1
-_ALWAYS: Final = "always"
-_EVERYSEC: Final = "everysec"
-_NO: Final = "no"
-_NOTHING: Final = "nothing is lost"
-_UNFLUSHED: Final = "during a rewrite of the append-only file or a snapshot (no-appendfsync-on-rewrite yes)"
-_SWITCHED: Final = "unless appendonly was set to yes just now"
-_EARLY: Final = "in spite of acks.all.fsync: its version may report flushes too early (redis/redis#13793)"
+OK: Final = "ok"
+WARNING: Final = "warning"
+FAULT: Final = "fault"
 _UNKNOWN: Final = "unknown: the Redis user may not run CONFIG GET"
 _ALLOW_CONFIG: Final = "give the user the ACL rule +config|get"
+_UNKNOWN_LOSS: Final = f"{_UNKNOWN}; {_ALLOW_CONFIG}"
+_AS_RESTART: Final = "the same as if the Redis process dies and restarts"
 
 
 class Failure(enum.Enum):
@@ -50,30 +41,12 @@ class Failure(enum.Enum):
     DELETED = "somebody deletes the keys (FLUSHALL)"
 
 
-class Loss(enum.Enum):
-    """How much of the acknowledged writes a failure can lose."""
+class Outlook(NamedTuple):
+    """A line about one or all servers. `state` is ok, warning or fault."""
 
-    NOTHING = enum.auto()
-    SOME = enum.auto()
-    EVERYTHING = enum.auto()
-    UNKNOWN = enum.auto()
-
-
-class Outlook(msgspec.Struct, frozen=True):
-    """What one kind of failure can lose."""
-
-    failure: Failure
-    loss: Loss
+    subject: str
+    state: str
     text: str
-    advice: str = ""
-    """What to change; empty if nothing can be lost, or nothing helps."""
-    is_fault: bool = False
-    """Whether the server is unfit to hold data until that is changed."""
-    condition: str = ""
-    """When the outlook holds, as the text says, for lists of failures without the text."""
-
-    def __str__(self) -> str:
-        return f"{self.text}; {self.advice}" if self.advice else self.text
 
 
 class Setup(msgspec.Struct, frozen=True):
@@ -96,47 +69,426 @@ class Setup(msgspec.Struct, frozen=True):
         """
         return max(len(server.replication.standing), server.named_replicas, self.named_replicas)
 
+    def count(self, condition: Callable[[Level], bool]) -> int:
+        """The number of topics whose level meets a condition."""
+        return sum(count for level, count in self.levels.items() if condition(level))
 
-def outlooks(server: ServerFacts, setup: Setup) -> tuple[Outlook, ...]:
-    """What each kind of failure of one server can lose. Failures that need a replica are left out if there is
-    none.
+
+class Keeps(enum.Enum):
+    """Which topics lose nothing that was acknowledged with acks=all, in words for the documentation."""
+
+    FSYNC = "`acks.all.fsync`"
+    """The record is in the append-only file."""
+    COPIES = "`min.insync.replicas` that counts all replicas"
+    """Whichever replica takes over has the record."""
+
+
+class Facts(NamedTuple):
+    """What the table depends on, and what its sentences name."""
+
+    server: ServerFacts
+    setup: Setup
+
+    @property
+    def has_file(self) -> bool:
+        """Whether there is a whole append-only file, and the user may know when it is flushed."""
+        server = self.server
+        partial = server.append_only_begins or server.append_only_fails
+        return server.append_only and server.appendfsync is not None and not partial
+
+    @property
+    def candidates(self) -> int:
+        """How many replicas may be promoted."""
+        return self.setup.candidates(self.server)
+
+    @property
+    def topics(self) -> int:
+        """The number of topics."""
+        return self.setup.count(lambda _: True)
+
+    @property
+    def left(self) -> int:
+        """The replicas in sync after the loss of one."""
+        return max(self.server.replication.in_sync - 1, 0)
+
+    @property
+    def stopped(self) -> int:
+        """The topics that refuse records after that."""
+        return self.setup.count(lambda level: level.replicas > self.left)
+
+    @property
+    def needed(self) -> int:
+        """How many replicas the server needs for writes, at least."""
+        needed = self.server.min_replicas_to_write
+        # The server counts good replicas only if it needs at least one.
+        return int(self.server.good_replicas is not None) if needed is None else needed
+
+    @property
+    def flushes_early(self) -> bool:
+        """Whether the server may report a flush before it."""
+        return self.server.appendfsync == "everysec" and not self.server.awaits_everysec
+
+    def kept(self, keeps: Keeps) -> int:
+        """The number of topics that lose nothing."""
+        if keeps is Keeps.COPIES:
+            return self.setup.count(lambda level: level.replicas >= self.candidates)
+        return 0 if _lacking_for_fsync(self.server) else self.setup.count(lambda level: level.fsync)
+
+    def advice(self, keeps: Keeps, failure: Failure) -> str:
+        """What to change, so that all topics lose nothing."""
+        if keeps is Keeps.COPIES:
+            return (
+                f"set min.insync.replicas {self.candidates + 1} (acks=all then stops while a replica is lost)"
+            )
+        settings = []
+        if self.server.appendfsync != "always":
+            settings.append("embedded.appendfsync always" if self.setup.embedded else "appendfsync always")
+        if self.server.no_appendfsync_on_rewrite and failure is Failure.POWER:
+            settings.append("no-appendfsync-on-rewrite no")
+        helps = not _lacking_for_fsync(self.server) and not (self.flushes_early and failure is Failure.POWER)
+        return f"set {' and '.join(settings)}{', or acks.all.fsync' if helps else ''}"
+
+
+class Row(NamedTuple):
+    """A row of the table."""
+
+    holds: Callable[[Facts], bool]
+    state: str | Keeps | None
+    """That of a restart if it is None; with Keeps, a warning unless all topics are of that kind."""
+    text: str
+
+
+def _else(_: Facts) -> bool:
+    return True
+
+
+TABLE: Final[Mapping[Failure, tuple[Row, ...]]] = {
+    Failure.BROKER: (
+        Row(lambda f: not f.setup.embedded, OK, "nothing is lost: Redis holds the data"),
+        Row(_else, None, f"the embedded server may exit with it: {_AS_RESTART}"),
+    ),
+    Failure.REDIS: (
+        Row(
+            lambda f: f.server.append_only_begins,
+            WARNING,
+            "everything is lost if appendonly was set to yes just now, because the first append-only file is "
+            "not complete; wait until its rewrite has ended",
+        ),
+        Row(
+            lambda f: f.server.append_only and f.server.append_only_fails,
+            FAULT,
+            "everything since the last write to the append-only file is lost, because the last write failed; "
+            "repair the server's disk",
+        ),
+        Row(
+            lambda f: f.has_file and f.server.appendfsync == "everysec",
+            Keeps.FSYNC,
+            "up to 2 s of writes are lost if a flush was in progress (appendfsync everysec)",
+        ),
+        # With "no", the server writes the file before it replies, too: only the system has not flushed it.
+        Row(lambda f: f.has_file, OK, "nothing is lost: it writes its append-only file before it replies"),
+        Row(lambda f: f.server.append_only or f.server.save is None, WARNING, _UNKNOWN_LOSS),
+        Row(
+            lambda f: f.server.save != "",
+            WARNING,
+            "everything since the last snapshot is lost, now {f.server.unsaved_changes} changes; "
+            "set appendonly yes",
+        ),
+        Row(
+            _else,
+            FAULT,
+            "everything is lost, because the server keeps no files; replicas then copy the empty server, "
+            "unless one was promoted before; set appendonly yes",
+        ),
+    ),
+    # A flush may be in progress for 2 s before the server writes its file again. Linux writes data to the
+    # disk after 30 s by default (vm.dirty_expire_centisecs).
+    Failure.POWER: (
+        Row(lambda f: not f.has_file, None, _AS_RESTART),
+        Row(
+            lambda f: f.server.appendfsync == "everysec" and f.server.no_appendfsync_on_rewrite,
+            Keeps.FSYNC,
+            "up to 2 s of writes are lost (appendfsync everysec), up to about 30 s during a rewrite of the "
+            "append-only file or a snapshot (no-appendfsync-on-rewrite yes)",
+        ),
+        Row(
+            lambda f: f.server.appendfsync == "everysec",
+            Keeps.FSYNC,
+            "up to 2 s of writes are lost (appendfsync everysec)",
+        ),
+        Row(
+            lambda f: f.server.appendfsync != "always",
+            Keeps.FSYNC,
+            "up to about 30 s of writes are lost (appendfsync {f.server.appendfsync})",
+        ),
+        Row(
+            lambda f: f.server.no_appendfsync_on_rewrite,
+            Keeps.FSYNC,
+            "up to about 30 s of writes are lost during a rewrite of the append-only file or a snapshot "
+            "(no-appendfsync-on-rewrite yes)",
+        ),
+        Row(
+            _else,
+            OK,
+            "nothing is lost: each write is flushed before the reply, if the disk keeps what it has "
+            "confirmed",
+        ),
+    ),
+    Failure.DISK_FULL: (
+        Row(lambda f: f.setup.reserve, OK, "nothing is lost: writes are refused before (disk.reserve.bytes)"),
+        Row(lambda f: f.server.append_only_begins, None, f"if the server exits, {_AS_RESTART}"),
+        Row(
+            lambda f: f.server.append_only and f.server.appendfsync == "always",
+            OK,
+            "nothing is lost: the server exits, and can start again when the disk has room",
+        ),
+        Row(
+            lambda f: f.server.append_only and f.server.appendfsync is not None,
+            Keeps.FSYNC,
+            "the server refuses writes, and the last ones before that are lost if it exits before the disk "
+            "has room",
+        ),
+        Row(lambda f: f.server.append_only or f.server.save is None, WARNING, _UNKNOWN_LOSS),
+        Row(lambda f: f.server.save == "", OK, "nothing is lost: the server keeps no files"),
+        Row(
+            lambda f: f.server.stop_writes_on_bgsave_error,
+            WARNING,
+            "snapshots fail, and the server refuses writes; if it exits, everything since the last one is "
+            "lost; set appendonly yes",
+        ),
+        Row(
+            _else,
+            WARNING,
+            "snapshots fail, and writes go on (stop-writes-on-bgsave-error no); if the server exits, "
+            "everything since the last one is lost; set appendonly yes",
+        ),
+    ),
+    Failure.MEMORY_FULL: (
+        # Volatile policies evict only keys with an expiry; ours have none.
+        Row(
+            lambda f: f.server.evicted_keys > 0 and not f.server.maxmemory_policy.startswith("volatile-"),
+            FAULT,
+            "{f.server.evicted_keys} keys evicted since the server started ({f.server.maxmemory_policy}): "
+            "records and commits may be lost; set maxmemory-policy noeviction",
+        ),
+        # Brokers don't start on such a server.
+        Row(
+            lambda f: f.server.evicts_ours,
+            FAULT,
+            "at maxmemory, the server deletes topics, groups and commits (maxmemory-policy "
+            "{f.server.maxmemory_policy}); set maxmemory-policy noeviction",
+        ),
+        Row(
+            lambda f: f.server.maxmemory > 0,
+            OK,
+            "nothing is lost: the server refuses writes ({f.server.maxmemory_policy})",
+        ),
+        Row(_else, None, f"the system may kill the server, as it has no maxmemory (set one): {_AS_RESTART}"),
+    ),
+    Failure.REPLICA: (
+        Row(
+            lambda f: f.needed > f.left,
+            OK,
+            "nothing is lost, but the server refuses all writes (min-replicas-to-write)",
+        ),
+        Row(
+            lambda f: f.stopped > 0,
+            OK,
+            "nothing is lost, but {f.stopped} of {f.topics} topics refuse records with acks=all",
+        ),
+        Row(
+            lambda f: f.server.min_replicas_to_write is None,
+            OK,
+            f"nothing is lost; whether writes go on is {_UNKNOWN}",
+        ),
+        Row(_else, OK, "nothing is lost, and writes go on"),
+    ),
+    Failure.PLANNED: (
+        Row(
+            lambda f: f.server.cluster,
+            OK,
+            "nothing is lost: CLUSTER FAILOVER waits until the replica has everything",
+        ),
+        Row(
+            lambda f: not f.setup.sentinel,
+            OK,
+            "nothing is lost: FAILOVER waits until the replica has everything",
+        ),
+        # SENTINEL FAILOVER pauses appends for longer than a replica that is less late needs.
+        Row(
+            _else,
+            Keeps.COPIES,
+            "what a replica that is more than 0.1 s late has not received is lost (SENTINEL FAILOVER, "
+            "unless it is COORDINATED, which Valkey 9 has)",
+        ),
+    ),
+    Failure.PRIMARY: (
+        # An embedded server listens on no port that a replica could use.
+        Row(
+            lambda f: not f.candidates and f.setup.embedded,
+            WARNING,
+            "everything since the last backup is lost, because there is no replica; keep backups on another "
+            "machine, or use a server of your own with a replica (--redis)",
+        ),
+        Row(
+            lambda f: not f.candidates,
+            WARNING,
+            "everything since the last backup is lost, because there is no replica; attach a replica that "
+            "can be promoted",
+        ),
+        Row(
+            lambda f: f.server.replica_validity_s == math.inf,
+            Keeps.COPIES,
+            "what the replica that takes over has not received is lost, however old its data are "
+            "(cluster-replica-validity-factor 0)",
+        ),
+        Row(
+            lambda f: f.server.replica_validity_s is not None,
+            Keeps.COPIES,
+            "what the replica that takes over has not received is lost, up to about "
+            "{f.server.replica_validity_s:.0f} s of writes (cluster-replica-validity-factor, repl-timeout)",
+        ),
+        Row(
+            lambda f: f.server.cluster or f.setup.sentinel,
+            Keeps.COPIES,
+            "what the replica that takes over has not received is lost",
+        ),
+        Row(
+            _else,
+            Keeps.COPIES,
+            "what the replica that takes over has not received is lost (without Sentinel, promote the "
+            "replica with the largest offset)",
+        ),
+    ),
+    Failure.SPLIT: (
+        Row(
+            lambda f: f.server.node_timeout_s is not None,
+            Keeps.COPIES,
+            "what the old primary acknowledges for about {f.server.node_timeout_s:.0f} s "
+            "(cluster-node-timeout) is lost",
+        ),
+        Row(
+            lambda f: f.server.cluster,
+            Keeps.COPIES,
+            "what the old primary acknowledges for the cluster's timeout (cluster-node-timeout) is lost",
+        ),
+        Row(
+            lambda f: f.server.min_replicas_to_write is None,
+            Keeps.COPIES,
+            "what the old primary acknowledges until it stops (min-replicas-max-lag, which is unknown) is "
+            "lost",
+        ),
+        Row(
+            lambda f: f.needed >= f.candidates,
+            Keeps.COPIES,
+            "what the old primary acknowledges for up to {f.server.min_replicas_max_lag_s} s "
+            "(min-replicas-max-lag) is lost",
+        ),
+        Row(
+            _else,
+            Keeps.COPIES,
+            "what the old primary acknowledges for as long as clients reach it is lost (until it stops, "
+            "with min-replicas-to-write {f.candidates} on all servers; then all writes also stop while a "
+            "replica is missing, also after a failover)",
+        ),
+    ),
+    Failure.DELETED: (
+        Row(
+            _else,
+            WARNING,
+            "everything since the last backup is lost, on replicas too; brokers stop within a second; make "
+            "backups",
+        ),
+    ),
+}
+"""Of each failure, the first row that holds counts."""
+_OF_REPLICAS: Final = {Failure.REPLICA, Failure.PLANNED, Failure.SPLIT}
+
+
+def outlooks(found: Mapping[str, ServerFacts], setup: Setup) -> Iterator[Outlook]:
+    """The replicas of servers, what they refuse now, and what each kind of failure can lose. Servers with the
+    same loss share a line.
+    """
+    losses: dict[tuple[Failure, str, str], list[str]] = {}
+    for place, server in found.items():
+        where = f", {place}" if len(found) > 1 else ""
+        candidates = setup.candidates(server)
+        state = WARNING if server.replication.in_sync < candidates else OK
+        yield Outlook(f"replicas{where}", state, describe_replicas(server.replication, candidates))
+        if refused := refused_writes(server, setup):
+            yield Outlook(f"writes{where}", FAULT, refused)
+        elif doubtful := doubtful_writes(server):
+            yield Outlook(f"writes{where}", WARNING, doubtful)
+        if refusing := refusing_topics(server, setup):
+            yield Outlook(f"acks=all{where}", FAULT, refusing)
+        for failure, loss in losses_of(server, setup).items():
+            losses.setdefault((failure, *loss), []).append(place)
+    order = list(Failure)
+    for (failure, state, text), places in sorted(losses.items(), key=lambda item: order.index(item[0][0])):
+        named = () if len(places) == len(found) else places
+        yield Outlook(", ".join((f"if {failure.value}", *named)), state, text)
+
+
+def losses_of(server: ServerFacts, setup: Setup) -> dict[Failure, tuple[str, str]]:
+    """What each kind of failure of one server can lose: state and text. Failures that need a replica are left
+    out if there is none.
     """
     if setup.embedded:
         # An embedded server has its append-only file from its first start.
         server = msgspec.structs.replace(server, append_only_begins=False, rewrites=False)
-    restart = _restart(server, setup)
-    found = [
-        _broker(restart, setup),
-        restart,
-        _power(server, setup, restart),
-        _disk_full(server, setup, restart),
-        _memory_full(server, restart),
-    ]
-    if server.append_only and server.rewrites and not server.append_only_begins:
-        found = [_unless_switched(each, server) for each in found]
-    if setup.candidates(server):
-        found += [_replica(server, setup), _planned(server, setup), _primary(server, setup)]
-        found.append(_split(server, setup))
-    else:
-        found.append(_only_primary(setup))
-    text = "everything since the last backup is lost, on replicas too; brokers stop within a second"
-    found.append(Outlook(Failure.DELETED, Loss.EVERYTHING, text, "make backups"))
-    return tuple(found)
+    facts = Facts(server, setup)
+    restart, _ = _loss(Failure.REDIS, facts, OK)
+    # A fault is reported once.
+    inherited = OK if restart == OK else WARNING
+    found = {
+        failure: _loss(failure, facts, inherited)
+        for failure in Failure
+        if facts.candidates or failure not in _OF_REPLICAS
+    }
+    return found | _during_rewrite(found, server)
 
 
-def merged(found: Mapping[str, Sequence[Outlook]]) -> list[tuple[Outlook, tuple[str, ...]]]:
-    """The outlooks of several servers by kind of failure, each with the names of its servers. There are no
-    names if the outlook is that of all servers.
+def _loss(failure: Failure, facts: Facts, restart: str) -> tuple[str, str]:
+    """`restart`: the state of a row that is like a restart."""
+    row = next(row for row in TABLE[failure] if row.holds(facts))
+    keeps, text = row.state, row.text.format(f=facts)
+    if not isinstance(keeps, Keeps):
+        return keeps or restart, text
+    kept, topics, advice = facts.kept(keeps), facts.topics, facts.advice(keeps, failure)
+    if kept and failure is Failure.POWER and facts.flushes_early:
+        early = "in spite of acks.all.fsync: its version may report flushes too early (redis/redis#13793)"
+        return WARNING, f"{text}, {early}; {advice}"
+    if not kept:
+        return WARNING, f"{text}; {advice}"
+    # Sentinels and clusters name replicas that are not attached now, too.
+    named = facts.server.named_replicas or facts.setup.named_replicas
+    only = "" if named or keeps is Keeps.FSYNC else " if a replica that is attached now takes over"
+    if kept == topics:
+        return OK, f"nothing that was acknowledged with acks=all is lost{only}; with acks=1, {text}"
+    to = f"to {kept} of {topics} topics"
+    return WARNING, f"nothing that was acknowledged with acks=all {to} is lost{only}; else {text}; {advice}"
+
+
+def _during_rewrite(
+    found: Mapping[Failure, tuple[str, str]], server: ServerFacts
+) -> dict[Failure, tuple[str, str]]:
+    """The losses that differ while the append-only file is rewritten: if appendonly was set to no and to yes
+    again, a restart loads the former file until then. The server does not report which rewrite it is.
     """
-    servers: dict[Outlook, list[str]] = {}
-    for name, ours in found.items():
-        for outlook in ours:
-            servers.setdefault(outlook, []).append(name)
-    order = list(Failure)
-    return [
-        (outlook, () if len(names) == len(found) else tuple(names))
-        for outlook, names in sorted(servers.items(), key=lambda item: order.index(item[0].failure))
-    ]
+    if not (server.append_only and server.rewrites):
+        return {}
+    former = "if appendonly was set to yes just now, everything since it was set to no is lost"
+    changed = {}
+    for failure in (Failure.REDIS, Failure.POWER, Failure.DISK_FULL):
+        state, text = found[failure]
+        if text == _UNKNOWN_LOSS:
+            continue
+        if not server.append_only_begins:
+            text = f"{text}; {former}"
+        if failure is Failure.REDIS and server.rewrite_fails:
+            state, text = FAULT, f"{text}; the last rewrite of that file failed, see the server's log"
+        changed[failure] = state, text
+    return changed
 
 
 def describe_replicas(replication: Replication, candidates: int) -> str:
@@ -146,7 +498,8 @@ def describe_replicas(replication: Replication, candidates: int) -> str:
     replicas = replication.standing
     text = f"{replication.in_sync} of {candidates} in sync" if candidates else "none"
     if candidates > len(replicas):
-        text += f", {candidates - len(replicas)} not attached"
+        forget = "SENTINEL RESET or CLUSTER FORGET forgets those that are gone for good"
+        text += f", {candidates - len(replicas)} not attached ({forget})"
     followers = [replica for replica in replicas if replica.is_in_sync]
     if followers:
         behind = max(max(replication.offset - replica.offset, 0) for replica in followers)
@@ -179,12 +532,12 @@ def doubtful_writes(server: ServerFacts) -> str:
     return f"the last snapshot failed, and whether the server refuses writes is {_UNKNOWN}; {_ALLOW_CONFIG}"
 
 
-def refusing_topics(server: ServerFacts, levels: Mapping[Level, int]) -> str:
+def refusing_topics(server: ServerFacts, setup: Setup) -> str:
     """Which topics refuse records with acks=all now, and why; empty if none does."""
-    in_sync, topics = server.replication.in_sync, sum(levels.values())
-    short = _count(levels, lambda level: level.replicas > in_sync)
+    in_sync, topics = server.replication.in_sync, setup.count(lambda _: True)
+    short = setup.count(lambda level: level.replicas > in_sync)
     lacking = _lacking_for_fsync(server)
-    flushed = _count(levels, lambda level: level.fsync) if lacking else 0
+    flushed = setup.count(lambda level: level.fsync) if lacking else 0
     reasons = (
         (short, f"they need more replicas than {in_sync} (min.insync.replicas)"),
         (flushed, f"they need {lacking} (acks.all.fsync)"),
@@ -192,295 +545,11 @@ def refusing_topics(server: ServerFacts, levels: Mapping[Level, int]) -> str:
     return "; ".join(f"{count} of {topics} topics refuse records: {why}" for count, why in reasons if count)
 
 
-def _broker(restart: Outlook, setup: Setup) -> Outlook:
-    if not setup.embedded:
-        return Outlook(Failure.BROKER, Loss.NOTHING, f"{_NOTHING}: Redis holds the data")
-    if restart.loss is Loss.NOTHING:
-        return Outlook(Failure.BROKER, Loss.NOTHING, f"{_NOTHING}: the embedded server keeps its files")
-    text = f"the embedded server may exit with it, and then {restart.text}"
-    return Outlook(Failure.BROKER, restart.loss, text, restart.advice)
-
-
-def _restart(server: ServerFacts, setup: Setup) -> Outlook:
-    failure = Failure.REDIS
-    if server.append_only_begins:
-        text = (
-            "everything is lost if appendonly was set to yes just now, because the first append-only file is "
-            "not complete"
-        )
-        advice = "wait until its rewrite has ended"
-        if server.rewrite_fails:
-            advice += "; the last one failed, see the server's log"
-        return Outlook(failure, Loss.EVERYTHING, text, advice, is_fault=server.rewrite_fails)
-    if server.append_only and server.append_only_fails:
-        text = (
-            "everything since the last write to the append-only file is lost, because the last write failed"
-        )
-        return Outlook(failure, Loss.SOME, text, "repair the server's disk", is_fault=True)
-    if not server.append_only:
-        return _without_file(server, failure)
-    if server.appendfsync is None:
-        return Outlook(failure, Loss.UNKNOWN, _UNKNOWN, _ALLOW_CONFIG)
-    if server.appendfsync != _EVERYSEC:
-        # With "no", the server writes the file before it replies, too: only the system has not flushed it.
-        return Outlook(failure, Loss.NOTHING, f"{_NOTHING}: it writes its append-only file before it replies")
-    lost = f"up to {_EVERYSEC_S} s of writes are lost if a flush was in progress (appendfsync everysec)"
-    return _unless_kept(failure, lost, _flush_always(server, setup), setup, _flushed(server))
-
-
-def _unless_switched(outlook: Outlook, server: ServerFacts) -> Outlook:
-    """The outlook while the append-only file is rewritten. If appendonly was set to no and to yes again, a
-    restart loads the former file until that has ended; the server does not report which rewrite it is.
-    """
-    restarts = {Failure.REDIS, Failure.POWER}
-    if outlook.loss is Loss.NOTHING:
-        restarts.add(Failure.DISK_FULL)
-    if not server.maxmemory:
-        restarts.add(Failure.MEMORY_FULL)
-    if outlook.failure not in restarts or outlook.loss not in {Loss.NOTHING, Loss.SOME}:
-        return outlook
-    text = f"{outlook.text}, {_SWITCHED}"
-    if outlook.failure is not Failure.REDIS:
-        return msgspec.structs.replace(outlook, text=text, condition=_SWITCHED)
-    text += ": then everything since it was set to no"
-    if server.rewrite_fails:
-        advice = f"{outlook.advice}; " if outlook.advice else ""
-        advice += "the last rewrite of the append-only file failed, see the server's log"
-        return Outlook(outlook.failure, Loss.SOME, text, advice, is_fault=True)
-    return msgspec.structs.replace(outlook, text=text, condition=_SWITCHED)
-
-
-def _without_file(server: ServerFacts, failure: Failure) -> Outlook:
-    """The outlook of a server without an append-only file."""
-    advice = "set appendonly yes"
-    if server.save is None:
-        return Outlook(failure, Loss.UNKNOWN, _UNKNOWN, _ALLOW_CONFIG)
-    if server.save:
-        text = f"everything since the last snapshot is lost, now {server.unsaved_changes} changes"
-        return Outlook(failure, Loss.SOME, text, advice)
-    text = "everything is lost, because the server keeps no files"
-    if server.replication.standing:
-        text += "; the replicas then copy the empty server, unless one was promoted before"
-    return Outlook(failure, Loss.EVERYTHING, text, advice, is_fault=True)
-
-
-def _power(server: ServerFacts, setup: Setup, restart: Outlook) -> Outlook:
-    failure = Failure.POWER
-    no_file = not server.append_only or server.append_only_begins or server.append_only_fails
-    if no_file or server.appendfsync is None:
-        return msgspec.structs.replace(restart, failure=failure, is_fault=False)
-    # What is written to the file survives the other failures: only this one needs the flush.
-    early = server.appendfsync == _EVERYSEC and not server.awaits_everysec
-    or_fsync = "" if early else _or_fsync(server)
-    advice = f"set {_appendfsync(setup)} always{or_fsync}"
-    if server.no_appendfsync_on_rewrite:
-        always = "" if server.appendfsync == _ALWAYS else "appendfsync always and "
-        advice = f"set {always}no-appendfsync-on-rewrite no{or_fsync}"
-    if server.appendfsync == _EVERYSEC:
-        lost = f"up to {_EVERYSEC_S} s of writes are lost (appendfsync everysec)"
-        if server.no_appendfsync_on_rewrite:
-            lost += f", up to about {_UNFLUSHED_S} s {_UNFLUSHED}"
-    elif server.appendfsync != _ALWAYS:
-        lost = f"up to about {_UNFLUSHED_S} s of writes are lost (appendfsync {server.appendfsync})"
-    elif server.no_appendfsync_on_rewrite:
-        lost = f"up to about {_UNFLUSHED_S} s of writes {_UNFLUSHED} are lost"
-    else:
-        text = f"{_NOTHING}: each write is flushed before the reply, if the disk keeps what it has confirmed"
-        return Outlook(failure, Loss.NOTHING, text)
-    if early:
-        if any(level.fsync for level in setup.levels):
-            lost += f", {_EARLY}"
-        return Outlook(failure, Loss.SOME, lost, advice)
-    return _unless_kept(failure, lost, advice, setup, _flushed(server))
-
-
-def _disk_full(server: ServerFacts, setup: Setup, restart: Outlook) -> Outlook:
-    failure = Failure.DISK_FULL
-    if setup.reserve:
-        return Outlook(failure, Loss.NOTHING, f"{_NOTHING}: writes are refused before (disk.reserve.bytes)")
-    if server.append_only_begins:
-        return Outlook(failure, restart.loss, f"if the server exits, {restart.text}", restart.advice)
-    if server.append_only and server.appendfsync == _ALWAYS:
-        text = f"{_NOTHING}: the server exits, and can start again when the disk has room"
-        return Outlook(failure, Loss.NOTHING, text)
-    if server.append_only and server.appendfsync is not None:
-        lost = "the last writes are lost if the server exits before the disk has room; then it refuses writes"
-        return _unless_kept(failure, lost, _flush_always(server, setup), setup, _flushed(server))
-    if server.append_only or server.save is None:
-        return Outlook(failure, Loss.UNKNOWN, _UNKNOWN, _ALLOW_CONFIG)
-    if not server.save:
-        return Outlook(failure, Loss.NOTHING, f"{_NOTHING}: the server keeps no files")
-    refuses = server.stop_writes_on_bgsave_error
-    then = "refuses writes" if refuses else "does not refuse writes (stop-writes-on-bgsave-error no)"
-    text = f"snapshots fail, and the server {then}; if it exits, everything since the last one is lost"
-    return Outlook(failure, Loss.SOME, text, "set appendonly yes")
-
-
-def _memory_full(server: ServerFacts, restart: Outlook) -> Outlook:
-    failure, policy, advice = Failure.MEMORY_FULL, server.maxmemory_policy, "set maxmemory-policy noeviction"
-    # Volatile policies evict only keys with an expiry; ours have none.
-    if server.evicted_keys and not policy.startswith("volatile-"):
-        text = f"{server.evicted_keys} keys evicted since the server started ({policy})"
-        return Outlook(failure, Loss.EVERYTHING, f"{text}: records and commits may be lost", advice, True)
-    if server.evicts_ours:
-        when = "" if server.maxmemory else " as soon as maxmemory is set"
-        text = f"the server deletes topics, groups and commits{when} (maxmemory-policy {policy})"
-        # Brokers don't start on such a server.
-        return Outlook(failure, Loss.EVERYTHING, text, advice, is_fault=True)
-    if server.maxmemory:
-        return Outlook(failure, Loss.NOTHING, f"{_NOTHING}: the server refuses writes ({policy})")
-    if restart.loss is Loss.NOTHING:
-        text = f"{_NOTHING}, but the system may kill the server, because it has no maxmemory"
-        return Outlook(failure, Loss.NOTHING, text)
-    killed = "the system may kill the server, because it has no maxmemory"
-    if restart.loss is Loss.UNKNOWN:
-        return Outlook(
-            failure, Loss.UNKNOWN, f"{killed}; what is lost then is {restart.text}", "set maxmemory"
-        )
-    return Outlook(failure, restart.loss, f"{killed}, and then {restart.text}", "set maxmemory")
-
-
-def _replica(server: ServerFacts, setup: Setup) -> Outlook:
-    left = max(server.replication.in_sync - 1, 0)
-    stopped, topics = _count(setup.levels, lambda level: level.replicas > left), sum(setup.levels.values())
-    needed = server.min_replicas_to_write
-    # The server counts good replicas only if it needs at least one.
-    least = int(server.good_replicas is not None) if needed is None else needed
-    if least > left:
-        text = f"{_NOTHING}, but the server refuses all writes (min-replicas-to-write)"
-    elif stopped:
-        text = f"{_NOTHING}, but {stopped} of {topics} topics refuse records with acks=all"
-    elif needed is None:
-        text = f"{_NOTHING}; whether writes go on is {_UNKNOWN}"
-    else:
-        text = f"{_NOTHING}, and writes go on"
-    return Outlook(Failure.REPLICA, Loss.NOTHING, text)
-
-
-def _only_primary(setup: Setup) -> Outlook:
-    text = "everything since the last backup is lost, because there is no replica"
-    advice = "attach a replica that can be promoted"
-    if setup.embedded:
-        # It listens on no port that a replica could use.
-        advice = "keep backups on another machine, or use a server of your own with a replica (--redis)"
-    return Outlook(Failure.PRIMARY, Loss.EVERYTHING, text, advice)
-
-
-def _primary(server: ServerFacts, setup: Setup) -> Outlook:
-    lost = "what the replica that takes over has not received is lost"
-    if not server.cluster and not setup.sentinel:
-        lost += " (without Sentinel, promote the replica with the largest offset)"
-    elif server.cluster and server.replica_validity_s == math.inf:
-        lost += ", however old its data are (cluster-replica-validity-factor 0)"
-    elif server.cluster and server.replica_validity_s is not None:
-        limits = "cluster-replica-validity-factor, repl-timeout"
-        lost += f", up to about {server.replica_validity_s:.0f} s of writes ({limits})"
-    return _unless_copied(Failure.PRIMARY, lost, _more_copies(server, setup), server, setup)
-
-
-def _planned(server: ServerFacts, setup: Setup) -> Outlook:
-    if not setup.sentinel:
-        command = "CLUSTER FAILOVER" if server.cluster else "FAILOVER"
-        text = f"{_NOTHING}: {command} waits until the replica has everything"
-        return Outlook(Failure.PLANNED, Loss.NOTHING, text)
-    lost = f"what a replica that is more than {_GRACE_S} s late has not received is lost (SENTINEL FAILOVER)"
-    advice = f"use SENTINEL FAILOVER NAME COORDINATED (Valkey 9), or {_more_copies(server, setup)}"
-    return _unless_copied(Failure.PLANNED, lost, advice, server, setup)
-
-
-def _split(server: ServerFacts, setup: Setup) -> Outlook:
-    needed, count = server.min_replicas_to_write, setup.candidates(server)
-    advice = _more_copies(server, setup)
-    if server.cluster:
-        known = server.node_timeout_s is not None
-        lasts = f"for about {server.node_timeout_s:.0f} s" if known else "for the cluster's timeout"
-        lasts += " (cluster-node-timeout)"
-    elif needed is None:
-        lasts = "until it stops (min-replicas-max-lag, which is unknown)"
-    elif needed >= count:
-        lasts = f"for up to {server.min_replicas_max_lag_s} s (min-replicas-max-lag)"
-    else:
-        lasts = "for as long as clients reach it"
-        stops = "all writes then stop while a replica is missing, also after a failover"
-        advice += f", and min-replicas-to-write {count} on all servers ({stops})"
-    lost = f"what the old primary acknowledges {lasts} is lost"
-    return _unless_copied(Failure.SPLIT, lost, advice, server, setup)
-
-
 def _lacking_for_fsync(server: ServerFacts) -> str:
     """What the server lacks to confirm that records are on its disk; empty if it lacks nothing we know of."""
     if not server.append_only:
         return "an append-only file"
-    if server.appendfsync == _NO:
+    if server.appendfsync == "no":
         # The server never reports that its file is on disk: WAITAOF waits in vain.
         return "appendfsync always or everysec" if server.awaits_everysec else "appendfsync always"
     return "" if server.has_waitaof else "Redis 7.2, or Valkey"
-
-
-def _or_fsync(server: ServerFacts) -> str:
-    return "" if _lacking_for_fsync(server) else ", or acks.all.fsync"
-
-
-def _flush_always(server: ServerFacts, setup: Setup) -> str:
-    return f"set {_appendfsync(setup)} always{_or_fsync(server)}"
-
-
-def _appendfsync(setup: Setup) -> str:
-    return "embedded.appendfsync" if setup.embedded else "appendfsync"
-
-
-def _more_copies(server: ServerFacts, setup: Setup) -> str:
-    candidates = setup.candidates(server)
-    text = f"set min.insync.replicas {candidates + 1} (acks=all then stops while a replica is lost)"
-    if candidates > len(server.replication.standing):
-        forget = "CLUSTER FORGET" if server.cluster else "SENTINEL RESET"
-        text += f", after {forget} of replicas that are gone for good"
-    return text
-
-
-def _unless_copied(failure: Failure, lost: str, advice: str, server: ServerFacts, setup: Setup) -> Outlook:
-    """The outlook of a failure after which a replica takes over; whichever it is, it must have what was
-    acknowledged.
-    """
-    candidates, condition = setup.candidates(server), ""
-    if not (server.named_replicas or setup.named_replicas):
-        # Nobody names replicas that are not attached now.
-        which = "the replica" if candidates == 1 else f"one of the {candidates} replicas"
-        condition = f"if {which} attached now takes over"
-    return _unless_kept(failure, lost, advice, setup, lambda level: level.replicas >= candidates, condition)
-
-
-def _flushed(server: ServerFacts) -> Callable[[Level], bool]:
-    """Returns whether records of a level are in the server's append-only file when they are acknowledged; on
-    its disk, too, unless it reports flushes too early.
-    """
-    lacking = _lacking_for_fsync(server)
-    return lambda level: level.fsync and not lacking
-
-
-def _unless_kept(
-    failure: Failure,
-    lost: str,
-    advice: str,
-    setup: Setup,
-    keeps: Callable[[Level], bool],
-    condition: str = "",
-) -> Outlook:
-    """The outlook of a failure that loses something, except records with acks=all in topics whose level
-    keeps them. `condition`: when it keeps them.
-    """
-    kept, topics = _count(setup.levels, keeps), sum(setup.levels.values())
-    if not kept:
-        return Outlook(failure, Loss.SOME, lost, advice)
-    only = f" {condition}" if condition else ""
-    if kept == topics:
-        text = f"nothing that was acknowledged with acks=all is lost{only}; with acks=1, {lost}"
-        return Outlook(failure, Loss.NOTHING, text, condition=condition)
-    text = (
-        f"nothing that was acknowledged with acks=all to {kept} of {topics} topics is lost{only}; else {lost}"
-    )
-    return Outlook(failure, Loss.SOME, text, advice)
-
-
-def _count(levels: Mapping[Level, int], condition: Callable[[Level], bool]) -> int:
-    return sum(count for level, count in levels.items() if condition(level))

@@ -5,19 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from korvet.storage.durability import (
-    Loss,
-    describe_replicas,
-    doubtful_writes,
-    merged,
-    outlooks,
-    refused_writes,
-    refusing_topics,
-)
+from korvet.storage import durability
+from korvet.storage.durability import outlooks
 from korvet.storage.errors import StorageError
 from korvet.storage.fields import shown
 from korvet.storage.link.module_verdict import Use
-from korvet.storage.refusals import EFFECTS, NEARLY_FULL_PART, Cause
+from korvet.storage.refusals import EFFECTS, Cause
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -27,9 +20,9 @@ if TYPE_CHECKING:
     from korvet.storage.link.server_facts import ServerFacts
     from korvet.storage.refusals import Refusal
 
-OK: Final = "ok"
-WARNING: Final = "warning"
-FAULT: Final = "fault"
+OK: Final = durability.OK
+WARNING: Final = durability.WARNING
+FAULT: Final = durability.FAULT
 # Idle time of a hanging transaction: the default of transaction.max.timeout.ms. Coordinators end theirs by
 # then.
 _HANGING_MS: Final = 900_000
@@ -69,41 +62,13 @@ def durability_findings(found: Mapping[str, ServerFacts | StorageError], setup: 
     """What each kind of failure can lose, and whether topics have the replicas that they ask for. `found`: by
     server its facts, or why it does not report them.
     """
-    facts: dict[str, ServerFacts] = {}
+    known = {}
     for place, reported in found.items():
         if isinstance(reported, StorageError):
             yield Finding(f"durability, {place}", WARNING, str(reported))
         else:
-            facts[place] = reported
-    for place, server in facts.items():
-        where = f", {place}" if len(found) > 1 else ""
-        candidates = setup.candidates(server)
-        state = WARNING if server.replication.in_sync < candidates else OK
-        yield Finding(f"replicas{where}", state, describe_replicas(server.replication, candidates))
-        if refused := refused_writes(server, setup):
-            yield Finding(f"writes{where}", FAULT, refused)
-        elif doubtful := doubtful_writes(server):
-            yield Finding(f"writes{where}", WARNING, doubtful)
-        if server.maxmemory:
-            yield Finding(f"memory in use{where}", *_memory(server.used_memory, server.maxmemory))
-        if refusing := refusing_topics(server, setup.levels):
-            yield Finding(f"acks=all{where}", FAULT, refusing)
-    outlooks_of = {place: outlooks(server, setup) for place, server in facts.items()}
-    for outlook, places in merged(outlooks_of):
-        subject = ", ".join((f"if {outlook.failure.value}", *places))
-        state = OK if outlook.loss is Loss.NOTHING else WARNING
-        yield Finding(subject, FAULT if outlook.is_fault else state, str(outlook))
-
-
-def _memory(used: int, limit: int) -> tuple[str, str]:
-    """State and text of a finding about the memory of a server."""
-    text = f"{100 * used / limit:.0f} % of maxmemory are used, {used} of {limit} bytes"
-    if used < NEARLY_FULL_PART * limit:
-        return OK, text
-    advice = "raise maxmemory, lower retention, or delete topics or records"
-    if used < limit:
-        return WARNING, f"{text}; {EFFECTS[Cause.NEARLY_FULL]}: {advice}"
-    return FAULT, f"{text}; {EFFECTS[Cause.MEMORY]}: {advice}"
+            known[place] = reported
+    yield from (Finding(*each) for each in outlooks(known, setup))
 
 
 def module_findings(verdicts: Mapping[str, Verdict]) -> Iterator[Finding]:

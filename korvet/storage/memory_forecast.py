@@ -12,8 +12,9 @@ from collections import defaultdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from korvet.storage.findings import OK, WARNING, Finding
+from korvet.storage.findings import FAULT, OK, WARNING, Finding
 from korvet.storage.link.info import used_memory
+from korvet.storage.refusals import EFFECTS, NEARLY_FULL_PART, Cause
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -84,8 +85,10 @@ class Forecast(NamedTuple):
     """Time until the limit is reached; inf if it is not."""
     age_ms: int
     """The time over which most of the growth was measured."""
-    topics: tuple[TopicNeed, ...]
+    topics: tuple[TopicNeed, ...] = ()
     """The topics that need most first."""
+    is_limited: bool = True
+    """Whether the server refuses writes at the limit, because it is maxmemory."""
 
     @property
     def is_short(self) -> bool:
@@ -133,7 +136,8 @@ def forecast(info: Mapping[str, str], growths: Sequence[Growth], machine_bytes: 
     is_young = sum(each.bytes_per_s for each in young) > _YOUNG_SHARE * total
     age_ms = min(each.age_ms for each in young) if is_young else PERIOD_MS
     needed_bytes = used_bytes + factor * missing
-    return Forecast(used_bytes, limit_bytes, needed_bytes, full_s, age_ms, _needs(growths, factor))
+    needs, is_limited = _needs(growths, factor), _number(info, "maxmemory") > 0
+    return Forecast(used_bytes, limit_bytes, needed_bytes, full_s, age_ms, needs, is_limited)
 
 
 def used_and_limit(info: Mapping[str, str], machine_bytes: int = 0) -> tuple[int, int] | None:
@@ -187,14 +191,28 @@ def _needs(growths: Iterable[Growth], factor: float) -> tuple[TopicNeed, ...]:
 
 
 def memory_findings(forecasts: Mapping[str, Forecast], now_ms: int) -> list[Finding]:
-    """The forecasts in words, by server."""
+    """The forecasts in words, by server, and whether it is full now."""
     many = len(forecasts) > 1
     return [
-        Finding(
-            f"memory, {place}" if many else "memory", WARNING if each.is_short else OK, describe(each, now_ms)
-        )
+        Finding(f"memory, {place}" if many else "memory", *_finding(each, now_ms))
         for place, each in forecasts.items()
     ]
+
+
+def _finding(found: Forecast, now_ms: int) -> tuple[str, str]:
+    """State and text."""
+    text = describe(found, now_ms)
+    if not found.is_limited or found.used_bytes < NEARLY_FULL_PART * found.limit_bytes:
+        return WARNING if found.is_short else OK, text
+    is_full = found.used_bytes >= found.limit_bytes
+    effect = EFFECTS[Cause.MEMORY if is_full else Cause.NEARLY_FULL]
+    advice = "raise maxmemory, lower retention, or delete topics or records"
+    return FAULT if is_full else WARNING, f"{text}; {effect}: {advice}"
+
+
+def usage(used_bytes: int, limit_bytes: int) -> Forecast:
+    """The forecast of a server with a maxmemory if nothing is known of growth."""
+    return Forecast(used_bytes, limit_bytes, used_bytes, math.inf, PERIOD_MS)
 
 
 def describe(found: Forecast, now_ms: int) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from korvet.storage.errors import LinkLost, StorageError
+from korvet.storage.errors import LinkLost, StorageError, StoreError
 from korvet.storage.link.eviction import may_evict_ours
 from korvet.storage.link.info import parse_info, used_memory
 from korvet.storage.link.replication import Replication, parse_replication
@@ -31,6 +32,7 @@ _CONFIGS: Final = (
     "repl-ping-replica-period",
     "repl-timeout",
 )
+_REPLY_S: Final = 2.0
 # The first version of Redis with the command WAITAOF. All versions of Valkey have the command.
 _FIRST_WITH_WAITAOF: Final = (7, 2)
 # With appendfsync everysec, WAITAOF may return before the flush. Redis 8.0 has the remedy, redis/redis#13793;
@@ -113,6 +115,17 @@ async def ask(link: RedisLink) -> ServerFacts:
     configs = dict(zip(flat[::2], flat[1::2], strict=True))
     named = await named_replicas(link, info)
     return facts_of(info, {name.decode(): value.decode() for name, value in configs.items()}, named)
+
+
+async def reported(link: RedisLink) -> ServerFacts | StorageError:
+    """A server's facts, or why it does not report them within two seconds."""
+    try:
+        async with asyncio.timeout(_REPLY_S):
+            return await ask(link)
+    except StorageError as error:
+        return error
+    except TimeoutError:
+        return StoreError(f"it does not answer within {_REPLY_S:.0f} s")
 
 
 async def named_replicas(link: RedisLink, info: bytes = b"") -> int:

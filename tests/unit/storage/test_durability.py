@@ -1,4 +1,4 @@
-"""What failures can lose: one sentence for each kind, from facts of servers and levels of topics."""
+"""What failures can lose, from facts of servers and levels of topics: each row of the table."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from korvet.storage import durability
 from korvet.storage.durability import (
+    FAULT,
+    OK,
+    WARNING,
+    Facts,
     Failure,
-    Loss,
-    Outlook,
     Setup,
     describe_replicas,
     doubtful_writes,
-    merged,
+    losses_of,
     outlooks,
     refused_writes,
     refusing_topics,
@@ -23,9 +26,10 @@ from korvet.storage.durability import (
 from korvet.storage.link.barrier import Level
 from korvet.storage.link.replication import Replica, parse_replication
 from korvet.storage.link.server_facts import ServerFacts, facts_of
+from korvet.storage.link.slots import count_replicas
 
-NOTHING, SOME, EVERYTHING, UNKNOWN = Loss.NOTHING, Loss.SOME, Loss.EVERYTHING, Loss.UNKNOWN
-ALONE, TWO, FLUSHED = Level(0, False), Level(1, False), Level(0, True)
+ALONE, TWO, THREE, FLUSHED = Level(0, False), Level(1, False), Level(2, False), Level(0, True)
+BROKER, REDIS, POWER, DISK, MEMORY, REPLICA, PLANNED, PRIMARY, SPLIT, DELETED = Failure
 
 SAFE = facts_of(
     b"aof_enabled:1\r\naof_last_write_status:ok\r\nmaxmemory:1000\r\nmaxmemory_policy:noeviction\r\n",
@@ -55,115 +59,210 @@ def but(facts: ServerFacts, **changes: Any) -> ServerFacts:
     return msgspec.structs.replace(facts, **changes)
 
 
-def setup(*levels: Level, **more: bool) -> Setup:
+def setup(*levels: Level, **more: Any) -> Setup:
     return Setup({level: levels.count(level) for level in levels}, **more)
 
 
-def outlook(failure: Failure, facts: ServerFacts, of: Setup) -> Outlook:
-    (found,) = [found for found in outlooks(facts, of) if found.failure is failure]
-    return found
+NO_FILE: dict[str, Any] = {"append_only": False}
+EVERYSEC = {"appendfsync": "everysec", "awaits_everysec": True}
+EARLY = {"appendfsync": "everysec", "awaits_everysec": False}
+ON_REWRITE = {"no_appendfsync_on_rewrite": True}
+NO_CONFIGS = {"appendfsync": None, "save": None}
+BEGINS = {"append_only_begins": True, "rewrites": True}
+UNLIMITED = {"maxmemory": 0}
+NO_FSYNC = {"appendfsync": "no"}
+SNAPSHOTS = NO_FILE | {"save": "60 1"}
+EVICTS = {"maxmemory_policy": "allkeys-lru"}
+NEEDS_ONE, NEEDS_UNKNOWN = {"min_replicas_to_write": 1}, {"min_replicas_to_write": None}
+THREE_SERVERS = with_replicas(PAIR, NEAR, NEAR)
+ONE, SYNCED, EMBEDDED = setup(ALONE), setup(FLUSHED), setup(ALONE, embedded=True)
+BY_SENTINEL = setup(ALONE, sentinel=True)
+AS_RESTART = "the same as if the Redis process dies and restarts"
+RECEIVED = "what the replica that takes over has not received is lost"
+ACKNOWLEDGES = "what the old primary acknowledges"
+KEPT = "nothing that was acknowledged with acks=all is lost"
+TABLE: list[tuple[Failure, ServerFacts, dict[str, Any], Setup, str, str]] = [
+    (BROKER, SAFE, {}, ONE, OK, "nothing is lost: Redis holds"),
+    (BROKER, SAFE, {}, EMBEDDED, OK, f"may exit with it: {AS_RESTART}"),
+    (BROKER, SAFE, EVERYSEC, EMBEDDED, WARNING, f"may exit with it: {AS_RESTART}"),
+    (REDIS, SAFE, {}, ONE, OK, "nothing is lost: it writes"),
+    (REDIS, SAFE, NO_FSYNC, ONE, OK, "nothing is lost: it writes"),
+    (REDIS, SAFE, EVERYSEC, ONE, WARNING, "up to 2 s of writes are lost if a flush was"),
+    (REDIS, SAFE, {"append_only_fails": True}, ONE, FAULT, "since the last write to the append-only"),
+    (REDIS, SAFE, BEGINS, SYNCED, WARNING, "everything is lost if appendonly was set to yes"),
+    (REDIS, SAFE, {**BEGINS, "rewrite_fails": True}, ONE, FAULT, "the last rewrite of that file failed"),
+    (REDIS, SAFE, BEGINS, EMBEDDED, OK, "nothing is lost: it writes"),
+    (REDIS, SAFE, NO_CONFIGS, ONE, WARNING, "unknown: the Redis user may not run CONFIG GET; give"),
+    (REDIS, SAFE, {**NO_FILE, **NO_CONFIGS}, ONE, WARNING, "unknown: the Redis user may not"),
+    (REDIS, SAFE, SNAPSHOTS, ONE, WARNING, "since the last snapshot is lost, now 0 ch"),
+    (REDIS, PAIR, NO_FILE, setup(TWO), FAULT, "keeps no files; replicas then copy the empty server"),
+    (POWER, SAFE, {}, ONE, OK, "nothing is lost: each write is flushed before the reply"),
+    (POWER, SAFE, EVERYSEC, ONE, WARNING, "up to 2 s of writes are lost (appendfsync everysec); set"),
+    (POWER, SAFE, {**EVERYSEC, **ON_REWRITE}, ONE, WARNING, "up to about 30 s during a rewrite"),
+    (POWER, SAFE, NO_FSYNC, SYNCED, WARNING, "about 30 s of writes are lost (appendfsync no)"),
+    (POWER, SAFE, ON_REWRITE, ONE, WARNING, "up to about 30 s of writes are lost during a rewrite"),
+    (POWER, SAFE, ON_REWRITE, SYNCED, OK, KEPT),
+    (POWER, SAFE, NO_CONFIGS, ONE, WARNING, AS_RESTART),
+    (POWER, SAFE, NO_FILE, ONE, WARNING, AS_RESTART),
+    (DISK, SAFE, EVERYSEC, setup(ALONE, embedded=True, reserve=True), OK, "writes are refused before"),
+    (DISK, SAFE, {}, ONE, OK, "nothing is lost: the server exits"),
+    (DISK, SAFE, BEGINS, ONE, WARNING, f"if the server exits, {AS_RESTART}"),
+    (DISK, SAFE, NO_FSYNC, SYNCED, WARNING, "the last ones before that are lost if it exits"),
+    (DISK, SAFE, NO_CONFIGS, ONE, WARNING, "unknown"),
+    (DISK, SAFE, NO_FILE, ONE, OK, "nothing is lost: the server keeps no files"),
+    (DISK, SAFE, SNAPSHOTS, ONE, WARNING, "fail, and the server refuses writes; if it"),
+    (DISK, SAFE, {**SNAPSHOTS, "stop_writes_on_bgsave_error": False}, ONE, WARNING, "writes go on (stop-"),
+    (MEMORY, SAFE, {}, ONE, OK, "nothing is lost: the server refuses writes (noeviction)"),
+    (MEMORY, SAFE, {"maxmemory_policy": "volatile-lru", "evicted_keys": 7}, ONE, OK, "nothing is lost"),
+    (MEMORY, SAFE, EVICTS, ONE, FAULT, "deletes topics, groups and commits"),
+    (MEMORY, SAFE, UNLIMITED | EVICTS, ONE, FAULT, "at maxmemory, the"),
+    (MEMORY, SAFE, {"evicted_keys": 7}, ONE, FAULT, "7 keys evicted since the server started"),
+    (MEMORY, SAFE, UNLIMITED, ONE, OK, f"no maxmemory (set one): {AS_RESTART}"),
+    (MEMORY, SAFE, UNLIMITED | NO_FILE, ONE, WARNING, f"no maxmemory (set one): {AS_RESTART}"),
+    (REPLICA, PAIR, {}, ONE, OK, "nothing is lost, and writes go on"),
+    (REPLICA, PAIR, {}, setup(ALONE, TWO), OK, "but 1 of 2 topics refuse records with acks=all"),
+    (REPLICA, THREE_SERVERS, {}, setup(TWO), OK, "writes go on"),
+    (REPLICA, with_replicas(PAIR, COPYING), {}, setup(ALONE, TWO), OK, "1 of 2 topics refuse"),
+    (REPLICA, PAIR, NEEDS_ONE, ONE, OK, "but the server refuses all writes"),
+    (REPLICA, PAIR, NEEDS_UNKNOWN, ONE, OK, "whether writes go on is unknown"),
+    (PLANNED, PAIR, {}, ONE, OK, "nothing is lost: FAILOVER waits"),
+    (PLANNED, CLUSTER, {}, ONE, OK, "nothing is lost: CLUSTER FAILOVER waits"),
+    (PLANNED, PAIR, {}, BY_SENTINEL, WARNING, "more than 0.1 s late has not received is lost"),
+    (PLANNED, PAIR, {}, setup(TWO, sentinel=True), OK, KEPT),
+    (PRIMARY, SAFE, {}, ONE, WARNING, "no replica; attach a replica that can be promoted"),
+    (PRIMARY, SAFE, {}, EMBEDDED, WARNING, "keep backups on another machine, or use"),
+    (PRIMARY, SAFE, {}, setup(ALONE, sentinel=True, named_replicas=1), WARNING, f"{RECEIVED}; set"),
+    (PRIMARY, PAIR, {}, ONE, WARNING, f"{RECEIVED} (without Sentinel, promote"),
+    (PRIMARY, CLUSTER, {}, ONE, WARNING, f"{RECEIVED}, up to about 160 s of writes"),
+    (PRIMARY, CLUSTER, {"replica_validity_s": math.inf}, ONE, WARNING, f"{RECEIVED}, however old"),
+    (PRIMARY, CLUSTER, {"replica_validity_s": None}, ONE, WARNING, f"{RECEIVED}; set"),
+    (SPLIT, PAIR, {}, ONE, WARNING, f"{ACKNOWLEDGES} for as long as clients reach it is lost"),
+    (SPLIT, PAIR, NEEDS_ONE, ONE, WARNING, f"{ACKNOWLEDGES} for up to 10 s (min-"),
+    (SPLIT, THREE_SERVERS, NEEDS_ONE, ONE, WARNING, "for as long as clients reach it"),
+    (SPLIT, PAIR, NEEDS_UNKNOWN, ONE, WARNING, "until it stops (min-replicas-max-lag"),
+    (SPLIT, CLUSTER, {}, ONE, WARNING, f"{ACKNOWLEDGES} for about 15 s (cluster-node-timeout)"),
+    (SPLIT, CLUSTER, {"node_timeout_s": None}, ONE, WARNING, "for the cluster's timeout"),
+    (DELETED, SAFE, {}, ONE, WARNING, "everything since the last backup is lost, on replicas too"),
+]
 
 
-def test_a_server_that_flushes_each_write_loses_only_what_nothing_else_holds() -> None:
-    found = {each.failure: each.loss for each in outlooks(SAFE, setup(ALONE))}
+@pytest.mark.parametrize(("failure", "facts", "changes", "of", "state", "text"), TABLE)
+def test_each_row(
+    failure: Failure, facts: ServerFacts, changes: dict[str, Any], of: Setup, state: str, text: str
+) -> None:
+    found = losses_of(but(facts, **changes), of)[failure]
+    assert found[0] == state
+    assert text in found[1]
+
+
+def test_each_row_has_an_example() -> None:
+    """And nothing is to change if nothing can be lost."""
+    found = set()
+    for failure, facts, changes, of, _, _ in TABLE:
+        known = Facts(but(facts, **changes), of)
+        rows = durability.TABLE[failure]
+        found.add((failure, next(number for number, row in enumerate(rows) if row.holds(known))))
+        for state, text in losses_of(but(facts, **changes), of).values():
+            assert state != OK or "; set " not in text
     assert found == {
-        Failure.BROKER: NOTHING,
-        Failure.REDIS: NOTHING,
-        Failure.POWER: NOTHING,
-        Failure.DISK_FULL: NOTHING,
-        Failure.MEMORY_FULL: NOTHING,
-        Failure.PRIMARY: EVERYTHING,
-        Failure.DELETED: EVERYTHING,
+        (failure, number) for failure, rows in durability.TABLE.items() for number in range(len(rows))
     }
 
 
-def test_every_kind_of_failure_has_one_sentence_if_there_are_replicas() -> None:
-    for facts in (PAIR, CLUSTER):
-        assert [each.failure for each in outlooks(facts, setup(TWO))] == list(Failure)
-
-
-def test_nothing_is_to_change_if_nothing_can_be_lost() -> None:
-    for facts in (SAFE, PAIR, CLUSTER, but(SAFE, append_only=False, save="")):
-        for each in outlooks(facts, setup(ALONE, TWO)):
-            assert not (each.advice and each.loss is NOTHING), each
+@pytest.mark.parametrize("facts", [PAIR, CLUSTER])
+def test_every_kind_of_failure_has_a_line_if_there_are_replicas(facts: ServerFacts) -> None:
+    assert list(losses_of(facts, setup(TWO))) == list(Failure)
+    assert not losses_of(SAFE, setup(TWO)).keys() & {REPLICA, PLANNED, SPLIT}
 
 
 @pytest.mark.parametrize(
-    ("changes", "restart", "power", "disk"),
+    ("changes", "levels", "state", "advice"),
     [
-        ({"appendfsync": "everysec"}, SOME, SOME, SOME),
-        ({"appendfsync": "no"}, NOTHING, SOME, SOME),
-        ({"no_appendfsync_on_rewrite": True}, NOTHING, SOME, NOTHING),
-        ({"append_only": False, "save": "3600 1"}, SOME, SOME, SOME),
-        ({"append_only": False}, EVERYTHING, EVERYTHING, NOTHING),
-        ({"append_only_fails": True}, SOME, SOME, NOTHING),
-        ({"appendfsync": None}, UNKNOWN, UNKNOWN, UNKNOWN),
-        ({"append_only": False, "save": None}, UNKNOWN, UNKNOWN, UNKNOWN),
+        (EVERYSEC, [ALONE], WARNING, "; set appendfsync always, or acks.all.fsync"),
+        (
+            EVERYSEC,
+            [FLUSHED],
+            OK,
+            f"{KEPT}; with acks=1, up to 2 s of writes are lost (appendfsync everysec)",
+        ),
+        (EVERYSEC, [FLUSHED, ALONE, FLUSHED], WARNING, "; set appendfsync always, or acks.all.fsync"),
+        (EARLY, [ALONE], WARNING, "everysec); set appendfsync always"),
+        (EARLY, [FLUSHED], WARNING, "too early (redis/redis#13793); set appendfsync always"),
+        (EVERYSEC | ON_REWRITE, [ALONE], WARNING, "no-appendfsync-on-rewrite no, or acks.all.fsync"),
+        (EARLY | ON_REWRITE, [FLUSHED], WARNING, "; set appendfsync always and no-appendfsync-on-rewrite no"),
+        (ON_REWRITE, [ALONE], WARNING, "; set no-appendfsync-on-rewrite no, or acks.all.fsync"),
+        (EVERYSEC | {"has_waitaof": False}, [FLUSHED], WARNING, "; set appendfsync always"),
+        ({"appendfsync": "no"}, [FLUSHED], WARNING, "; set appendfsync always"),
     ],
 )
-def test_persistence(changes: dict[str, Any], restart: Loss, power: Loss, disk: Loss) -> None:
-    facts, of = but(SAFE, **changes), setup(ALONE)
-    found = [outlook(each, facts, of).loss for each in (Failure.REDIS, Failure.POWER, Failure.DISK_FULL)]
-    assert found == [restart, power, disk]
+def test_what_keeps_records_if_power_is_lost(
+    changes: dict[str, Any], levels: list[Level], state: str, advice: str
+) -> None:
+    found = losses_of(but(SAFE, **changes), setup(*levels))
+    assert found[POWER][0] == state
+    assert found[POWER][1].endswith(advice)
 
 
-@pytest.mark.parametrize(
-    ("appendfsync", "advice"),
-    [
-        ("always", "set no-appendfsync-on-rewrite no, or acks.all.fsync"),
-        ("everysec", "set appendfsync always and no-appendfsync-on-rewrite no, or acks.all.fsync"),
-    ],
-)
-def test_rewrites_and_snapshots_may_prevent_flushes(appendfsync: str, advice: str) -> None:
-    facts = but(SAFE, appendfsync=appendfsync, no_appendfsync_on_rewrite=True, awaits_everysec=True)
-    found = outlook(Failure.POWER, facts, setup(ALONE))
-    assert "during a rewrite of the append-only file or a snapshot" in found.text
-    assert found.advice == advice
-    assert outlook(Failure.POWER, facts, setup(FLUSHED)).loss is NOTHING
-    if appendfsync == "everysec":
-        found = outlook(Failure.POWER, but(facts, awaits_everysec=False), setup(FLUSHED))
-        assert found.loss is SOME
-        assert found.advice == "set appendfsync always and no-appendfsync-on-rewrite no"
-
-
-@pytest.mark.parametrize("changes", [{}, {"appendfsync": "everysec"}, {"appendfsync": None}])
-def test_a_server_whose_first_append_only_file_is_incomplete(changes: dict[str, Any]) -> None:
-    facts, of = but(SAFE, append_only_begins=True, **changes), setup(FLUSHED)
-    for failure in (Failure.REDIS, Failure.POWER, Failure.DISK_FULL):
-        found = outlook(failure, facts, of)
-        assert found.loss is EVERYTHING
-        assert "the first append-only file is not complete" in found.text
-        assert found.advice == "wait until its rewrite has ended"
-        assert not found.is_fault
-    found = outlook(Failure.REDIS, but(facts, rewrite_fails=True), of)
-    assert (found.loss, found.is_fault) == (EVERYTHING, True)
-    assert outlook(Failure.REDIS, but(SAFE, rewrite_fails=True), of).loss is NOTHING
-
-
-SWITCHED = "unless appendonly was set to yes just now"
+@pytest.mark.parametrize("changes", [EVERYSEC, EARLY])
+@pytest.mark.parametrize("failure", [REDIS, DISK])
+def test_a_file_that_is_written_is_enough_for_a_restart(failure: Failure, changes: dict[str, Any]) -> None:
+    facts = but(SAFE, **changes)
+    assert losses_of(facts, setup(FLUSHED))[failure][0] == OK
+    state, text = losses_of(facts, setup(FLUSHED, ALONE, FLUSHED))[failure]
+    assert state == WARNING
+    assert text.startswith("nothing that was acknowledged with acks=all to 2 of 3 topics is lost; else ")
+    assert text.endswith("; set appendfsync always, or acks.all.fsync")
+    embedded = losses_of(facts, setup(ALONE, embedded=True))[failure][1]
+    assert embedded.endswith("; set embedded.appendfsync always, or acks.all.fsync")
 
 
 @pytest.mark.parametrize("appendfsync", ["always", "everysec", "no"])
 def test_a_restart_during_a_rewrite_may_load_a_file_from_before_appendonly_no(appendfsync: str) -> None:
-    facts, of = but(SAFE, appendfsync=appendfsync, rewrites=True, maxmemory=0), setup(ALONE)
-    for failure in (Failure.REDIS, Failure.POWER, Failure.MEMORY_FULL):
-        before, found = outlook(failure, but(facts, rewrites=False), of), outlook(failure, facts, of)
-        assert found.text.startswith(f"{before.text}, {SWITCHED}")
-        assert (found.loss, found.advice, found.is_fault) == (before.loss, before.advice, False)
-        assert found.condition == SWITCHED
-        assert SWITCHED not in outlook(failure, facts, setup(ALONE, embedded=True)).text
-    assert outlook(Failure.REDIS, facts, of).text.endswith(": then everything since it was set to no")
-    full = outlook(Failure.DISK_FULL, facts, of)
-    assert (full.condition == SWITCHED) is (full.loss is NOTHING)
-    assert SWITCHED not in outlook(Failure.MEMORY_FULL, but(facts, maxmemory=1000), of).text
-    found = outlook(Failure.REDIS, but(facts, rewrite_fails=True), of)
-    assert (found.loss, found.is_fault) == (SOME, True)
-    assert found.advice.endswith("the last rewrite of the append-only file failed, see the server's log")
+    facts, of = but(SAFE, appendfsync=appendfsync, rewrites=True), setup(ALONE)
+    switched = "; if appendonly was set to yes just now, everything since it was set to no is lost"
+    before, found = losses_of(but(facts, rewrites=False), of), losses_of(facts, of)
+    for failure in (REDIS, POWER, DISK):
+        assert found[failure] == (before[failure][0], before[failure][1] + switched)
+    assert losses_of(facts, setup(ALONE, embedded=True)) == losses_of(
+        but(facts, rewrites=False), setup(ALONE, embedded=True)
+    )
+    state, text = losses_of(but(facts, rewrite_fails=True), of)[REDIS]
+    assert state == FAULT
+    assert text.endswith(f"{switched}; the last rewrite of that file failed, see the server's log")
+    assert losses_of(but(facts, rewrites=False, rewrite_fails=True), of) == before
 
 
-def test_the_append_only_file_of_an_embedded_server_is_complete_from_the_start() -> None:
-    facts = but(SAFE, append_only_begins=True)
-    assert outlook(Failure.REDIS, facts, setup(ALONE, embedded=True)).loss is NOTHING
+@pytest.mark.parametrize("failure", [PRIMARY, SPLIT])
+@pytest.mark.parametrize("facts", [PAIR, CLUSTER])
+def test_a_primary_that_is_lost(facts: ServerFacts, failure: Failure) -> None:
+    attached = f"{KEPT} if a replica that is attached now takes over; with acks=1"
+    state, text = losses_of(facts, setup(ALONE))[failure]
+    assert (state, "set min.insync.replicas 2 " in text) == (WARNING, True)
+    state, text = losses_of(facts, setup(TWO))[failure]
+    assert (state, text.startswith(attached)) == (OK, True)
+    assert losses_of(facts, setup(TWO, ALONE))[failure][0] == WARNING
+    both = with_replicas(facts, NEAR, NEAR)
+    assert losses_of(both, setup(TWO))[failure][0] == WARNING, "the other replica may take over"
+    assert losses_of(both, setup(THREE))[failure][0] == OK
+
+
+@pytest.mark.parametrize(
+    ("failure", "facts", "more"),
+    [
+        (PRIMARY, PAIR, {"sentinel": True, "named_replicas": 2}),
+        (SPLIT, PAIR, {"sentinel": True, "named_replicas": 2}),
+        (PLANNED, PAIR, {"sentinel": True, "named_replicas": 2}),
+        (PRIMARY, but(CLUSTER, named_replicas=2), {}),
+        (SPLIT, but(CLUSTER, named_replicas=2), {}),
+    ],
+)
+def test_a_replica_that_is_not_attached_may_take_over(
+    failure: Failure, facts: ServerFacts, more: dict[str, Any]
+) -> None:
+    state, text = losses_of(facts, setup(TWO, **more))[failure]
+    assert (state, "set min.insync.replicas 3 " in text) == (WARNING, True)
+    state, text = losses_of(facts, setup(THREE, **more))[failure]
+    assert (state, "attached now" in text) == (OK, False)
 
 
 @pytest.mark.parametrize(
@@ -180,164 +279,19 @@ def test_when_the_first_append_only_file_is_incomplete(
     assert not facts_of(rewrite.encode(), {}).append_only_begins, "there is no append-only file"
 
 
-def test_a_server_without_files_is_unfit() -> None:
-    facts = but(PAIR, append_only=False)
-    found = outlook(Failure.REDIS, facts, setup(TWO))
-    assert found.is_fault
-    assert "the replicas then copy the empty server" in found.text, "their copies don't help"
-    assert not outlook(Failure.REDIS, but(facts, save="60 1"), setup(TWO)).is_fault
-
-
-def test_a_server_that_reports_flushes_too_early_keeps_records_unless_its_machine_fails() -> None:
-    facts = but(SAFE, appendfsync="everysec", awaits_everysec=False)
-    found = outlook(Failure.POWER, facts, setup(FLUSHED))
-    assert (found.loss, found.advice) == (SOME, "set appendfsync always")
-    assert found.text.startswith("up to 2 s of writes are lost (appendfsync everysec), in spite of acks.all")
-    assert "acks.all.fsync" not in outlook(Failure.POWER, facts, setup(ALONE)).text
-    assert outlook(Failure.POWER, but(facts, appendfsync="always"), setup(FLUSHED)).loss is NOTHING
-    for failure in (Failure.REDIS, Failure.DISK_FULL):
-        assert outlook(failure, facts, setup(FLUSHED)).loss is NOTHING, "the file is written"
-    assert not refusing_topics(facts, {FLUSHED: 1})
-
-
-@pytest.mark.parametrize("failure", [Failure.REDIS, Failure.POWER, Failure.DISK_FULL])
-def test_topics_that_ask_for_a_flush_keep_records_in_spite_of_everysec(failure: Failure) -> None:
-    facts = but(SAFE, appendfsync="everysec", awaits_everysec=True)
-    assert outlook(failure, facts, setup(FLUSHED)).loss is NOTHING
-    found = outlook(failure, facts, setup(FLUSHED, ALONE, FLUSHED))
-    assert found.loss is SOME
-    assert "acks=all to 2 of 3 topics" in found.text
-
-
-@pytest.mark.parametrize(
-    ("maxmemory", "policy", "evicted", "loss", "fault"),
-    [
-        (1000, "noeviction", 0, NOTHING, False),
-        (1000, "volatile-lru", 7, NOTHING, False),
-        (1000, "allkeys-lru", 0, EVERYTHING, True),
-        (1000, "allkeys-lru", 7, EVERYTHING, True),
-        (0, "allkeys-lru", 0, EVERYTHING, True),
-        (0, "noeviction", 0, NOTHING, False),
-        (0, "noeviction", 7, EVERYTHING, True),
-    ],
-)
-def test_memory(maxmemory: int, policy: str, evicted: int, loss: Loss, fault: bool) -> None:
-    facts = but(SAFE, maxmemory=maxmemory, maxmemory_policy=policy, evicted_keys=evicted)
-    found = outlook(Failure.MEMORY_FULL, facts, setup(ALONE))
-    assert (found.loss, found.is_fault) == (loss, fault)
-
-
-def test_a_server_without_maxmemory_may_be_killed() -> None:
-    facts = but(SAFE, maxmemory=0, append_only=False)
-    assert outlook(Failure.MEMORY_FULL, facts, setup(ALONE)).loss is EVERYTHING
-
-
-def test_what_is_unknown_after_a_restart_is_unknown_after_a_kill() -> None:
-    found = outlook(Failure.MEMORY_FULL, but(SAFE, maxmemory=0, appendfsync=None), setup(ALONE))
-    assert found.loss is UNKNOWN
-    assert "what is lost then is unknown" in found.text
-
-
-def test_an_embedded_server_exits_with_its_broker() -> None:
-    facts = but(SAFE, appendfsync="everysec")
-    assert outlook(Failure.BROKER, facts, setup(ALONE)).loss is NOTHING
-    assert outlook(Failure.BROKER, facts, setup(ALONE, embedded=True)).loss is SOME
-    assert outlook(Failure.BROKER, SAFE, setup(ALONE, embedded=True)).loss is NOTHING
-    advice = outlook(Failure.BROKER, facts, setup(ALONE, embedded=True)).advice
-    assert advice == "set embedded.appendfsync always, or acks.all.fsync"
-
-
-def test_a_full_disk_loses_nothing_if_writes_are_refused_before() -> None:
-    facts = but(SAFE, appendfsync="everysec")
-    reserve = outlook(Failure.DISK_FULL, facts, setup(ALONE, embedded=True, reserve=True))
-    assert (reserve.loss, reserve.text) == (
-        NOTHING,
-        "nothing is lost: writes are refused before (disk.reserve.bytes)",
-    )
-    found = outlook(Failure.DISK_FULL, facts, setup(ALONE, embedded=True))
-    assert found.loss is SOME
-    assert found.advice == "set embedded.appendfsync always, or acks.all.fsync"
-    exits = outlook(Failure.DISK_FULL, SAFE, setup(ALONE, embedded=True))
-    assert "the server exits" in exits.text
-
-
-@pytest.mark.parametrize("facts", [PAIR, CLUSTER])
-@pytest.mark.parametrize("failure", [Failure.PRIMARY, Failure.SPLIT])
-def test_a_lost_primary(facts: ServerFacts, failure: Failure) -> None:
-    found = outlook(failure, facts, setup(ALONE))
-    assert found.loss is SOME
-    assert "min.insync.replicas 2" in found.advice
-    assert outlook(failure, facts, setup(TWO)).loss is NOTHING
-    assert outlook(failure, facts, setup(TWO, ALONE)).loss is SOME
-    both = with_replicas(facts, NEAR, NEAR)
-    assert outlook(failure, both, setup(TWO)).loss is SOME, "the other replica may take over"
-    assert outlook(failure, both, setup(Level(2, False))).loss is NOTHING
-
-
-def test_an_embedded_server_has_backups_instead_of_replicas() -> None:
-    assert outlook(Failure.PRIMARY, SAFE, setup(ALONE)).advice == "attach a replica that can be promoted"
-    found = outlook(Failure.PRIMARY, SAFE, setup(ALONE, embedded=True))
-    assert found.advice.startswith("keep backups on another machine, or use a server of your own")
-
-
-def test_only_sentinel_does_not_wait_in_a_planned_failover() -> None:
-    assert outlook(Failure.PLANNED, PAIR, setup(ALONE)).loss is NOTHING
-    assert outlook(Failure.PLANNED, CLUSTER, setup(ALONE)).loss is NOTHING
-    assert outlook(Failure.PLANNED, PAIR, setup(ALONE, sentinel=True)).loss is SOME
-    assert outlook(Failure.PLANNED, PAIR, setup(TWO, sentinel=True)).loss is NOTHING
-
-
-def test_how_long_a_cut_off_primary_goes_on() -> None:
-    of = setup(ALONE)
-    assert "for as long as clients reach it" in outlook(Failure.SPLIT, PAIR, of).text
-    advice = outlook(Failure.SPLIT, PAIR, of).advice
-    stops = "all writes then stop while a replica is missing, also after a failover"
-    assert advice.endswith(f"and min-replicas-to-write 1 on all servers ({stops})")
-    bounded = but(PAIR, min_replicas_to_write=1)
-    assert "for up to 10 s (min-replicas-max-lag)" in outlook(Failure.SPLIT, bounded, of).text
-    both = with_replicas(bounded, NEAR, NEAR)
-    cut_off_with_a_replica = outlook(Failure.SPLIT, both, of)
-    assert "for as long as clients reach it" in cut_off_with_a_replica.text
-    assert "about 15 s (cluster-node-timeout)" in outlook(Failure.SPLIT, CLUSTER, of).text
-    unknown = but(PAIR, min_replicas_to_write=None)
-    assert "which is unknown" in outlook(Failure.SPLIT, unknown, of).text
-
-
-def test_how_old_a_replica_may_be_in_a_cluster() -> None:
-    assert "up to about 160 s of writes" in outlook(Failure.PRIMARY, CLUSTER, setup(ALONE)).text
-    found = outlook(Failure.PRIMARY, but(CLUSTER, replica_validity_s=math.inf), setup(ALONE))
-    assert "however old its data are" in found.text
-    found = outlook(Failure.PRIMARY, but(CLUSTER, replica_validity_s=None), setup(ALONE))
-    assert "cluster-replica-validity-factor" not in found.text, "unknown"
-
-
-@pytest.mark.parametrize(
-    ("facts", "levels", "text"),
-    [
-        (PAIR, [ALONE], "writes go on"),
-        (PAIR, [ALONE, TWO], "1 of 2 topics refuse"),
-        (with_replicas(PAIR, NEAR, NEAR), [TWO], "writes go on"),
-        (with_replicas(PAIR, COPYING), [ALONE], "writes go on"),
-        (with_replicas(PAIR, COPYING), [ALONE, TWO], "1 of 2 topics refuse"),
-        (but(PAIR, min_replicas_to_write=1), [ALONE], "refuses all writes"),
-    ],
-)
-def test_a_lost_replica(facts: ServerFacts, levels: list[Level], text: str) -> None:
-    found = outlook(Failure.REPLICA, facts, setup(*levels))
-    assert text in found.text
-    assert found.loss is NOTHING
-
-
 def test_replicas_now() -> None:
     assert describe_replicas(SAFE.replication, 0) == "none"
-    assert describe_replicas(SAFE.replication, 1) == "0 of 1 in sync, 1 not attached"
+    assert describe_replicas(SAFE.replication, 1) == (
+        "0 of 1 in sync, 1 not attached (SENTINEL RESET or CLUSTER FORGET forgets those that are gone for "
+        "good)"
+    )
     far = msgspec.structs.replace(NEAR, offset=400, lag_s=7)
     found = describe_replicas(with_replicas(PAIR, NEAR, COPYING, far).replication, 3)
     assert found == "2 of 3 in sync, at most 600 bytes behind, the last report 7 s ago"
 
 
 def test_topics_that_refuse_records() -> None:
-    levels = {ALONE: 3, TWO: 2, FLUSHED: 1}
+    levels = Setup({ALONE: 3, TWO: 2, FLUSHED: 1})
     assert not refusing_topics(PAIR, levels)
     short = "2 of 6 topics refuse records: they need more replicas than 0 (min.insync.replicas)"
     assert refusing_topics(with_replicas(PAIR, COPYING), levels) == short
@@ -345,39 +299,24 @@ def test_topics_that_refuse_records() -> None:
     assert refusing_topics(but(SAFE, append_only=False), levels) == f"{short}; {flushed}"
 
 
-CANNOT_CONFIRM: list[tuple[dict[str, Any], str]] = [
-    ({"append_only": False}, "an append-only file"),
-    ({"appendfsync": "no"}, "appendfsync always"),
-    ({"appendfsync": "no", "awaits_everysec": True}, "appendfsync always or everysec"),
-    ({"has_waitaof": False}, "Redis 7.2, or Valkey"),
-]
-
-
-@pytest.mark.parametrize(("changes", "needed"), CANNOT_CONFIRM)
+@pytest.mark.parametrize(
+    ("changes", "needed"),
+    [
+        ({"append_only": False}, "an append-only file"),
+        ({"appendfsync": "no"}, "appendfsync always"),
+        ({"appendfsync": "no", "awaits_everysec": True}, "appendfsync always or everysec"),
+        ({"has_waitaof": False}, "Redis 7.2, or Valkey"),
+    ],
+)
 def test_topics_that_ask_for_a_flush_of_a_server_that_cannot_confirm_it(
     changes: dict[str, Any], needed: str
 ) -> None:
     facts = but(SAFE, **changes)
-    assert refusing_topics(facts, {ALONE: 1, FLUSHED: 1}) == (
+    assert refusing_topics(facts, setup(ALONE, FLUSHED)) == (
         f"1 of 2 topics refuse records: they need {needed} (acks.all.fsync)"
     )
-    assert not refusing_topics(facts, {ALONE: 1})
-    assert not refusing_topics(but(SAFE, appendfsync=None), {FLUSHED: 1}), "unknown"
-
-
-@pytest.mark.parametrize(
-    "changes", [{"appendfsync": "no"}, {"appendfsync": "everysec", "has_waitaof": False}]
-)
-@pytest.mark.parametrize("on_rewrite", [False, True])
-def test_a_flush_is_no_advice_for_a_server_that_cannot_confirm_it(
-    changes: dict[str, Any], on_rewrite: bool
-) -> None:
-    facts = but(SAFE, no_appendfsync_on_rewrite=on_rewrite, **changes)
-    for failure in (Failure.POWER, Failure.DISK_FULL):
-        found = outlook(failure, facts, setup(FLUSHED))
-        assert found.loss is SOME
-        assert found.advice.startswith("set appendfsync always")
-        assert "acks.all.fsync" not in found.advice
+    assert not refusing_topics(facts, setup(ALONE))
+    assert not refusing_topics(but(SAFE, appendfsync=None), setup(FLUSHED)), "unknown"
 
 
 @pytest.mark.parametrize(
@@ -437,25 +376,18 @@ def test_writes_that_need_replicas_if_the_user_may_not_read_configs(
 ) -> None:
     facts = with_replicas(facts_of(f"connected_slaves:{count}\r\n{good}".encode(), {}), *[NEAR] * count)
     assert ("the server refuses all writes: it has none" in refused_writes(facts, setup(ALONE))) is refuses
-    text = outlook(Failure.REPLICA, facts, setup(ALONE)).text
+    _, text = losses_of(facts, setup(ALONE))[REPLICA]
     assert lost in text
     assert text.endswith("and writes go on") is (not good)
 
 
-def test_servers_with_the_same_outlook_are_named_once() -> None:
-    of = setup(ALONE)
-    found = merged(
-        {
-            "a:1": outlooks(SAFE, of),
-            "b:1": outlooks(but(SAFE, appendfsync="everysec"), of),
-            "c:1": outlooks(SAFE, of),
-        }
-    )
-    names = [places for each, places in found if each.failure is Failure.REDIS]
-    assert sorted(names) == [("a:1", "c:1"), ("b:1",)]
-    assert [places for each, places in found if each.failure is Failure.DELETED] == [()]
-    order = [list(Failure).index(each.failure) for each, _ in found]
-    assert order == sorted(order)
+def test_servers_with_the_same_loss_share_a_line() -> None:
+    servers = {"a:1": SAFE, "b:1": but(SAFE, appendfsync="everysec"), "c:1": SAFE}
+    subjects = [each.subject for each in outlooks(servers, setup(ALONE))]
+    assert subjects[:3] == ["replicas, a:1", "replicas, b:1", "replicas, c:1"]
+    restart = f"if {REDIS.value}"
+    assert subjects[4:6] == [f"{restart}, a:1, c:1", f"{restart}, b:1"]
+    assert subjects[-1] == f"if {DELETED.value}"
 
 
 def test_facts_of_a_primary_in_a_cluster() -> None:
@@ -477,8 +409,8 @@ def test_facts_of_a_primary_in_a_cluster() -> None:
 def test_a_largest_lag_of_zero_means_no_limit() -> None:
     configs = {"min-replicas-to-write": "1", "min-replicas-max-lag": "0"}
     facts = with_replicas(facts_of(b"", configs), NEAR)
-    assert "for as long as clients reach it" in outlook(Failure.SPLIT, facts, setup(ALONE)).text
-    assert "writes go on" in outlook(Failure.REPLICA, facts, setup(ALONE)).text
+    assert "for as long as clients reach it" in losses_of(facts, setup(ALONE))[SPLIT][1]
+    assert "writes go on" in losses_of(facts, setup(ALONE))[REPLICA][1]
     assert facts_of(b"", {"min-replicas-to-write": "1"}).min_replicas_to_write == 1
 
 
@@ -487,3 +419,15 @@ def test_facts_without_configs_are_unknown() -> None:
     assert facts.append_only
     assert facts.appendfsync is facts.save is facts.min_replicas_to_write is None
     assert facts.replication == parse_replication(b"")
+
+
+def test_replicas_that_the_cluster_names() -> None:
+    nodes = (
+        b"a1 10.0.0.1:1@2 myself,master - 0 0 1 connected 0-8191\n"
+        b"b1 10.0.0.2:1@2,host master - 0 0 2 connected 8192-16383\n"
+        b"a2 10.0.0.3:1@2 slave a1 0 0 1 connected\n"
+        b"a3 10.0.0.4:1@2 slave,fail a1 0 0 1 disconnected\n"
+        b"b2 10.0.0.5:1@2 slave b1 0 0 2 connected\n"
+    )
+    assert count_replicas(nodes) == 2
+    assert count_replicas(b"") == 0

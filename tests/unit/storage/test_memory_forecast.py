@@ -15,6 +15,7 @@ from korvet.storage.memory_forecast import (
     forecast,
     growth_of,
     memory_findings,
+    usage,
 )
 
 GB, HOUR_S, DAY_MS = 10**9, 3_600, 86_400_000
@@ -147,3 +148,22 @@ def test_a_full_server() -> None:
     assert "16 GB of 16 GB; full. " in describe(
         of_partitions((1e6, WEEK, 20_000), limit=16 * GB)._replace(used_bytes=16 * GB, full_s=0), NOW_MS
     )
+
+
+@pytest.mark.parametrize(
+    ("used", "state", "effect"),
+    [
+        (0.89, "ok", "14.2 GB of 16 GB"),
+        (0.9, "warning", "; clients' records will be refused soon: raise maxmemory, lower retention, or"),
+        (1, "fault", "; clients' records and new topics are refused: raise maxmemory, lower retention, or"),
+    ],
+)
+def test_one_line_has_the_memory_in_use_and_the_forecast(used: float, state: str, effect: str) -> None:
+    (found,) = memory_findings({"a": usage(int(used * 16 * GB), 16 * GB)}, NOW_MS)
+    assert (found.subject, found.state) == ("memory", state)
+    assert effect in found.text
+    # The machine's memory is no limit at which the server refuses writes.
+    unlimited = forecast(info(used * 16 * GB, limit=0), (), 16 * GB)
+    assert unlimited is not None
+    (found,) = memory_findings({"a": unlimited}, NOW_MS)
+    assert (found.state, "refused" in found.text) == ("ok", False)
