@@ -104,28 +104,21 @@ class Counted:
     def samples_of(cls, rows: Sequence[tuple[str, Self]]) -> Iterator[Samples]:
         """Yield the samples of several objects, each with its label text."""
         for family, attributes in cls._families.items():
-            if attributes[0][1]:
-                yield Samples(
-                    family,
-                    [
-                        (joined(text, own), getattr(each, name))
-                        for text, each in rows
-                        for name, own in attributes
-                    ],
-                )
-                continue
-            name = attributes[0][0]
-            found = [(text, getattr(each, name)) for text, each in rows]
-            if cls._starts.get(name) is collections.Counter:
+            found = [
+                (_joined(text, own) if own else text, getattr(each, name))
+                for text, each in rows
+                for name, own in attributes
+            ]
+            if cls._starts.get(attributes[0][0]) is collections.Counter:
                 label = family.labels[-1]
                 found = [
-                    (joined(text, label_text([(label, key)])), count)
+                    (_joined(text, label_text([(label, key)])), count)
                     for text, by_key in found
                     for key, count in sorted(by_key.items())
                 ]
             yield Samples(family, found)
 
 
-def joined(text: str, more: str) -> str:
+def _joined(text: str, more: str) -> str:
     """Returns one label text of two."""
-    return f"{text[:-1]},{more[1:]}" if text and more else text or more
+    return f"{text[:-1]},{more[1:]}" if text else more

@@ -109,7 +109,7 @@ class Acceptor:
         """Hand a connection over to its protocol, which gives the admission back at the end."""
         wait_ms = self._connections.wait_ms(host)
         if wait_ms:
-            self._connections.counts_of(self._name).refused += 1
+            self._connections.counts[self._name].refused += 1
             # Closed later, so that the client does not reconnect at once.
             with accepted:
                 try:
@@ -127,7 +127,7 @@ class Acceptor:
             )
         except OSError as error:
             admission.leave()
-            self._connections.counts_of(self._name).failed_authentications += 1
+            self._connections.counts[self._name].failed_authentications += 1
             self._connections.note_refused(
                 host, f"its TLS handshake on listener {self._name} failed: {error}"
             )

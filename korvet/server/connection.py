@@ -140,7 +140,7 @@ class Connection(asyncio.BufferedProtocol):
         self.refused_batches: RefusedBatches | None = None
         """See korvet.api.common.context.Client, also for `fetch_state`."""
         self.listener = listener_access.name
-        self.counts = connections.counts_of(self.listener)
+        self.counts = connections.counts[self.listener]
         """What is counted of the listener's connections."""
         self.principal = ANONYMOUS
         """Who the client is, as `User:NAME`."""

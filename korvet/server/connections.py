@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -89,7 +89,7 @@ class Connections:
         self.empty.set()
         self._taken = 0
         self._per_host: Counter[str] = Counter()
-        self.counts: dict[str, ListenerCounts] = {}
+        self.counts = defaultdict[str, ListenerCounts](ListenerCounts)
         """What is counted, by listener."""
 
     def limit(self, limits: ConnectionLimits) -> None:
@@ -103,13 +103,6 @@ class Connections:
         self._setup_steps = min(self._idle_steps, math.ceil(setup_s / self._step_s))
         self._closing_steps = math.ceil(_CLOSING_S / self._step_s)
 
-    def counts_of(self, listener: str) -> ListenerCounts:
-        """The counts of a listener's connections."""
-        found = self.counts.get(listener)
-        if found is None:
-            found = self.counts[listener] = ListenerCounts()
-        return found
-
     def __len__(self) -> int:
         return len(self._open)
 
@@ -118,7 +111,7 @@ class Connections:
 
     def admit(self, listener: str, host: str) -> Admission | None:
         """The admission of an accepted connection; None if there are too many, and the caller closes it."""
-        limits, counts = self._limits, self.counts_of(listener)
+        limits, counts = self._limits, self.counts[listener]
         most_here = limits.most_of_listener.get(listener, limits.most)
         most_per_host = limits.most_of_host.get(host.removeprefix("/"), limits.most_per_host)
         if self._taken >= limits.most:
@@ -139,7 +132,7 @@ class Connections:
     def give_back(self, listener: str, host: str) -> None:
         """Count one connection less."""
         self._taken -= 1
-        self.counts_of(listener).closed += 1
+        self.counts[listener].closed += 1
         self._per_host[host] -= 1
         if not self._per_host[host]:
             del self._per_host[host]
@@ -200,7 +193,7 @@ class Connections:
                 if quiet >= self._closing_steps:
                     connection.cut()
             elif quiet > (self._setup_steps if is_unknown else self._idle_steps):
-                self.counts_of(connection.listener).idle += 1
+                self.counts[connection.listener].idle += 1
                 log.debug("closing the idle connection of %s", connection.client_host)
                 connection.shut_down()
 

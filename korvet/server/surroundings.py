@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from korvet.api.common.listener_counts import ListenerCounts
     from korvet.server.backpressure import Backpressure
@@ -25,8 +25,9 @@ class OpenConnections(Protocol[_Connection_contra]):
     def leave(self, connection: _Connection_contra) -> None:
         """Forget a connection that has ended."""
 
-    def counts_of(self, listener: str) -> ListenerCounts:
-        """The counts of a listener's connections."""
+    @property
+    def counts(self) -> Mapping[str, ListenerCounts]:
+        """What is counted, by listener."""
 
     def note_refused(self, host: str, reason: str) -> None:
         """Log that the connection of a host is refused."""

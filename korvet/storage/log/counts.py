@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 from korvet.metrics.counted import Counted, counter, counters, histogram, part, shown
@@ -117,7 +118,7 @@ class LogCounts(Counted):
 
     def __init__(self) -> None:
         super().__init__()
-        self.topics: dict[str, TopicCounts] = {}
+        self.topics = defaultdict[str, TopicCounts](TopicCounts)
         # The traffic of topics that are deleted.
         self._deleted = TopicCounts()
 
@@ -128,13 +129,6 @@ class LogCounts(Counted):
     def written_markers(self) -> int:
         """The same as `markers`."""
         return self.markers
-
-    def of_topic(self, name: str) -> TopicCounts:
-        """The counts of a topic."""
-        found = self.topics.get(name)
-        if found is None:
-            found = self.topics[name] = TopicCounts()
-        return found
 
     def forget(self, name: str) -> None:
         """The topic is deleted. `all_topics` keeps its traffic."""

@@ -99,7 +99,7 @@ class PartitionLog:
         commands = resources.commands
         level = level_of(topic, resources.level)
         state = LogState(commands, resources.tails, topic, partition, epoch, resources.lead_cap_ms, level)
-        state.counts = resources.counts.of_topic(topic.name)
+        state.counts = resources.counts.topics[topic.name]
         self._resources = resources
         self.state = state
         self.partition = partition

@@ -39,7 +39,7 @@ def test_the_state_is_kafkas(phase: Phase, state: int) -> None:
 
 def test_traffic_by_topic_and_of_all_topics() -> None:
     counts = LogCounts()
-    one, other, deleted = (counts.of_topic(name) for name in ("a", "b", "c"))
+    one, other, deleted = (counts.topics[name] for name in ("a", "b", "c"))
     form: Any = SimpleNamespace(record_count=10, payload_bytes=80)
     counts.appended(one, form, 100, duplicate=False)
     counts.appended(one, form, 100, duplicate=True)
@@ -48,7 +48,7 @@ def test_traffic_by_topic_and_of_all_topics() -> None:
     other.bytes_out, one.fetches = 7, 3
     counts.forget("c")
     counts.forget("c")
-    hidden = counts.of_topic("hidden")
+    hidden = counts.topics["hidden"]
     hidden.failed_fetches = 2
     led: Any = SimpleNamespace(shown={"a", "b", "c"})
     page = page_of(brokers.collect_traffic(counts, led))

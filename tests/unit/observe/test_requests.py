@@ -37,7 +37,7 @@ def scraped() -> Page:
     fetch.failed(ErrorCode.offset_out_of_range)
     fetch.failed(ErrorCode.offset_out_of_range)
     logs = LogCounts()
-    logs.of_topic("t").bytes_out = logs.of_topic("hidden").bytes_out = 70
+    logs.topics["t"].bytes_out = logs.topics["hidden"].bytes_out = 70
     return page_of(requests.collect(counted, logs, SimpleNamespace(shown={"t"})))  # type: ignore[arg-type]
 
 
