@@ -12,7 +12,7 @@ import sys
 from collections import defaultdict
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,6 +24,7 @@ from korvet.config.dynamic import scope_of
 from korvet.config.keys import settings
 from korvet.metrics.declared import declared
 from korvet.protocol import registry
+from korvet.spark.source import options
 from korvet.spark.tables.catalog import TABLES
 from korvet.storage import durability
 from korvet.topics import configs
@@ -251,6 +252,21 @@ def tables() -> str:
     return "\n\n".join(parts)
 
 
+def source_options() -> str:
+    """Returns the options of Spark's source."""
+    return _options(options.SOURCE)
+
+
+def sink_options() -> str:
+    """Returns the options of Spark's sink."""
+    return _options(options.DOCUMENTED_SINK)
+
+
+def _options(declared: Iterable[options.Option[Any]]) -> str:
+    rows = ((", ".join(f"`{name}`" for name in one.names), one.about, one.shown) for one in declared)
+    return _table(("option", "meaning", "default"), rows)
+
+
 def alerts() -> str:
     """Returns the fields of the report's alerts, by their JSON schema."""
     schema = json.loads(
@@ -298,6 +314,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "metrics": metrics,
     "alerts": alerts,
     "losses": losses,
+    "source_options": source_options,
+    "sink_options": sink_options,
     "spark_support": spark_support.table,
 }
 

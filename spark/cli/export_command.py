@@ -6,7 +6,7 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -63,7 +63,7 @@ JDBC_PASSWORD = "KORVET_JDBC_PASSWORD"
 @with_export_options
 @with_redis
 @master_option
-def export(redis: RedisOptions, master: str, **given: Any) -> None:
+def export(redis: RedisOptions, options: ExportOptions, master: str) -> None:
     """Write topics, or a table about groups, to Parquet, Delta, Iceberg, CSV or JSON files, or a database.
 
     \b
@@ -78,7 +78,6 @@ def export(redis: RedisOptions, master: str, **given: Any) -> None:
     korvet export orders --to jdbc:postgresql://db/shop --format jdbc --into orders \\
         --package org.postgresql:postgresql:42.7.4 --option user=ada
     """
-    options = ExportOptions(**given)
     options.check()
     with user_errors(), progress() as notify:
         if options.all_tables:

@@ -1,14 +1,16 @@
 """The options of `korvet export`, and which of them exclude or need each other."""
 
+# ruff: noqa: RUF009 (flag() makes fields of a dataclass)
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
+from korvet.spark.cli.declared import argument, flag, with_options
 from korvet.spark.cli.options import named
 from korvet.spark.export.all_tables import seconds_of
 from korvet.spark.export.target import BYTES_AS, ERROR, FORMATS, MODES, PARQUET, ExportError
@@ -32,29 +34,133 @@ _NOT_WITH_ALL_TABLES = {
 }
 
 
+def _pairs(context: click.Context, option: click.Parameter, given: Sequence[str]) -> dict[str, str]:
+    """The words NAME=VALUE as a dictionary."""
+    pairs = {}
+    for word in given:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{word!r} is not NAME=VALUE", context, option)
+        pairs[name] = value
+    return pairs
+
+
+def _interval(context: click.Context, option: click.Parameter, given: str) -> str:
+    try:
+        seconds_of(given)
+    except ExportError as error:
+        raise click.BadParameter(str(error), context, option) from error
+    return given
+
+
+def _columns(_: click.Context, __: click.Parameter, given: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (given or "").split(",") if name.strip())
+
+
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
     """The command line of an export, without the options of Redis and Spark."""
 
-    topics: tuple[str, ...]
-    source_table: str | None
-    all_tables: bool
-    compact: bool
-    stored_in: str | None
-    location: str
-    form: str
-    table: str | None
-    mode: str
-    partition_by: tuple[str, ...]
-    bytes_as: str
-    continuous: bool
-    available_now: bool
-    every: str
-    checkpoint: str | None
-    options: dict[str, str]
-    source_options: dict[str, str]
-    files: tuple[Path, ...]
-    packages: tuple[str, ...]
+    topics: tuple[str, ...] = argument((), nargs=-1, metavar="[TOPIC]...")
+    source_table: str | None = flag(
+        "--table",
+        metavar="NAME",
+        help=f"Export a table instead of topics: {', '.join(TABLES)}.",
+    )
+    all_tables: bool = flag(
+        "--all-tables",
+        is_flag=True,
+        help="Export all these tables to a folder, which each run brings up to date.",
+    )
+    compact: bool = flag(
+        "--compact",
+        is_flag=True,
+        help="With --all-tables: also merge the files that updates wrote for earlier days.",
+    )
+    stored_in: str | None = flag(
+        "--from",
+        callback=named,
+        metavar="FOLDER",
+        help="With --table: read the table from such a folder, without Redis. Also answers "
+        f"{', '.join(QUESTIONS)}.",
+    )
+    location: str = flag(
+        "--to",
+        required=True,
+        callback=named,
+        metavar="PLACE",
+        help="Target folder or URI; for jdbc the database's URL, "
+        "for iceberg the name of a PyIceberg catalog.",
+    )
+    form: str = flag("--format", type=click.Choice(FORMATS), default="parquet", show_default=True)
+    table: str | None = flag("--into", metavar="TABLE", help="Target table, for jdbc and iceberg.")
+    mode: str = flag(
+        "--mode",
+        type=click.Choice(MODES),
+        default=ERROR,
+        show_default=True,
+        help="What to do if the target exists. A continuous export always continues its own target.",
+    )
+    partition_by: tuple[str, ...] = flag(
+        "--partition-by",
+        metavar="COLUMN,...",
+        callback=_columns,
+        help="Columns that partition the target into folders.",
+    )
+    bytes_as: str = flag(
+        "--bytes",
+        type=click.Choice(BYTES_AS),
+        default="base64",
+        show_default=True,
+        help="Encoding of bytes in CSV and JSON; text is UTF-8, with U+FFFD for invalid bytes.",
+    )
+    continuous: bool = flag("--continuous", is_flag=True, help="Export new records until stopped.")
+    available_now: bool = flag(
+        "--available-now",
+        is_flag=True,
+        help="Export records that are new since the checkpoint, then end.",
+    )
+    every: str = flag(
+        "--every",
+        default=DEFAULT_EVERY,
+        callback=_interval,
+        show_default=True,
+        metavar="INTERVAL",
+        help="With --continuous: the interval between batches.",
+    )
+    checkpoint: str | None = flag(
+        "--checkpoint",
+        callback=named,
+        metavar="FOLDER",
+        help="Folder of the checkpoint.  [default: _checkpoint in the target folder]",
+    )
+    options: dict[str, str] = flag(
+        "--option",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=_pairs,
+        help="Option of Spark's writer (compression=zstd), "
+        "for iceberg a property of the catalog. Repeatable.",
+    )
+    source_options: dict[str, str] = flag(
+        "--source-option",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=_pairs,
+        help="Option of the data source, for example isolationLevel=read_uncommitted. Repeatable.",
+    )
+    files: tuple[Path, ...] = flag(
+        "--jar",
+        multiple=True,
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="A jar that Spark needs, for example a JDBC driver. Repeatable.",
+    )
+    packages: tuple[str, ...] = flag(
+        "--package",
+        multiple=True,
+        metavar="GROUP:ARTIFACT:VERSION",
+        help="The same, downloaded once from a Maven repository. Repeatable.",
+    )
 
     @property
     def is_stream(self) -> bool:
@@ -108,143 +214,5 @@ class ExportOptions:
                 )
 
 
-def _pairs(context: click.Context, option: click.Parameter, given: Sequence[str]) -> dict[str, str]:
-    """The words NAME=VALUE as a dictionary."""
-    pairs = {}
-    for word in given:
-        name, equals, value = word.partition("=")
-        if not equals or not name:
-            raise click.BadParameter(f"{word!r} is not NAME=VALUE", context, option)
-        pairs[name] = value
-    return pairs
-
-
-def _interval(context: click.Context, option: click.Parameter, given: str) -> str:
-    try:
-        seconds_of(given)
-    except ExportError as error:
-        raise click.BadParameter(str(error), context, option) from error
-    return given
-
-
-def _columns(_: click.Context, __: click.Parameter, given: str | None) -> tuple[str, ...]:
-    return tuple(name.strip() for name in (given or "").split(",") if name.strip())
-
-
-_OPTIONS = [
-    click.option(
-        "--table",
-        "source_table",
-        metavar="NAME",
-        help=f"Export a table instead of topics: {', '.join(TABLES)}.",
-    ),
-    click.option(
-        "--all-tables",
-        is_flag=True,
-        help="Export all these tables to a folder, which each run brings up to date.",
-    ),
-    click.option(
-        "--compact",
-        is_flag=True,
-        help="With --all-tables: also merge the files that updates wrote for earlier days.",
-    ),
-    click.option(
-        "--from",
-        "stored_in",
-        callback=named,
-        metavar="FOLDER",
-        help="With --table: read the table from such a folder, without Redis. Also answers "
-        f"{', '.join(QUESTIONS)}.",
-    ),
-    click.option(
-        "--to",
-        "location",
-        required=True,
-        callback=named,
-        metavar="PLACE",
-        help="Target folder or URI; for jdbc the database's URL, "
-        "for iceberg the name of a PyIceberg catalog.",
-    ),
-    click.option("--format", "form", type=click.Choice(FORMATS), default="parquet", show_default=True),
-    click.option("--into", "table", metavar="TABLE", help="Target table, for jdbc and iceberg."),
-    click.option(
-        "--mode",
-        type=click.Choice(MODES),
-        default=ERROR,
-        show_default=True,
-        help="What to do if the target exists. A continuous export always continues its own target.",
-    ),
-    click.option(
-        "--partition-by",
-        metavar="COLUMN,...",
-        callback=_columns,
-        help="Columns that partition the target into folders.",
-    ),
-    click.option(
-        "--bytes",
-        "bytes_as",
-        type=click.Choice(BYTES_AS),
-        default="base64",
-        show_default=True,
-        help="Encoding of bytes in CSV and JSON; text is UTF-8, with U+FFFD for invalid bytes.",
-    ),
-    click.option("--continuous", is_flag=True, help="Export new records until stopped."),
-    click.option(
-        "--available-now",
-        is_flag=True,
-        help="Export records that are new since the checkpoint, then end.",
-    ),
-    click.option(
-        "--every",
-        default=DEFAULT_EVERY,
-        callback=_interval,
-        show_default=True,
-        metavar="INTERVAL",
-        help="With --continuous: the interval between batches.",
-    ),
-    click.option(
-        "--checkpoint",
-        callback=named,
-        metavar="FOLDER",
-        help="Folder of the checkpoint.  [default: _checkpoint in the target folder]",
-    ),
-    click.option(
-        "--option",
-        "options",
-        multiple=True,
-        metavar="NAME=VALUE",
-        callback=_pairs,
-        help="Option of Spark's writer (compression=zstd), "
-        "for iceberg a property of the catalog. Repeatable.",
-    ),
-    click.option(
-        "--source-option",
-        "source_options",
-        multiple=True,
-        metavar="NAME=VALUE",
-        callback=_pairs,
-        help="Option of the data source, for example isolationLevel=read_uncommitted. Repeatable.",
-    ),
-    click.option(
-        "--jar",
-        "files",
-        multiple=True,
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="A jar that Spark needs, for example a JDBC driver. Repeatable.",
-    ),
-    click.option(
-        "--package",
-        "packages",
-        multiple=True,
-        metavar="GROUP:ARTIFACT:VERSION",
-        help="The same, downloaded once from a Maven repository. Repeatable.",
-    ),
-]
-
-
-def with_export_options(command: Any) -> Any:
-    """Add the topics and the options of an export, as one parameter each."""
-    found = command
-    for option in reversed(_OPTIONS):
-        found = option(found)
-    return click.argument("topics", nargs=-1, metavar="[TOPIC]...")(found)
+with_export_options = with_options(ExportOptions, "options")
+"""Adds the topics and the options of an export. The command gets them as one parameter, ExportOptions."""

@@ -1,11 +1,11 @@
 """What the commands share: the options of Redis and Spark, errors in one line, a line of progress."""
 
+# ruff: noqa: RUF009 (flag() makes fields of a dataclass)
 from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from functools import wraps
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode
@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from korvet.spark.cli.declared import flag, flag_of, with_options
 from korvet.spark.export.target import ExportError
 from korvet.spark.report.pictures import BrowserError
 from korvet.spark.report.thresholds import ThresholdError
@@ -27,7 +28,8 @@ from korvet.spark.session.failures import in_one_line
 from korvet.spark.session.jars import JarsMissing
 from korvet.spark.session.redaction import redacted
 from korvet.spark.session.session import JavaMissing, build_session, is_submitted, submitted_session
-from korvet.spark.source.address import DEFAULT_KEYSPACE, Address, Secret, Tls, split_url
+from korvet.spark.source import options as known
+from korvet.spark.source.address import Address, Secret, Tls, split_url
 from korvet.spark.source.errors import SourceError
 
 if TYPE_CHECKING:
@@ -45,62 +47,6 @@ def _unless_folder_is_named(ctx: click.Context, param: click.Parameter, url: str
     return None if named and ctx.get_parameter_source("redis_url") is ParameterSource.ENVIRONMENT else url
 
 
-_REDIS_OPTIONS = [
-    click.option(
-        "--redis",
-        "redis_url",
-        metavar="URL",
-        envvar="KORVET_REDIS",
-        callback=_unless_folder_is_named,
-        help="The Redis that holds the data.  [default: the embedded server's, in --data-dir]",
-    ),
-    click.option(
-        "--data-dir",
-        type=click.Path(path_type=Path),
-        default=Path("korvet-data"),
-        envvar="KORVET_DATA_DIR",
-        show_default=True,
-        help="Data folder of the embedded server, which must be running. Given as an option, it precedes the "
-        "variable KORVET_REDIS.",
-    ),
-    click.option(
-        "--keyspace",
-        default=DEFAULT_KEYSPACE,
-        envvar="KORVET_KEYSPACE",
-        show_default=True,
-        help="Prefix of the keys.",
-    ),
-    click.option(
-        "--redis-user", metavar="NAME", envvar="KORVET_REDIS_USER", help="Redis user, if the URL names none."
-    ),
-    click.option(
-        "--redis-password-file",
-        metavar="FILE",
-        envvar="KORVET_REDIS_PASSWORD_FILE",
-        help="File with the password, on every machine of Spark. Or use the URL or KORVET_REDIS_PASSWORD.",
-    ),
-    click.option(
-        "--redis-ca",
-        metavar="FILE",
-        envvar="KORVET_REDIS_CA",
-        help="For rediss://: PEM file of the trusted authorities.  [default: the system's]",
-    ),
-    click.option(
-        "--redis-cert",
-        metavar="FILE",
-        envvar="KORVET_REDIS_CERT",
-        help="PEM file of the client's certificate.",
-    ),
-    click.option("--redis-key", metavar="FILE", envvar="KORVET_REDIS_KEY", help="PEM file of its key."),
-    click.option(
-        "--max-redis-cpu",
-        "max_cpu",
-        metavar="PART",
-        type=click.FloatRange(0, 1, min_open=True),
-        help="Read only as fast as keeps Redis's main thread, with all its clients, below this part of its "
-        "time, for example 0.5.",
-    ),
-]
 master_option = click.option(
     "--master",
     "--remote",
@@ -118,15 +64,28 @@ master_option = click.option(
 class RedisOptions:
     """The options of Redis on the command line."""
 
-    redis_url: str | None
-    data_dir: Path
-    keyspace: str = DEFAULT_KEYSPACE
-    redis_user: str | None = None
-    redis_password_file: str | None = None
-    redis_ca: str | None = None
-    redis_cert: str | None = None
-    redis_key: str | None = None
-    max_cpu: float | None = None
+    redis_url: str | None = flag_of(known.REDIS, callback=_unless_folder_is_named)
+    data_dir: Path = flag(
+        "--data-dir",
+        type=click.Path(path_type=Path),
+        default=Path("korvet-data"),
+        envvar="KORVET_DATA_DIR",
+        show_default=True,
+        help="Data folder of the embedded server, which must be running. Given as an option, it precedes the "
+        "variable KORVET_REDIS.",
+    )
+    keyspace: str = flag_of(known.KEYSPACE, known.KEYSPACE.default, show_default=True)
+    redis_user: str | None = flag_of(known.REDIS_USER)
+    redis_password_file: str | None = flag(
+        "--redis-password-file",
+        metavar="FILE",
+        envvar="KORVET_REDIS_PASSWORD_FILE",
+        help="File with the password, on every machine of Spark. Or use the URL or KORVET_REDIS_PASSWORD.",
+    )
+    redis_ca: str | None = flag_of(known.SSL_CA)
+    redis_cert: str | None = flag_of(known.SSL_CERT)
+    redis_key: str | None = flag_of(known.SSL_KEY)
+    max_cpu: float | None = flag_of(known.MAX_REDIS_CPU, type=click.FloatRange(0, 1, min_open=True))
 
     def address(self) -> Address:
         """Return the address. Passwords are moved out of the URL, because plans and logs show the URL.
@@ -187,19 +146,8 @@ def _without_passwords(url: str) -> tuple[str, str | None, str | None, str | Non
     return rest, None if named else name, other if password is None else password, of_sentinels
 
 
-def with_redis(command: Any) -> Any:
-    """Add the options of Redis. The command gets them as one parameter `redis`, RedisOptions."""
-    names = [field.name for field in fields(RedisOptions)]
-
-    @wraps(command)
-    def gathered(**given: Any) -> Any:
-        redis = RedisOptions(**{name: given.pop(name) for name in names})
-        return command(redis=redis, **given)
-
-    found: Any = gathered
-    for option in reversed(_REDIS_OPTIONS):
-        found = option(found)
-    return found
+with_redis = with_options(RedisOptions, "redis")
+"""Adds the options of Redis. The command gets them as one parameter `redis`, RedisOptions."""
 
 
 @contextmanager

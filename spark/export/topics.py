@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from korvet.spark.source.connection import connected
 from korvet.spark.source.errors import SourceError
-from korvet.spark.source.settings import TOPIC_OPTIONS, SourceOptions, options_of
+from korvet.spark.source.options import TOPICS, names_of
+from korvet.spark.source.settings import SourceOptions, options_of
 from korvet.spark.source.source import COLUMNS, FORMAT
 from korvet.spark.source.topics import load_topics, select_topics
 
@@ -65,7 +66,7 @@ def topic_options(
     address: Address, topics: Sequence[str], options: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Return the source's options for topics. Raises SourceError if `options` select topics, too."""
-    selecting = {name.lower() for name in TOPIC_OPTIONS}
+    selecting = {name.lower() for name in names_of(TOPICS)}
     foreign = sorted(name for name in options or {} if name.lower() in selecting)
     if foreign:
         raise SourceError(f"{', '.join(foreign)}: not an option here, the topics are {', '.join(topics)}")

@@ -39,6 +39,11 @@ class Secret:
     file: str | None = None
     variable: str | None = None
 
+    @property
+    def is_given(self) -> bool:
+        """Whether there is a secret."""
+        return (self.value, self.file, self.variable) != (None, None, None)
+
     def __post_init__(self) -> None:
         if sum(one is not None for one in (self.value, self.file, self.variable)) > 1:
             raise SourceError(f"give only one of {self.name}, {self.name}File and {self.name}Env")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from korvet.spark.source.errors import SourceError
+from korvet.spark.source.newest import NewestReader
 from korvet.spark.source.reader import KorvetReader
 from korvet.spark.source.settings import SourceOptions
 from korvet.spark.source.stream import UnlimitedStreamReader
@@ -71,6 +72,8 @@ class KorvetDataSource(DataSource):
             raise SourceError(f"the korvet source needs options, at least topic; {_NO_TABLES}")
         options = SourceOptions.parse(self.options)
         check_schema(schema)
+        if options.newest_commits is not None:
+            return NewestReader(options, schema, options.newest_commits)
         if not options.pushdown:
             return KorvetReader(options, schema)
         _check_feature("pushdown", (4, 1), present=features().filter_pushdown)

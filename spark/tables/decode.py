@@ -1,8 +1,8 @@
 """Decoded tables of the records of `__consumer_offsets`, given in the columns of Spark's Kafka source.
 
 mapInArrow decodes offset commits (key versions 0 and 1, value versions 0 to 4) as whole columns, by
-korvet.spark.tables.commits, and records on groups (key versions 2 to 23) one by one, by korvet.offsets.codec.
-A damaged record becomes a row of `quarantine` and never fails a job.
+korvet.spark.records.commits, and records on groups (key versions 2 to 23) one by one, by
+korvet.offsets.codec. A damaged record becomes a row of `quarantine` and never fails a job.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from korvet.offsets.schema import (
 from korvet.offsets.streams_records import StreamsEpoch, StreamsMember
 from korvet.offsets.wire import uuid_text
 from korvet.spark.records.columns import MAX_SPARK_MS
-from korvet.spark.tables.commits import (
+from korvet.spark.records.commits import (
     SOURCES,
     Newest,
     read_commits,

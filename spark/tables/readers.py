@@ -14,12 +14,12 @@ from korvet.offsets.packing import SEQUENCE_BITS
 from korvet.spark.session.kafka_cluster import cluster_of
 from korvet.spark.source.connection import connected
 from korvet.spark.source.extents import extents
+from korvet.spark.source.newest import NEEDED
 from korvet.spark.source.reader import has_records
 from korvet.spark.source.settings import SourceOptions, options_of
 from korvet.spark.source.source import FORMAT, SCHEMA
 from korvet.spark.source.topics import OFFSETS_TOPIC, load_topics
 from korvet.spark.tables.decode import newest_records, not_after
-from korvet.spark.tables.newest_source import load_newest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -108,7 +108,9 @@ class RedisReader:
         """
         if OFFSETS_TOPIC not in self._partitions():
             return None
-        return load_newest(spark, self._options({OFFSETS_TOPIC: {}}, OFFSETS_OPTIONS), count, as_of_ms)
+        more = {**OFFSETS_OPTIONS, "newestCommits": str(count), "newestCommitsUntil": str(as_of_ms)}
+        given = self._options({OFFSETS_TOPIC: {}}, more)
+        return spark.read.format(FORMAT).options(**given).schema(NEEDED).load()
 
     def open_transactions(self, spark: SparkSession) -> DataFrame | None:
         """Return the records of open transactions in `__consumer_offsets`; None if there are none."""

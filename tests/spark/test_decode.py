@@ -16,9 +16,9 @@ from korvet.offsets.schema import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
+from korvet.spark.records import commits
+from korvet.spark.records.commits import Newest, read_commits, refused_commits
 from korvet.spark.source.source import SCHEMA
-from korvet.spark.tables import commits
-from korvet.spark.tables.commits import Newest, read_commits, refused_commits
 from korvet.spark.tables.decode import (
     COMMIT_TYPE,
     QUARANTINE_TYPE,

@@ -8,7 +8,7 @@ import pytest
 
 from korvet.spark.source.address import Address, Secret, Tls
 from korvet.spark.source.errors import SourceError
-from korvet.spark.source.settings import EARLIEST, LATEST, OPTIONS, SourceOptions, options_of
+from korvet.spark.source.settings import EARLIEST, LATEST, SourceOptions, options_of
 
 TOPIC = {"topic": "t"}
 
@@ -189,13 +189,6 @@ def test_secrets_from_files_and_variables(
         named.arguments()
     with pytest.raises(SourceError, match=r"redis\.passwordFile /nowhere can't be read: No such file"):
         Secret(file="/nowhere").reveal()
-
-
-def test_every_option_is_documented() -> None:
-    from pathlib import Path  # noqa: PLC0415
-
-    text = (Path(__file__).parents[2] / "docs" / "reference" / "spark-options.md").read_text(encoding="utf-8")
-    assert [name for name in OPTIONS if f"`{name}`" not in text] == []
 
 
 def test_options_lead_to_the_address_that_they_are_made_of() -> None:

@@ -5,20 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from korvet.spark.source.address import Secret
 from korvet.spark.source.errors import SourceError
+from korvet.spark.source.options import BOOTSTRAP, KAFKA_SECRETS, names_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from korvet.spark.source.address import Secret
+    from korvet.spark.source.options import Given
 
-DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 _PREFIX = "kafka."
-_SECRETS = (
-    "sasl.password",
-    "sasl.oauthbearer.client.secret",
-    "ssl.key.password",
-    "ssl.keystore.password",
-)
 # What makes each row arrive once; a different value would break it.
 _OF_THE_SINK = frozenset(
     (
@@ -70,14 +64,14 @@ class KafkaCluster:
         return found
 
 
-def parse_cluster(given: Mapping[str, str]) -> KafkaCluster:
-    """Return the cluster of options whose names are in lower case.
-
-    Raises SourceError for properties that the sink sets.
-    """
-    named = {name.removeprefix(_PREFIX): value for name, value in given.items() if name.startswith(_PREFIX)}
-    bootstrap = named.pop("bootstrap.servers", DEFAULT_BOOTSTRAP)
-    secrets = tuple(secret for name in _SECRETS if (secret := _secret(name, named)) is not None)
+def parse_cluster(given: Given) -> KafkaCluster:
+    """Return the cluster of the options. Raises SourceError for properties that the sink sets."""
+    own = {name.lower() for name in names_of((BOOTSTRAP, *KAFKA_SECRETS))}
+    named = {
+        name.removeprefix(_PREFIX): text
+        for name, text in given.texts.items()
+        if name.startswith(_PREFIX) and name not in own
+    }
     for name in named:
         if name in _OF_THE_SINK:
             instead = "; use deliveryTimeout" if name.endswith("timeout.ms") else ""
@@ -86,13 +80,5 @@ def parse_cluster(given: Mapping[str, str]) -> KafkaCluster:
             raise SourceError(f"{_PREFIX}{name}: Spark's plans and logs would show it; use {_SHOWN[name]}")
         if name in _OF_JAVA:
             raise SourceError(f"{_PREFIX}{name} is a property of Java clients; use {_OF_JAVA[name]}")
-    return KafkaCluster(bootstrap, tuple(sorted(named.items())), secrets)
-
-
-def _secret(name: str, named: dict[str, str]) -> Secret | None:
-    """The secret, which is taken out of the properties; None if it isn't given."""
-    keys = (name, f"{name}file", f"{name}env")
-    value, file, variable = (named.pop(key, None) for key in keys)
-    if value is file is variable is None:
-        return None
-    return Secret(f"{_PREFIX}{name}", value, file, variable)
+    secrets = tuple(secret for option in KAFKA_SECRETS if (secret := given[option]).is_given)
+    return KafkaCluster(given[BOOTSTRAP], tuple(sorted(named.items())), secrets)

@@ -6,15 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from korvet.spark.source import options as known
 from korvet.spark.source.errors import SourceError
-from korvet.spark.source.settings import (
-    BOOTSTRAP,
-    CONNECTION_OPTIONS,
-    OPTIONS,
-    SINK_OPTIONS,
-    Reading,
-    check_known,
-)
+from korvet.spark.source.options import Given, check_known, names_of
 from korvet.spark.source.sink.kafka_cluster import KafkaCluster, parse_cluster
 
 if TYPE_CHECKING:
@@ -23,13 +17,10 @@ if TYPE_CHECKING:
 # Options that Spark itself hands to the writer.
 _OF_SPARK = ("checkpointLocation", "queryName", "path")
 _JOB_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
-# As delivery.timeout.ms of Kafka's producers.
-_DELIVERY_MS = 120_000
 # The shortest time for which librdkafka opens a transaction.
 _LEAST_DELIVERY_MS = 1000
 # A transaction costs four requests and its markers, about 20 ms.
 _TRANSACTION_RECORDS = 20_000
-_PROGRESS_TOPIC = "korvet-sink-progress"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,36 +59,36 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool = False) -
     A view that is read and written has the options of the source, too. Raises SourceError for an option that
     is unknown, malformed or invalid for this write.
     """
-    given = {name.lower(): value for name, value in options.items()}
-    of_redis = [name for name in CONNECTION_OPTIONS if name.lower() in given]
-    if of_redis and BOOTSTRAP not in given:
+    given = Given(options)
+    of_redis = given.named(known.CONNECTION)
+    if of_redis and known.BOOTSTRAP not in given:
         raise SourceError(
-            f"{', '.join(of_redis)}: the korvet sink writes to brokers, not to Redis; give {BOOTSTRAP}"
+            f"{', '.join(of_redis)}: the korvet sink writes to brokers, not to Redis; "
+            f"give {known.BOOTSTRAP.name}"
         )
-    own = {name: value for name, value in given.items() if not name.startswith("kafka.")}
-    check_known(own, ("topic", *SINK_OPTIONS), (*OPTIONS, *_OF_SPARK), "sink")
-    read = Reading(given)
-    job_id = given.get("jobid")
+    own = [name for name in given.texts if not name.startswith("kafka.")]
+    check_known(own, names_of(known.SINK), (*names_of(known.SOURCE), *_OF_SPARK), "sink")
+    job_id = given[known.JOB_ID]
     if job_id is not None and streaming:
         raise SourceError("jobId: not an option of a stream, whose ID is in its checkpoint")
     if job_id is not None and _JOB_ID.fullmatch(job_id) is None:
         raise SourceError(f"jobId must be 1 to 100 letters, digits and . _ -, not {job_id!r}")
-    job_rate, tasks = read.count("maxRecordsPerSecond"), read.count("concurrentTasks")
+    job_rate, tasks = given[known.JOB_RATE], given[known.CONCURRENT_TASKS]
     if job_rate is not None and tasks is None:
         raise SourceError(
             "maxRecordsPerSecond needs concurrentTasks, the number of tasks that run at once: each gets its "
             "part of the rate"
         )
-    delivery_ms = read.duration_ms("deliveryTimeout", _DELIVERY_MS)
+    delivery_ms = given[known.DELIVERY_TIMEOUT]
     if delivery_ms < _LEAST_DELIVERY_MS:
         raise SourceError("deliveryTimeout must be 1s or longer")
     return SinkOptions(
         cluster=parse_cluster(given),
-        topic=given.get("topic"),
+        topic=given[known.SINK_TOPIC],
         job_id=job_id,
-        sort_rows=read.boolean("sortRows", default=False),
+        sort_rows=given[known.SORT_ROWS],
         job_rate=job_rate,
         concurrent_tasks=tasks or 1,
         delivery_ms=delivery_ms,
-        progress_topic=given.get("progresstopic", _PROGRESS_TOPIC),
+        progress_topic=given[known.PROGRESS_TOPIC],
     )

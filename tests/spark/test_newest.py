@@ -1,4 +1,4 @@
-"""The reader that keeps only the newest commits, without a Spark session."""
+"""The source with newestCommits, without a Spark session."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from korvet.offsets.codec import encode_key
 from korvet.offsets.partition import partition_for
 from korvet.offsets.schema import OffsetCommitKey
+from korvet.spark.source import KorvetDataSource
+from korvet.spark.source import newest as newest_reader
 from korvet.spark.source.errors import SourceError
-from korvet.spark.tables import newest_source
-from korvet.spark.tables.newest_source import NewestCommits
 from tests.spark.direct import rows_of, schema_of
 from tests.spark.keyspace import OFFSETS_TOPIC
 from tests.spark.test_views import member, stable
@@ -26,7 +26,8 @@ GROUP = "g"
 def newest(keyspace: Keyspace, count: int, **options: str) -> list[int]:
     """The offsets of the records that are kept, in order."""
     given = {"redis": keyspace.url, "topics": OFFSETS_TOPIC, **options}
-    source = NewestCommits({**given, "count": str(count), "untilMs": str(MS)})
+    more = {"newestCommits": str(count), "newestCommitsUntil": str(MS), **options}
+    source = KorvetDataSource({**given, **more})
     reader = source.reader(schema_of("key", "value", "partition", "offset", "timestamp"))
     rows: list[dict[str, Any]] = rows_of(reader, reader.partitions())
     assert {row["partition"] for row in rows} <= {partition_for(GROUP)}
@@ -37,7 +38,7 @@ def newest(keyspace: Keyspace, count: int, **options: str) -> list[int]:
 def test_what_the_state_of_groups_depends_on(
     keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch, rows_at_once: int
 ) -> None:
-    monkeypatch.setattr(newest_source, "_ROWS_AT_ONCE", rows_at_once)
+    monkeypatch.setattr(newest_reader, "_ROWS_AT_ONCE", rows_at_once)
     keyspace.offsets_topic()
     for offset in range(4):
         keyspace.commit(GROUP, "orders", 0, offset, at_ms=MS)
@@ -62,5 +63,17 @@ def test_nothing_to_read(keyspace: Keyspace) -> None:
 
 def test_options_of_the_source_are_checked(keyspace: Keyspace) -> None:
     keyspace.offsets_topic()
-    with pytest.raises(SourceError, match="unknown option topicz"):
-        newest(keyspace, 1, topicz="t")
+    for options, message in [
+        ({"topicz": "t"}, "unknown option topicz"),
+        ({"topics": "t"}, "newestCommits is for the topic __consumer_offsets"),
+        ({"newestCommitsUntil": "noon"}, "newestCommitsUntil must be a time in ms since 1970, not 'noon'"),
+    ]:
+        with pytest.raises(SourceError, match=message):
+            newest(keyspace, 1, **options)
+    given = {"redis": keyspace.url, "topics": OFFSETS_TOPIC, "newestCommits": "1"}
+    with pytest.raises(
+        SourceError, match="newestCommits needs the columns key, value, partition, offset, time"
+    ):
+        KorvetDataSource(given).reader(schema_of("key", "value"))
+    with pytest.raises(SourceError, match=r"newestCommits: not an option of a stream$"):
+        KorvetDataSource(given).streamReader(schema_of("key", "value"))
