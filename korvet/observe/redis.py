@@ -18,12 +18,11 @@ if TYPE_CHECKING:
     from korvet.storage.link.server import Router
     from korvet.storage.link.server_watch import Reading, ServerWatch
 
-_SERVER: Final = ("server",)
-_UP: Final = declare("korvet_redis_up", "1 if all links to the server accept commands.", *_SERVER)
-_SILENT: Final = declare("korvet_redis_silent", "1 if the server has not answered for some time.", *_SERVER)
-_MODULE: Final = declare("korvet_redis_module_used", "1 if appends use the server module.", *_SERVER)
-_REPLICAS: Final = declare("korvet_redis_replicas", "Replicas of the server.", *_SERVER)
-_IN_SYNC: Final = declare("korvet_redis_replicas_in_sync", "Replicas that follow the server.", *_SERVER)
+_UP: Final = declare("korvet_redis_up", "1 if all links to the server accept commands.", "server")
+_SILENT: Final = declare("korvet_redis_silent", "1 if the server has not answered for some time.", "server")
+_MODULE: Final = declare("korvet_redis_module_used", "1 if appends use the server module.", "server")
+_REPLICAS: Final = declare("korvet_redis_replicas", "Replicas of the server.", "server")
+_IN_SYNC: Final = declare("korvet_redis_replicas_in_sync", "Replicas that follow the server.", "server")
 _REPLICA_LAG_BYTES: Final = declare(
     "korvet_redis_replica_lag_bytes",
     "Bytes of the replication stream that the replica has not confirmed.",
@@ -39,7 +38,7 @@ _REPLICA_LAG_SECONDS: Final = declare(
 _READ_AGE: Final = declare(
     "korvet_redis_info_age_seconds",
     "Age of the newest INFO, from which the following metrics of the server are.",
-    *_SERVER,
+    "server",
 )
 _VERSION: Final = declare(
     "korvet_redis_server_info",
@@ -50,7 +49,7 @@ _VERSION: Final = declare(
     kind=Kind.INFO,
 )
 _POLICY: Final = declare(
-    "korvet_redis_evicts_keys", "1 if the maxmemory-policy lets the server evict topics and groups.", *_SERVER
+    "korvet_redis_evicts_keys", "1 if the maxmemory-policy lets the server evict topics and groups.", "server"
 )
 _PERSISTENCE_OK: Final = declare(
     "korvet_redis_persistence_ok",
@@ -126,9 +125,9 @@ _BY_FIELD: Final = {
 """The families of fields of INFO. A server may lack some."""
 # The factors to the unit of the family, if it is another one than the field has.
 _FACTORS: Final = {"latest_fork_usec": 1e-6}
-_KEYS: Final = declare("korvet_redis_keys", "Keys in all databases of the server.", *_SERVER)
+_KEYS: Final = declare("korvet_redis_keys", "Keys in all databases of the server.", "server")
 _EXPIRING: Final = declare(
-    "korvet_redis_expiring_keys", "Of these, keys with an expiry; none of korvet's logs.", *_SERVER
+    "korvet_redis_expiring_keys", "Of these, keys with an expiry; none of korvet's logs.", "server"
 )
 
 # Of INFO keyspace: `db0` is `keys=5,expires=0,avg_ttl=0`.
