@@ -51,6 +51,9 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/* \
     && install -d -o korvet -g korvet /report
 COPY --from=build-report /opt/korvet /opt/korvet
+# For stored tables.
+ENV KORVET_JARS_DIR=/opt/korvet-jars
+RUN korvet jars delta && chown -R korvet:korvet /opt/korvet-jars
 USER 10001:10001
 WORKDIR /report
 HEALTHCHECK NONE
@@ -64,6 +67,7 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends tini \
     && rm -rf /var/lib/apt/lists/*
 COPY deploy/kubernetes/spark-entrypoint.sh /opt/spark-entrypoint.sh
+RUN cp /opt/korvet-jars/delta-*.jar /opt/korvet/lib/python3.12/site-packages/pyspark/jars/
 USER 10001:10001
 ENV SPARK_HOME=/opt/korvet/lib/python3.12/site-packages/pyspark \
     PYSPARK_PYTHON=/opt/korvet/bin/python \

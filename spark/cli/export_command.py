@@ -23,7 +23,7 @@ from korvet.spark.cli.options import (
     user_errors,
     with_redis,
 )
-from korvet.spark.cli.stored_format import tables_need
+from korvet.spark.cli.stored_session import stored_session
 from korvet.spark.cli.tables_command import refresh_tables
 from korvet.spark.export.all_tables import seconds_of, stored_table
 from korvet.spark.export.export import export_batch, export_stream
@@ -39,9 +39,8 @@ from korvet.spark.export.target import (
     Target,
 )
 from korvet.spark.export.topics import check_topics, read_topics, stream_topics
-from korvet.spark.session import jars as jar_sets
-from korvet.spark.session.connect import SCHEME
-from korvet.spark.session.jars import fetch_package, find_jars
+from korvet.spark.session.delta import delta_session
+from korvet.spark.session.jars import fetch_package
 from korvet.spark.source.topics import OFFSETS_TOPIC
 from korvet.spark.tables.questions import QUESTIONS
 from korvet.spark.tables.readers import RedisReader
@@ -187,16 +186,14 @@ def _absolute(location: str, form: str) -> str:
 
 
 def _session_needs(options: ExportOptions, master: str) -> tuple[list[Path], Mapping[str, str]]:
-    """The jars and settings of the session. spark-submit has its own: --packages, --jars and --conf.
-
-    A Spark Connect server loads Delta only when it starts.
-    """
+    """The jars and settings of the session. spark-submit has its own: --packages, --jars and --conf."""
     jars = [*options.files, *map(fetch_package, options.packages)]
-    if options.form == DELTA and not master.startswith(SCHEME):
-        return [*jars, *find_jars(name=jar_sets.DELTA)], jar_sets.SETTINGS[jar_sets.DELTA]
-    if options.stored_in is None:
+    if options.stored_in is not None:
+        needed, conf = stored_session(absolute(str(options.stored_in)), master)
+    elif options.form == DELTA:
+        needed, conf = delta_session(master)
+    else:
         return jars, {}
-    needed, conf = tables_need(absolute(str(options.stored_in)), master)
     return [*jars, *needed], conf
 
 

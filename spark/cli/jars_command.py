@@ -23,7 +23,7 @@ def jars(names: tuple[str, ...], folder: Path | None) -> None:
 
     \b
     kafka (default): Spark's Kafka connector, for report --source kafka.
-    delta: for export --format delta.
+    delta: for stored tables, and export --format delta.
 
     Existing jars are verified and kept.
     """

@@ -22,7 +22,7 @@ from korvet.spark.cli.options import (
     user_errors,
     with_redis,
 )
-from korvet.spark.cli.stored_format import tables_need
+from korvet.spark.cli.stored_session import stored_session
 from korvet.spark.report.comparison import parse_reference
 from korvet.spark.report.kept import write_kept_report
 from korvet.spark.report.pictures import BrowserError, find_browser, save_pictures
@@ -187,7 +187,7 @@ def _report_stored(
         parse_reference(compare_to, time.time_ns() // 1_000_000)
     check_folder(out, make=True)
     folder = absolute(stored_in)
-    jars, conf = tables_need(folder, master)
+    jars, conf = stored_session(folder, master)
     notify("Starting Spark")
     with spark_session("korvet report", master, jars=jars, conf={**short_session(master), **conf}) as spark:
         notify("Writing the page")

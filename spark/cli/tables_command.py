@@ -21,14 +21,13 @@ from korvet.spark.cli.options import (
     user_errors,
     with_redis,
 )
-from korvet.spark.cli.stored_format import tables_need
+from korvet.spark.cli.stored_session import stored_session
 from korvet.spark.export.all_tables import update_tables
 from korvet.spark.export.topics import check_topics
 from korvet.spark.session.redaction import redacted
 from korvet.spark.session.short_jvm import short_session
 from korvet.spark.source.topics import OFFSETS_TOPIC
 from korvet.spark.tables.stored_tables import CHECKPOINT
-from korvet.spark.tables.stores import STORE_FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -67,12 +66,6 @@ def tables() -> None:
     help="Refresh at this interval, in one Spark session, until interrupted.",
 )
 @click.option("--compact", is_flag=True, help="Also merge the files of each day before today.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(STORE_FORMATS),
-    help="Format of the tables; delta needs `korvet jars delta` once.  [default: the folder's, else parquet]",
-)
 @with_redis
 @master_option
 def refresh(
@@ -80,10 +73,9 @@ def refresh(
     location: str,
     every_s: float | None,
     compact: bool,
-    form: str | None,
     master: str,
 ) -> None:
-    """Bring all tables in a folder up to date.
+    """Bring all tables in a folder up to date. They are Delta tables: run `korvet jars delta` once.
 
     \b
     A refresh reads the commits that are new, and counts the unread records of topics.
@@ -92,11 +84,11 @@ def refresh(
     \b
     korvet tables refresh --to /data/groups
     korvet tables refresh --to /data/groups --every 60
-    korvet tables refresh --to lake/groups --format delta --compact
+    korvet tables refresh --to lake/groups --compact
     korvet export --table group_status --from /data/groups --to status.csv --format csv
     """
     with user_errors(), progress() as notify:
-        refresh_tables(redis, location, master, notify, every_s=every_s, compact=compact, form=form)
+        refresh_tables(redis, location, master, notify, every_s=every_s, compact=compact)
 
 
 def refresh_tables(
@@ -107,7 +99,6 @@ def refresh_tables(
     *,
     every_s: float | None = None,
     compact: bool = False,
-    form: str | None = None,
     options: Mapping[str, str] | None = None,
 ) -> None:
     """Update all tables in a folder, once or until interrupted. Raises as update_tables does."""
@@ -118,10 +109,10 @@ def refresh_tables(
     check_topics(address, [OFFSETS_TOPIC], options, streaming=True)
     first = not Path(location, CHECKPOINT).exists()
     short = {} if first or every_s is not None else short_session(master)
-    jars, conf = tables_need(location, master, form)
+    jars, conf = stored_session(location, master)
     notify("Starting Spark")
     session = spark_session("korvet tables", master, jars=jars, conf={**short, **conf})
     with session as spark, interruptible():
         notify("Updating the tables")
-        update_tables(spark, address, location, every_s=every_s, compact=compact, form=form, options=options)
+        update_tables(spark, address, location, every_s=every_s, compact=compact, options=options)
     click.echo(f"all tables: in {redacted(location)}")

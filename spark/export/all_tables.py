@@ -19,7 +19,6 @@ from korvet.spark.tables import decode
 from korvet.spark.tables.questions import QUESTIONS
 from korvet.spark.tables.readers import OFFSETS_OPTIONS, RedisReader
 from korvet.spark.tables.stored_tables import CHECKPOINT, StoredTables
-from korvet.spark.tables.stores import StoreFormat
 from korvet.spark.versions import features
 
 if TYPE_CHECKING:
@@ -45,16 +44,14 @@ def update_tables(
     *,
     every_s: float | None = None,
     compact: bool = False,
-    form: str | None = None,
     options: Mapping[str, str] | None = None,
 ) -> None:
     """Update the tables in a folder with the new records, and add a snapshot as of now.
 
     every_s: repeat at this interval until interrupted; None updates once. compact: also merge the files of
-    earlier days. form: parquet or delta; None is the folder's, Parquet for a new one. options: of the source.
-    Raises ExportError if the folder contains anything else, has another format, or is of an earlier topic,
-    JarsMissing if the session lacks Delta, SourceError as the source does, and a failed query's error; a
-    later call continues from there.
+    earlier days. options: of the source. Raises ExportError if the folder contains anything else, or is of an
+    earlier topic, JarsMissing if the session lacks Delta, SourceError as the source and StoredTables do, and
+    a failed query's error; a later call continues from there.
     """
     limit = {"maxRecordsPerTrigger": str(BATCH_RECORDS)} if features().read_limits else {}
     given = {**OFFSETS_OPTIONS, "failOnDataLoss": "false", **limit, **(options or {})}
@@ -66,14 +63,9 @@ def update_tables(
     def check(fresh: bool) -> None:
         if fresh and any(folder.files()):
             raise ExportError(f"{location} contains other files than stored tables; choose another folder")
-        found = StoreFormat.of(folder)
-        if found is not None and form not in (None, found.form):
-            raise ExportError(
-                f"the tables in {location} are {found.form}, not {form}: choose another folder for {form}"
-            )
 
     with claimed(folder.child(CHECKPOINT), f"tables of {reader.name}", check):
-        stored = StoredTables(spark, location, form=form)
+        stored = StoredTables(spark, location)
         while True:
             began = time.monotonic()
             check_topic(folder.child(CHECKPOINT).child(TOPIC_ID), reader.address, location)

@@ -1,4 +1,4 @@
-"""Whether a session has Delta, which it loads when it starts."""
+"""Delta, which a session loads when it starts."""
 
 from __future__ import annotations
 
@@ -6,10 +6,25 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
 
-from korvet.spark.session.jars import DELTA, JarsMissing
+from korvet.spark.session.connect import SCHEME
+from korvet.spark.session.jars import DELTA, SETTINGS, JarsMissing, find_jars
+from korvet.spark.session.session import is_submitted
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
+
+
+def delta_session(master: str) -> tuple[list[Path], Mapping[str, str]]:
+    """Return the jars and settings of a session with Delta.
+
+    spark-submit and a Spark Connect server have their own jars. Raises JarsMissing.
+    """
+    if is_submitted() or master.startswith(SCHEME):
+        return [], {}
+    return find_jars(name=DELTA), SETTINGS[DELTA]
 
 
 def check_delta(spark: SparkSession) -> None:

@@ -12,7 +12,7 @@
 A query with a checkpoint reads each record of the stream once. Histories only grow, partitioned by day. The
 state that later rows depend on is stored separately and is small, so no history is read again. Every batch
 writes rows with its number, from the state of the previous batch. An interrupted batch runs again, and its
-rows count once. korvet.spark.tables.stores has the formats of the rows.
+rows count once. korvet.spark.tables.store keeps the rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
-from korvet.spark.session.delta import check_delta
 from korvet.spark.session.folders import Folder
 from korvet.spark.session.together import together
 from korvet.spark.session.tuning import gathered, tuned_for
@@ -33,13 +32,12 @@ from korvet.spark.source.errors import SourceError
 from korvet.spark.tables import anomalies, decode, health, membership, views
 from korvet.spark.tables.batch_tables import Views, dated, shaped
 from korvet.spark.tables.catalog import TABLES
-from korvet.spark.tables.delta_store import DeltaStore
 from korvet.spark.tables.health import Rules
 from korvet.spark.tables.membership import IS_NEW
 from korvet.spark.tables.questions import QUESTIONS, question_sql
 from korvet.spark.tables.readers import smallest_offsets
 from korvet.spark.tables.states import COMMITS, GROUPS, MEMBERS, NAMES, State, States
-from korvet.spark.tables.stores import AS_OF_DATE, BATCH, DELTA, STATE, ParquetStore, StoreFormat, day_of
+from korvet.spark.tables.store import AS_OF_DATE, BATCH, STATE, Store, day_of
 from korvet.spark.tables.views import GROUP_PARTITION
 
 if TYPE_CHECKING:
@@ -49,7 +47,6 @@ if TYPE_CHECKING:
 
     from korvet.spark.tables.questions import Objectives
     from korvet.spark.tables.readers import Starts
-    from korvet.spark.tables.stores import Store
 
     RecordsFrom = Callable[[SparkSession, Starts], DataFrame]
     EndsOf = Callable[[SparkSession, Collection[str]], DataFrame]
@@ -67,19 +64,13 @@ KEPT_TOMBSTONES_MS: Final = 24 * 3_600_000
 
 
 class StoredTables:
-    """Tables in a folder on any of Spark's file systems. Only one process at a time may update them.
+    """Tables in a folder on any of Spark's file systems. Only one process at a time may update them."""
 
-    form: parquet or delta, for the first update; by default that of the folder, Parquet for a new one.
-    """
-
-    def __init__(
-        self, spark: SparkSession, folder: str, rules: Rules | None = None, *, form: str | None = None
-    ) -> None:
+    def __init__(self, spark: SparkSession, folder: str, rules: Rules | None = None) -> None:
         self._spark = spark
         self._folder = Folder(spark, folder)
         self._states = States(self._folder.child(STATE))
         self._rules = rules or Rules()
-        self._form = form
 
     def update(
         self,
@@ -97,9 +88,9 @@ class StoredTables:
         ends: returns the existing partitions of topics with their starts and ends; without it, no commit is
         known to be outside the log. pending: returns the records of open transactions, None if they can't be
         told; without it no offset is pending. sizes: returns those of the topics' partitions, or None;
-        without it topic_sizes gets no rows. All get the session to use. Raises ValueError if the folder has
-        another format, SourceError if its checkpoint is gone, JarsMissing if the session lacks Delta, and the
-        error of a failed query; a later call continues from there.
+        without it topic_sizes gets no rows. All get the session to use. Raises SourceError if the folder has
+        lost its checkpoint or is of an earlier release, JarsMissing if the session lacks Delta, and the error
+        of a failed query; a later call continues from there.
         """
         location, rules = self._folder.location, self._rules
         checkpoint = self._folder.child(CHECKPOINT)
@@ -109,9 +100,7 @@ class StoredTables:
                 f"the tables in {location} have no checkpoint any more: restore the folder as a whole, or "
                 "begin again in another one"
             )
-        if self._form == DELTA:
-            check_delta(self._spark)
-        self._store = _opened(self._folder, StoreFormat.fixed(self._folder, self._form))
+        self._store = Store.begun(self._folder)
 
         # Spark Connect sends this function to the server. A session can't be sent.
         def take(batch: DataFrame, number: int) -> None:
@@ -177,10 +166,10 @@ class StoredTables:
     def compact(self, as_of_ms: int) -> int:
         """Merge the files that updates wrote for the days before that of `as_of_ms`, table by table.
 
-        Returns the number of days merged in all tables. Running queries keep the files that were replaced:
-        Parquet deletes them in the next call, Delta after 7 days. No update may run at the same time.
+        Returns the number of days merged in all tables. The files that were replaced stay for 7 days, for
+        queries that run.
         """
-        return self._store.compact(as_of_ms, self._states.newest())
+        return self._store.compact(as_of_ms)
 
     def create_views(self, prefix: str = "", objectives: Objectives | None = None) -> None:
         """Create temporary views for SQL, named prefix + name, of all tables and of all QUESTIONS.
@@ -322,7 +311,7 @@ class StoredTables:
         }
         last = [snapshots.pop(LAST_WRITTEN)] if LAST_WRITTEN in snapshots else []
         writes = list(snapshots.values())
-        if store.keeps_current and number is not None:
+        if number is not None:
             writes += [
                 partial(store.replace, table, number, tables.view(table.name))
                 for table in known
@@ -339,7 +328,7 @@ class StoredTables:
 
     @cached_property
     def _store(self) -> Store:
-        return _opened(self._folder, StoreFormat.of(self._folder))
+        return Store.of(self._folder) or Store(self._folder, store_id="")
 
     def _add(self, name: str, number: int, frame: DataFrame) -> None:
         """Write a batch's rows of a history."""
@@ -400,14 +389,6 @@ class _StateViews(Views):
 
     def _read(self, name: str, schema: StructType) -> DataFrame:
         return gathered(self._state.read(self._commits.sparkSession, name, schema), "group")
-
-
-def _opened(folder: Folder, form: StoreFormat | None) -> Store:
-    """The store of a folder. Without a format it is empty."""
-    if form is not None and form.form == DELTA:
-        check_delta(folder.spark)
-        return DeltaStore(folder, form.store_id)
-    return ParquetStore(folder)
 
 
 def _is_recent(as_of_ms: int) -> Column:

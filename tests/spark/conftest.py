@@ -78,6 +78,13 @@ def connector(connector_jars: Connector) -> Connector:
     return connector_jars
 
 
+@pytest.fixture(scope="session")
+def delta(delta_jars: Connector) -> None:
+    """Skips tests with Delta tables if Delta is missing."""
+    if delta_jars.missing:
+        pytest.skip(f"no Delta for Spark: {delta_jars.missing}")
+
+
 def _session_settings(delta_jars: Connector) -> dict[str, str]:
     """Settings of the session of the tests."""
     return {

@@ -44,7 +44,7 @@ def notebook_prints(
 ) -> str:
     """Run the notebook on a folder, in the session of the tests. Returns what it prints."""
     monkeypatch.setenv("KORVET_TABLES", folder)
-    monkeypatch.setattr("korvet.spark.session.build_session", lambda _: spark)
+    monkeypatch.setattr("korvet.spark.session.build_session", lambda *_, **__: spark)
     names: dict[str, object] = {}
     for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]:
         if cell["cell_type"] == "code":
@@ -53,6 +53,7 @@ def notebook_prints(
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("delta")
 @pytest.mark.timeout(600)
 def test_questions_and_the_notebook(
     spark: SparkSession,
@@ -137,6 +138,7 @@ def test_a_damaged_state_is_named(text: str) -> None:
         States(folder).after(3)
 
 
+@pytest.mark.usefixtures("delta")
 def test_all_tables_kept_in_a_folder(spark: SparkSession, keyspace: Keyspace, tmp_path: Path) -> None:
     keyspace.topic("t")
     keyspace.offsets_topic()

@@ -64,6 +64,7 @@ def test_exports(connect_url: str, keyspace: Keyspace, tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.spark
+@pytest.mark.usefixtures("delta")
 def test_all_tables_and_report(connect_url: str, keyspace: Keyspace, tmp_path: Path) -> None:
     keyspace.topic("t")
     keyspace.offsets_topic()

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 import korvet
+from korvet.spark.session.jars import DELTA, SETTINGS
 from korvet.spark.submit import main as program
 from tests.spark.kubernetes import ENTRYPOINT, Kubernetes, environment
 from tests.support.certificates import Authority
@@ -73,6 +74,7 @@ def test_the_manifest_agrees_with_itself_and_with_korvet() -> None:
     words = driver["args"]
     settings = settings_of(words)
     assert settings["spark.kubernetes.container.image"] == driver["image"]
+    assert SETTINGS[DELTA].items() <= settings.items()
     named = {variable["name"] for variable in driver["env"]}
     assert set(re.findall(r"\$\((\w+)\)", " ".join(words))) <= named
     # Executors see the secret and the tables where the driver sees them.

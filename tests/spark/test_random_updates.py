@@ -128,7 +128,7 @@ def topic_records() -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("own_driver")
+@pytest.mark.usefixtures("delta", "own_driver")
 @pytest.mark.timeout(1800)
 def test_updates_come_to_the_same_as_the_whole(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -17,8 +17,8 @@ from korvet.spark.tables.batch_tables import Tables, shaped
 from korvet.spark.tables.catalog import TABLES
 from korvet.spark.tables.readers import ENDS
 from korvet.spark.tables.states import States
+from korvet.spark.tables.store import Store
 from korvet.spark.tables.stored_tables import StoredTables
-from korvet.spark.tables.stores import ParquetStore
 from tests.spark.test_week import DAY, MONDAY, NOW, after, moment, the_week, topic_ends, topic_records
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from korvet.spark.tables.catalog import Table
-    from tests.spark.conftest import Connector
     from tests.spark.keyspace import Keyspace
 
 pytestmark = pytest.mark.spark
@@ -65,7 +64,7 @@ def test_tables_without_their_checkpoint_take_no_rows(
         StoredTables(session, str(tmp_path)).update(session, NOW)
 
 
-@pytest.mark.usefixtures("few_rows")
+@pytest.mark.usefixtures("delta", "few_rows")
 def test_an_interrupted_snapshot_is_not_the_newest(
     spark: SparkSession, keyspace: Keyspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,14 +75,14 @@ def test_an_interrupted_snapshot_is_not_the_newest(
     address, folder = Address(keyspace.url), str(tmp_path / "tables")
     monkeypatch.setattr("time.time_ns", lambda: NOW * 1_000_000)
     update_tables(spark, address, folder)
-    add = ParquetStore.add_snapshot
+    add = Store.add_snapshot
 
-    def cut(store: ParquetStore, table: Table, as_of_ms: int, frame: DataFrame) -> None:
+    def cut(store: Store, table: Table, as_of_ms: int, frame: DataFrame) -> None:
         if table.name == "partition_status":
             raise Cut
         add(store, table, as_of_ms, frame)
 
-    monkeypatch.setattr(ParquetStore, "add_snapshot", cut)
+    monkeypatch.setattr(Store, "add_snapshot", cut)
     monkeypatch.setattr("time.time_ns", lambda: (NOW + 1) * 1_000_000)
     with pytest.raises(Cut):
         update_tables(spark, address, folder)
@@ -97,7 +96,7 @@ def test_an_interrupted_snapshot_is_not_the_newest(
 
 
 def week_in_steps(
-    spark: SparkSession, folder: Path, form: str, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[StoredTables, Tables]:
     """The week in two steps. The first one is interrupted and runs again."""
     rows = the_week().rows()
@@ -114,7 +113,7 @@ def week_in_steps(
         return places.where(places["topic"].isin(list(topics)))
 
     source = str(folder / "source")
-    stored = StoredTables(spark, str(folder / "tables"), form=form)
+    stored = StoredTables(spark, str(folder / "tables"))
 
     def update(as_of_ms: int) -> None:
         stream = spark.readStream.schema(SCHEMA).parquet(source)
@@ -145,19 +144,16 @@ def comparable(frame: DataFrame) -> list[str]:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("own_driver")
+@pytest.mark.usefixtures("delta", "own_driver")
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("form", ["parquet", "delta"])
 def test_steps_come_to_the_same_as_the_whole(
-    spark: SparkSession, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch, delta_jars: Connector
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if form == "delta" and delta_jars.missing:
-        pytest.skip(f"no Delta for Spark: {delta_jars.missing}")
-    stored, whole = week_in_steps(spark, tmp_path, form, monkeypatch)
+    stored, whole = week_in_steps(spark, tmp_path, monkeypatch)
     for name, table in TABLES.items():
         expected = comparable(whole.view(name))
         assert comparable(stored.read(name)) == expected, name
-        if form == "delta" and table.kind in ("history", "current"):
+        if table.kind in ("history", "current"):
             # What other engines read.
             rows = spark.read.format("delta").load(str(tmp_path / "tables" / name))
             assert comparable(shaped(rows, table)) == expected, name

@@ -16,8 +16,8 @@ from korvet.spark.source.source import SCHEMA
 from korvet.spark.tables.batch_tables import Tables
 from korvet.spark.tables.catalog import NEED_RECORDS, TABLES
 from korvet.spark.tables.readers import RedisReader
+from korvet.spark.tables.store import Store
 from korvet.spark.tables.stored_tables import StoredTables
-from korvet.spark.tables.stores import ParquetStore
 from tests.spark.test_views import DAY, MS, NOW
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def test_without_the_topics_records(spark: SparkSession) -> None:
     }
 
 
-@pytest.mark.usefixtures("new_york")
+@pytest.mark.usefixtures("delta", "new_york")
 def test_days_are_in_utc(spark: SparkSession, keyspace: Keyspace, tmp_path: Path) -> None:
     day, late = date(2023, 11, 14), MS // DAY * DAY + DAY - 1
     keyspace.offsets_topic()
@@ -66,7 +66,7 @@ def test_days_are_in_utc(spark: SparkSession, keyspace: Keyspace, tmp_path: Path
     rows = Tables(source, None, late).view("offset_commits").collect()
     assert [row["src_date"] for row in rows] == [day, day]
     stored = StoredTables(spark, str(tmp_path))
-    store = ParquetStore(Folder(spark, str(tmp_path)))
+    store = Store(Folder(spark, str(tmp_path)), "")
     table = TABLES["topic_sizes"]
     for at_ms in (late, late + 1):
         as_of_ts = sf.timestamp_millis(sf.lit(at_ms)).alias("as_of_ts")

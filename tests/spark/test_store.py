@@ -9,9 +9,10 @@ import pytest
 from pyspark.sql import functions as sf
 
 from korvet.spark.session.folders import Folder
+from korvet.spark.source.errors import SourceError
 from korvet.spark.tables.catalog import TABLES
-from korvet.spark.tables.delta_store import DeltaStore
-from korvet.spark.tables.stores import StoreFormat
+from korvet.spark.tables.store import Store
+from korvet.spark.tables.stored_tables import StoredTables
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,9 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from korvet.spark.tables.catalog import Table
-    from tests.spark.conftest import Connector
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_rows")]
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("delta", "few_rows")]
 
 DAY_MS = 86_400_000
 FIRST_MS = 1_700_006_400_000  # 2023-11-15T00:00:00Z
@@ -29,15 +29,13 @@ HISTORY, SNAPSHOT, CURRENT = TABLES["rebalances"], TABLES["stale_groups"], TABLE
 
 
 @pytest.fixture
-def folder(spark: SparkSession, tmp_path: Path, delta_jars: Connector) -> Folder:
-    if delta_jars.missing:
-        pytest.skip(f"no Delta for Spark: {delta_jars.missing}")
+def folder(spark: SparkSession, tmp_path: Path) -> Folder:
     return Folder(spark, str(tmp_path / "a folder"))
 
 
 @pytest.fixture
-def store(folder: Folder) -> DeltaStore:
-    return DeltaStore(folder, StoreFormat.fixed(folder, "delta").store_id)
+def store(folder: Folder) -> Store:
+    return Store.begun(folder)
 
 
 def frame(spark: SparkSession, table: Table, *rows: dict[str, Any]) -> DataFrame:
@@ -55,19 +53,19 @@ def column(found: DataFrame, name: str) -> list[Any]:
     return sorted(row[name] for row in found.collect())
 
 
-def test_each_batch_once(spark: SparkSession, store: DeltaStore) -> None:
+def test_each_batch_once(spark: SparkSession, store: Store) -> None:
     for batch, group in ((0, "a"), (0, "a"), (1, "b"), (0, "late")):
         store.add(HISTORY, batch, frame(spark, HISTORY, rebalance(group, FIRST_MS)))
     rows = store.rows(HISTORY).select("group", "batch").collect()
     assert sorted(map(tuple, rows)) == [("a", 0), ("b", 1)]
     # The same number in a folder that was begun again is another batch.
-    again = DeltaStore(store.folder, "another")
+    again = Store(store.folder, "another")
     again.add(HISTORY, 0, frame(spark, HISTORY, rebalance("c", FIRST_MS)))
     assert column(store.rows(HISTORY), "group") == ["a", "b", "c"]
 
 
 @pytest.mark.usefixtures("new_york")
-def test_snapshots_and_current_rows(spark: SparkSession, store: DeltaStore) -> None:
+def test_snapshots_and_current_rows(spark: SparkSession, store: Store) -> None:
     def snapshot(at_ms: int, *groups: str) -> None:
         as_of = {"as_of_ts": datetime.fromtimestamp(at_ms / 1000, UTC)}
         rows = [{"group": group, **as_of} for group in groups]
@@ -91,7 +89,7 @@ def test_snapshots_and_current_rows(spark: SparkSession, store: DeltaStore) -> N
     assert column(former, "group") == ["a"]
 
 
-def test_columns_that_a_release_adds(spark: SparkSession, store: DeltaStore) -> None:
+def test_columns_that_a_release_adds(spark: SparkSession, store: Store) -> None:
     older = frame(spark, HISTORY, rebalance("a", FIRST_MS)).drop("kind", "protocol")
     location = store.folder.child(HISTORY.name).location
     older.withColumn("batch", sf.lit(0).cast("bigint")).write.partitionBy("src_date").format("delta").save(
@@ -108,7 +106,7 @@ def test_columns_that_a_release_adds(spark: SparkSession, store: DeltaStore) -> 
 
 @pytest.mark.long
 def test_compaction_merges_the_files_of_earlier_days(
-    spark: SparkSession, store: DeltaStore, tmp_path: Path
+    spark: SparkSession, store: Store, tmp_path: Path
 ) -> None:
     def files(day: str) -> set[str]:
         read = spark.read.format("delta").load(store.folder.child(HISTORY.name).location)
@@ -120,25 +118,33 @@ def test_compaction_merges_the_files_of_earlier_days(
         store.add(HISTORY, batch, frame(spark, HISTORY, *rows))
     written = files("2023-11-15")
     assert len(written) == 2
-    assert store.compact(FIRST_MS + DAY_MS, 1) == 1
+    assert store.compact(FIRST_MS + DAY_MS) == 1
     assert (len(files("2023-11-15")), len(files("2023-11-16"))) == (1, 2)
     assert column(store.rows(HISTORY), "group") == ["0", "0", "1", "1"]
     # Readers that have begun keep the files for 7 days.
     day = tmp_path / "a folder" / HISTORY.name / "src_date=2023-11-15"
     assert written <= {path.name for path in day.iterdir()}
-    assert store.compact(FIRST_MS + DAY_MS, 1) == 0
+    assert store.compact(FIRST_MS + DAY_MS) == 0
 
 
-def test_a_folder_keeps_its_format(folder: Folder) -> None:
-    assert StoreFormat.of(folder) is None
-    found = StoreFormat.fixed(folder, "delta")
-    assert StoreFormat.fixed(folder, None) == found
-    with pytest.raises(ValueError, match="are delta, not parquet"):
-        StoreFormat.fixed(folder, "parquet")
+def test_a_folder_is_begun_once(folder: Folder) -> None:
+    assert Store.of(folder) is None
+    found = Store.begun(folder)
+    assert Store.begun(folder) == Store.of(folder) == found
 
 
-def test_folders_of_earlier_releases_are_parquet(spark: SparkSession, tmp_path: Path) -> None:
-    folder = Folder(spark, str(tmp_path))
-    folder.child("_state").child("done").child("0").write_text("")
-    with pytest.raises(ValueError, match="are parquet, not delta"):
-        StoreFormat.fixed(folder, "delta")
+@pytest.mark.parametrize("note", [None, '{"form": "parquet", "store_id": "a"}'])
+def test_parquet_folders_of_earlier_releases_are_refused(folder: Folder, note: str | None) -> None:
+    state = folder.child("_state")
+    state.child("done").child("0").write_text("")
+    if note is not None:
+        state.child("format").write_text(note)
+    with pytest.raises(SourceError, match=r"a folder are parquet files.* begin again in another folder"):
+        StoredTables(folder.spark, folder.location).read("offset_commits")
+
+
+@pytest.mark.parametrize("note", ["", "[]", '{"form": "delta"}'])
+def test_a_damaged_note_of_a_folder_is_named(folder: Folder, note: str) -> None:
+    folder.child("_state").child("format").write_text(note)
+    with pytest.raises(SourceError, match="a folder/_state/format is damaged"):
+        Store.begun(folder)

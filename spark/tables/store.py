@@ -1,25 +1,30 @@
-"""Stored tables in Delta: each write is one commit, so readers never see half of one.
+"""Where stored tables keep their rows: a Delta table for each, in the folder of its name.
 
-Histories and sums are appended. The number of the batch is in the commit, so Delta skips a repeated batch.
-A snapshot replaces the rows of its time. Current tables are overwritten. A column that a later release adds
-is added to the table with the next rows. Compaction is Delta's own, and changes nothing for its readers.
+Each write is one commit, so readers never see half of one. Histories and sums are appended. The number of the
+batch is in the commit, so Delta skips a repeated batch. A snapshot replaces the rows of its time. Current
+tables are overwritten. A column that a later release adds is added to the table with the next rows.
+Compaction is Delta's own, and changes nothing for its readers.
 """
 
 from __future__ import annotations
 
+import json
+import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sf
 
+from korvet.spark.session.delta import check_delta
+from korvet.spark.session.jars import DELTA
+from korvet.spark.source.errors import SourceError
 from korvet.spark.tables.batch_tables import shaped
 from korvet.spark.tables.catalog import TABLES
-from korvet.spark.tables.stores import AS_OF_DATE, AS_OF_MS, BATCH, DATED, DELTA, day_of, days_of, no_rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
-    from datetime import date
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.readwriter import DataFrameWriter
@@ -27,6 +32,15 @@ if TYPE_CHECKING:
     from korvet.spark.session.folders import Folder
     from korvet.spark.tables.catalog import Table
 
+STATE: Final = "_state"
+# The file in the folder of the state that names the format, and a number of the folder.
+NOTE: Final = "format"
+BATCH: Final = "batch"
+SRC_DATE: Final = "src_date"
+AS_OF_DATE: Final = "as_of_date"
+AS_OF_MS: Final = "as_of_ms"
+# The kinds of tables that are partitioned by day.
+_DATED: Final = ("history", "snapshot")
 _LOG: Final = "_delta_log"
 # By default VACUUM lists the folders of a table in 10,000 tasks.
 _LISTING: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
@@ -34,21 +48,46 @@ _LISTING_TASKS: Final = "16"
 
 
 @dataclass(frozen=True, slots=True)
-class DeltaStore:
-    """A Delta table for each table, in the folder of its name. store_id: of the folder's StoreFormat."""
+class Store:
+    """The rows of all tables of a folder. Rows have the table's columns, and those of `added_columns`.
+
+    Several tables may be written at the same time. store_id: distinguishes the folder's commits from those of
+    a folder before it.
+    """
 
     folder: Folder
     store_id: str
     # Names of tables that exist. To ask takes a query.
     _known: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
-    @property
-    def keeps_current(self) -> bool:
-        """Yes: an overwrite is one commit."""
-        return True
+    @classmethod
+    def of(cls, folder: Folder) -> Store | None:
+        """Return the store of a folder; None if no update has begun it.
+
+        Raises SourceError if its note is damaged, or if it has the Parquet files of an earlier release, and
+        JarsMissing if the session lacks Delta.
+        """
+        state = folder.child(STATE)
+        if not state.exists():
+            return None
+        note = state.child(NOTE)
+        store_id = store_id_of(note.read_text() if note.exists() else None, folder.location)
+        check_delta(folder.spark)
+        return cls(folder, store_id)
+
+    @classmethod
+    def begun(cls, folder: Folder) -> Store:
+        """Return the store of a folder, begun unless it is there. Raises as `of` does."""
+        found = cls.of(folder)
+        if found is None:
+            check_delta(folder.spark)
+            found = cls(folder, uuid.uuid4().hex)
+            text = json.dumps({"form": DELTA, "store_id": found.store_id})
+            folder.child(STATE).child(NOTE).write_text(text)
+        return found
 
     def add(self, table: Table, number: int, frame: DataFrame) -> None:
-        """Append a batch, unless the table has it."""
+        """Append a batch's rows of a history or of sums, unless the table has the batch."""
         numbered = shaped(frame, table).withColumn(BATCH, sf.lit(number).cast("bigint"))
         self._save(table, self._once(_evolving(numbered.write.mode("append")), number))
 
@@ -60,13 +99,16 @@ class DeltaStore:
         self._save(table, _evolving(writer))
 
     def replace(self, table: Table, number: int, frame: DataFrame) -> None:
-        """Overwrite a current table, unless it is of this batch already."""
+        """Overwrite a current table by its rows as of a batch, unless it is of this batch already."""
         numbered = frame.withColumn(BATCH, sf.lit(number).cast("bigint"))
         writer = numbered.write.mode("overwrite").option("overwriteSchema", "true")
         self._save(table, self._once(writer, number))
 
     def rows(self, table: Table) -> DataFrame:
-        """Return all rows. A column that the table lacks is null."""
+        """Return all rows of a table, also those of an incomplete batch; none if it has not been written.
+
+        A column that the table lacks is null.
+        """
         spark, empty = self.folder.spark, no_rows(self.folder.spark, table)
         if not self._exists(table):
             return empty
@@ -82,23 +124,27 @@ class DeltaStore:
         )
 
     def days(self, table: Table) -> Collection[date]:
-        """Return the days that have rows."""
+        """Return the days for which a table that is partitioned by day has rows."""
         (column,) = days_of(table)
         days = self.rows(table).select(column).where(f"{column} IS NOT NULL").distinct().collect()
         return [row[column] for row in days]
 
     def finish(self) -> None:
-        """Create the tables that have no rows yet, so that views and models of other tools find them."""
+        """Create the tables that have no rows yet, so that queries of other tools find them."""
         for table in TABLES.values():
             if not self._exists(table):
                 self._save(table, no_rows(self.folder.spark, table).write.mode("append"))
 
-    def compact(self, as_of_ms: int, last_batch: int | None) -> int:
-        """Merge small files by OPTIMIZE. If there were any, VACUUM deletes what was replaced 7 days ago."""
+    def compact(self, as_of_ms: int) -> int:
+        """Merge small files of the days before that of `as_of_ms` by OPTIMIZE.
+
+        Returns the number of days merged in all tables. If there were any, VACUUM deletes the files that were
+        replaced more than 7 days ago.
+        """
         spark, before = self.folder.spark, day_of(as_of_ms)
         with _few_tasks(spark):
             there = [table for table in TABLES.values() if self._exists(table)]
-            days = sum(self._optimize(table, before) for table in there if table.kind in DATED)
+            days = sum(self._optimize(table, before) for table in there if table.kind in _DATED)
             if days:
                 # Once a day, because each call would write these tables again.
                 for table in (each for each in there if each.kind == "sums"):
@@ -148,3 +194,45 @@ def _few_tasks(spark: SparkSession) -> Iterator[None]:
         yield
     finally:
         spark.conf.set(_LISTING, before)
+
+
+def days_of(table: Table) -> tuple[str, ...]:
+    """Return the column with the day that partitions a table, if it has one."""
+    if table.kind == "snapshot":
+        return (AS_OF_DATE,)
+    return (SRC_DATE,) if any(column.name == SRC_DATE for column in table.columns) else ()
+
+
+def no_rows(spark: SparkSession, table: Table) -> DataFrame:
+    """Return a stored table without rows."""
+    return spark.createDataFrame([], f"{table.schema}, {added_columns(table)}")
+
+
+def added_columns(table: Table) -> str:
+    """Return the columns that stored rows have besides the table's, as DDL."""
+    return f"{AS_OF_DATE} date, {AS_OF_MS} bigint" if table.kind == "snapshot" else f"{BATCH} bigint"
+
+
+def day_of(at_ms: int) -> date:
+    """Return the day of a time in ms, in UTC."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).date()
+
+
+def store_id_of(note: str | None, location: str) -> str:
+    """Return the number of a folder with a state, by its note. The oldest releases wrote none.
+
+    Raises SourceError if the note is damaged, or if the tables are files of an earlier release.
+    """
+    try:
+        found = {"form": "parquet", "store_id": ""} if note is None else json.loads(note)
+        form, store_id = str(found["form"]), str(found["store_id"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise SourceError(
+            f"{location}/{STATE}/{NOTE} is damaged: it has no format of stored tables"
+        ) from error
+    if form != DELTA:
+        raise SourceError(
+            f"the tables in {location} are {form} files, which only earlier releases update: begin again in "
+            "another folder; an earlier release can export what __consumer_offsets no longer has"
+        )
+    return store_id
