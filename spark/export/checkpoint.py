@@ -7,10 +7,13 @@ import time
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
 from korvet.spark.export.target import ExportError
-from korvet.spark.session.driver_calls import call, is_connect
+from korvet.spark.session.driver_calls import is_connect
 from korvet.spark.session.redaction import redacted
 
 if TYPE_CHECKING:
@@ -86,13 +89,28 @@ def _locked(folder: Folder) -> Iterator[bool]:
     if path is None:
         yield False
         return
-    lock: dict[str, Any] = {"spark": folder.spark, "of": "lock", "path": f"{path}/{LOCK}"}
-    deadline = time.monotonic() + LOCK_WAIT_S
-    while not call(action="lock", **lock):
-        if time.monotonic() > deadline:
-            raise ExportError(f"another export is running from the checkpoint {folder.location}")
-        time.sleep(LOCK_PAUSE_S)
+    Path(path).mkdir(parents=True, exist_ok=True)
+    jvm: Any = folder.spark._jvm
+    channel = jvm.java.io.RandomAccessFile(f"{path}/{LOCK}", "rw").getChannel()
     try:
+        deadline = time.monotonic() + LOCK_WAIT_S
+        # The variable keeps the lock: the JVM forgets one that nothing refers to.
+        lock = _lock_of(channel)
+        while lock is None:
+            if time.monotonic() > deadline:
+                raise ExportError(f"another export is running from the checkpoint {folder.location}")
+            time.sleep(LOCK_PAUSE_S)
+            lock = _lock_of(channel)
         yield True
     finally:
-        call(action="unlock", **lock)
+        channel.close()
+
+
+def _lock_of(channel: Any) -> Any:
+    """A lock on the whole file of a Java channel; None if another process or thread has one."""
+    try:
+        return channel.tryLock()
+    except Py4JJavaError as error:
+        if error.java_exception.getClass().getSimpleName() != "OverlappingFileLockException":
+            raise
+        return None

@@ -1,4 +1,4 @@
-"""Calls into the JVM of Spark's driver, where SQL has no statement: files, locks, database transactions.
+"""Calls into the JVM of Spark's driver, where SQL has no statement: files, database transactions.
 
 They are a function of SQL, so that they work through Spark Connect as in this process. Its jar (the sources
 are in `driver/`) is added to the session when it is first needed. Spark evaluates the function in the driver,

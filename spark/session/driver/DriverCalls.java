@@ -33,7 +33,6 @@ public final class DriverCalls implements UDF1<String, String> {
         String of = request.get("of").asText();
         return switch (of) {
             case "file" -> FileCalls.result(request);
-            case "lock" -> LockCalls.result(request);
             case "database" -> DatabaseCalls.result(request);
             default -> throw new IllegalArgumentException("unknown call: " + of);
         };
