@@ -72,14 +72,16 @@ def shown(name: str, help_text: str, *labels: str, kind: Kind = Kind.GAUGE) -> C
 
 
 class Counted:
-    """Has the numbers that its class declares."""
+    """Has the numbers that its class and the bases of its class declare."""
 
     _starts: ClassVar[dict[str, Callable[[], Any]]] = {}
     # The attributes of each family, with the text of their own labels.
     _families: ClassVar[dict[Family, list[tuple[str, str]]]] = {}
 
     def __init_subclass__(cls) -> None:
-        cls._starts, cls._families = {}, {}
+        super().__init_subclass__()
+        cls._starts = dict(cls._starts)
+        cls._families = {family: [*attributes] for family, attributes in cls._families.items()}
         for name, value in list(vars(cls).items()):
             if isinstance(value, _Number):
                 # Python finds attributes of an object faster if its class has none of the same name.

@@ -81,6 +81,16 @@ def test_samples_follow_the_declarations() -> None:
     assert 'took_seconds_bucket{kind="read",le="1.0"} 0' in lines
 
 
+def test_a_subclass_has_the_numbers_of_its_base() -> None:
+    class Faster(made()):  # type: ignore[misc]
+        saved = counter("saved_total", "Saved calls.")
+
+    link = Faster()
+    link.saved += link.opened
+    shown_families = [family.name for family, _ in link.samples()]
+    assert (shown_families[:2], shown_families[-1]) == (["links_open", "opened_total"], "saved_total")
+
+
 def test_a_family_without_objects_is_on_the_page() -> None:
     link = made()
     page = "".join(rendered(link.samples_of([]), open_metrics=False))
