@@ -255,10 +255,6 @@ class Cluster:
         for connection in self._connections.values():
             connection.close()
 
-    def offers(self, request: type[RequestPayload], broker: Address) -> bool:
-        """Whether a broker offers the version of a request. Raises ClientError if it doesn't answer."""
-        return self._connection(broker).offers(request)
-
     def ask(self, request: RequestPayload, kind: type[Response], broker: Address | None = None) -> Response:
         """Send a request to a broker, by default the bootstrap broker. Raises ClientError."""
         connection = self._bootstrap() if broker is None else self._connection(broker)

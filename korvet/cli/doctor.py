@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 from rich.console import Console
@@ -71,8 +72,9 @@ from korvet.topics.levels import default_level, setup_of
 if TYPE_CHECKING:
     import redis
 
-    from korvet.storage.link.server_facts import ServerFacts
     from korvet.storage.topic import Topic
+
+_Answer = TypeVar("_Answer")
 
 _PAGE = 1_000
 _LAST_MS = LAST_OFFSET >> SEQUENCE_BITS
@@ -113,7 +115,17 @@ def doctor(
         addresses = addresses_of(nodes[0], servers)
         sentinels = inspect_sentinels(address)
         named_replicas = max((state.replicas for state in sentinels), default=0)
-        setup = _setup(clients, keyspace, address, embedded=not source.url, named_replicas=named_replicas)
+        live, topics = _settings(clients, keyspace)
+        setup = setup_of(
+            topics,
+            default_level(live.now),
+            address,
+            embedded=not source.url,
+            reserve_bytes=live.now.disk_reserve_bytes,
+            named_replicas=named_replicas,
+        )
+        streams, machine_bytes = streams_of(clients, keyspace), 0 if source.url else machine_memory_bytes()
+        now_ms = time.time_ns() // 1_000_000
         findings = [
             *([] if source.url else check_folder(source.data_dir)),
             *check_sentinels(address, sentinels),
@@ -121,10 +133,10 @@ def doctor(
             *check_durability(_primaries(addresses, clients), setup),
             *check_modules(addresses),
             *check_shared(clients, keyspace),
-            *check_types(clients, keyspace),
-            *check_entries(clients, keyspace),
-            *check_transactions(clients, keyspace, time.time_ns() // 1_000_000),
-            *_check_memory(clients, keyspace, 0 if source.url else machine_memory_bytes()),
+            *check_types(clients, keyspace, streams),
+            *check_entries(streams),
+            *check_transactions(streams, now_ms),
+            *check_memory(clients, streams, keys_of(keyspace), live, topics, machine_bytes, now_ms),
         ]
         brokers, cluster_id = live_brokers(clients, keyspace), cluster_id_of(clients, keyspace)
     known = {each.subject for each in findings}
@@ -224,46 +236,32 @@ def _primaries(addresses: Sequence[RedisAddress], clients: "Sequence[redis.Redis
 
 def check_durability(addresses: Sequence[RedisAddress], setup: Setup) -> Iterator[Finding]:
     """Report what each kind of failure can lose, and whether topics have the replicas that they ask for."""
-    yield from durability_findings(asyncio.run(_facts_at(addresses)), setup)
+    yield from durability_findings(asyncio.run(_ask_each(addresses, server_facts.ask)), setup)
 
 
-async def _facts_at(addresses: Sequence[RedisAddress]) -> "dict[str, ServerFacts | StorageError]":
-    found = await asyncio.gather(*map(_facts, addresses))
+async def _ask_each(
+    addresses: Sequence[RedisAddress], ask: "Callable[[RedisLink], Awaitable[_Answer]]"
+) -> "dict[str, _Answer | StorageError]":
+    """What each server answers, or why it does not."""
+    found = await asyncio.gather(*(_ask(address, ask) for address in addresses))
     return dict(zip(map(str, addresses), found, strict=True))
 
 
-async def _facts(address: RedisAddress) -> "ServerFacts | StorageError":
-    """The facts of a server, or why it does not report them."""
+async def _ask(
+    address: RedisAddress, ask: "Callable[[RedisLink], Awaitable[_Answer]]"
+) -> "_Answer | StorageError":
     try:
         link = await RedisLink.connect(address, "korvet-doctor")
         try:
-            return await server_facts.ask(link)
+            return await ask(link)
         finally:
             await link.close()
     except StorageError as error:
         return error
 
 
-def _setup(
-    servers: "Sequence[redis.Redis]", keyspace: str, url: str, *, embedded: bool, named_replicas: int
-) -> Setup:
-    """The levels of the topics whose fields in the catalogue are readable. For topics without configs of
-    their own, the dynamic settings of all brokers count, else the settings of this environment.
-    disk.reserve.bytes is that of this environment.
-    """
-    live, topics = _settings(servers, keyspace)
-    return setup_of(
-        topics,
-        default_level(live.now),
-        url,
-        embedded=embedded,
-        reserve_bytes=live.now.disk_reserve_bytes,
-        named_replicas=named_replicas,
-    )
-
-
 def _settings(servers: "Sequence[redis.Redis]", keyspace: str) -> "tuple[LiveConfig, list[Topic]]":
-    """The settings of all brokers, as far as they are known here, and the topics that can be read."""
+    """The dynamic settings of all brokers on those of this environment, and the topics that can be read."""
     keys = keys_of(keyspace)
     hashes: dict[bytes, dict[bytes, bytes]] = {}
     for client in servers:
@@ -279,12 +277,6 @@ def _settings(servers: "Sequence[redis.Redis]", keyspace: str) -> "tuple[LiveCon
     return live, [without_bad_configs(each, config_problem)[0] for each in topics]
 
 
-def _check_memory(servers: "Sequence[redis.Redis]", keyspace: str, machine_bytes: int) -> list[Finding]:
-    live, topics = _settings(servers, keyspace)
-    streams, now_ms = _streams(servers, keyspace), time.time_ns() // 1_000_000
-    return check_memory(servers, streams, keys_of(keyspace), live, topics, machine_bytes, now_ms)
-
-
 def _environment() -> Config:
     """The settings of this environment."""
     file = os.environ.get("KORVET_CONFIG")
@@ -298,22 +290,13 @@ def _partitions(keyspace: str) -> str:
 
 def check_modules(addresses: Sequence[RedisAddress]) -> Iterator[Finding]:
     """Check which servers may append by the server module; the module is faster, but nobody needs it."""
-    yield from module_findings(asyncio.run(_verdicts(addresses)))
-
-
-async def _verdicts(addresses: Sequence[RedisAddress]) -> dict[str, Verdict]:
-    return dict(zip(map(str, addresses), await asyncio.gather(*map(_verdict, addresses)), strict=True))
-
-
-async def _verdict(address: RedisAddress) -> Verdict:
-    try:
-        link = await RedisLink.connect(address, "korvet-doctor")
-        try:
-            return await look(link, probe=True)
-        finally:
-            await link.close()
-    except StorageError as error:
-        return Verdict(Use.UNKNOWN, str(error))
+    found = asyncio.run(_ask_each(addresses, partial(look, probe=True)))
+    yield from module_findings(
+        {
+            place: each if isinstance(each, Verdict) else Verdict(Use.UNKNOWN, str(each))
+            for place, each in found.items()
+        }
+    )
 
 
 def check_version(info: Mapping[str, Any]) -> Finding:
@@ -326,11 +309,10 @@ def check_version(info: Mapping[str, Any]) -> Finding:
     return Finding("version", OK if fit else FAULT, text)
 
 
-def check_entries(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[Finding]:
+def check_entries(holders: "Mapping[bytes, redis.Redis]") -> Iterator[Finding]:
     """Check for entries that Kafka clients can't read: entries without an offset, because native writers
     added more than 1,024 in one millisecond, or with an ID of the far future; and damaged record batches.
     """
-    holders = _streams(servers, keyspace)
     streams = sorted(holders)
     lengths = {stream: int(client.xlen(stream)) for stream, client in holders.items()}
     found = records = 0
@@ -403,9 +385,11 @@ def _bias(client: "redis.Redis", stream: bytes) -> int:
     return int(noted or 0)
 
 
-def check_types(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[Finding]:
+def check_types(
+    servers: "Sequence[redis.Redis]", keyspace: str, streams: Collection[bytes]
+) -> Iterator[Finding]:
     """Check for keys of other types in place of streams: Kafka clients get KAFKA_STORAGE_ERROR there."""
-    keys, streams = keys_of(keyspace), _streams(servers, keyspace)
+    keys = keys_of(keyspace)
     shared = dict(scan(servers, shared_pattern(keyspace), "hash"))
     topics: Any = shared[keys.topics].hkeys(keys.topics) if keys.topics in shared else ()
     names = frozenset(topics)
@@ -417,13 +401,13 @@ def check_types(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[Fin
                 yield Finding(key.decode(), FAULT, text)
 
 
-def check_transactions(servers: "Sequence[redis.Redis]", keyspace: str, now_ms: int) -> Iterator[Finding]:
+def check_transactions(streams: "Mapping[bytes, redis.Redis]", now_ms: int) -> Iterator[Finding]:
     """Check for open transactions that have been idle for longer than a transaction may take."""
-    yield from transaction_findings(_open_transactions(servers, keyspace), now_ms)
+    yield from transaction_findings(_open_transactions(streams), now_ms)
 
 
-def _open_transactions(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[TransactionNote]:
-    for stream, client in sorted(_streams(servers, keyspace).items(), key=lambda item: item[0]):
+def _open_transactions(streams: "Mapping[bytes, redis.Redis]") -> Iterator[TransactionNote]:
+    for stream, client in sorted(streams.items(), key=lambda item: item[0]):
         meta, name = b"{%b}:meta" % stream, stream.decode(errors="replace")
         packed: Any = client.hget(meta, "open")
         try:
@@ -437,7 +421,7 @@ def _open_transactions(servers: "Sequence[redis.Redis]", keyspace: str) -> Itera
             yield UnreadableTransactions(name, str(error))
 
 
-def _streams(servers: "Sequence[redis.Redis]", keyspace: str) -> "dict[bytes, redis.Redis]":
+def streams_of(servers: "Sequence[redis.Redis]", keyspace: str) -> "dict[bytes, redis.Redis]":
     """Returns the streams of a keyspace's partitions, with the client that reaches each."""
     keys, found = keys_of(keyspace), scan(servers, _partitions(keyspace), "stream")
     return {stream: client for stream, client in found if keys.is_stream(stream)}

