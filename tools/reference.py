@@ -1,4 +1,4 @@
-"""Writes the generated parts of docs/: settings, topic configs, APIs, commands, tables.
+"""Writes the generated parts of docs/: settings, APIs, commands, tables, keys, errors and more.
 
 Run it with `./dev run python -m tools.reference`; `--check` only compares. The function NAME below writes the
 part of a page between `<!-- generated: NAME -->` and `<!-- end -->`.
@@ -6,11 +6,14 @@ part of a page between `<!-- generated: NAME -->` and `<!-- end -->`.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import re
 import sys
 from collections import defaultdict
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +22,7 @@ import click
 import korvet.admin.merged
 import korvet.broker
 from korvet import api
+from korvet.api.common import errors as api_errors
 from korvet.cli.app import korvet
 from korvet.config.dynamic import scope_of
 from korvet.config.keys import settings
@@ -27,6 +31,7 @@ from korvet.protocol import registry
 from korvet.spark.source import options
 from korvet.spark.tables.catalog import TABLES
 from korvet.storage import durability
+from korvet.storage.keys import Keyspace
 from korvet.topics import configs
 from tools import compatibility, spark_support
 
@@ -105,6 +110,23 @@ SUBJECTS = {
         "transactions.shard",
     ),
 }
+# Methods of Keyspace that return keys, with arguments for an example.
+EXAMPLES = {
+    "stream": ("orders", 0),
+    "index": ("orders", 0),
+    "meta": ("orders", 0),
+    "aborted": ("orders", 0),
+    "barrier": ("orders", 0),
+    "shadow_keys": ("orders", 0),
+    "latest": ("__consumer_offsets", 0),
+    "pending": ("__consumer_offsets", 0, 7),
+    "mail": (1, 4),
+}
+# A registered function of the Lua library and its callback, in both forms of the call.
+_REGISTERED = re.compile(
+    r"redis\.register_function\((?:'(\w+)'(?: \.\. RELEASE)?, (\w+)\)"
+    r"|\{\s*function_name = '(\w+)'(?: \.\. RELEASE)?,\s*callback = (\w+))"
+)
 _NAMED = re.compile(r"^\w+ \(key \d+\), versions? \d+(?:-\d+)?(?: \((KIP[^)]*)\))?\. *")
 _FACT = re.compile(r"\{f\.(?:server\.)?(\w+?)(?:_s)?(?::[^}]*)?\}")
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -279,6 +301,53 @@ def alerts() -> str:
     )
 
 
+def redis_keys() -> str:
+    """Returns a table of all keys in Redis, by the docstrings of Keyspace: `TYPE: contents`."""
+    space = Keyspace()
+    rows = []
+    (kind,) = ast.parse(inspect.getsource(Keyspace)).body
+    assert isinstance(kind, ast.ClassDef)
+    for method in (node for node in kind.body if isinstance(node, ast.FunctionDef)):
+        if method.name == "__init__":
+            for target, text in pairwise(method.body):
+                if isinstance(target, ast.Assign) and isinstance(text, ast.Expr):
+                    rows.append(
+                        _key(getattr(space, ast.unparse(target.targets[0]).removeprefix("self.")), text)
+                    )
+        elif method.name in EXAMPLES:
+            rows.append(_key(getattr(space, method.name)(*EXAMPLES[method.name]), method.body[0]))
+    return _table(("key", "type", "contents"), rows)
+
+
+def _key(names: bytes | tuple[bytes, ...], docstring: ast.stmt) -> tuple[str, str, str]:
+    kind, _, text = " ".join(ast.literal_eval(ast.unparse(docstring)).split()).partition(": ")
+    names = names if isinstance(names, tuple) else (names,)
+    return ", ".join(f"`{name.decode()}`" for name in names), kind.lower(), text
+
+
+def redis_functions() -> str:
+    """Returns a table of the functions of korvet's library, with the comments above their callbacks."""
+    rows = []
+    for path in sorted(files("korvet.storage").joinpath("lua").iterdir(), key=lambda path: path.name):
+        text = path.read_text("utf-8") if path.name.endswith(".lua") else ""
+        for found in _REGISTERED.finditer(text):
+            name, callback = found[1] or found[3], found[2] or found[4]
+            comment = re.search(rf"((?:^--.*\n)+)local function {callback}\(", text, re.MULTILINE)
+            if comment is not None:
+                lines = (line.removeprefix("--").strip() for line in comment[1].splitlines())
+                rows.append((f"`{name}`", " ".join(lines)))
+    return _table(("function", "meaning"), sorted(rows))
+
+
+def errors() -> str:
+    """Returns a table of the errors that clients get for errors of storage, topics and others."""
+    rows = [
+        (code.name.upper(), f"`{kind.__name__}`", " ".join((inspect.getdoc(kind) or "").split()))
+        for kind, code in api_errors._BY_TYPE.items()
+    ]
+    return _table(("error", "cause", "meaning"), sorted(rows))
+
+
 def _command_help(command: click.Command, context: click.Context) -> Iterator[str]:
     """Yields the help of a command and its subcommands. The width is fixed, independent of the terminal."""
     context.max_content_width = context.terminal_width = 100
@@ -316,6 +385,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "losses": losses,
     "source_options": source_options,
     "sink_options": sink_options,
+    "redis_keys": redis_keys,
+    "redis_functions": redis_functions,
+    "errors": errors,
     "spark_support": spark_support.table,
 }
 

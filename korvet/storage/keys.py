@@ -58,7 +58,11 @@ class Keyspace:
         self.topics = self._shared("topics")
         """Hash: topic name -> topic as JSON."""
         self.cluster = self._shared("cluster")
-        """Hash: cluster id, format version, sequence bits, next producer id."""
+        """Hash: cluster ID; when the keyspace was made; number of topics; versions of format,
+        catalogue, assignment and security; the history in which the assignment got its newest
+        version; next producer ID, and the first one after a restore; the secret for SCRAM salts
+        of unknown users.
+        """
         self.brokers = self._shared("brokers")
         """Hash: node id -> lease as JSON."""
         self.users = self._shared("users")
@@ -74,13 +78,13 @@ class Keyspace:
         self.features = self._shared("features")
         """Hash: feature -> its finalized level, if that was changed (KIP-584)."""
         self.shared_barrier = self._shared("barrier")
-        """As `barrier`, on the server of these keys."""
+        """String: as `barrier`, on the server of these keys."""
 
         self.restoring = self._shared("restoring")
         """String: checksum of the backup that is being restored; gone when the restore is complete."""
 
     def stream(self, topic: str, partition: int) -> bytes:
-        """The log itself. Its plain name is easy to use for Redis applications."""
+        """Stream: the log itself. Its plain name is easy to use for Redis applications."""
         return self._partition(topic, partition).encode()
 
     def is_stream(self, key: bytes) -> bool:
@@ -90,11 +94,18 @@ class Keyspace:
         return prefix.startswith(start) and is_topic_name(prefix[len(start) :]) and partition.isdecimal()
 
     def index(self, topic: str, partition: int) -> bytes:
-        """Sorted set: offset -> number of records before it."""
+        """Sorted set: sparse index of offsets: number of records before them, times, bytes."""
         return f"{{{self._partition(topic, partition)}}}:index".encode()
 
     def meta(self, topic: str, partition: int) -> bytes:
-        """Hash: log end, index state, producers, epoch, projected commits."""
+        """Hash: log start and end; producer sequences; open transactions; the leader epoch that
+        may append (`epoch`); where writes may have been lost, with the next leader epoch
+        (`leaders`), when and at which log end that was noted last (`cut`), and the history of the
+        data at that time (`history`); when a leader last took over without a loss (`taken_over`,
+        ms); the last commit that each Redis group received (`commit:GROUP`); compaction state;
+        what makes record counts continue after compactions and repairs of the index (`ordinals`,
+        `remade`).
+        """
         return f"{{{self._partition(topic, partition)}}}:meta".encode()
 
     def latest(self, topic: str, partition: int) -> bytes:
@@ -112,11 +123,11 @@ class Keyspace:
         return f"{{{self._partition(topic, partition)}}}:pending:{producer_id}".encode()
 
     def gate(self, topic: str, partition: int) -> bytes:
-        """The name of the stream while a guarded append adds to it. It never exists between commands."""
+        """Stream: the log's name while a guarded append adds to it. It never exists between commands."""
         return f"{{{self._partition(topic, partition)}}}:w".encode()
 
     def barrier(self, topic: str, partition: int) -> bytes:
-        """A short-lived string: its replication shows that replicas have all earlier writes."""
+        """String: short-lived; its replication shows that replicas have all earlier writes."""
         return f"{{{self._partition(topic, partition)}}}:barrier".encode()
 
     def mail(self, node_id: int, joined: int) -> bytes:
@@ -124,8 +135,8 @@ class Keyspace:
         return self._shared(f"mail:{node_id}:{joined}")
 
     def shadow_keys(self, topic: str, partition: int) -> tuple[bytes, ...]:
-        """The keys of a compaction in progress: stream, index and meta of the new log, its placeholders, and
-        the old stream that is being deleted.
+        """Stream, sorted set, hash, set, stream: the keys of a compaction in progress: stream,
+        index and meta of the new log, its placeholders, and the old stream that is being deleted.
         """
         first = f"{{{self._partition(topic, partition)}}}:compact"
         return tuple(f"{first}{part}".encode() for part in ("", ":index", ":meta", ":pending", ":old"))
