@@ -118,12 +118,8 @@ def broker() -> Iterator[Broker]:
         yield Broker(host, int(port), None)
         return
     # Tests examine groups that they have just emptied.
-    server = KorvetServer("--set", "offsets.retention.check.interval.ms=86400000")
-    try:
-        server.start()
+    with KorvetServer("--set", "offsets.retention.check.interval.ms=86400000") as server:
         yield Broker(server.host, server.port, server)
-    finally:
-        server.discard()
 
 
 @pytest.fixture(scope="session")

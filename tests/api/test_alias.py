@@ -26,17 +26,13 @@ INVALID_TOPIC, EXISTS, INVALID_CONFIG = 17, 36, 40
 @pytest.fixture(scope="module")
 def server() -> Iterator[KorvetServer]:
     """A broker with an alias, and three commits of a group."""
-    started = KorvetServer("--set", f"offsets.topic.alias={ALIAS}")
-    try:
-        started.start()
+    with KorvetServer("--set", f"offsets.topic.alias={ALIAS}") as started:
         create_topic(started.bootstrap, "t", 1)
         client = consumer(started.bootstrap, GROUP)
         for offset in (1, 2, 3):
             client.commit(offsets=[TopicPartition("t", 0, offset)], asynchronous=False)
         client.close()
         yield started
-    finally:
-        started.discard()
 
 
 @pytest.fixture

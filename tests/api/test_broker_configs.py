@@ -35,12 +35,8 @@ OF_ONE = "Cannot update these configs at default cluster level, broker id must b
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[KorvetServer]:
-    server = KorvetServer("--set=log.retention.bytes=1000000")
-    try:
-        server.start()
+    with KorvetServer("--set=log.retention.bytes=1000000") as server:
         yield server
-    finally:
-        server.discard()
 
 
 @pytest.fixture

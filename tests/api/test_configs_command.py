@@ -17,12 +17,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[KorvetServer]:
-    server = KorvetServer("--set=num.partitions=3")
-    try:
-        server.start()
+    with KorvetServer("--set=num.partitions=3") as server:
         yield server
-    finally:
-        server.discard()
 
 
 def run(server: KorvetServer, *arguments: str, status: int = 0) -> str:

@@ -30,15 +30,11 @@ NO_SUCH_TYPE = "The controller does not support the given upgrade type."
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[KorvetServer]:
-    server = KorvetServer()
-    try:
-        server.start()
+    with KorvetServer() as server:
         # The first version of the assignment is 0.
         assert server.stop() == 0
         server.restart()
         yield server
-    finally:
-        server.discard()
 
 
 @pytest.fixture

@@ -413,12 +413,8 @@ def session_goes_on(session: Session) -> bool:
 @pytest.fixture(scope="module")
 def small() -> Iterator[KorvetServer]:
     """A server with room for two sessions."""
-    server = KorvetServer("--set", "max.incremental.fetch.session.cache.slots=2")
-    try:
-        server.start()
+    with KorvetServer("--set", "max.incremental.fetch.session.cache.slots=2") as server:
         yield server
-    finally:
-        server.discard()
 
 
 def test_full_caches_and_restarts(small):

@@ -26,12 +26,8 @@ NO_INT = "Not a number of type INT"
 def server() -> Iterator[KorvetServer]:
     """A server whose groups may have short sessions."""
     bounds = {"min.session.timeout.ms": 1000, "min.heartbeat.interval.ms": 100, "heartbeat.interval.ms": 4000}
-    server = KorvetServer(*(f"--set=group.consumer.{name}={value}" for name, value in bounds.items()))
-    try:
-        server.start()
+    with KorvetServer(*(f"--set=group.consumer.{name}={value}" for name, value in bounds.items())) as server:
         yield server
-    finally:
-        server.discard()
 
 
 @pytest.fixture

@@ -217,13 +217,10 @@ def test_list_groups(ask, group, fresh, version):
 @pytest.fixture(scope="module")
 def sweeping() -> Iterator[Client]:
     """A connection to a server that continuously removes expired groups."""
-    server = KorvetServer("--set", "offsets.retention.check.interval.ms=1")
-    try:
-        client = connect(server.start())
+    with KorvetServer("--set", "offsets.retention.check.interval.ms=1") as server:
+        client = connect(server)
         with client.raw:
             yield client
-    finally:
-        server.discard()
 
 
 def test_an_empty_group_without_offsets_is_removed(sweeping):

@@ -26,12 +26,8 @@ EXACT, SPECIFIED = 0, 2
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[KorvetServer]:
-    found = KorvetServer()
-    try:
-        found.start()
+    with KorvetServer() as found:
         yield found
-    finally:
-        found.discard()
 
 
 @pytest.fixture

@@ -27,11 +27,10 @@ def server() -> Iterator[KorvetServer]:
     """A broker that compacts often and keeps little history."""
     if os.environ.get(KAFKA_VARIABLE):
         pytest.skip("needs korvet: looks into Redis")
-    own = KorvetServer("--set", "log.cleaner.backoff.ms=50", "--set", "offsets.history.retention.bytes=10000")
-    try:
-        yield own.start()
-    finally:
-        own.discard()
+    with KorvetServer(
+        "--set", "log.cleaner.backoff.ms=50", "--set", "offsets.history.retention.bytes=10000"
+    ) as own:
+        yield own
 
 
 def updates(count: int, keys: int) -> list[Record]:

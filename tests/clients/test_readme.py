@@ -68,11 +68,8 @@ def indented(beginning: str) -> list[str]:
 
 @pytest.fixture
 def server() -> Iterator[KorvetServer]:
-    made = KorvetServer()
-    try:
-        yield made.start()
-    finally:
-        made.discard()
+    with KorvetServer() as made:
+        yield made
 
 
 def at(server: KorvetServer, text: str) -> str:

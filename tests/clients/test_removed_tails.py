@@ -40,11 +40,8 @@ def server() -> Iterator[KorvetServer]:
     if os.environ.get(KAFKA_VARIABLE):
         pytest.skip("needs korvet: deletes entries in Redis")
     often = ("log.cleaner.backoff.ms=50", "log.retention.check.interval.ms=50")
-    own = KorvetServer(*(word for setting in often for word in ("--set", setting)))
-    try:
-        yield own.start()
-    finally:
-        own.discard()
+    with KorvetServer(*(word for setting in often for word in ("--set", setting))) as own:
+        yield own
 
 
 class Tail:

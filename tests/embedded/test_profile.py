@@ -12,9 +12,7 @@ BUSY_S = 0.3
 
 def test_a_profile_is_written_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "profile"
-    server = KorvetServer("--profile", str(path))
-    try:
-        server.start()
+    with KorvetServer("--profile", str(path)) as server:
         before_s = cpu_seconds(server.process.pid)
         with RawConnection(server.host, server.port) as connection:
 
@@ -29,5 +27,3 @@ def test_a_profile_is_written_at_the_end(tmp_path: Path) -> None:
         # Some kernels sample only every 10 ms.
         assert samples >= BUSY_S * 50
         assert any("korvet.server.connection." in line for line in lines)
-    finally:
-        server.discard()

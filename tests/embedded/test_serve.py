@@ -27,11 +27,8 @@ TIMEOUT_S = 30
 
 @pytest.fixture
 def server() -> Iterator[KorvetServer]:
-    server = KorvetServer()
-    try:
-        yield server.start()
-    finally:
-        server.discard()
+    with KorvetServer() as server:
+        yield server
 
 
 def topics(server: KorvetServer) -> list[str] | None:

@@ -24,12 +24,9 @@ AT_ONCE = 1500
 
 
 def serving(*options: str) -> Iterator[KorvetServer]:
-    made = KorvetServer(*options)
-    try:
-        yield made.start()
+    with KorvetServer(*options) as made:
+        yield made
         assert made.stop() == 0
-    finally:
-        made.discard()
 
 
 @pytest.fixture(scope="module")

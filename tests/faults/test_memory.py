@@ -34,12 +34,9 @@ FETCH = {"max_wait": 100, "min_bytes": 1, "session_epoch": -1, "session_id": 0}
 
 @pytest.fixture
 def server() -> Iterator[KorvetServer]:
-    made = KorvetServer("--set", "embedded.appendfsync=no", "--set", "message.max.bytes=10000000")
-    try:
-        yield made.start()
+    with KorvetServer("--set", "embedded.appendfsync=no", "--set", "message.max.bytes=10000000") as made:
+        yield made
         assert made.stop() == 0
-    finally:
-        made.discard()
 
 
 def zstd(pairs: list[tuple[bytes | None, bytes | None]]) -> bytes:

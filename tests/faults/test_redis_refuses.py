@@ -41,10 +41,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def korvet(store: Server) -> Iterator[KorvetServer]:
-    server = KorvetServer("-s", f"broker.session.timeout.ms={LEASE_MS}", redis_url=store.url).start()
-    create_topic(server.bootstrap, TOPIC, 1)
-    yield server
-    server.discard()
+    with KorvetServer("-s", f"broker.session.timeout.ms={LEASE_MS}", redis_url=store.url) as server:
+        create_topic(server.bootstrap, TOPIC, 1)
+        yield server
 
 
 @pytest.fixture

@@ -270,9 +270,7 @@ def test_all_tools_say_that_the_disk_is_full() -> None:
 
 def test_doctor_asks_a_broker_without_an_admin_endpoint() -> None:
     """After FLUSHALL, Redis does not even name the broker."""
-    server = KorvetServer()
-    try:
-        server.start()
+    with KorvetServer() as server:
         words = ["doctor", "--data-dir", str(server.data_dir), "--json"]
         assert CliRunner().invoke(korvet, words).exit_code == 0
         server.redis.flushall()
@@ -283,8 +281,6 @@ def test_doctor_asks_a_broker_without_an_admin_endpoint() -> None:
             return {each["subject"] for each in json.loads(done.stdout) if each["state"] == "fault"}
 
         until(lambda: faults() == {"keyspace", "broker 1"}, TIMEOUT_S, "doctor and the broker agree")
-    finally:
-        server.discard()
 
 
 @pytest.fixture(params=server_programs(), ids=lambda program: Path(program).name)

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import redis
 
@@ -101,10 +101,21 @@ class KorvetServer:
 
         until(ready, timeout_s, f"korvet accepts connections; its log:\n{self.tail()}")
 
-    def start(self) -> KorvetServer:
+    def start(self) -> Self:
         self.spawn()
         self.wait_ready()
         return self
+
+    def __enter__(self) -> Self:
+        """Start it; at the end of the block everything is discarded."""
+        try:
+            return self.start()
+        except BaseException:
+            self.discard()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.discard()
 
     def tail(self, characters: int = 4000) -> str:
         """The end of its log."""

@@ -1,29 +1,11 @@
-"""Awaiting an outcome that is handed to a callback."""
+"""An outcome for a future that was cancelled."""
 
 from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from korvet.storage.errors import LinkLost
-from korvet.storage.link.futures import awaited, resolve
-
-
-def test_a_result_is_returned() -> None:
-    async def check() -> None:
-        loop = asyncio.get_running_loop()
-        assert await awaited(lambda done: loop.call_soon(done, 7)) == 7
-
-    asyncio.run(check())
-
-
-def test_a_storage_error_is_raised() -> None:
-    async def check() -> None:
-        with pytest.raises(LinkLost, match="gone"):
-            await awaited(lambda done: done(LinkLost("gone")))
-
-    asyncio.run(check())
+from korvet.storage.link.futures import resolve
 
 
 def test_a_cancelled_future_stays_cancelled() -> None:
