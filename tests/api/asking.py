@@ -7,7 +7,7 @@ import datetime
 import struct
 import types
 import typing
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -63,6 +63,13 @@ class Client:
             pytest.skip(f"the server has {name} v{low} to v{high}")
         self._correlation_id += 1
         self.raw.send(frame(name, version, self._correlation_id, **fields))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the connection."""
+        self.raw.socket.close()
 
     def receive(self, name: str, version: int) -> Any:
         """Returns the next response, which must be of this kind."""

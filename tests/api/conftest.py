@@ -32,8 +32,7 @@ def served(broker) -> dict[int, tuple[int, int]]:
 @pytest.fixture
 def ask(broker) -> Iterator[Client]:
     """One connection to the shared server, which must still answer after the test."""
-    client = connect(broker)
-    with client.raw:
+    with connect(broker) as client:
         yield client
         assert client.raw.works()
 

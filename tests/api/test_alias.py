@@ -37,8 +37,7 @@ def server() -> Iterator[KorvetServer]:
 
 @pytest.fixture
 def ask(server):
-    client = connect(server)
-    with client.raw:
+    with connect(server) as client:
         yield client
 
 

@@ -371,8 +371,7 @@ def hasty(own_korvet):
 def test_retention_changes_while_the_server_runs(hasty, fresh):
     name = fresh("kept")
     create_topic(hasty.bootstrap, name, 1)
-    client = connect(hasty)
-    with client.raw:
+    with connect(hasty) as client:
         for _ in range(3):
             put(client, name, batch(timestamp_ms=now_ms() - 60_000))
         assert len(everything(client, name)) == 3
@@ -425,13 +424,11 @@ def test_changes_outlive_the_server(own_korvet, fresh):
     server = own_korvet()
     name = fresh("kept")
     create_topic(server.bootstrap, name, 1)
-    client = connect(server)
-    with client.raw:
+    with connect(server) as client:
         alter(client, name, ("retention.ms", SET, "12345"))
     server.kill_both()
     server.restart()
-    client = connect(server)
-    with client.raw:
+    with connect(server) as client:
         assert configs_of(client, name) == {"retention.ms": "12345"}
 
 

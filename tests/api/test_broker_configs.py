@@ -41,12 +41,10 @@ def server() -> Iterator[KorvetServer]:
 
 @pytest.fixture
 def client(server: KorvetServer) -> Iterator[Client]:
-    asking = connect(server)
-    with asking.raw:
+    with connect(server) as asking:
         yield asking
     # The test may have restarted the server.
-    asking = connect(server)
-    with asking.raw:
+    with connect(server) as asking:
         for name in (ALL, OWN):
             assert replace(asking, name) == (0, None)
 
@@ -298,8 +296,7 @@ def test_configs_survive_a_restart(server, client):
     assert increment(client, OWN, ("max.connections.per.ip", SET, "50")) == (0, None)
     assert server.stop() == 0
     server.restart()
-    asking = connect(server)
-    with asking.raw:
+    with connect(server) as asking:
         assert described(asking, OWN, RETENTION)[RETENTION][:2] == ("5000", CLUSTER)
         assert described(asking, OWN, "max.connections.per.ip")["max.connections.per.ip"][0] == "50"
         assert described(asking, ALL).keys() == {RETENTION}

@@ -101,12 +101,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture
 def client(site: Site) -> Iterator[Client]:
-    asking = connect(site.server)
-    with asking.raw:
+    with connect(site.server) as asking:
         yield asking
     # The test may have restarted the server.
-    asking = connect(site.server)
-    with asking.raw:
+    with connect(site.server) as asking:
         for name in (ALL, OWN):
             assert replace(asking, name) == (0, None)
 
@@ -358,8 +356,7 @@ def test_a_file_that_is_gone_at_the_next_start(site, client):
     assert site.server.stop() == 0
     site.server.restart()
     assert site.common_name() == "first"
-    again = connect(site.server)
-    with again.raw:
+    with connect(site.server) as again:
         assert described(again, OWN, "log.retention.ms")["log.retention.ms"][0] == "77000"
         assert "some dynamic settings have no effect" in site.server.tail()
         # Other changes are possible nevertheless.
@@ -470,8 +467,7 @@ def test_other_brokers_follow(site, client, fresh):
     key = "log.retention.bytes"
     try:
         other.start()
-        asking = connect(other)
-        with asking.raw:
+        with connect(other) as asking:
             change(client, ALL, log_retention_bytes=5000)
             until(
                 lambda: described(asking, "2", key)[key][:2] == ("5000", 3), DEADLINE_S, "the cluster's value"

@@ -39,11 +39,9 @@ def server() -> Iterator[KorvetServer]:
 
 @pytest.fixture
 def client(server: KorvetServer) -> Iterator[Client]:
-    asking = connect(server)
-    with asking.raw:
+    with connect(server) as asking:
         yield asking
-    asking = connect(server)
-    with asking.raw:
+    with connect(server) as asking:
         for name, level in HIGHEST.items():
             assert update(asking, (name, level, UPGRADE)) == (0, None, {})
 
@@ -155,8 +153,7 @@ def test_levels_survive_a_restart(server, client):
     before = levels(client)
     assert server.stop() == 0
     server.restart()
-    asking = connect(server)
-    with asking.raw:
+    with connect(server) as asking:
         found, epoch = levels(asking)
     assert found == before[0]
     assert epoch >= before[1]
@@ -166,8 +163,7 @@ def test_other_brokers_follow(server, client):
     other = KorvetServer("--node-id=2", redis_url=f"unix://{server.socket_path()}")
     try:
         other.start()
-        asking = connect(other)
-        with asking.raw:
+        with connect(other) as asking:
             assert levels(asking)[0] == HIGHEST
             assert update(client, (GROUPS, 0, SAFE)) == (0, None, {})
             until(

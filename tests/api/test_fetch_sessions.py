@@ -419,8 +419,7 @@ def small() -> Iterator[KorvetServer]:
 
 def test_full_caches_and_restarts(small):
     """Without room no session opens, and fetches work without one. A restart forgets all sessions."""
-    client = connect(small)
-    with client.raw:
+    with connect(small) as client:
         wanted = {"name": "t", "num_partitions": 3, "replication_factor": 1}
         made = client("CreateTopics", 7, topics=[wanted], timeout=10_000, validate_only=False).topics
         assert made[0].error_code == 0
@@ -438,8 +437,7 @@ def test_full_caches_and_restarts(small):
         assert sessions[2].fetch() == []
     small.kill()
     small.start()
-    client = connect(small)
-    with client.raw:
+    with connect(small) as client:
         again = sessions[2]
         again.ask = client
         assert again.answer().error_code == SESSION_NOT_FOUND

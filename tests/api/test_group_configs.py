@@ -32,8 +32,7 @@ def server() -> Iterator[KorvetServer]:
 
 @pytest.fixture
 def client(server: KorvetServer) -> Iterator[Client]:
-    asking = connect(server)
-    with asking.raw:
+    with connect(server) as asking:
         yield asking
 
 
@@ -170,8 +169,7 @@ def test_members_live_by_them_over_a_restart(client, fresh, server):
     until(lambda: members(client) == 0, 20, "the member that is silent is out")
     server.kill()
     server.start()
-    again = connect(server)
-    with again.raw:
+    with connect(server) as again:
         assert described(again, group)[SESSION].value == "1500"
         assert heartbeat_ms(until(lambda: joined_by(again, fields), 20, "loaded")) == 300
 

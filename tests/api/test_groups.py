@@ -217,10 +217,9 @@ def test_list_groups(ask, group, fresh, version):
 @pytest.fixture(scope="module")
 def sweeping() -> Iterator[Client]:
     """A connection to a server that continuously removes expired groups."""
-    with KorvetServer("--set", "offsets.retention.check.interval.ms=1") as server:
-        client = connect(server)
-        with client.raw:
-            yield client
+    often = "--set", "offsets.retention.check.interval.ms=1"
+    with KorvetServer(*often) as server, connect(server) as client:
+        yield client
 
 
 def test_an_empty_group_without_offsets_is_removed(sweeping):

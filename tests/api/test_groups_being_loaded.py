@@ -58,8 +58,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> Loads:
 
 @pytest.fixture
 def client(in_process: SimpleNamespace) -> Iterator[Client]:
-    made = connect(in_process)
-    with made.raw:
+    with connect(in_process) as made:
         topic = {"name": TOPIC, "num_partitions": 2, "replication_factor": 1}
         assert made("CreateTopics", 7, topics=[topic], timeout=10_000).topics[0].error_code == NONE
         until(lambda: find(made) == NONE, DEADLINE_S, "a coordinator")

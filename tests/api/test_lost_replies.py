@@ -135,8 +135,7 @@ def test_a_waiting_fetch_that_cannot_be_answered_ends_its_connection(
     with pytest.raises(ConnectionClosed):
         fetch(client, BY_NAME, ("t", 0, end), wait_ms=200)
     assert failed
-    other = connect(in_process)
-    with other.raw:
+    with connect(in_process) as other:
         (found,) = fetch(other, BY_NAME, ("t", 0, end))
         assert found.error_code is ErrorCode.none
 
@@ -160,8 +159,7 @@ def test_a_fetch_that_fails_after_its_wait_for_memory_ends_its_connection(
         fetch(client, BY_NAME, ("t", 0, 0))
     assert failed
     until(lambda: refused[0].held_bytes == 0, 20, "its memory is given back")
-    other = connect(in_process)
-    with other.raw:
+    with connect(in_process) as other:
         (found,) = fetch(other, BY_NAME, ("t", 0, 0))
         assert b"v" in found.records
 

@@ -50,14 +50,12 @@ def test_earlier_epochs(own_korvet, assignment):
     create_topic(server.bootstrap, "t", 1, {"offset.assignment": assignment})
     ends = {}
     for _ in range(3):
-        client = connect(server)
-        with client.raw:
+        with connect(server) as client:
             base = put(client, "t", batch([(b"k", b"v")] * 2)).base_offset
             ends[leader_epoch(client, "t")] = base + 2
         server.stop()
         server.restart()
-    client = connect(server)
-    with client.raw:
+    with connect(server) as client:
         last = leader_epoch(client, "t")
         assert [*ends, last] == sorted({*ends, last})
         end = put(client, "t", batch([(b"k", b"v")])).base_offset + 1

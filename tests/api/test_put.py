@@ -64,8 +64,7 @@ def test_it_is_off_by_default(ask, korvet):
 
 @pytest.mark.parametrize("made", [batch, gzipped])
 def test_records_are_applied(writable, made):
-    client = connect(writable)
-    with client.raw:
+    with connect(writable) as client:
         (start, *_, end) = [offset for offset, _, _ in everything(client, "t")]
         assert put(client, made([(KEY, value(start)), (KEY, value(end))]))[0] == 0
         assert committed(writable) == end
@@ -96,8 +95,7 @@ BAD = {
 
 def test_what_no_coordinator_would_write_is_refused(writable):
     """The whole batch is refused: none of its records is applied."""
-    client = connect(writable)
-    with client.raw:
+    with connect(writable) as client:
         for case, record in BAD.items():
             error, message = put(client, batch([(KEY, value(7)), record]))
             assert (error, bool(message)) == (INVALID_RECORD, True), case
@@ -132,8 +130,7 @@ def test_a_group_with_members_is_replaced(writable):
     member.subscribe(["t"])
     until(lambda: member.poll(0.05) is None and member.assignment(), 30, "the group has a member")
     empty = encode_value(GroupMetadataValue("consumer", 7, None, None, NOW_MS, ()))
-    client = connect(writable)
-    with client.raw:
+    with connect(writable) as client:
         assert put(client, batch([(encode_key(GroupMetadataKey(GROUP)), empty)]))[0] == 0
         (group,) = client("DescribeGroups", 5, groups=[GROUP]).groups
         assert (group.group_state, group.members) == ("Empty", ())

@@ -86,8 +86,7 @@ def test_the_brokers_choice_is_for_new_topics(own_korvet):
 
 
 def check_layouts(server: KorvetServer, expected: dict[str, tuple[str, int]]) -> None:
-    client = connect(server)
-    with client.raw:
+    with connect(server) as client:
         for name, (layout, source) in expected.items():
             assert described(client, name) == (layout, source)
             assert put(client, name, batch([(b"a", b"1"), (b"b", b"2")])).error_code == 0

@@ -266,8 +266,7 @@ def test_a_topic_made_anew_shows_nothing_of_the_old_one(ask, new_topic):
 def test_reads_go_on_without_memory_for_it(own_korvet):
     """With tail.cache.bytes = 0 everything comes from Redis."""
     server = own_korvet("--set", "tail.cache.bytes=0")
-    client = connect(server)
-    with client.raw:
+    with connect(server) as client:
         create(client, wanted("uncached"))
         for index in range(20):
             put(client, "uncached", batch([(b"%d" % index, b"v")]))
@@ -280,8 +279,7 @@ def test_reads_go_on_without_memory_for_it(own_korvet):
 def test_what_was_appended_last_is_in_memory_whatever_its_partition(own_korvet):
     """The cache has room for about 20 of 60 records of 10 KB in three partitions."""
     server = own_korvet("--set", "tail.cache.bytes=205000")
-    client = connect(server)
-    with client.raw:
+    with connect(server) as client:
         create(client, wanted("turns", 3))
         sent = [batch([(b"%d" % index, b"v" * 10_000)]) for index in range(60)]
         offsets = [

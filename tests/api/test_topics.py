@@ -422,8 +422,7 @@ def test_no_auto_creation_when_it_is_off(own_korvet, tmp_path, fresh):
     file = tmp_path / "korvet.toml"
     file.write_text("auto.create.topics.enable = false\nnum.partitions = 3\n")
     server = own_korvet("--config", str(file))
-    client = connect(Broker(server.host, server.port, server))
-    with client.raw:
+    with connect(Broker(server.host, server.port, server)) as client:
         name = fresh("auto")
         for version in (3, 13):
             assert metadata(client, name, version=version, create=True).topics[0].error_code == UNKNOWN_TOPIC
@@ -445,8 +444,7 @@ def test_the_brokers_offset_assignment_is_for_new_topics(own_korvet):
 
 def check_assignments(server, expected):
     """Values and sources (1 topic, 4 broker, 5 default) of offset.assignment, and the resulting offsets."""
-    client = connect(server)
-    with client.raw:
+    with connect(server) as client:
         for name, shown in expected.items():
             asked = {"resource_type": 2, "resource_name": name, "configuration_keys": ["offset.assignment"]}
             (result,) = client("DescribeConfigs", 4, resources=[asked], include_synonyms=True).results

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def client(in_process: SimpleNamespace) -> Iterator[Client]:
-    asking = connect(in_process)
-    with asking.raw:
+    with connect(in_process) as asking:
         topics = [{"name": name, "num_partitions": 2, "replication_factor": 1} for name in ("t", "u")]
         asking("CreateTopics", 7, topics=topics, timeout=10_000, validate_only=False)
         yield asking

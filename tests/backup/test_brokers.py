@@ -96,8 +96,7 @@ def test_numbers_that_clients_have_seen_are_not_given_out_again(
         restore(server, tmp_path / "backup")
         assert epoch_of(server) > max(epochs)
         assert new_producer_id(server) > max(ids)
-        client = connect(server)
-        with client.raw:
+        with connect(server) as client:
             # Epochs that this log never had ended at the restored log end.
             for epoch in epochs:
                 code, _, end = asked(client, TOPIC, epoch, current=epoch_of(server))
@@ -110,14 +109,12 @@ def test_numbers_that_clients_have_seen_are_not_given_out_again(
 
 
 def put_some(server: KorvetServer, count: int) -> int:
-    client = connect(server)
-    with client.raw:
+    with connect(server) as client:
         return int(put(client, TOPIC, batch([(b"k", b"v")] * count)).base_offset)
 
 
 def epoch_of(server: KorvetServer) -> int:
-    client = connect(server)
-    with client.raw:
+    with connect(server) as client:
         return int(leader_epoch(client, TOPIC))
 
 
@@ -219,8 +216,7 @@ def test_a_transaction_is_there_as_a_whole_or_not_at_all(
 
 
 def newest_producer(server: KorvetServer) -> int:
-    client = connect(server)
-    with client.raw:
+    with connect(server) as client:
         asked_for = newest("DescribeTransactions")
         (state,) = client(
             "DescribeTransactions", asked_for, transactional_ids=["payments"]
@@ -264,8 +260,7 @@ def test_a_server_that_is_restored_from_its_own_backup(
     success("restore", tmp_path / "backup", "--redis", redis.url)
     until(lambda: epoch_of(server) > epoch, 20, "the broker leads again")
     assert put_some(server, 4) == 2
-    client = connect(server)
-    with client.raw:
+    with connect(server) as client:
         assert asked(client, TOPIC, epoch) == (0, epoch, 2)
 
 
@@ -290,8 +285,7 @@ def test_brokers_wait_for_a_server_that_is_restored(
     assert min(found) > max(offsets)
     assert epoch_of(server) > epoch
     assert [each.record for each in read_all(server.bootstrap, TOPIC)] == [*records(0, 5), *records(10, 5)]
-    asking = connect(server)
-    with asking.raw:
+    with connect(server) as asking:
         listed = asking("Metadata", newest("Metadata"), topics=None).topics
     assert {each.name for each in listed} == {TOPIC, "__consumer_offsets"} - {"later"}
     assert server.process.running

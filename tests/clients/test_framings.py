@@ -63,8 +63,7 @@ def written(broker: Broker) -> Written:
     topic, names = "framings", {}
     create_topic(broker.bootstrap, topic, 1, {"storage.layout": "batch"} if broker.korvet else {})
     plain = b"".join(record(index, *pair) for index, pair in enumerate(PAIRS))
-    client = connect(broker)
-    with client.raw:
+    with connect(broker) as client:
         for framing in framings(plain):
             data = batch(
                 PAIRS,

@@ -63,8 +63,7 @@ class Member:
 def test_kafka_reads_the_records_of_a_consumer_group(broker, java, new_topic, group):
     """The records of two members, one with a regular expression, from the first join to the last leave."""
     topic = new_topic(4)
-    client = connect(broker)
-    with client.raw:
+    with connect(broker) as client:
         first = Member(client, group, "first", subscribed_topic_names=[topic])
         until(first.join, 30, "the coordinator takes members")
         until(lambda: sum(map(len, first.beat().values())) == 4, 30, "the first member has all partitions")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import uvloop
 
 from korvet.config.address import Address
 from korvet.coordinator.service import CoordinatorService
@@ -181,16 +179,6 @@ async def lose_topic(store: Store, name: str) -> None:
         await store.commands.call("DEL", *keys.partition_keys(name, partition))
     await store.commands.call("HDEL", keys.topics, name)
     await store.catalogue.load()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Tests of this folder may be coroutines."""
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
-        return None
-    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-    uvloop.run(pyfuncitem.obj(**arguments))
-    return True
 
 
 @pytest.fixture

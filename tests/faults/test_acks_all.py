@@ -75,8 +75,7 @@ def broker(pair: tuple[ReplicatedServer, ReplicatedServer]) -> Iterator[KorvetSe
 
 @pytest.fixture
 def ask(broker: KorvetServer) -> Iterator[Client]:
-    client = connect(broker)
-    with client.raw:
+    with connect(broker) as client:
         yield client
 
 
@@ -372,8 +371,7 @@ def test_the_high_watermark_survives_a_failover(pair: tuple[ReplicatedServer, Re
         try:
             server.start()
             create_topic(server.bootstrap, TOPIC, 1)
-            ask = connect(server)
-            with ask.raw:
+            with connect(server) as ask:
                 seen = put(ask, b"1", ALL).base_offset + 1
                 replication.freeze()
                 watermark = f"{{korvet:{TOPIC}:0}}:meta", "watermark"
@@ -383,8 +381,7 @@ def test_the_high_watermark_survives_a_failover(pair: tuple[ReplicatedServer, Re
             replica.client.replicaof("NO", "ONE")
             door.target_port = replica.port
             door.cut()
-            ask = connect(server)
-            with ask.raw:
+            with connect(server) as ask:
                 until(lambda: looked_up(ask, -1).error_code == 0, 10, "the latest offset is known")
                 assert latest(ask) == seen
                 assert fetched(ask) == ([b"1"], seen, seen)
@@ -420,8 +417,7 @@ def test_a_broker_starts_while_a_deletion_waits_for_the_replica(
     broker: KorvetServer, pair: tuple[ReplicatedServer, ReplicatedServer]
 ) -> None:
     pair[1].kill()
-    client = connect(broker)
-    with client.raw:
+    with connect(broker) as client:
         (deleted,) = client("DeleteTopics", 5, topic_names=[TOPIC], timeout=5_000).responses
         assert deleted.error_code == REQUEST_TIMED_OUT
     broker.stop()
@@ -434,8 +430,7 @@ def test_the_latest_offset_does_not_go_back_when_the_leader_changes(
     broker: KorvetServer, pair: tuple[ReplicatedServer, ReplicatedServer]
 ) -> None:
     """The next leader finds an older high watermark in Redis (KIP-207)."""
-    ask = connect(broker)
-    with ask.raw:
+    with connect(broker) as ask:
         put(ask, b"1", ALL)
         meta = f"{{korvet:{TOPIC}:0}}:meta"
         until(lambda: pair[0].client.hget(meta, "watermark"), 10, "the high watermark is noted")
@@ -444,8 +439,7 @@ def test_the_latest_offset_does_not_go_back_when_the_leader_changes(
     broker.kill()
     pair[1].pause()
     broker.start()
-    ask = connect(broker)
-    with ask.raw:
+    with connect(broker) as ask:
         for _ in range(3):
             assert looked_up(ask, -1).error_code == OFFSET_NOT_AVAILABLE
         assert looked_up(ask, 0).offset < seen - 1, "the first record is known to be visible"

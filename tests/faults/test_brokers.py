@@ -124,23 +124,19 @@ def test_redis_groups_are_committed_once_by_their_coordinator(start: Callable[[i
         until(all_committed, 30, f"commits {wanted}; {brokers.node(2).tail()}")
 
 
-def test_aiokafka_on_both_brokers(pair: Brokers) -> None:
+async def test_aiokafka_on_both_brokers(pair: Brokers) -> None:
     topic = "from-aiokafka"
     create_topic(pair.bootstrap, topic, PARTITIONS)
-
-    async def scenario() -> None:
-        async with AIOKafkaProducer(bootstrap_servers=pair.node(2).bootstrap) as sender:
-            sent = [await sender.send(topic, b"%d" % n, partition=n % PARTITIONS) for n in range(800)]
-            await asyncio.gather(*sent)
-        group = pair.group_at(1)
-        async with AIOKafkaConsumer(
-            topic, bootstrap_servers=pair.node(2).bootstrap, group_id=group, auto_offset_reset="earliest"
-        ) as reader:
-            found = [(await asyncio.wait_for(reader.getone(), 20)).value for _ in range(800)]
-            await reader.commit()
-        assert sorted(found) == sorted(b"%d" % n for n in range(800))
-
-    asyncio.run(scenario())
+    async with AIOKafkaProducer(bootstrap_servers=pair.node(2).bootstrap) as sender:
+        sent = [await sender.send(topic, b"%d" % n, partition=n % PARTITIONS) for n in range(800)]
+        await asyncio.gather(*sent)
+    group = pair.group_at(1)
+    async with AIOKafkaConsumer(
+        topic, bootstrap_servers=pair.node(2).bootstrap, group_id=group, auto_offset_reset="earliest"
+    ) as reader:
+        found = [(await asyncio.wait_for(reader.getone(), 20)).value for _ in range(800)]
+        await reader.commit()
+    assert sorted(found) == sorted(b"%d" % n for n in range(800))
 
 
 def test_who_is_there(pair: Brokers) -> None:

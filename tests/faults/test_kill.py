@@ -309,8 +309,7 @@ def test_a_clean_stop_answers_what_is_in_progress(own_korvet):
     create_topic(server.bootstrap, TOPIC, 1)
     acknowledged = 0
     for _ in range(4):
-        asking = connect(server)
-        with asking.raw:
+        with connect(server) as asking:
             stopping = threading.Timer(0.2, server.process.terminate)
             stopping.start()
             with contextlib.suppress(ConnectionClosed, OSError):

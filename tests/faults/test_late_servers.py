@@ -92,8 +92,7 @@ def test_a_member_stays_while_the_server_of_its_topic_is_silent(
 
     group = next(filter(serves, (f"group-{number}" for number in range(100))))
     create_topic(broker.bootstrap, topic, 1)
-    ask = connect(broker, timeout_s=60)
-    with ask.raw:
+    with connect(broker, timeout_s=60) as ask:
         member = stable(ask, group, session_ms=SESSION_MS)
         own = {"group_id": group, "member_id": member.member_id}
         partition = {"partition_index": 0, "committed_offset": 5, "committed_metadata": ""}

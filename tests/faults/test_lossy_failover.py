@@ -301,8 +301,7 @@ def test_a_batch_after_a_gap_is_accepted_when_it_comes_again(pair: Pair) -> None
         data = [
             {"index": 0, "records": batch([(b"k", b"%d" % sequence)], producer=stamp, attributes=attributes)}
         ]
-        asking = connect(pair.broker)
-        with asking.raw:
+        with connect(pair.broker) as asking:
             answer = asking(
                 "Produce", 9, acks=-1, timeout=5000, topic_data=[{"name": TOPIC, "partition_data": data}]
             )

@@ -377,23 +377,20 @@ def test_order_is_kept_when_the_library_is_lost(bench: Bench) -> None:
     assert values == [b"%d" % number for number in range(300)]
 
 
-def test_a_cut_link_leaves_no_duplicate_of_an_idempotent_batch(server: Server, prefix: str) -> None:
-    async def work() -> None:
-        async with proxied_store(server.socket, prefix) as (proxy, store):
-            log = store.logs.get(await store.catalogue.create("t", 1), 0)
-            await append_own(log, batch(b"0"), ProducerSequence(1, 0, 0))
-            proxy.hold_replies()
-            lost = asyncio.ensure_future(append_own(log, batch(b"1"), ProducerSequence(1, 0, 1)))
-            await until(lambda: server.client.xlen(log.stream) == 2)
-            await proxy.cut()
-            with pytest.raises(LinkLost):
-                await lost
-            await store.commands.links(log.stream).write.wait_connected(10_000)
-            again = await append_own(log, batch(b"1"), ProducerSequence(1, 0, 1))
-            assert again.duplicate
-            assert server.client.xlen(log.stream) == 2
-
-    asyncio.run(work())
+async def test_a_cut_link_leaves_no_duplicate_of_an_idempotent_batch(server: Server, prefix: str) -> None:
+    async with proxied_store(server.socket, prefix) as (proxy, store):
+        log = store.logs.get(await store.catalogue.create("t", 1), 0)
+        await append_own(log, batch(b"0"), ProducerSequence(1, 0, 0))
+        proxy.hold_replies()
+        lost = asyncio.ensure_future(append_own(log, batch(b"1"), ProducerSequence(1, 0, 1)))
+        await until(lambda: server.client.xlen(log.stream) == 2)
+        await proxy.cut()
+        with pytest.raises(LinkLost):
+            await lost
+        await store.commands.links(log.stream).write.wait_connected(10_000)
+        again = await append_own(log, batch(b"1"), ProducerSequence(1, 0, 1))
+        assert again.duplicate
+        assert server.client.xlen(log.stream) == 2
 
 
 @pytest.mark.parametrize("layout", ["record", "batch"])

@@ -77,26 +77,24 @@ def test_a_key_that_has_not_moved_is_used_where_it_is(redis_cluster: RedisCluste
     assert redis_cluster.call(stays, "HLEN", stays) == 1 + TIMES
 
 
-def test_the_catalogue_stays_while_its_slot_moves(redis_cluster: RedisCluster, prefix: str) -> None:
+async def test_the_catalogue_stays_while_its_slot_moves(redis_cluster: RedisCluster, prefix: str) -> None:
     """The hash of topics has not moved yet; that of the cluster has."""
     keyspace = Keyspace(prefix)
-
-    async def work() -> None:
-        store = await Store.open(redis_cluster.url, keyspace)
-        try:
-            await store.catalogue.create("t", 1)
-            with partly_moved(redis_cluster, keyspace.cluster):
-                for _ in range(TIMES):
-                    loads = [store.catalogue.load() for _ in range(3)]
-                    await asyncio.gather(store.catalogue.catch_up(), *loads)
-                    assert list(store.catalogue.topics) == ["t"]
-        finally:
-            await store.close()
-
-    asyncio.run(work())
+    store = await Store.open(redis_cluster.url, keyspace)
+    try:
+        await store.catalogue.create("t", 1)
+        with partly_moved(redis_cluster, keyspace.cluster):
+            for _ in range(TIMES):
+                loads = [store.catalogue.load() for _ in range(3)]
+                await asyncio.gather(store.catalogue.catch_up(), *loads)
+                assert list(store.catalogue.topics) == ["t"]
+    finally:
+        await store.close()
 
 
-def test_aborted_records_stay_hidden_while_the_slot_moves(redis_cluster: RedisCluster, prefix: str) -> None:
+async def test_aborted_records_stay_hidden_while_the_slot_moves(
+    redis_cluster: RedisCluster, prefix: str
+) -> None:
     """The set of aborted transactions has not moved yet; the stream has."""
     keyspace = Keyspace(prefix)
 
@@ -105,23 +103,20 @@ def test_aborted_records_stay_hidden_while_the_slot_moves(redis_cluster: RedisCl
         read_committed(log, 0, 1 << 20, done.set_result)
         return await done
 
-    async def work() -> None:
-        writer = await Store.open(redis_cluster.url, keyspace)
-        log = writer.logs.get(await writer.catalogue.create("t", 1), 0)
-        await append_own(log, RECORD, ProducerSequence(7, 0, 0, transactional=True))
-        await awaited(partial(log.mark, ControlMarker(7, 0, committed=False, coordinator_epoch=0)))
-        await writer.close()
-        reader = await Store.open(redis_cluster.url, keyspace)
-        log = reader.logs.get(reader.catalogue.topics["t"], 0)
-        aborted = keyspace.aborted("t", 0).decode()
-        others = redis_cluster.keys_beside(log.stream, redis_cluster.owner(log.stream)) - {aborted}
-        try:
-            with partly_moved(redis_cluster, *(key.encode() for key in others)):
-                found = await consumed(log)
-            assert found.batches
-            assert found.aborted
-            assert (await consumed(log)).aborted == found.aborted
-        finally:
-            await reader.close()
-
-    asyncio.run(work())
+    writer = await Store.open(redis_cluster.url, keyspace)
+    log = writer.logs.get(await writer.catalogue.create("t", 1), 0)
+    await append_own(log, RECORD, ProducerSequence(7, 0, 0, transactional=True))
+    await awaited(partial(log.mark, ControlMarker(7, 0, committed=False, coordinator_epoch=0)))
+    await writer.close()
+    reader = await Store.open(redis_cluster.url, keyspace)
+    log = reader.logs.get(reader.catalogue.topics["t"], 0)
+    aborted = keyspace.aborted("t", 0).decode()
+    others = redis_cluster.keys_beside(log.stream, redis_cluster.owner(log.stream)) - {aborted}
+    try:
+        with partly_moved(redis_cluster, *(key.encode() for key in others)):
+            found = await consumed(log)
+        assert found.batches
+        assert found.aborted
+        assert (await consumed(log)).aborted == found.aborted
+    finally:
+        await reader.close()

@@ -297,35 +297,31 @@ def test_readers_without_zstd(bench: Bench) -> None:
 
 @pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
 @pytest.mark.parametrize("taken", [True, False], ids=["taken", "lost"])
-def test_a_cut_link(server: Server, prefix: str, taken: bool, kind: str) -> None:
+async def test_a_cut_link(server: Server, prefix: str, taken: bool, kind: str) -> None:
     """Batches without an idempotent producer, cut off from replies or from Redis: each is there once."""
-
-    async def work() -> None:
-        async with proxied_store(server.socket, prefix) as (proxy, store):
-            topic = await store.catalogue.create("t", 1, {TIMESTAMP_TYPE: kind}, storage_layout="batch")
-            log = store.logs.get(topic, 0)
-            await append(log, batch(pairs(b"first")))
-            (proxy.hold_replies if taken else proxy.hold_requests)()
-            sent = [batch(pairs(*[b"%d" % number] * (number + 1)), timestamp_ms=5) for number in range(10)]
-            waiting = asyncio.gather(*(append(log, data) for data in sent))
-            if taken:
-                await until(lambda: server.client.xlen(log.stream) == 11)
-            else:
-                await until(lambda: proxy.held_bytes > 0)
-            await proxy.cut()
-            found = await waiting
-            assert server.client.xlen(log.stream) == 11
-            records = [record for record in await all_records(log) if record.value != b"first"]
-            expected = [
-                (one.base_offset + index, b"%d" % number, one.append_ms if kind == "LogAppendTime" else 5)
-                for number, one in enumerate(found)
-                for index in range(number + 1)
-            ]
-            assert [(each.offset, each.value, each.timestamp_ms) for each in records] == expected
-            await append(log, sent[3])
-            assert await log.queries.count(0, log.log_end) == 1 + 55 + 4
-
-    asyncio.run(work())
+    async with proxied_store(server.socket, prefix) as (proxy, store):
+        topic = await store.catalogue.create("t", 1, {TIMESTAMP_TYPE: kind}, storage_layout="batch")
+        log = store.logs.get(topic, 0)
+        await append(log, batch(pairs(b"first")))
+        (proxy.hold_replies if taken else proxy.hold_requests)()
+        sent = [batch(pairs(*[b"%d" % number] * (number + 1)), timestamp_ms=5) for number in range(10)]
+        waiting = asyncio.gather(*(append(log, data) for data in sent))
+        if taken:
+            await until(lambda: server.client.xlen(log.stream) == 11)
+        else:
+            await until(lambda: proxy.held_bytes > 0)
+        await proxy.cut()
+        found = await waiting
+        assert server.client.xlen(log.stream) == 11
+        records = [record for record in await all_records(log) if record.value != b"first"]
+        expected = [
+            (one.base_offset + index, b"%d" % number, one.append_ms if kind == "LogAppendTime" else 5)
+            for number, one in enumerate(found)
+            for index in range(number + 1)
+        ]
+        assert [(each.offset, each.value, each.timestamp_ms) for each in records] == expected
+        await append(log, sent[3])
+        assert await log.queries.count(0, log.log_end) == 1 + 55 + 4
 
 
 def test_duplicates_and_sequences(bench: Bench) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import signal
 from functools import partial
@@ -59,58 +58,50 @@ async def appended_on(store: Store, topic: Topic, number: int, port: int) -> int
     return found[-1]
 
 
-def test_a_planned_failover_of_a_node_changes_no_epoch(own_cluster: RedisCluster, prefix: str) -> None:
+async def test_a_planned_failover_of_a_node_changes_no_epoch(own_cluster: RedisCluster, prefix: str) -> None:
     primary, replica = own_cluster.nodes[0], own_cluster.nodes[3]
+    async with live(own_cluster, prefix) as store:
+        topic, number = await a_log_on(store, own_cluster, primary)
+        log = store.logs.get(topic, number)
+        await append_own(log, RECORD)
+        version = member_of(store).assignment.version
+        replica.client.execute_command("CLUSTER FAILOVER")
+        assert await appended_on(store, topic, number, replica.port) >= 1
+        await member_of(store).refresh()
+        assert member_of(store).assignment.version == version
+        assert not log.closed
 
-    async def work() -> None:
-        async with live(own_cluster, prefix) as store:
-            topic, number = await a_log_on(store, own_cluster, primary)
-            log = store.logs.get(topic, number)
+
+async def test_a_node_that_lacks_entries_raises_all_epochs(own_cluster: RedisCluster, prefix: str) -> None:
+    primary, replica = own_cluster.nodes[0], own_cluster.nodes[3]
+    async with live(own_cluster, prefix) as store:
+        topic, number = await a_log_on(store, own_cluster, primary)
+        log = store.logs.get(topic, number)
+        for _ in range(5):
             await append_own(log, RECORD)
-            version = member_of(store).assignment.version
-            replica.client.execute_command("CLUSTER FAILOVER")
-            assert await appended_on(store, topic, number, replica.port) >= 1
-            await member_of(store).refresh()
-            assert member_of(store).assignment.version == version
-            assert not log.closed
-
-    asyncio.run(work())
-
-
-def test_a_node_that_lacks_entries_raises_all_epochs(own_cluster: RedisCluster, prefix: str) -> None:
-    primary, replica = own_cluster.nodes[0], own_cluster.nodes[3]
-
-    async def work() -> None:
-        async with live(own_cluster, prefix) as store:
-            topic, number = await a_log_on(store, own_cluster, primary)
-            log = store.logs.get(topic, number)
-            for _ in range(5):
-                await append_own(log, RECORD)
-            written = int(primary.info("replication", "master_repl_offset"))
-            await until_async(partial(_has, replica, written), 20, "the replica has them")
-            before = led(store, "t", 24)
-            replica.process.send_signal(signal.SIGSTOP)
-            try:
-                # More than the sockets buffer, so that the last entries never reach the replica.
-                large = encode_append_records([(b"k", b"x" * 1_000_000, 5)])
-                for _ in range(60):
-                    await append_own(log, large)
-            finally:
-                primary.kill()
-                replica.process.send_signal(signal.SIGCONT)
-            base = await appended_on(store, topic, number, replica.port)
-            after = led(store, "t", 24)
-            assert set(after) == set(before)
-            assert all(after[each] > before[each] for each in after)
-            assert log.closed
-            epoch, end = await store.logs.get(topic, number).queries.end_of_leader_epoch(before[number]) or (
-                0,
-                0,
-            )
-            assert epoch == before[number]
-            assert 5 <= end <= base < 65
-
-    asyncio.run(work())
+        written = int(primary.info("replication", "master_repl_offset"))
+        await until_async(partial(_has, replica, written), 20, "the replica has them")
+        before = led(store, "t", 24)
+        replica.process.send_signal(signal.SIGSTOP)
+        try:
+            # More than the sockets buffer, so that the last entries never reach the replica.
+            large = encode_append_records([(b"k", b"x" * 1_000_000, 5)])
+            for _ in range(60):
+                await append_own(log, large)
+        finally:
+            primary.kill()
+            replica.process.send_signal(signal.SIGCONT)
+        base = await appended_on(store, topic, number, replica.port)
+        after = led(store, "t", 24)
+        assert set(after) == set(before)
+        assert all(after[each] > before[each] for each in after)
+        assert log.closed
+        epoch, end = await store.logs.get(topic, number).queries.end_of_leader_epoch(before[number]) or (
+            0,
+            0,
+        )
+        assert epoch == before[number]
+        assert 5 <= end <= base < 65
 
 
 async def _has(replica: ClusterNode, offset: int) -> bool:

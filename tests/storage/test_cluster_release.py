@@ -87,75 +87,66 @@ async def begin_move(cluster: RedisCluster, store: Store) -> tuple[PartitionLog,
 
 
 @pytest.mark.parametrize("change", ["created", "grown"])
-def test_records_wait_until_replicas_have_the_topic(cluster: RedisCluster, prefix: str, change: str) -> None:
+async def test_records_wait_until_replicas_have_the_topic(
+    cluster: RedisCluster, prefix: str, change: str
+) -> None:
     """They are on another server than the catalogue, whose failover would lose the partition."""
-
-    async def work() -> None:
-        keyspace = f"{change}{prefix}"
-        async with opened(cluster, keyspace) as creator, opened(cluster, keyspace) as store:
-            catalogue = store.commands.keyspace.topics
-            numbers = away_from(cluster, store, catalogue)
-            number = next(number for number in numbers if change == "created" or number)
+    keyspace = f"{change}{prefix}"
+    async with opened(cluster, keyspace) as creator, opened(cluster, keyspace) as store:
+        catalogue = store.commands.keyspace.topics
+        numbers = away_from(cluster, store, catalogue)
+        number = next(number for number in numbers if change == "created" or number)
+        if change == "grown":
+            await creator.catalogue.create("t", number)
+        with stopped_replica(cluster, cluster.owner(catalogue)):
             if change == "grown":
-                await creator.catalogue.create("t", number)
-            with stopped_replica(cluster, cluster.owner(catalogue)):
-                if change == "grown":
-                    await creator.catalogue.add_partitions("t", number + 1)
-                else:
-                    await creator.catalogue.create("t", number + 1)
-                topic = (await store.catalogue.load())["t"]
-                log = store.logs.get(topic, number)
-                end = await held_back(log, await end_of_append(log))
-            await released(log, end)
-            with stopped_replica(cluster, cluster.owner(catalogue)):
-                await released(log, await end_of_append(log))
-                store.logs.close_topic("t")
-                next_log = store.logs.get(topic, number)
-                await released(next_log, await end_of_append(next_log))
-
-    asyncio.run(work())
+                await creator.catalogue.add_partitions("t", number + 1)
+            else:
+                await creator.catalogue.create("t", number + 1)
+            topic = (await store.catalogue.load())["t"]
+            log = store.logs.get(topic, number)
+            end = await held_back(log, await end_of_append(log))
+        await released(log, end)
+        with stopped_replica(cluster, cluster.owner(catalogue)):
+            await released(log, await end_of_append(log))
+            store.logs.close_topic("t")
+            next_log = store.logs.get(topic, number)
+            await released(next_log, await end_of_append(next_log))
 
 
-def test_the_name_of_a_deleted_topic_is_free_after_replicas_lack_its_keys(
+async def test_the_name_of_a_deleted_topic_is_free_after_replicas_lack_its_keys(
     cluster: RedisCluster, prefix: str
 ) -> None:
     """A failover of the partition's server would bring the records back, into the next topic of that name."""
+    async with opened(cluster, prefix) as store:
+        name = store.commands.keyspace.topics
+        number = next(away_from(cluster, store, name))
+        log = store.logs.get(await store.catalogue.create("t", number + 1), number)
+        await released(log, await end_of_append(log))
 
-    async def work() -> None:
-        async with opened(cluster, prefix) as store:
-            name = store.commands.keyspace.topics
-            number = next(away_from(cluster, store, name))
-            log = store.logs.get(await store.catalogue.create("t", number + 1), number)
-            await released(log, await end_of_append(log))
+        async def emptied() -> bool:
+            return not cluster.call(log.stream, "EXISTS", log.stream)
 
-            async def emptied() -> bool:
-                return not cluster.call(log.stream, "EXISTS", log.stream)
-
-            with stopped_replica(cluster, cluster.owner(log.stream)):
-                deletion = asyncio.ensure_future(store.catalogue.delete("t"))
-                await until_async(emptied, 5, "the primary has deleted the partition")
-                await asyncio.sleep(SHORT_MS / 1000)
-                assert not deletion.done()
-                assert cluster.call(name, "HEXISTS", name, "t")
-            await deletion
-            assert not cluster.call(name, "HEXISTS", name, "t")
-
-    asyncio.run(work())
+        with stopped_replica(cluster, cluster.owner(log.stream)):
+            deletion = asyncio.ensure_future(store.catalogue.delete("t"))
+            await until_async(emptied, 5, "the primary has deleted the partition")
+            await asyncio.sleep(SHORT_MS / 1000)
+            assert not deletion.done()
+            assert cluster.call(name, "HEXISTS", name, "t")
+        await deletion
+        assert not cluster.call(name, "HEXISTS", name, "t")
 
 
-def test_a_topic_that_asks_for_more_replicas_than_the_cluster_has_can_be_deleted(
+async def test_a_topic_that_asks_for_more_replicas_than_the_cluster_has_can_be_deleted(
     cluster: RedisCluster, prefix: str
 ) -> None:
-    async def work() -> None:
-        async with opened(cluster, prefix) as store:
-            name = store.commands.keyspace.topics
-            partitions = next(away_from(cluster, store, name)) + 1
-            for config in {"min.insync.replicas": "4"}, {"acks.all.fsync": "true"}:
-                await store.catalogue.create("t", partitions, configs=config)
-                await store.catalogue.delete("t")
-                assert not cluster.call(name, "HEXISTS", name, "t")
-
-    asyncio.run(work())
+    async with opened(cluster, prefix) as store:
+        name = store.commands.keyspace.topics
+        partitions = next(away_from(cluster, store, name)) + 1
+        for config in {"min.insync.replicas": "4"}, {"acks.all.fsync": "true"}:
+            await store.catalogue.create("t", partitions, configs=config)
+            await store.catalogue.delete("t")
+            assert not cluster.call(name, "HEXISTS", name, "t")
 
 
 def migrate(source: ClusterNode, target: ClusterNode, keys: Iterable[str]) -> None:
@@ -163,45 +154,37 @@ def migrate(source: ClusterNode, target: ClusterNode, keys: Iterable[str]) -> No
         source.client.execute_command("MIGRATE", "127.0.0.1", target.port, key, 0, 5000)
 
 
-def test_records_wait_for_the_replicas_of_the_node_that_has_their_slot(
+async def test_records_wait_for_the_replicas_of_the_node_that_has_their_slot(
     cluster: RedisCluster, prefix: str
 ) -> None:
     """The replica of the former node does not come back."""
-
-    async def work() -> None:
-        async with opened(cluster, f"moved{prefix}") as store:
-            log, former, other = await begin_move(cluster, store)
-            with stopped_replica(cluster, former):
-                end = await held_back(log, await end_of_append(log))
-                migrate(former, other, cluster.keys_beside(log.stream, former))
-                moved = "CLUSTER SETSLOT", slot_of(log.stream), "NODE", other.node_id
-                other.client.execute_command(*moved)
-                await released(log, end, WITHIN_MS)
-            with stopped_replica(cluster, other):
-                end = await held_back(log, await end_of_append(log))
-            await released(log, end)
-
-    asyncio.run(work())
+    async with opened(cluster, f"moved{prefix}") as store:
+        log, former, other = await begin_move(cluster, store)
+        with stopped_replica(cluster, former):
+            end = await held_back(log, await end_of_append(log))
+            migrate(former, other, cluster.keys_beside(log.stream, former))
+            moved = "CLUSTER SETSLOT", slot_of(log.stream), "NODE", other.node_id
+            other.client.execute_command(*moved)
+            await released(log, end, WITHIN_MS)
+        with stopped_replica(cluster, other):
+            end = await held_back(log, await end_of_append(log))
+        await released(log, end)
 
 
-def test_records_wait_for_the_replicas_of_the_node_that_imports_their_slot(
+async def test_records_wait_for_the_replicas_of_the_node_that_imports_their_slot(
     cluster: RedisCluster, prefix: str
 ) -> None:
     """Also while the former node has the key of the barrier, and its replica answers."""
-
-    async def work() -> None:
-        async with opened(cluster, f"imported{prefix}") as store:
-            log, former, other = await begin_move(cluster, store)
-            await released(log, await end_of_append(log))
-            keys = cluster.keys_beside(log.stream, former)
-            migrate(former, other, keys - {log.state.barrier_key.decode()})
-            with stopped_replica(cluster, other):
-                end = await held_back(log, await end_of_append(log))
-                async with opened(cluster, f"imported{prefix}") as begun_later:
-                    same_log = begun_later.logs.get((await begun_later.catalogue.load())["t"], 0)
-                    assert (await same_log.bounds()).log_end == end
-                    await held_back(same_log, end)
-            await asyncio.to_thread(cluster.move, log.stream, other)
-            await released(log, end)
-
-    asyncio.run(work())
+    async with opened(cluster, f"imported{prefix}") as store:
+        log, former, other = await begin_move(cluster, store)
+        await released(log, await end_of_append(log))
+        keys = cluster.keys_beside(log.stream, former)
+        migrate(former, other, keys - {log.state.barrier_key.decode()})
+        with stopped_replica(cluster, other):
+            end = await held_back(log, await end_of_append(log))
+            async with opened(cluster, f"imported{prefix}") as begun_later:
+                same_log = begun_later.logs.get((await begun_later.catalogue.load())["t"], 0)
+                assert (await same_log.bounds()).log_end == end
+                await held_back(same_log, end)
+        await asyncio.to_thread(cluster.move, log.stream, other)
+        await released(log, end)

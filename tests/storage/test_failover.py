@@ -67,151 +67,131 @@ def values(server: Server, log: PartitionLog) -> list[bytes]:
 
 
 @pytest.mark.parametrize("busy", [True, False], ids=["with appends in flight", "idle"])
-def test_a_demoted_primary_is_left_for_the_new_one(new_server: NewServer, prefix: str, busy: bool) -> None:
+async def test_a_demoted_primary_is_left_for_the_new_one(
+    new_server: NewServer, prefix: str, busy: bool
+) -> None:
     old, new = replicated(new_server)
     port = old.client.config_get("port")["port"]
-
-    async def work() -> None:
-        async with proxied_store(old.socket, prefix) as (proxy, store):
-            log = store.logs.get(await store.catalogue.create("t", 1), 0)
-            acknowledged = [number for number in range(10) if await appended(log, number)]
-            assert len(acknowledged) == 10
-            old.client.set("sent", 1)
-            old.client.wait(1, 5000)
-            in_flight = [
-                asyncio.ensure_future(appended(log, number)) for number in range(10, 20 if busy else 10)
-            ]
-            await asyncio.sleep(0)
-            proxy.socket = new.socket
-            old.client.client_pause(50)
-            new.client.replicaof("NO", "ONE")
-            old.client.replicaof("127.0.0.1", port)
-            done = await asyncio.gather(*in_flight)
-            acknowledged += [number for number, good in enumerate(done, 10) if good]
-            await until_async(lambda: appended(log, 20), RECOVERY_S, "appends go to the new primary")
-            found = values(new, log)
-            assert len(found) == len(set(found))
-            before = {b"%d" % number for number in acknowledged if number < 10}
-            assert {*before, b"20"} <= set(found)
-
-    asyncio.run(work())
+    async with proxied_store(old.socket, prefix) as (proxy, store):
+        log = store.logs.get(await store.catalogue.create("t", 1), 0)
+        acknowledged = [number for number in range(10) if await appended(log, number)]
+        assert len(acknowledged) == 10
+        old.client.set("sent", 1)
+        old.client.wait(1, 5000)
+        in_flight = [asyncio.ensure_future(appended(log, number)) for number in range(10, 20 if busy else 10)]
+        await asyncio.sleep(0)
+        proxy.socket = new.socket
+        old.client.client_pause(50)
+        new.client.replicaof("NO", "ONE")
+        old.client.replicaof("127.0.0.1", port)
+        done = await asyncio.gather(*in_flight)
+        acknowledged += [number for number, good in enumerate(done, 10) if good]
+        await until_async(lambda: appended(log, 20), RECOVERY_S, "appends go to the new primary")
+        found = values(new, log)
+        assert len(found) == len(set(found))
+        before = {b"%d" % number for number in acknowledged if number < 10}
+        assert {*before, b"20"} <= set(found)
 
 
-def test_a_link_does_not_come_back_to_a_replica(new_server: NewServer, prefix: str) -> None:
+async def test_a_link_does_not_come_back_to_a_replica(new_server: NewServer, prefix: str) -> None:
     """The address leads to the old primary for some time after the failover."""
     old, new = replicated(new_server)
-
-    async def work() -> None:
-        async with proxied_store(old.socket, prefix) as (proxy, store):
-            log = store.logs.get(await store.catalogue.create("t", 1), 0)
-            assert await appended(log, 1)
-            old.client.set("sent", 1)
-            old.client.wait(1, 5000)
-            new.client.replicaof("NO", "ONE")
-            old.client.replicaof("127.0.0.1", free_port())
-            assert not await appended(log, 2)
-            server = next(iter(store.router.servers()))
-            before = proxy.connections
-            await until_async(lambda: _tried(proxy, before), RECOVERY_S, "it is tried again")
-            assert not server.connected
-            with pytest.raises(StorageError, match="the server is a replica"):
-                await server.write.call("PING")
-            proxy.socket = new.socket
-            await until_async(lambda: appended(log, 3), RECOVERY_S, "appends go to the new primary")
-            assert values(new, log) == [b"1", b"3"]
-
-    asyncio.run(work())
+    async with proxied_store(old.socket, prefix) as (proxy, store):
+        log = store.logs.get(await store.catalogue.create("t", 1), 0)
+        assert await appended(log, 1)
+        old.client.set("sent", 1)
+        old.client.wait(1, 5000)
+        new.client.replicaof("NO", "ONE")
+        old.client.replicaof("127.0.0.1", free_port())
+        assert not await appended(log, 2)
+        server = next(iter(store.router.servers()))
+        before = proxy.connections
+        await until_async(lambda: _tried(proxy, before), RECOVERY_S, "it is tried again")
+        assert not server.connected
+        with pytest.raises(StorageError, match="the server is a replica"):
+            await server.write.call("PING")
+        proxy.socket = new.socket
+        await until_async(lambda: appended(log, 3), RECOVERY_S, "appends go to the new primary")
+        assert values(new, log) == [b"1", b"3"]
 
 
-def test_a_link_that_is_moved_away_from_a_replica_has_found_none(new_server: NewServer) -> None:
+async def test_a_link_that_is_moved_away_from_a_replica_has_found_none(new_server: NewServer) -> None:
     """At its new address the server is not known yet."""
     server = new_server()
     server.client.replicaof("127.0.0.1", free_port())
     (address,) = parse_url(server.url)
-
-    async def work() -> None:
-        link = RedisLink.begin(address)
-        link.primary_only = True
-        await until(lambda: link.found_replica)
-        link.move(msgspec.structs.replace(address, port=free_port()), "another server took over")
-        assert not link.found_replica
-        await link.close()
-
-    asyncio.run(work())
+    link = RedisLink.begin(address)
+    link.primary_only = True
+    await until(lambda: link.found_replica)
+    link.move(msgspec.structs.replace(address, port=free_port()), "another server took over")
+    assert not link.found_replica
+    await link.close()
 
 
 @pytest.mark.parametrize("name", ["korvet-read", "korvet-write"])
-def test_both_links_go_to_the_same_server(new_server: NewServer, prefix: str, name: str) -> None:
+async def test_both_links_go_to_the_same_server(new_server: NewServer, prefix: str, name: str) -> None:
     """One connection breaks after the address began to lead to a new primary; the other one works."""
     old, new = replicated(new_server)
+    async with proxied_store(old.socket, prefix) as (proxy, store):
+        log = store.logs.get(await store.catalogue.create("t", 1), 0)
+        assert await appended(log, 1)
+        old.client.set("sent", 1)
+        old.client.wait(1, 5000)
+        new.client.replicaof("NO", "ONE")
+        proxy.socket = new.socket
+        (server,) = store.router.servers()
+        (broken,) = [each for each in old.client.client_list() if each["name"] == name]
+        old.client.client_kill_filter(_id=broken["id"])
 
-    async def work() -> None:
-        async with proxied_store(old.socket, prefix) as (proxy, store):
-            log = store.logs.get(await store.catalogue.create("t", 1), 0)
-            assert await appended(log, 1)
-            old.client.set("sent", 1)
-            old.client.wait(1, 5000)
-            new.client.replicaof("NO", "ONE")
-            proxy.socket = new.socket
-            (server,) = store.router.servers()
-            (broken,) = [each for each in old.client.client_list() if each["name"] == name]
-            old.client.client_kill_filter(_id=broken["id"])
+        async def both() -> bool:
+            names = [each["name"] for each in new.client.client_list()]
+            return {"korvet-read", "korvet-write"} <= set(names) and server.connected
 
-            async def both() -> bool:
-                names = [each["name"] for each in new.client.client_list()]
-                return {"korvet-read", "korvet-write"} <= set(names) and server.connected
-
-            await until_async(both, RECOVERY_S, "both links lead to the new primary")
-            assert await appended(log, 2)
-            assert (await log.bounds()).entries == 2
-
-    asyncio.run(work())
+        await until_async(both, RECOVERY_S, "both links lead to the new primary")
+        assert await appended(log, 2)
+        assert (await log.bounds()).entries == 2
 
 
 async def _tried(proxy: Proxy, before: int) -> bool:
     return proxy.connections >= before + 4
 
 
-def test_a_server_that_cannot_write_is_read_from_until_its_address_leads_elsewhere(
+async def test_a_server_that_cannot_write_is_read_from_until_its_address_leads_elsewhere(
     new_server: NewServer, prefix: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "gone"
     folder.mkdir()
     failing = new_server("--save", "3600 1000000", "--dir", str(folder))
     other = new_server()
+    async with proxied_store(failing.socket, prefix) as (proxy, store):
+        log = store.logs.get(await store.catalogue.create("t", 1), 0)
+        assert await appended(log, 1)
+        shutil.rmtree(folder)
+        failing.client.bgsave()
 
-    async def work() -> None:
-        async with proxied_store(failing.socket, prefix) as (proxy, store):
-            log = store.logs.get(await store.catalogue.create("t", 1), 0)
-            assert await appended(log, 1)
-            shutil.rmtree(folder)
-            failing.client.bgsave()
+        async def refused() -> bool:
+            return not await appended(log, 2)
 
-            async def refused() -> bool:
-                return not await appended(log, 2)
+        await until_async(refused, RECOVERY_S, "the server refuses writes")
+        connections = proxy.connections
+        assert (await log.bounds()).entries >= 1
+        # New connections accept reads too.
+        await proxy.cut()
 
-            await until_async(refused, RECOVERY_S, "the server refuses writes")
-            connections = proxy.connections
-            assert (await log.bounds()).entries >= 1
-            # New connections accept reads too.
-            await proxy.cut()
+        async def read_again() -> bool:
+            try:
+                return proxy.connections >= connections + 2 and (await log.bounds()).entries >= 1
+            except StorageError:
+                return False
 
-            async def read_again() -> bool:
-                try:
-                    return proxy.connections >= connections + 2 and (await log.bounds()).entries >= 1
-                except StorageError:
-                    return False
+        await until_async(read_again, RECOVERY_S, "it is read from")
+        proxy.socket = other.socket
 
-            await until_async(read_again, RECOVERY_S, "it is read from")
-            proxy.socket = other.socket
+        async def led_elsewhere() -> bool:
+            await appended(log, 3)
+            return bool(other.client.exists(log.stream))
 
-            async def led_elsewhere() -> bool:
-                await appended(log, 3)
-                return bool(other.client.exists(log.stream))
-
-            await until_async(led_elsewhere, RECOVERY_S, "appends go where the address leads to")
-
-    asyncio.run(work())
+        await until_async(led_elsewhere, RECOVERY_S, "appends go where the address leads to")
 
 
 @pytest.mark.parametrize("busy", [True, False], ids=["with an append in flight", "idle"])
@@ -247,51 +227,47 @@ def test_half_open_connections_are_left_soon(new_server: NewServer, prefix: str,
         proxy.close()
 
 
-def test_a_server_that_is_slow_on_all_connections_is_waited_for(new_server: NewServer, prefix: str) -> None:
+async def test_a_server_that_is_slow_on_all_connections_is_waited_for(
+    new_server: NewServer, prefix: str
+) -> None:
     server = new_server("--port", str(port := free_port()), "--enable-debug-command", "yes")
-
-    async def work() -> None:
-        store = await Store.open(f"redis://127.0.0.1:{port}", Keyspace(prefix))
-        try:
-            log = store.logs.get(await store.catalogue.create("t", 1), 0)
-            assert await appended(log, 1)
-            (links,) = store.router.servers()
-            lost: list[int] = []
-            links.on_down = lambda: lost.append(1)
-            sleeping = asyncio.create_task(
-                asyncio.to_thread(server.client.execute_command, "DEBUG", "SLEEP", SLOW_S)
-            )
-            await until_async(lambda: _is_silent(links), RECOVERY_S, "the server is silent")
-            assert await appended(log, 2)
-            await sleeping
-            assert not lost
-        finally:
-            await store.close()
-
-    asyncio.run(work())
+    store = await Store.open(f"redis://127.0.0.1:{port}", Keyspace(prefix))
+    try:
+        log = store.logs.get(await store.catalogue.create("t", 1), 0)
+        assert await appended(log, 1)
+        (links,) = store.router.servers()
+        lost: list[int] = []
+        links.on_down = lambda: lost.append(1)
+        sleeping = asyncio.create_task(
+            asyncio.to_thread(server.client.execute_command, "DEBUG", "SLEEP", SLOW_S)
+        )
+        await until_async(lambda: _is_silent(links), RECOVERY_S, "the server is silent")
+        assert await appended(log, 2)
+        await sleeping
+        assert not lost
+    finally:
+        await store.close()
 
 
-def test_a_move_ends_a_hold_that_waits_for_the_former_server(new_server: NewServer, prefix: str) -> None:
+async def test_a_move_ends_a_hold_that_waits_for_the_former_server(
+    new_server: NewServer, prefix: str
+) -> None:
     """The sentinels name the new primary before the former one has reported how far it got."""
     old, new = replicated(new_server)
-
-    async def work() -> None:
-        store = await Store.open(old.url, Keyspace(prefix))
-        try:
-            log = store.logs.get(await store.catalogue.create("t", 1), 0)
-            assert await appended(log, 1)
-            old.client.set("sent", 1)
-            old.client.wait(1, 5000)
-            new.client.replicaof("NO", "ONE")
-            (links,) = store.router.servers()
-            links.hold("a failover begins")
-            links.move(*parse_url(new.url), "it is no longer the primary")
-            await until_async(lambda: appended(log, 2), RECOVERY_S, "appends go to the new primary")
-            assert values(new, log) == [b"1", b"2"]
-        finally:
-            await store.close()
-
-    asyncio.run(work())
+    store = await Store.open(old.url, Keyspace(prefix))
+    try:
+        log = store.logs.get(await store.catalogue.create("t", 1), 0)
+        assert await appended(log, 1)
+        old.client.set("sent", 1)
+        old.client.wait(1, 5000)
+        new.client.replicaof("NO", "ONE")
+        (links,) = store.router.servers()
+        links.hold("a failover begins")
+        links.move(*parse_url(new.url), "it is no longer the primary")
+        await until_async(lambda: appended(log, 2), RECOVERY_S, "appends go to the new primary")
+        assert values(new, log) == [b"1", b"2"]
+    finally:
+        await store.close()
 
 
 async def _is_silent(server: Links) -> bool:
@@ -339,21 +315,17 @@ async def answer_together(reader: asyncio.StreamReader, writer: asyncio.StreamWr
             writer.write(b"".join(replies.get(word, b"") for word in data.split(b"\r\n")))
 
 
-def test_no_write_after_the_reported_end_is_acknowledged() -> None:
+async def test_no_write_after_the_reported_end_is_acknowledged() -> None:
     """The offset decides whether a failover may have lost what the broker has acknowledged."""
-
-    async def work() -> None:
-        listening = await asyncio.start_server(answer_together, "127.0.0.1", 0)
-        (address,) = parse_url(f"redis://127.0.0.1:{listening.sockets[0].getsockname()[1]}")
-        links = Links(await RedisLink.connect(address), await RedisLink.connect(address))
-        # A reply is due, so that the next commands reach the server together.
-        earlier = links.write.call("INCR", "x")
-        links.hold("the sentinels fail over")
-        later = links.write.call("INCR", "x")
-        await earlier
-        with pytest.raises(LinkLost):
-            await later
-        await links.close()
-        await end_serving(listening)
-
-    asyncio.run(work())
+    listening = await asyncio.start_server(answer_together, "127.0.0.1", 0)
+    (address,) = parse_url(f"redis://127.0.0.1:{listening.sockets[0].getsockname()[1]}")
+    links = Links(await RedisLink.connect(address), await RedisLink.connect(address))
+    # A reply is due, so that the next commands reach the server together.
+    earlier = links.write.call("INCR", "x")
+    links.hold("the sentinels fail over")
+    later = links.write.call("INCR", "x")
+    await earlier
+    with pytest.raises(LinkLost):
+        await later
+    await links.close()
+    await end_serving(listening)

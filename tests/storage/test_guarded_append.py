@@ -191,25 +191,22 @@ def test_a_group_is_bounded(bench: Bench, log: PartitionLog) -> None:
     assert bench.client.xlen(log.stream) == 1 + 26
 
 
-def test_what_comes_while_two_groups_are_on_their_way_waits(server: Server, prefix: str) -> None:
-    async def work() -> None:
-        async with proxied_store(server.socket, prefix) as (proxy, store):
-            log = store.logs.get(await store.catalogue.create("t", 1), 0)
-            await produced(log, b"first")
-            before = renames(server.client)
-            proxy.hold_replies()
-            outcomes: list[Outcome] = []
-            for number in range(10):
-                produce(log, records(b"%d" % number, b"x"), outcomes.append)
-                await asyncio.sleep(0)
-            await until(lambda: server.client.xlen(log.stream) == 1 + 4)
-            proxy.release()
-            await until(lambda: len(outcomes) == 10)
-            assert renames(server.client) == before + 3
-            values = [value for value in values_of(server.client, log.stream) if value != b"x"]
-            assert values == [b"first", *(b"%d" % number for number in range(10))]
-
-    asyncio.run(work())
+async def test_what_comes_while_two_groups_are_on_their_way_waits(server: Server, prefix: str) -> None:
+    async with proxied_store(server.socket, prefix) as (proxy, store):
+        log = store.logs.get(await store.catalogue.create("t", 1), 0)
+        await produced(log, b"first")
+        before = renames(server.client)
+        proxy.hold_replies()
+        outcomes: list[Outcome] = []
+        for number in range(10):
+            produce(log, records(b"%d" % number, b"x"), outcomes.append)
+            await asyncio.sleep(0)
+        await until(lambda: server.client.xlen(log.stream) == 1 + 4)
+        proxy.release()
+        await until(lambda: len(outcomes) == 10)
+        assert renames(server.client) == before + 3
+        values = [value for value in values_of(server.client, log.stream) if value != b"x"]
+        assert values == [b"first", *(b"%d" % number for number in range(10))]
 
 
 def test_one_record_needs_no_gate(bench: Bench, log: PartitionLog) -> None:
@@ -638,72 +635,61 @@ def test_out_of_memory_refuses_the_batch_whole(new_server: Callable[..., Server]
     bench.close()
 
 
-def test_a_lost_reply_is_read_back(server: Server, prefix: str) -> None:
+async def test_a_lost_reply_is_read_back(server: Server, prefix: str) -> None:
     """Batches without an idempotent producer, whose replies are cut off after Redis executed them."""
-
-    async def work() -> None:
-        async with proxied_store(server.socket, prefix) as (proxy, store):
-            log = store.logs.get(await store.catalogue.create("t", 1), 0)
-            await produced(log, b"first")
-            proxy.hold_replies()
-            batches = [(b"%d" % number, b"x", b"y")[: 1 + number % 3] for number in range(10)]
-            batches.insert(0, (LARGE,))
-            waiting = asyncio.ensure_future(all_produced(log, batches))
-            total = 1 + sum(map(len, batches))
-            await until(lambda: server.client.xlen(log.stream) == total)
-            await proxy.cut()
-            found = await waiting
-            ids = dict(server.client.xrange(log.stream))
-            assert len(ids) == total
-            for batch, appended in zip(batches, found, strict=True):
-                assert ids[entry_id(appended.base_offset).encode()][b"value"] == batch[0]
-            await all_produced(log, [(b"a", b"b"), (b"c", b"d")])
-            assert server.client.xlen(log.stream) == total + 4
-
-    asyncio.run(work())
+    async with proxied_store(server.socket, prefix) as (proxy, store):
+        log = store.logs.get(await store.catalogue.create("t", 1), 0)
+        await produced(log, b"first")
+        proxy.hold_replies()
+        batches = [(b"%d" % number, b"x", b"y")[: 1 + number % 3] for number in range(10)]
+        batches.insert(0, (LARGE,))
+        waiting = asyncio.ensure_future(all_produced(log, batches))
+        total = 1 + sum(map(len, batches))
+        await until(lambda: server.client.xlen(log.stream) == total)
+        await proxy.cut()
+        found = await waiting
+        ids = dict(server.client.xrange(log.stream))
+        assert len(ids) == total
+        for batch, appended in zip(batches, found, strict=True):
+            assert ids[entry_id(appended.base_offset).encode()][b"value"] == batch[0]
+        await all_produced(log, [(b"a", b"b"), (b"c", b"d")])
+        assert server.client.xlen(log.stream) == total + 4
 
 
-def test_what_redis_never_got_is_sent_again(server: Server, prefix: str) -> None:
-    async def work() -> None:
-        async with proxied_store(server.socket, prefix) as (proxy, store):
-            log = store.logs.get(await store.catalogue.create("t", 1), 0)
-            await produced(log, b"first")
-            proxy.hold_requests()
-            batches = [(LARGE,), *((b"%d" % number, b"x")[: 1 + number % 2] for number in range(10))]
-            waiting = asyncio.ensure_future(all_produced(log, batches))
-            await until(lambda: proxy.held_bytes > 0)
-            await proxy.cut()
-            await waiting
-            sent = [value for batch in batches for value in batch]
-            assert values_of(server.client, log.stream) == [b"first", *sent]
-
-    asyncio.run(work())
+async def test_what_redis_never_got_is_sent_again(server: Server, prefix: str) -> None:
+    async with proxied_store(server.socket, prefix) as (proxy, store):
+        log = store.logs.get(await store.catalogue.create("t", 1), 0)
+        await produced(log, b"first")
+        proxy.hold_requests()
+        batches = [(LARGE,), *((b"%d" % number, b"x")[: 1 + number % 2] for number in range(10))]
+        waiting = asyncio.ensure_future(all_produced(log, batches))
+        await until(lambda: proxy.held_bytes > 0)
+        await proxy.cut()
+        await waiting
+        sent = [value for batch in batches for value in batch]
+        assert values_of(server.client, log.stream) == [b"first", *sent]
 
 
-def test_without_redis_the_outcome_is_unknown_in_the_end(
+async def test_without_redis_the_outcome_is_unknown_in_the_end(
     server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("korvet.storage.log.appender.READ_BACK_TIMEOUT_S", 0.2)
-
-    async def work() -> None:
-        async with proxied_store(server.socket, prefix) as (proxy, store):
-            log = store.logs.get(await store.catalogue.create("t", 1), 0)
-            await produced(log, b"first")
-            proxy.hold_requests()
-            waiting = asyncio.ensure_future(all_outcomes(log, [(LARGE,), (b"a", b"b"), (b"c",)]))
-            await until(lambda: proxy.held_bytes > 0)
-            proxy.refusing = True
-            await proxy.cut()
-            assert all(isinstance(outcome, LinkLost) for outcome in await waiting)
-            proxy.refusing = False
-            await store.commands.links(log.stream).write.wait_connected(10_000)
-            await produced(log, b"later", b"x")
-            assert values_of(server.client, log.stream) == [b"first", b"later", b"x"]
-
-    asyncio.run(work())
+    async with proxied_store(server.socket, prefix) as (proxy, store):
+        log = store.logs.get(await store.catalogue.create("t", 1), 0)
+        await produced(log, b"first")
+        proxy.hold_requests()
+        waiting = asyncio.ensure_future(all_outcomes(log, [(LARGE,), (b"a", b"b"), (b"c",)]))
+        await until(lambda: proxy.held_bytes > 0)
+        proxy.refusing = True
+        await proxy.cut()
+        assert all(isinstance(outcome, LinkLost) for outcome in await waiting)
+        proxy.refusing = False
+        await store.commands.links(log.stream).write.wait_connected(10_000)
+        await produced(log, b"later", b"x")
+        assert values_of(server.client, log.stream) == [b"first", b"later", b"x"]
 
 
-def test_a_log_that_is_closed_during_the_reading_back_answers_all(
+async def test_a_log_that_is_closed_during_the_reading_back_answers_all(
     server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also the appends of which it is known already that Redis never got them."""
@@ -715,22 +701,18 @@ def test_a_log_that_is_closed_during_the_reading_back_answers_all(
             await asyncio.Event().wait()
 
     monkeypatch.setattr("korvet.storage.log.appender.read_back", read_back)
-
-    async def work() -> None:
-        async with proxied_store(server.socket, prefix) as (proxy, store):
-            log = store.logs.get(await store.catalogue.create("t", 1), 0)
-            await produced(log, b"first")
-            proxy.hold_requests()
-            waiting = asyncio.ensure_future(all_outcomes(log, [(LARGE,), (b"a", b"b"), (b"c",)]))
-            await until(lambda: proxy.held_bytes > 0)
-            await proxy.cut()
-            await until(lambda: len(asked) > 1)
-            log.close(FencedEpoch("another broker leads it"))
-            absent, unknown, *_ = await asyncio.wait_for(waiting, 10)
-            assert isinstance(absent, FencedEpoch)
-            assert isinstance(unknown, LinkLost)
-
-    asyncio.run(work())
+    async with proxied_store(server.socket, prefix) as (proxy, store):
+        log = store.logs.get(await store.catalogue.create("t", 1), 0)
+        await produced(log, b"first")
+        proxy.hold_requests()
+        waiting = asyncio.ensure_future(all_outcomes(log, [(LARGE,), (b"a", b"b"), (b"c",)]))
+        await until(lambda: proxy.held_bytes > 0)
+        await proxy.cut()
+        await until(lambda: len(asked) > 1)
+        log.close(FencedEpoch("another broker leads it"))
+        absent, unknown, *_ = await asyncio.wait_for(waiting, 10)
+        assert isinstance(absent, FencedEpoch)
+        assert isinstance(unknown, LinkLost)
 
 
 def test_a_user_who_may_not_use_multi(server: Server, prefix: str) -> None:
@@ -791,23 +773,20 @@ def test_nothing_is_sent_again_to_a_deleted_topic(bench: Bench, log: PartitionLo
     assert bench.client.xlen(log.stream) == 2
 
 
-def test_closing_ends_what_is_in_flight(server: Server, prefix: str) -> None:
-    async def work() -> None:
-        outcomes: list[Outcome] = []
-        async with proxied_store(server.socket, prefix) as (proxy, store):
-            log = store.logs.get(await store.catalogue.create("t", 1), 0)
-            await produced(log, b"first")
-            proxy.hold_replies()
-            for number in range(3):
-                produce(log, records(b"%d" % number, b"x"), outcomes.append)
-            await until(lambda: server.client.xlen(log.stream) == 7)
-            proxy.refusing = True
-            await proxy.cut()
-        assert all(isinstance(outcome, LinkLost) for outcome in outcomes)
-        assert len(outcomes) == 3
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(work())
+async def test_closing_ends_what_is_in_flight(server: Server, prefix: str) -> None:
+    outcomes: list[Outcome] = []
+    async with proxied_store(server.socket, prefix) as (proxy, store):
+        log = store.logs.get(await store.catalogue.create("t", 1), 0)
+        await produced(log, b"first")
+        proxy.hold_replies()
+        for number in range(3):
+            produce(log, records(b"%d" % number, b"x"), outcomes.append)
+        await until(lambda: server.client.xlen(log.stream) == 7)
+        proxy.refusing = True
+        await proxy.cut()
+    assert all(isinstance(outcome, LinkLost) for outcome in outcomes)
+    assert len(outcomes) == 3
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 @pytest.mark.parametrize("reader", ["XREAD", "XREADGROUP"])
@@ -879,31 +858,27 @@ def test_what_a_file_and_a_replica_make_of_it(new_server: Callable[..., Server],
 
 
 @pytest.mark.parametrize("command", ["rename", "renamenx", "exists", "xlen"])
-def test_rights_that_are_taken_away_hide_no_records(
+async def test_rights_that_are_taken_away_hide_no_records(
     new_server: Callable[..., Server], prefix: str, command: str
 ) -> None:
     port = free_port()
     server = new_server("--port", str(port))
     rights = {"enabled": True, "reset": True, "passwords": ["+p"], "keys": ["*"], "categories": ["+@all"]}
     server.client.acl_setuser("u", **rights)
-
-    async def work() -> None:
-        store = await Store.open(f"redis://u:p@127.0.0.1:{port}", Keyspace(prefix))
-        try:
-            log = store.logs.get(await store.catalogue.create("t", 1), 0)
-            first = await produced(log, b"1")
-            server.client.acl_setuser("u", **rights, commands=[f"-{command}"])
-            (outcome,) = await all_outcomes(log, [(b"2", b"3", b"4")])
-            there = [b"1"] if isinstance(outcome, StorageError) else [b"1", b"2", b"3", b"4"]
-            assert values_of(server.client, log.stream) == there
-            server.client.acl_setuser("u", **rights)
-            await produced(log, b"5")
-            fetched = await read_log(log, first.base_offset, 1 << 20)
-            assert [record.value for record in decode(fetched.data)] == [*there, b"5"]
-        finally:
-            await store.close()
-
-    asyncio.run(work())
+    store = await Store.open(f"redis://u:p@127.0.0.1:{port}", Keyspace(prefix))
+    try:
+        log = store.logs.get(await store.catalogue.create("t", 1), 0)
+        first = await produced(log, b"1")
+        server.client.acl_setuser("u", **rights, commands=[f"-{command}"])
+        (outcome,) = await all_outcomes(log, [(b"2", b"3", b"4")])
+        there = [b"1"] if isinstance(outcome, StorageError) else [b"1", b"2", b"3", b"4"]
+        assert values_of(server.client, log.stream) == there
+        server.client.acl_setuser("u", **rights)
+        await produced(log, b"5")
+        fetched = await read_log(log, first.base_offset, 1 << 20)
+        assert [record.value for record in decode(fetched.data)] == [*there, b"5"]
+    finally:
+        await store.close()
 
 
 @pytest.mark.parametrize("command", ["multi", "exec"])

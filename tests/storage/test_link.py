@@ -189,24 +189,20 @@ def test_waiting_for_a_lost_server_is_bounded(server: Server, run: Run) -> None:
 
 
 @pytest.mark.each_server
-def test_password_user_and_database(new_server: Callable[..., Server]) -> None:
+async def test_password_user_and_database(new_server: Callable[..., Server]) -> None:
     protected = new_server()
     protected.client.execute_command("ACL", "SETUSER", "ada", "on", ">secret", "~*", "&*", "+@all")
     protected.client.execute_command("ACL", "SETUSER", "default", "resetpass", ">other")
-
-    async def work() -> None:
-        path = protected.socket
-        async with linked(f"unix://ada:secret@{path}?db=3") as link:
-            assert await link.call("ACL", "WHOAMI") == b"ada"
-            assert b"db=3 " in await link.call("CLIENT", "INFO")
-        async with linked(f"unix://:other@{path}") as link:
-            assert await link.call("ACL", "WHOAMI") == b"default"
-        with pytest.raises(StoreError, match="WRONGPASS"):
-            await RedisLink.connect(*parse_url(f"unix://ada:wrong@{path}"))
-        with pytest.raises(StoreError, match="NOAUTH"):
-            await RedisLink.connect(*parse_url(f"unix://{path}"))
-
-    asyncio.run(work())
+    path = protected.socket
+    async with linked(f"unix://ada:secret@{path}?db=3") as link:
+        assert await link.call("ACL", "WHOAMI") == b"ada"
+        assert b"db=3 " in await link.call("CLIENT", "INFO")
+    async with linked(f"unix://:other@{path}") as link:
+        assert await link.call("ACL", "WHOAMI") == b"default"
+    with pytest.raises(StoreError, match="WRONGPASS"):
+        await RedisLink.connect(*parse_url(f"unix://ada:wrong@{path}"))
+    with pytest.raises(StoreError, match="NOAUTH"):
+        await RedisLink.connect(*parse_url(f"unix://{path}"))
 
 
 @pytest.mark.parametrize(("scheme", "hint"), [("redis", "$"), ("rediss", "; does this port use TLS\\?$")])
@@ -218,34 +214,30 @@ def test_a_silent_server_is_reported(monkeypatch: pytest.MonkeyPatch, scheme: st
             asyncio.run(RedisLink.connect(*parse_url(url)))
 
 
-def test_an_address_that_answers_nothing_does_not_hide_the_others(
+async def test_an_address_that_answers_nothing_does_not_hide_the_others(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A name stands for several sentinels, and the machine of the first one is gone."""
     monkeypatch.setattr(redis_link, "_HANDSHAKE_TIMEOUT_S", 4.0)
-
-    async def work() -> None:
-        async with proxied(server.socket) as (_, url):
-            (address,) = parse_url(url)
-            with socket.socket() as silent, contextlib.ExitStack() as crowd:
-                silent.bind(("127.0.0.2", address.port))
-                silent.listen(0)
-                # The queue is full, and the kernel drops further connections.
-                for _ in range(2):
-                    client = crowd.enter_context(socket.socket())
-                    client.setblocking(False)
-                    client.connect_ex(("127.0.0.2", address.port))
-                found = [
-                    (socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, address.port))
-                    for host in ("127.0.0.2", "127.0.0.1")
-                ]
-                monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
-                link = await RedisLink.connect(msgspec.structs.replace(address, host="sentinels"))
-                monkeypatch.undo()
-                assert await link.call("PING") == b"PONG"
-                await link.close()
-
-    asyncio.run(work())
+    async with proxied(server.socket) as (_, url):
+        (address,) = parse_url(url)
+        with socket.socket() as silent, contextlib.ExitStack() as crowd:
+            silent.bind(("127.0.0.2", address.port))
+            silent.listen(0)
+            # The queue is full, and the kernel drops further connections.
+            for _ in range(2):
+                client = crowd.enter_context(socket.socket())
+                client.setblocking(False)
+                client.connect_ex(("127.0.0.2", address.port))
+            found = [
+                (socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, address.port))
+                for host in ("127.0.0.2", "127.0.0.1")
+            ]
+            monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+            link = await RedisLink.connect(msgspec.structs.replace(address, host="sentinels"))
+            monkeypatch.undo()
+            assert await link.call("PING") == b"PONG"
+            await link.close()
 
 
 def test_an_unreachable_server_is_reported(tmp_path: Any) -> None:

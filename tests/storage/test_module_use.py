@@ -237,47 +237,41 @@ def test_a_tool_that_copies_the_data_as_a_replica_does(
     run_with_store(primary.url, prefix, work)
 
 
-def test_a_failover(start: NewServer, prefix: str) -> None:
+async def test_a_failover(start: NewServer, prefix: str) -> None:
     """The new primary is asked, and the former one's version is dropped at once."""
     old, new = start(), start()
     attach(new, old)
+    async with proxied_store(old.socket, prefix) as (proxy, store):
+        await used(store)
+        before = linked(store).module.replicas
+        proxy.socket = new.socket
+        detach(new)
+        down = linked(store).write.on_down
+        seen: list[int | None] = []
 
-    async def work() -> None:
-        async with proxied_store(old.socket, prefix) as (proxy, store):
-            await used(store)
-            before = linked(store).module.replicas
-            proxy.socket = new.socket
-            detach(new)
-            down = linked(store).write.on_down
-            seen: list[int | None] = []
+        def went_down() -> None:
+            assert down is not None
+            down()
+            seen.append(linked(store).module.replicas)
 
-            def went_down() -> None:
-                assert down is not None
-                down()
-                seen.append(linked(store).module.replicas)
-
-            linked(store).write.on_down = went_down
-            await proxy.cut()
-            await holds(lambda: bool(seen), "the connection is lost")
-            assert seen == [None]
-            await used(store)
-            expected = new.client.execute_command("KORVET.REPLICAS")[1]
-            assert linked(store).module.replicas == expected != before
-
-    asyncio.run(work())
+        linked(store).write.on_down = went_down
+        await proxy.cut()
+        await holds(lambda: bool(seen), "the connection is lost")
+        assert seen == [None]
+        await used(store)
+        expected = new.client.execute_command("KORVET.REPLICAS")[1]
+        assert linked(store).module.replicas == expected != before
 
 
-def test_a_restart_without_the_module(start: NewServer, prefix: str, log: pytest.LogCaptureFixture) -> None:
+async def test_a_restart_without_the_module(
+    start: NewServer, prefix: str, log: pytest.LogCaptureFixture
+) -> None:
     with_module, without = start(), start(module=False)
-
-    async def work() -> None:
-        async with proxied_store(with_module.socket, prefix) as (proxy, store):
-            await used(store)
-            proxy.socket = without.socket
-            await proxy.cut()
-            await unused(store, log, "is not loaded")
-
-    asyncio.run(work())
+    async with proxied_store(with_module.socket, prefix) as (proxy, store):
+        await used(store)
+        proxy.socket = without.socket
+        await proxy.cut()
+        await unused(store, log, "is not loaded")
 
 
 @pytest.mark.parametrize("forbidden", ["korvet.add", "korvet.replicas", "info"])

@@ -266,32 +266,28 @@ def test_another_broker_takes_over(bench: Bench, log: PartitionLog, offsets: lis
     assert held(bench) == 0
 
 
-def test_a_lost_connection(server: Server, prefix: str) -> None:
+async def test_a_lost_connection(server: Server, prefix: str) -> None:
     """A waiting consumer gets an error. A read without a consumer is forgotten, and done when one asks."""
-
-    async def work() -> None:
-        async with proxied_store(server.socket, prefix) as (proxy, store):
-            topic = await store.catalogue.create("t", 2)
-            waited, unwaited = store.logs.get(topic, 0), store.logs.get(topic, 1)
-            positions = []
-            for log in (waited, unwaited):
-                offsets = await fill(log)
-                first = await chunk(log, offsets[0])
-                positions.append(first.next_offset)
-            outcomes: list[Fetched | StorageError] = []
-            for log, at in zip((waited, unwaited), positions, strict=True):
-                second = await chunk(log, at)
-                if log is waited:
-                    proxy.hold_replies()
-                    log.read(second.next_offset, CHUNK_BYTES, outcomes.append)
-                    await proxy.cut()
-                    await until(lambda: len(outcomes) == 1)
-                    await log.links.server.read.wait_connected(5_000)
-                else:
-                    await proxy.cut()
-                    await until(lambda: store.resources.readaheads.held_bytes == 0)
-                    await log.links.server.read.wait_connected(5_000)
-                    assert decode((await chunk(log, second.next_offset)).data)[0].offset == second.next_offset
-            assert isinstance(outcomes[0], LinkLost)
-
-    asyncio.run(work())
+    async with proxied_store(server.socket, prefix) as (proxy, store):
+        topic = await store.catalogue.create("t", 2)
+        waited, unwaited = store.logs.get(topic, 0), store.logs.get(topic, 1)
+        positions = []
+        for log in (waited, unwaited):
+            offsets = await fill(log)
+            first = await chunk(log, offsets[0])
+            positions.append(first.next_offset)
+        outcomes: list[Fetched | StorageError] = []
+        for log, at in zip((waited, unwaited), positions, strict=True):
+            second = await chunk(log, at)
+            if log is waited:
+                proxy.hold_replies()
+                log.read(second.next_offset, CHUNK_BYTES, outcomes.append)
+                await proxy.cut()
+                await until(lambda: len(outcomes) == 1)
+                await log.links.server.read.wait_connected(5_000)
+            else:
+                await proxy.cut()
+                await until(lambda: store.resources.readaheads.held_bytes == 0)
+                await log.links.server.read.wait_connected(5_000)
+                assert decode((await chunk(log, second.next_offset)).data)[0].offset == second.next_offset
+        assert isinstance(outcomes[0], LinkLost)

@@ -79,70 +79,65 @@ async def ends_at(log: PartitionLog, end: int) -> bool:
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_a_transaction_is_open_until_the_replica_has_its_marker(
+async def test_a_transaction_is_open_until_the_replica_has_its_marker(
     pair: tuple[Server, Server], prefix: str, committed: bool
 ) -> None:
-    async def work() -> None:
-        async with opened(pair[0], prefix) as log:
-            await append_own(log, batch(b"plain"))
-            first = await in_transaction(log, b"1", b"2")
-            await released(log, first.base_offset + 2)
-            woken = asyncio.Event()
-            log.listen(woken.set)
-            with stopped(pair[1]):
-                marked = await mark(log, committed=committed)
-                assert log.high_watermark == first.base_offset + 2
-                assert await last_stable_offsets(log) == {first.previous_end}
-                assert await consumed(log) == [b"plain"]
-                again = await mark(log, committed=committed)
-                assert (again.offset, again.end) == (-1, marked.end)
-                with pytest.raises(NotEnoughReplicasAfterAppend, match="in time"):
-                    await released(log, again.end, 50)
-                await append_own(log, batch(b"more"))
-                assert await last_stable_offsets(log) == {first.previous_end}
-                woken.clear()
-            await asyncio.wait_for(woken.wait(), SOON_S)
-            await until_async(lambda: sees(log, log.log_end), SOON_S, "everything is released")
-            assert await last_stable_offsets(log) == {log.log_end}
-            assert await consumed(log) == [b"plain", *([b"1", b"2"] if committed else []), b"more"]
-            log.unlisten(woken.set)
-
-    asyncio.run(work())
+    async with opened(pair[0], prefix) as log:
+        await append_own(log, batch(b"plain"))
+        first = await in_transaction(log, b"1", b"2")
+        await released(log, first.base_offset + 2)
+        woken = asyncio.Event()
+        log.listen(woken.set)
+        with stopped(pair[1]):
+            marked = await mark(log, committed=committed)
+            assert log.high_watermark == first.base_offset + 2
+            assert await last_stable_offsets(log) == {first.previous_end}
+            assert await consumed(log) == [b"plain"]
+            again = await mark(log, committed=committed)
+            assert (again.offset, again.end) == (-1, marked.end)
+            with pytest.raises(NotEnoughReplicasAfterAppend, match="in time"):
+                await released(log, again.end, 50)
+            await append_own(log, batch(b"more"))
+            assert await last_stable_offsets(log) == {first.previous_end}
+            woken.clear()
+        await asyncio.wait_for(woken.wait(), SOON_S)
+        await until_async(lambda: sees(log, log.log_end), SOON_S, "everything is released")
+        assert await last_stable_offsets(log) == {log.log_end}
+        assert await consumed(log) == [b"plain", *([b"1", b"2"] if committed else []), b"more"]
+        log.unlisten(woken.set)
 
 
-def test_an_outcome_that_a_failover_takes_back_was_never_seen(new_server: NewServer, prefix: str) -> None:
+async def test_an_outcome_that_a_failover_takes_back_was_never_seen(
+    new_server: NewServer, prefix: str
+) -> None:
     """The marker is on the old primary only; the server that takes over has the transaction open."""
     port, new_port = free_port(), free_port()
     old, new, third = new_server("--port", str(port), *AT_ONCE), new_server(*AT_ONCE), new_server(*AT_ONCE)
     new.client.config_set("port", new_port)
     new.follow(port)
-
-    async def work() -> None:
-        async with proxied_store(old.socket, prefix, level=ONE_REPLICA) as (proxy, store):
-            log = store.logs.get(await store.catalogue.create("t", 1), 0)
-            await append_own(log, batch(b"plain"))
-            first = await in_transaction(log, b"1")
-            end = first.base_offset + 1
-            await released(log, end)
-            new.client.replicaof("NO", "ONE")
-            lost = await mark(log, committed=True)
-            assert await consumed(log) == [b"plain"]
-            waiting = asyncio.ensure_future(released(log, lost.end))
-            await asyncio.sleep(0)
-            old.process.kill()
-            old.process.wait()
-            third.follow(new_port)
-            proxy.socket = new.socket
-            await proxy.cut()
-            with pytest.raises((HistoryChanged, NotEnoughReplicasAfterAppend)):
-                await waiting
-            await until_async(partial(ends_at, log, end), SOON_S, "the log ends where the new server's does")
-            assert await last_stable_offsets(log) == {first.previous_end}
-            assert await consumed(log) == [b"plain"]
-            kept = await mark(log, committed=False)
-            assert kept.first_offset == first.previous_end
-            await released(log, kept.end)
-            assert await last_stable_offsets(log) == {kept.end}
-            assert await consumed(log) == [b"plain"]
-
-    asyncio.run(work())
+    async with proxied_store(old.socket, prefix, level=ONE_REPLICA) as (proxy, store):
+        log = store.logs.get(await store.catalogue.create("t", 1), 0)
+        await append_own(log, batch(b"plain"))
+        first = await in_transaction(log, b"1")
+        end = first.base_offset + 1
+        await released(log, end)
+        new.client.replicaof("NO", "ONE")
+        lost = await mark(log, committed=True)
+        assert await consumed(log) == [b"plain"]
+        waiting = asyncio.ensure_future(released(log, lost.end))
+        await asyncio.sleep(0)
+        old.process.kill()
+        old.process.wait()
+        third.follow(new_port)
+        proxy.socket = new.socket
+        await proxy.cut()
+        with pytest.raises((HistoryChanged, NotEnoughReplicasAfterAppend)):
+            await waiting
+        await until_async(partial(ends_at, log, end), SOON_S, "the log ends where the new server's does")
+        assert await last_stable_offsets(log) == {first.previous_end}
+        assert await consumed(log) == [b"plain"]
+        kept = await mark(log, committed=False)
+        assert kept.first_offset == first.previous_end
+        await released(log, kept.end)
+        assert await last_stable_offsets(log) == {kept.end}
+        assert await consumed(log) == [b"plain"]

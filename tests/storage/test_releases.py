@@ -93,15 +93,12 @@ def test_an_earlier_release_keeps_its_library_while_it_is_live(server: Server, p
     assert client.fcall(named("korvet_finalise"), 2, "{x}:brokers", "{x}:cluster", "3")[0] == b"done"
 
 
-def test_brokers_that_start_together_load_the_libraries(new_server: Callable[..., Server]) -> None:
-    async def test() -> None:
-        (address,) = parse_url(new_server().url)
-        links = [await RedisLink.connect(address) for _ in range(5)]
-        await asyncio.gather(*map(ensure_library, links))
-        for link in links:
-            await link.close()
-
-    asyncio.run(test())
+async def test_brokers_that_start_together_load_the_libraries(new_server: Callable[..., Server]) -> None:
+    (address,) = parse_url(new_server().url)
+    links = [await RedisLink.connect(address) for _ in range(5)]
+    await asyncio.gather(*map(ensure_library, links))
+    for link in links:
+        await link.close()
 
 
 def test_libraries_are_deleted_with_their_last_broker(server: Server, prefix: str) -> None:

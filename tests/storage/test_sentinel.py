@@ -116,51 +116,45 @@ def stored(group: SentinelGroup, log: PartitionLog) -> list[int]:
 
 # Valkey 9 can also ask the primary to hand over to a replica that has received everything.
 @pytest.mark.parametrize("option", ["", "COORDINATED"])
-def test_a_planned_failover_loses_nothing(group: SentinelGroup, prefix: str, option: str) -> None:
-    async def work() -> None:
-        async with opened(group.url, prefix) as (store, log):
-            appends = Appends(log)
-            await appends.gets_on()
-            former = group.primary
-            losses: list[object] = []
-            store.router.on_moved = lambda has_moved, again: losses.append(has_moved)
-            group.fail_over(*option.split())
-            await asyncio.to_thread(group.wait_switched, former)
-            await appends.gets_on()
-            await appends.stop()
-            await asyncio.to_thread(group.wait_whole)
-            found = stored(group, log)
-            assert found == sorted(set(found))
-            assert set(appends.acknowledged) <= set(found)
-            assert appends.longest_pause_s < LONGEST_PAUSE_S
-            # The new primary certainly has everything: leader epochs stay.
-            assert losses == []
-
-    asyncio.run(work())
+async def test_a_planned_failover_loses_nothing(group: SentinelGroup, prefix: str, option: str) -> None:
+    async with opened(group.url, prefix) as (store, log):
+        appends = Appends(log)
+        await appends.gets_on()
+        former = group.primary
+        losses: list[object] = []
+        store.router.on_moved = lambda has_moved, again: losses.append(has_moved)
+        group.fail_over(*option.split())
+        await asyncio.to_thread(group.wait_switched, former)
+        await appends.gets_on()
+        await appends.stop()
+        await asyncio.to_thread(group.wait_whole)
+        found = stored(group, log)
+        assert found == sorted(set(found))
+        assert set(appends.acknowledged) <= set(found)
+        assert appends.longest_pause_s < LONGEST_PAUSE_S
+        # The new primary certainly has everything: leader epochs stay.
+        assert losses == []
 
 
 @pytest.mark.parametrize("fault", ["killed", "stopped"])
-def test_a_dead_primary_is_left_for_the_new_one(group: SentinelGroup, prefix: str, fault: str) -> None:
-    async def work() -> None:
-        async with opened(group.url, prefix) as (store, log):
-            appends = Appends(log)
-            await appends.gets_on()
-            former = group.primary
-            if fault == "killed":
-                former.kill()
-            else:
-                former.pause()
-            new = await asyncio.to_thread(group.wait_switched, former)
-            await appends.gets_on()
-            (server,) = store.router.servers()
-            assert server.address.port == new.port
-            await appends.stop()
-            assert appends.longest_pause_s < LONGEST_PAUSE_S
-        await asyncio.to_thread(group.rejoin, former)
-        found = stored(group, log)
-        assert found == sorted(set(found))
-
-    asyncio.run(work())
+async def test_a_dead_primary_is_left_for_the_new_one(group: SentinelGroup, prefix: str, fault: str) -> None:
+    async with opened(group.url, prefix) as (store, log):
+        appends = Appends(log)
+        await appends.gets_on()
+        former = group.primary
+        if fault == "killed":
+            former.kill()
+        else:
+            former.pause()
+        new = await asyncio.to_thread(group.wait_switched, former)
+        await appends.gets_on()
+        (server,) = store.router.servers()
+        assert server.address.port == new.port
+        await appends.stop()
+        assert appends.longest_pause_s < LONGEST_PAUSE_S
+    await asyncio.to_thread(group.rejoin, former)
+    found = stored(group, log)
+    assert found == sorted(set(found))
 
 
 def test_sentinels_that_do_not_answer_are_skipped(group: SentinelGroup, prefix: str) -> None:

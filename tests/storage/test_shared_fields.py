@@ -370,22 +370,16 @@ def test_damaged_counters_of_the_cluster_mend_themselves(brokers: Brokers, field
     assert brokers.membership.leader_epoch_of("good", 0) is not None
 
 
-def test_a_new_broker_takes_over_a_node_id_whose_lease_is_damaged(server: Server, prefix: str) -> None:
+async def test_a_new_broker_takes_over_a_node_id_whose_lease_is_damaged(server: Server, prefix: str) -> None:
     client = server.client
     far_ms = client.time()[0] * 1000 + 10**9
     client.hset(f"{{{prefix}}}:cluster", mapping={"id": "cluster", "assignment": "3"})
     client.hset(f"{{{prefix}}}:brokers", "1", b"%d token 3 -1 -1 {}" % far_ms)
-
-    async def check() -> None:
-        endpoint = Address("localhost", 9001)
-        store = await Store.open(
-            server.url, Keyspace(prefix), node_id=1, endpoint=endpoint, lease_ms=LEASE_MS
-        )
-        assert store.membership is not None
-        assert store.membership.assignment.version == 4
-        await store.close()
-
-    asyncio.run(check())
+    endpoint = Address("localhost", 9001)
+    store = await Store.open(server.url, Keyspace(prefix), node_id=1, endpoint=endpoint, lease_ms=LEASE_MS)
+    assert store.membership is not None
+    assert store.membership.assignment.version == 4
+    await store.close()
 
 
 def test_a_full_redis_takes_limits_of_clients_within_the_allowance(brokers: Brokers) -> None:

@@ -106,92 +106,77 @@ def test_volatile_eviction_is_accepted(new_server: Callable[..., Server]) -> Non
     assert open_and_close(new_server("--maxmemory-policy", "volatile-lru"), "k")
 
 
-def test_one_of_many_creators_wins(server: Server, prefix: str) -> None:
-    async def work() -> None:
-        stores = [await Store.open(server.url, Keyspace(prefix)) for _ in range(5)]
-        made = await asyncio.gather(
-            *(store.catalogue.create("t", 3) for store in stores), return_exceptions=True
-        )
-        assert [type(one) for one in made if isinstance(one, BaseException)] == [TopicExists] * 4
-        ids = {(await store.catalogue.load())["t"].topic_id for store in stores}
-        assert len(ids) == 1
-        for store in stores:
-            await store.close()
-
-    asyncio.run(work())
-
-
-def test_topics_change_by_compare_and_set(server: Server, prefix: str) -> None:
-    async def work() -> None:
-        one = await Store.open(server.url, Keyspace(prefix))
-        await one.catalogue.create("t", 1, {"retention.ms": "5"}, offset_assignment="dense")
-        other = await Store.open(server.url, Keyspace(prefix))
-        grown = await one.catalogue.add_partitions("t", 3)
-        assert (grown.partitions, grown.configs, grown.bias) == (3, {"retention.ms": "5"}, 1)
-        with pytest.raises(CatalogueConflict):
-            await other.catalogue.set_configs("t", {})
-        await other.catalogue.load()
-        assert (await other.catalogue.set_configs("t", {"a": "b"})).partitions == 3
-        with pytest.raises(ValueError, match="has 3"):
-            await other.catalogue.add_partitions("t", 3)
-        with pytest.raises(TopicGone):
-            await other.catalogue.add_partitions("none", 3)
-        await one.close()
-        await other.close()
-
-    asyncio.run(work())
-
-
-def test_an_unfinished_deletion_is_finished_later(server: Server, prefix: str) -> None:
-    async def work() -> None:
-        store = await Store.open(server.url, Keyspace(prefix))
-        topic = await store.catalogue.create("t", 3)
-        for partition in range(3):
-            log = store.logs.get(topic, partition)
-            await append_own(log, encode_append_records([(b"k", b"v", 0)]))
-        await store.catalogue.mark_deleting("t")
+async def test_one_of_many_creators_wins(server: Server, prefix: str) -> None:
+    stores = [await Store.open(server.url, Keyspace(prefix)) for _ in range(5)]
+    made = await asyncio.gather(*(store.catalogue.create("t", 3) for store in stores), return_exceptions=True)
+    assert [type(one) for one in made if isinstance(one, BaseException)] == [TopicExists] * 4
+    ids = {(await store.catalogue.load())["t"].topic_id for store in stores}
+    assert len(ids) == 1
+    for store in stores:
         await store.close()
 
-        store = await Store.open(server.url, Keyspace(prefix))
-        assert store.catalogue.get("t") is None
-        with pytest.raises(TopicExists):
-            await store.catalogue.create("t", 1)
-        forgotten: list[Topic] = []
 
-        async def forget(topic: Topic) -> None:
-            forgotten.append(topic)
-            assert server.client.exists(f"{prefix}:t:0"), "offsets go before the log"
+async def test_topics_change_by_compare_and_set(server: Server, prefix: str) -> None:
+    one = await Store.open(server.url, Keyspace(prefix))
+    await one.catalogue.create("t", 1, {"retention.ms": "5"}, offset_assignment="dense")
+    other = await Store.open(server.url, Keyspace(prefix))
+    grown = await one.catalogue.add_partitions("t", 3)
+    assert (grown.partitions, grown.configs, grown.bias) == (3, {"retention.ms": "5"}, 1)
+    with pytest.raises(CatalogueConflict):
+        await other.catalogue.set_configs("t", {})
+    await other.catalogue.load()
+    assert (await other.catalogue.set_configs("t", {"a": "b"})).partitions == 3
+    with pytest.raises(ValueError, match="has 3"):
+        await other.catalogue.add_partitions("t", 3)
+    with pytest.raises(TopicGone):
+        await other.catalogue.add_partitions("none", 3)
+    await one.close()
+    await other.close()
 
-        for pending in store.catalogue.pending_deletes():
-            await store.catalogue.finish_delete(pending, forget)
-        assert [one.name for one in forgotten] == ["t"]
-        assert server.client.keys(f"*{prefix}*") == [f"{{{prefix}}}:cluster".encode()]
-        assert (await store.catalogue.create("t", 1)).topic_id != topic.topic_id
-        await store.close()
 
-    asyncio.run(work())
+async def test_an_unfinished_deletion_is_finished_later(server: Server, prefix: str) -> None:
+    store = await Store.open(server.url, Keyspace(prefix))
+    topic = await store.catalogue.create("t", 3)
+    for partition in range(3):
+        log = store.logs.get(topic, partition)
+        await append_own(log, encode_append_records([(b"k", b"v", 0)]))
+    await store.catalogue.mark_deleting("t")
+    await store.close()
+
+    store = await Store.open(server.url, Keyspace(prefix))
+    assert store.catalogue.get("t") is None
+    with pytest.raises(TopicExists):
+        await store.catalogue.create("t", 1)
+    forgotten: list[Topic] = []
+
+    async def forget(topic: Topic) -> None:
+        forgotten.append(topic)
+        assert server.client.exists(f"{prefix}:t:0"), "offsets go before the log"
+
+    for pending in store.catalogue.pending_deletes():
+        await store.catalogue.finish_delete(pending, forget)
+    assert [one.name for one in forgotten] == ["t"]
+    assert server.client.keys(f"*{prefix}*") == [f"{{{prefix}}}:cluster".encode()]
+    assert (await store.catalogue.create("t", 1)).topic_id != topic.topic_id
+    await store.close()
 
 
-def test_all_logs_of_topics_that_were_created_again_are_closed(server: Server, prefix: str) -> None:
+async def test_all_logs_of_topics_that_were_created_again_are_closed(server: Server, prefix: str) -> None:
     """Also a log whose successor is opened by a client's request before its turn has come."""
-
-    async def work() -> None:
-        one, other = [await Store.open(server.url, Keyspace(prefix)) for _ in range(2)]
-        names = "tu"
-        logs = [one.logs.get(await one.catalogue.create(name, 1), 0) for name in names]
-        await other.catalogue.load()
-        for name in names:
-            await other.catalogue.delete(name)
-            await other.catalogue.create(name, 1)
-        logs[0].listen(lambda: logs.append(one.logs.get(one.catalogue.topics["u"], 0)))
-        await one.catalogue.load()
-        assert len(logs) == 3
-        assert all(log.closed for log in logs[:2])
-        assert not one.logs.get(one.catalogue.topics["u"], 0).closed
-        await other.close()
-        await one.close()
-
-    asyncio.run(work())
+    one, other = [await Store.open(server.url, Keyspace(prefix)) for _ in range(2)]
+    names = "tu"
+    logs = [one.logs.get(await one.catalogue.create(name, 1), 0) for name in names]
+    await other.catalogue.load()
+    for name in names:
+        await other.catalogue.delete(name)
+        await other.catalogue.create(name, 1)
+    logs[0].listen(lambda: logs.append(one.logs.get(one.catalogue.topics["u"], 0)))
+    await one.catalogue.load()
+    assert len(logs) == 3
+    assert all(log.closed for log in logs[:2])
+    assert not one.logs.get(one.catalogue.topics["u"], 0).closed
+    await other.close()
+    await one.close()
 
 
 def test_producer_ids_are_never_given_twice(server: Server, prefix: str) -> None:
@@ -205,40 +190,33 @@ def test_producer_ids_are_never_given_twice(server: Server, prefix: str) -> None
     assert len(set(given)) == 3000
 
 
-def test_producer_ids_are_not_given_twice_by_a_failover(new_server: Callable[..., Server]) -> None:
+async def test_producer_ids_are_not_given_twice_by_a_failover(new_server: Callable[..., Server]) -> None:
     """The replica that takes over has not received them."""
     port = free_port()
     primary = new_server("--port", str(port), "--repl-diskless-sync-delay", "0")
     replica = new_server("--replicaof", "127.0.0.1", str(port))
-
-    async def work() -> None:
-        async with proxied_store(primary.socket, "failover") as (proxy, store):
-            written = primary.client.info("replication")["master_repl_offset"]
-            await until(lambda: replica.client.info("replication").get("slave_repl_offset", 0) >= written)
-            replica.client.replicaof("NO", "ONE")
-            given = [await store.producer_ids.allocate() for _ in range(2500)]
-            proxy.socket = replica.socket
-            write = store.commands.links(store.commands.keyspace.cluster).write
-            before = write.history
-            await proxy.cut()
-            await until(lambda: write.connected and write.history != before)
-            given += [await store.producer_ids.allocate() for _ in range(2500)]
-            assert len(set(given)) == 5000
-
-    asyncio.run(work())
+    async with proxied_store(primary.socket, "failover") as (proxy, store):
+        written = primary.client.info("replication")["master_repl_offset"]
+        await until(lambda: replica.client.info("replication").get("slave_repl_offset", 0) >= written)
+        replica.client.replicaof("NO", "ONE")
+        given = [await store.producer_ids.allocate() for _ in range(2500)]
+        proxy.socket = replica.socket
+        write = store.commands.links(store.commands.keyspace.cluster).write
+        before = write.history
+        await proxy.cut()
+        await until(lambda: write.connected and write.history != before)
+        given += [await store.producer_ids.allocate() for _ in range(2500)]
+        assert len(set(given)) == 5000
 
 
-def test_a_second_broker_of_the_same_node_id_learns_the_holder(server: Server, prefix: str) -> None:
-    async def work() -> None:
-        first = await Store.open(server.url, Keyspace(prefix), node_id=1, endpoint=HERE, lease_ms=400)
-        with pytest.raises(StoreError, match=r"node id 1 of keyspace .* live broker, process \d+ on "):
-            await Store.open(server.url, Keyspace(prefix), node_id=1, endpoint=HERE, lease_ms=400)
-        await first.close()
-        second = await Store.open(server.url, Keyspace(prefix), node_id=1, endpoint=HERE, lease_ms=400)
-        await second.close()
-        assert not server.client.exists(f"{{{prefix}}}:brokers")
-
-    asyncio.run(work())
+async def test_a_second_broker_of_the_same_node_id_learns_the_holder(server: Server, prefix: str) -> None:
+    first = await Store.open(server.url, Keyspace(prefix), node_id=1, endpoint=HERE, lease_ms=400)
+    with pytest.raises(StoreError, match=r"node id 1 of keyspace .* live broker, process \d+ on "):
+        await Store.open(server.url, Keyspace(prefix), node_id=1, endpoint=HERE, lease_ms=400)
+    await first.close()
+    second = await Store.open(server.url, Keyspace(prefix), node_id=1, endpoint=HERE, lease_ms=400)
+    await second.close()
+    assert not server.client.exists(f"{{{prefix}}}:brokers")
 
 
 def entry(lease_ms: int, process: str) -> str:
@@ -275,72 +253,66 @@ def test_what_another_release_left_in_the_registry_is_removed(server: Server, pr
 
 @pytest.mark.parametrize("assignment", ["clock", "dense"])
 @pytest.mark.each_server
-def test_native_entries_wake_listeners(
+async def test_native_entries_wake_listeners(
     server: Server, prefix: str, assignment: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work() -> None:
-        store = await Store.open(server.url, Keyspace(prefix), watch_interval_ms=5)
-        topic = await store.catalogue.create("t", 1, offset_assignment=assignment)  # type: ignore[arg-type]
-        log = store.logs.get(topic, 0)
-        await log.bounds()
-        woken = asyncio.Event()
-        log.listen(woken.set)
-        position = log.log_end
-        for number in range(3):
-            woken.clear()
-            server.client.xadd(log.stream, {"n": number})
-            await asyncio.wait_for(woken.wait(), 10)
-            fetched = await read_log(log, position, 1000)
-            assert [record.value for record in decode(fetched.data)] == [b'{"n":"%d"}' % number]
-            position = fetched.next_offset
-        # Entries that no offset addresses wake no listener twice, and hide no later entries.
-        ms = (log.log_end >> 10) + 5
-        for sequence in range(1024, 1100):
-            server.client.xadd(log.stream, {"n": 0}, id=f"{ms}-{sequence}")
+    store = await Store.open(server.url, Keyspace(prefix), watch_interval_ms=5)
+    topic = await store.catalogue.create("t", 1, offset_assignment=assignment)  # type: ignore[arg-type]
+    log = store.logs.get(topic, 0)
+    await log.bounds()
+    woken = asyncio.Event()
+    log.listen(woken.set)
+    position = log.log_end
+    for number in range(3):
         woken.clear()
-        server.client.xadd(log.stream, {"n": 9}, id=f"{ms + 1}-0")
-        while log.log_end < (ms + 1) << 10:
-            woken.clear()
-            await asyncio.wait_for(woken.wait(), 10)
+        server.client.xadd(log.stream, {"n": number})
+        await asyncio.wait_for(woken.wait(), 10)
         fetched = await read_log(log, position, 1000)
-        assert [record.value for record in decode(fetched.data)] == [b'{"n":"9"}']
-        assert caplog.text.count("entries that Kafka clients cannot see") == 1
-        log.unlisten(woken.set)
-        await store.close()
-
-    asyncio.run(work())
+        assert [record.value for record in decode(fetched.data)] == [b'{"n":"%d"}' % number]
+        position = fetched.next_offset
+    # Entries that no offset addresses wake no listener twice, and hide no later entries.
+    ms = (log.log_end >> 10) + 5
+    for sequence in range(1024, 1100):
+        server.client.xadd(log.stream, {"n": 0}, id=f"{ms}-{sequence}")
+    woken.clear()
+    server.client.xadd(log.stream, {"n": 9}, id=f"{ms + 1}-0")
+    while log.log_end < (ms + 1) << 10:
+        woken.clear()
+        await asyncio.wait_for(woken.wait(), 10)
+    fetched = await read_log(log, position, 1000)
+    assert [record.value for record in decode(fetched.data)] == [b'{"n":"9"}']
+    assert caplog.text.count("entries that Kafka clients cannot see") == 1
+    log.unlisten(woken.set)
+    await store.close()
 
 
 @pytest.mark.parametrize("interval_ms", [1, 3_600_000])
-def test_a_log_end_is_known_for_as_long_as_natives_may_stay_unnoticed(
+async def test_a_log_end_is_known_for_as_long_as_natives_may_stay_unnoticed(
     server: Server, prefix: str, interval_ms: int
 ) -> None:
-    async def work() -> None:
-        store = await Store.open(server.url, Keyspace(prefix), watch_interval_ms=interval_ms)
-        log = store.logs.get(await store.catalogue.create("t", 1), 0)
+    store = await Store.open(server.url, Keyspace(prefix), watch_interval_ms=interval_ms)
+    log = store.logs.get(await store.catalogue.create("t", 1), 0)
 
-        def known(offset: int) -> list[bytes] | None:
-            return log.cached(offset, 1000, None, zstd=True)
+    def known(offset: int) -> list[bytes] | None:
+        return log.cached(offset, 1000, None, zstd=True)
 
-        assert known(0) is None
-        await read_log(log, 0, 1000)
-        first = known(0)
-        end = (await append_own(log, encode_append_records([(None, b"v", 0)]))).base_offset + 1
-        second = known(end)
-        if interval_ms > 1000:
-            assert first == second == []
-        deadline = asyncio.get_running_loop().time() + 10
-        while interval_ms == 1 and known(end) is not None:
-            assert asyncio.get_running_loop().time() < deadline
-            await asyncio.sleep(0.001)
-        log.state.lost_track()
-        assert known(end) is None
-        await log.bounds()
-        log.close(TopicGone("t"))
-        assert known(end) is None
-        await store.close()
-
-    asyncio.run(work())
+    assert known(0) is None
+    await read_log(log, 0, 1000)
+    first = known(0)
+    end = (await append_own(log, encode_append_records([(None, b"v", 0)]))).base_offset + 1
+    second = known(end)
+    if interval_ms > 1000:
+        assert first == second == []
+    deadline = asyncio.get_running_loop().time() + 10
+    while interval_ms == 1 and known(end) is not None:
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.001)
+    log.state.lost_track()
+    assert known(end) is None
+    await log.bounds()
+    log.close(TopicGone("t"))
+    assert known(end) is None
+    await store.close()
 
 
 def test_a_deleted_tail_reads_as_a_control_batch_to_the_log_end(bench: Bench) -> None:

@@ -253,28 +253,25 @@ def test_reading_the_cache_for_long_looks_at_the_log_start(bench: Bench) -> None
     bench.run(work())
 
 
-def test_a_lost_link_ends_what_is_known(server: Server, prefix: str) -> None:
-    async def work() -> None:
-        async with proxied_store(server.socket, prefix) as (proxy, store):
-            log = store.logs.get(await store.catalogue.create("t", 1), 0)
-            await append(log, values(b"a"))
-            assert from_cache(log, 0)
-            proxy.hold_replies()
-            lost = asyncio.ensure_future(append(log, values(b"b")))
-            await until(lambda: server.client.xlen(log.stream) == 2)
-            await proxy.cut()
-            await asyncio.wait([lost])
-            assert lost.exception() is None or isinstance(lost.exception(), LinkLost)
-            await store.commands.links(log.stream).write.wait_connected(10_000)
-            await append(log, values(b"c"))
-            stored = await from_redis(log, 0)
-            assert [record.value for record in stored] == [b"a", b"b", b"c"]
-            assert from_cache(log, 0) is None
-            known = from_cache(log, log.state.tail.start)
-            assert known
-            assert known == stored[-len(known) :]
-
-    asyncio.run(work())
+async def test_a_lost_link_ends_what_is_known(server: Server, prefix: str) -> None:
+    async with proxied_store(server.socket, prefix) as (proxy, store):
+        log = store.logs.get(await store.catalogue.create("t", 1), 0)
+        await append(log, values(b"a"))
+        assert from_cache(log, 0)
+        proxy.hold_replies()
+        lost = asyncio.ensure_future(append(log, values(b"b")))
+        await until(lambda: server.client.xlen(log.stream) == 2)
+        await proxy.cut()
+        await asyncio.wait([lost])
+        assert lost.exception() is None or isinstance(lost.exception(), LinkLost)
+        await store.commands.links(log.stream).write.wait_connected(10_000)
+        await append(log, values(b"c"))
+        stored = await from_redis(log, 0)
+        assert [record.value for record in stored] == [b"a", b"b", b"c"]
+        assert from_cache(log, 0) is None
+        known = from_cache(log, log.state.tail.start)
+        assert known
+        assert known == stored[-len(known) :]
 
 
 class CachedLogMachine(RuleBasedStateMachine):

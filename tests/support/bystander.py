@@ -85,8 +85,7 @@ class OtherClient:
         assert not self._thread.is_alive()
 
     def _work(self) -> None:
-        client = connect(self._server, timeout_s=100)
-        with client.raw:
+        with connect(self._server, timeout_s=100) as client:
             while not self._done.wait(0.05):
                 self._round(client)
                 self.rounds += 1

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     import pytest
 
 # Folders whose tests are all quick. Files in tests/ itself are too.
-QUICK: Final = frozenset({"unit", "property", "storage", "coordinator", "fuzz", "robustness", "simulation"})
+QUICK: Final = frozenset(
+    {"unit", "property", "storage", "coordinator", "api", "fuzz", "robustness", "simulation"}
+)
 
 
 class Extent(enum.IntEnum):

@@ -111,65 +111,55 @@ def test_every_failure_is_counted_once_and_each_end_is_told() -> None:
             assert said <= 1 + events.count("f")
 
 
-def test_one_cause_is_one_line_and_a_count(caplog: pytest.LogCaptureFixture) -> None:
-    async def work() -> None:
-        causes = Causes(log, PERIOD_S)
-        for number in range(4_516):
-            causes.warn(f"NOREPLICAS in slot {number}", "request %d: %s", number, "NOREPLICAS")
-        causes.warn("LOADING", "request: %s", "LOADING")
-        assert caplog.messages == ["request 0: NOREPLICAS", "request: LOADING"]
+async def test_one_cause_is_one_line_and_a_count(caplog: pytest.LogCaptureFixture) -> None:
+    causes = Causes(log, PERIOD_S)
+    for number in range(4_516):
+        causes.warn(f"NOREPLICAS in slot {number}", "request %d: %s", number, "NOREPLICAS")
+    causes.warn("LOADING", "request: %s", "LOADING")
+    assert caplog.messages == ["request 0: NOREPLICAS", "request: LOADING"]
 
-        async def silent() -> bool:
-            return len(caplog.messages) == 4
+    async def silent() -> bool:
+        return len(caplog.messages) == 4
 
-        await until_async(silent, 10, "the count and the silence are logged")
-        count, silence = caplog.messages[2:]
-        assert count.startswith("request 4515: NOREPLICAS (4515 times more ")
-        assert silence.startswith("request 4515: NOREPLICAS (has not happened since ")
-        assert silence.endswith(" UTC, 4516 times)")
-        # A cause that ended and returns is logged again.
-        causes.warn("NOREPLICAS in slot 7", "again")
-        assert caplog.messages[-1] == "again"
-
-    asyncio.run(work())
+    await until_async(silent, 10, "the count and the silence are logged")
+    count, silence = caplog.messages[2:]
+    assert count.startswith("request 4515: NOREPLICAS (4515 times more ")
+    assert silence.startswith("request 4515: NOREPLICAS (has not happened since ")
+    assert silence.endswith(" UTC, 4516 times)")
+    # A cause that ended and returns is logged again.
+    causes.warn("NOREPLICAS in slot 7", "again")
+    assert caplog.messages[-1] == "again"
 
 
-def test_the_success_of_all_work_ends_a_cause_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    async def work() -> None:
-        causes = Causes(log)
-        causes.ended("a")
-        for _ in range(3):
-            for name in "ab":
-                causes.warn("OOM", "%s failed: %s", name, "OOM", work=name, topic=name)
-        causes.warn("LOADING", "a failed: %s", "LOADING", work="a")
-        causes.ended("a")
-        assert caplog.messages[2:] == ["a failed: LOADING (ended after 0.0 s, once)"]
-        causes.ended("b")
-        causes.ended("b")
-        assert caplog.messages[3:] == ["b failed: OOM (ended after 0.0 s, 6 times)"]
-        assert caplog.records[-1].fields == {"topic": "b", "repeated": 5}
-
-    asyncio.run(work())
+async def test_the_success_of_all_work_ends_a_cause_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    causes = Causes(log)
+    causes.ended("a")
+    for _ in range(3):
+        for name in "ab":
+            causes.warn("OOM", "%s failed: %s", name, "OOM", work=name, topic=name)
+    causes.warn("LOADING", "a failed: %s", "LOADING", work="a")
+    causes.ended("a")
+    assert caplog.messages[2:] == ["a failed: LOADING (ended after 0.0 s, once)"]
+    causes.ended("b")
+    causes.ended("b")
+    assert caplog.messages[3:] == ["b failed: OOM (ended after 0.0 s, 6 times)"]
+    assert caplog.records[-1].fields == {"topic": "b", "repeated": 5}
 
 
-def test_a_cause_that_is_forgotten_has_no_end(
+async def test_a_cause_that_is_forgotten_has_no_end(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("korvet.causes._FORGOTTEN_S", 0.0)
+    causes = Causes(log, PERIOD_S)
+    causes.warn("OOM", "a failed", work="a")
 
-    async def work() -> None:
-        causes = Causes(log, PERIOD_S)
-        causes.warn("OOM", "a failed", work="a")
+    async def forgotten() -> bool:
+        return len(caplog.messages) == 2
 
-        async def forgotten() -> bool:
-            return len(caplog.messages) == 2
-
-        await until_async(forgotten, 10, "the cause is forgotten")
-        causes.warn("OOM", "another failed")
-        causes.ended("a")
-        assert caplog.messages[2:] == ["another failed"]
-
-    asyncio.run(work())
+    await until_async(forgotten, 10, "the cause is forgotten")
+    causes.warn("OOM", "another failed")
+    causes.ended("a")
+    assert caplog.messages[2:] == ["another failed"]
 
 
 def test_memory_is_bounded_whatever_the_causes(caplog: pytest.LogCaptureFixture) -> None:

@@ -52,7 +52,7 @@ class Coordinators:
         pass
 
 
-def test_a_deletion_that_cannot_be_finished_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_deletion_that_cannot_be_finished_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other change of the catalogue comes to the help of a topic that is half deleted."""
     monkeypatch.setattr(broker, "_DELETION_RETRY_S", 0.001)
     topics = Topics(failures=2)
@@ -66,14 +66,11 @@ def test_a_deletion_that_cannot_be_finished_is_tried_again(monkeypatch: pytest.M
     async def finished() -> bool:
         return not topics.deletes_are_pending
 
-    async def work() -> None:
-        changes = broker._ChangeListener(parts)
-        await changes.complete_changes()
-        await until_async(finished, 2, "the deletion is finished")
-        await changes.close()
-        assert topics.attempts == 3
-
-    asyncio.run(work())
+    changes = broker._ChangeListener(parts)
+    await changes.complete_changes()
+    await until_async(finished, 2, "the deletion is finished")
+    await changes.close()
+    assert topics.attempts == 3
 
 
 def test_a_deletion_that_waits_for_replicas_holds_no_other_one_up() -> None:

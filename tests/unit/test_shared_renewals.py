@@ -15,7 +15,7 @@ from korvet.storage.link.clock import steady_s
 from korvet.storage.refusals import Refusals
 
 
-def test_a_renewal_whose_changes_could_not_be_followed_is_not_shared() -> None:
+async def test_a_renewal_whose_changes_could_not_be_followed_is_not_shared() -> None:
     """The other broker has left in version 2, and the connection broke before the catalogue was read."""
 
     class Lease:
@@ -30,30 +30,27 @@ def test_a_renewal_whose_changes_could_not_be_followed_is_not_shared() -> None:
     async def load() -> None:
         raise LinkLost("the connection was lost")
 
-    async def work() -> None:
-        lease, ignored = Lease(), SimpleNamespace(note=lambda *_: None)
-        member: Any = SimpleNamespace(
-            _acknowledged=(1, 4),
-            _catalogue=SimpleNamespace(applied_version=4, load=load),
-            _commands=SimpleNamespace(keyspace=SimpleNamespace(brokers=b"")),
-            _highest_version=1,
-            _lease=lease,
-            _leaving=False,
-            _losses=0,
-            _refreshing=asyncio.Lock(),
-            _renewal=SimpleNamespace(unreadable=()),
-            _renewed_s=0.0,
-            _suspended=False,
-            assignment=SimpleNamespace(version=1),
-            damage=ignored,
-            lost=None,
-            rejoins=False,
-            _refusals=Refusals(),
-        )
-        since_s = steady_s()
-        for _ in range(2):
-            with pytest.raises(LinkLost):
-                await Membership.refresh(member, since_s)
-        assert lease.renewals == 2
-
-    asyncio.run(work())
+    lease, ignored = Lease(), SimpleNamespace(note=lambda *_: None)
+    member: Any = SimpleNamespace(
+        _acknowledged=(1, 4),
+        _catalogue=SimpleNamespace(applied_version=4, load=load),
+        _commands=SimpleNamespace(keyspace=SimpleNamespace(brokers=b"")),
+        _highest_version=1,
+        _lease=lease,
+        _leaving=False,
+        _losses=0,
+        _refreshing=asyncio.Lock(),
+        _renewal=SimpleNamespace(unreadable=()),
+        _renewed_s=0.0,
+        _suspended=False,
+        assignment=SimpleNamespace(version=1),
+        damage=ignored,
+        lost=None,
+        rejoins=False,
+        _refusals=Refusals(),
+    )
+    since_s = steady_s()
+    for _ in range(2):
+        with pytest.raises(LinkLost):
+            await Membership.refresh(member, since_s)
+    assert lease.renewals == 2

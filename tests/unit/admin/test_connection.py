@@ -59,40 +59,31 @@ async def connected(answer: Callable[[Request], Any] = echo) -> AsyncIterator[Cl
         await client.ended.wait()
 
 
-def test_pipelined_requests_are_answered_in_order() -> None:
-    async def test() -> None:
-        async with connected() as client:
-            client.writer.write(b"".join(GET % b"%d" % number for number in range(1000)))
-            for number in range(1000):
-                assert await client.response() == (200, b"/%d\n" % number)
-
-    run(test())
+async def test_pipelined_requests_are_answered_in_order() -> None:
+    async with connected() as client:
+        client.writer.write(b"".join(GET % b"%d" % number for number in range(1000)))
+        for number in range(1000):
+            assert await client.response() == (200, b"/%d\n" % number)
 
 
 @pytest.mark.parametrize(
     "request_bytes", [b"", GET % b"last", GET % b"first" + GET % b"last", (GET % b"cut")[:-1]]
 )
-def test_a_client_that_sends_no_more_is_answered(request_bytes: bytes) -> None:
-    async def test() -> None:
-        async with connected() as client:
-            client.writer.write(request_bytes)
-            client.writer.write_eof()
-            for page in (b"first", b"last"):
-                if page in request_bytes:
-                    assert await client.response() == (200, b"/%b\n" % page)
-            assert await client.end() == b""
-
-    run(test())
+async def test_a_client_that_sends_no_more_is_answered(request_bytes: bytes) -> None:
+    async with connected() as client:
+        client.writer.write(request_bytes)
+        client.writer.write_eof()
+        for page in (b"first", b"last"):
+            if page in request_bytes:
+                assert await client.response() == (200, b"/%b\n" % page)
+        assert await client.end() == b""
 
 
-def test_the_head_of_a_page_has_its_size() -> None:
-    async def test() -> None:
-        async with connected() as client:
-            client.writer.write(b"HEAD /abc HTTP/1.1\r\nHost: a\r\n\r\n" + GET % b"next")
-            assert await client.response(body=False) == (200, b"")
-            assert await client.response() == (200, b"/next\n")
-
-    run(test())
+async def test_the_head_of_a_page_has_its_size() -> None:
+    async with connected() as client:
+        client.writer.write(b"HEAD /abc HTTP/1.1\r\nHost: a\r\n\r\n" + GET % b"next")
+        assert await client.response(body=False) == (200, b"")
+        assert await client.response() == (200, b"/next\n")
 
 
 @pytest.mark.parametrize(
@@ -104,24 +95,18 @@ def test_the_head_of_a_page_has_its_size() -> None:
         (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * MOST_HEAD_BYTES, 431),
     ],
 )
-def test_a_bad_request_ends_the_connection(request_bytes: bytes, status: int) -> None:
-    async def test() -> None:
-        async with connected() as client:
-            client.writer.write(request_bytes)
-            assert (await client.response())[0] == status
-            assert await client.end() == b""
-
-    run(test())
+async def test_a_bad_request_ends_the_connection(request_bytes: bytes, status: int) -> None:
+    async with connected() as client:
+        client.writer.write(request_bytes)
+        assert (await client.response())[0] == status
+        assert await client.end() == b""
 
 
-def test_a_client_may_ask_for_the_end() -> None:
-    async def test() -> None:
-        async with connected() as client:
-            client.writer.write(b"GET /x HTTP/1.0\r\n\r\n" + GET % b"ignored")
-            assert await client.response() == (200, b"/x\n")
-            assert await client.end() == b""
-
-    run(test())
+async def test_a_client_may_ask_for_the_end() -> None:
+    async with connected() as client:
+        client.writer.write(b"GET /x HTTP/1.0\r\n\r\n" + GET % b"ignored")
+        assert await client.response() == (200, b"/x\n")
+        assert await client.end() == b""
 
 
 def test_a_page_that_fails_is_logged_and_the_connection_stays(caplog: pytest.LogCaptureFixture) -> None:
@@ -141,83 +126,71 @@ def test_a_page_that_fails_is_logged_and_the_connection_stays(caplog: pytest.Log
 
 
 @pytest.mark.parametrize("limit", ["_REQUEST_S", "_IDLE_S", "_ANSWER_S"])
-def test_slow_clients_and_pages_end(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_clients_and_pages_end(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, limit, 0.05)
 
     async def forever(request: Request) -> Response:
         await asyncio.Event().wait()
         return await echo(request)
 
-    async def test() -> None:
-        async with connected(forever if limit == "_ANSWER_S" else echo) as client:
-            if limit == "_REQUEST_S":
-                # Each byte arrives in time, but the request does not.
-                try:
-                    while not client.ended.is_set():
-                        client.writer.write(b"G")
-                        await client.writer.drain()
-                        await asyncio.sleep(0.01)
-                except ConnectionError:
-                    pass
-            else:
-                client.writer.write(GET % b"")
-                if limit == "_IDLE_S":
-                    assert (await client.response())[0] == 200
-            await client.ended.wait()
-
-    run(test())
+    async with connected(forever if limit == "_ANSWER_S" else echo) as client:
+        if limit == "_REQUEST_S":
+            # Each byte arrives in time, but the request does not.
+            try:
+                while not client.ended.is_set():
+                    client.writer.write(b"G")
+                    await client.writer.drain()
+                    await asyncio.sleep(0.01)
+            except ConnectionError:
+                pass
+        else:
+            client.writer.write(GET % b"")
+            if limit == "_IDLE_S":
+                assert (await client.response())[0] == 200
+        await client.ended.wait()
 
 
-def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_ANSWER_S", 0.2)
 
     async def large(request: Request) -> Response:
         del request
         return Response(HTTPStatus.OK, [b"x" * 65_536] * 1_000)
 
-    async def test() -> None:
-        async with connected(large) as client:
-            client.writer.write(GET % b"")
-            await client.ended.wait()
-
-    run(test())
+    async with connected(large) as client:
+        client.writer.write(GET % b"")
+        await client.ended.wait()
 
 
-def test_a_large_page_arrives_whole() -> None:
+async def test_a_large_page_arrives_whole() -> None:
     async def large(request: Request) -> Response:
         del request
         return Response(HTTPStatus.OK, [b"%08d" % number for number in range(500_000)])
 
-    async def test() -> None:
-        async with connected(large) as client:
-            client.writer.write(GET % b"")
-            _, body = await client.response()
-            assert body == b"".join(b"%08d" % number for number in range(500_000))
-
-    run(test())
+    async with connected(large) as client:
+        client.writer.write(GET % b"")
+        _, body = await client.response()
+        assert body == b"".join(b"%08d" % number for number in range(500_000))
 
 
-def test_requests_that_wait_are_bounded() -> None:
+async def test_requests_that_wait_are_bounded() -> None:
     go_on = asyncio.Event()
 
     async def slow(request: Request) -> Response:
         await go_on.wait()
         return await echo(request)
 
-    async def test() -> None:
-        async with connected(slow) as client:
-            client.writer.write(GET % b"x" * 100_000)
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.2):
-                    await client.writer.drain()
-            go_on.set()
-            for _ in range(100_000):
-                assert await client.response() == (200, b"/x\n")
-
-    run(test())
+    async with connected(slow) as client:
+        client.writer.write(GET % b"x" * 100_000)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await client.writer.drain()
+        go_on.set()
+        for _ in range(100_000):
+            assert await client.response() == (200, b"/x\n")
 
 
-def test_an_end_ends_the_answer_too() -> None:
+async def test_an_end_ends_the_answer_too() -> None:
     """Also if the transport does not report its end, as one whose accept was cancelled."""
     ended = asyncio.Event()
 
@@ -228,17 +201,14 @@ def test_an_end_ends_the_answer_too() -> None:
             ended.set()
         return await echo(request)
 
-    async def test() -> None:
-        made = HttpConnection(forever, lambda: None)
-        made.connection_made(mock.Mock(spec=asyncio.Transport))
-        made.data_received(GET % b"")
-        await asyncio.sleep(0)
-        made.end()
-        await ended.wait()
-        late = HttpConnection(forever, lambda: None)
-        late.end()
-        transport = mock.Mock(spec=asyncio.Transport)
-        late.connection_made(transport)
-        transport.abort.assert_called_once_with()
-
-    run(test())
+    made = HttpConnection(forever, lambda: None)
+    made.connection_made(mock.Mock(spec=asyncio.Transport))
+    made.data_received(GET % b"")
+    await asyncio.sleep(0)
+    made.end()
+    await ended.wait()
+    late = HttpConnection(forever, lambda: None)
+    late.end()
+    transport = mock.Mock(spec=asyncio.Transport)
+    late.connection_made(transport)
+    transport.abort.assert_called_once_with()

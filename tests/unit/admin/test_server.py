@@ -113,34 +113,26 @@ def test_unusable_files_and_addresses_are_refused(tmp_path: Path) -> None:
             run(opened(admin_socket=str(path)))
 
 
-def test_only_the_own_user_can_open_the_unix_socket(tmp_path: Path) -> None:
+async def test_only_the_own_user_can_open_the_unix_socket(tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
-
-    async def test() -> None:
-        for _ in range(2):
-            async with serving(admin_socket=str(path), admin_token="x"):
-                assert stat.S_IMODE(path.stat().st_mode) == 0o600
-                answer = await fetch(path, "/livez", "*/*", DEADLINE_S)
-                assert (answer.status, answer.text) == (200, "ok\n")
-                assert (await fetch(path, "/x", "*/*", DEADLINE_S)).status == 404
-            assert not path.exists()
-            # A process that was killed leaves its socket.
-            with socket.socket(socket.AF_UNIX) as left:
-                left.bind(str(path))
-
-    run(test())
+    for _ in range(2):
+        async with serving(admin_socket=str(path), admin_token="x"):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            answer = await fetch(path, "/livez", "*/*", DEADLINE_S)
+            assert (answer.status, answer.text) == (200, "ok\n")
+            assert (await fetch(path, "/x", "*/*", DEADLINE_S)).status == 404
+        assert not path.exists()
+        # A process that was killed leaves its socket.
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(path))
 
 
-def test_the_unix_socket_of_another_process_stays(tmp_path: Path) -> None:
+async def test_the_unix_socket_of_another_process_stays(tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
-
-    async def test() -> None:
-        async with serving(admin_socket=str(path)):
-            with pytest.raises(ConfigError, match="another process listens on it"):
-                await AdminServer.open(Config(admin_socket=str(path)), Endpoint({}))
-            assert (await fetch(path, "/livez", "*/*", DEADLINE_S)).status == 200
-
-    run(test())
+    async with serving(admin_socket=str(path)):
+        with pytest.raises(ConfigError, match="another process listens on it"):
+            await AdminServer.open(Config(admin_socket=str(path)), Endpoint({}))
+        assert (await fetch(path, "/livez", "*/*", DEADLINE_S)).status == 200
 
 
 def test_a_file_in_place_of_the_unix_socket_stays(tmp_path: Path) -> None:
@@ -182,15 +174,12 @@ OK = b"HTTP/1.1 200 OK\r\n"
 
 
 @pytest.mark.parametrize("reply", [b"", OK + b"\r\n", OK + b"Content-Length: 5\r\n\r\nabc"])
-def test_malformed_answers_are_errors(reply: bytes, tmp_path: Path) -> None:
+async def test_malformed_answers_are_errors(reply: bytes, tmp_path: Path) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(reply)
         writer.close()
 
-    async def test() -> None:
-        async with await asyncio.start_unix_server(answer, tmp_path / "s"):
-            with pytest.raises(ValueError, match="malformed"):
-                await fetch(tmp_path / "s", "/metrics", "*/*", DEADLINE_S)
-
-    run(test())
+    async with await asyncio.start_unix_server(answer, tmp_path / "s"):
+        with pytest.raises(ValueError, match="malformed"):
+            await fetch(tmp_path / "s", "/metrics", "*/*", DEADLINE_S)

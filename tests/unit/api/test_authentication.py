@@ -42,7 +42,7 @@ class Client:
 @pytest.mark.parametrize(
     ("check_ms", "answered_ms"), [(0, 100), (1, 100), (30, 100), (99, 100), (130, 200), (250, 300)]
 )
-def test_a_failure_is_answered_whole_delays_after_the_request(
+async def test_a_failure_is_answered_whole_delays_after_the_request(
     mechanism: str, check_ms: int, answered_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 1000.0
@@ -56,25 +56,22 @@ def test_a_failure_is_answered_whole_delays_after_the_request(
         nonlocal now_s
         now_s += duration_s
 
-    async def test() -> None:
-        loop = asyncio.get_running_loop()
-        monkeypatch.setattr(loop, "time", lambda: now_s)
-        monkeypatch.setattr(SaslSession, "evaluate", evaluate)
-        monkeypatch.setattr(asyncio, "sleep", sleep)
-        session = SaslSession(Credentials(), [mechanism])
-        session.handshake(mechanism, 1, 0.0)
-        client: Any = Client(session)
-        services: Any = Services()
-        try:
-            assert isinstance(await authentication.evaluate(client, services, b""), SaslFailure)
-        finally:
-            services.password_checks.close()
-            monkeypatch.undo()
-        assert client.ended
-        assert client.counts.failed_authentications == 1
-        assert now_s - 1000 == pytest.approx(answered_ms / 1000)
-
-    asyncio.run(test())
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "time", lambda: now_s)
+    monkeypatch.setattr(SaslSession, "evaluate", evaluate)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    session = SaslSession(Credentials(), [mechanism])
+    session.handshake(mechanism, 1, 0.0)
+    client: Any = Client(session)
+    services: Any = Services()
+    try:
+        assert isinstance(await authentication.evaluate(client, services, b""), SaslFailure)
+    finally:
+        services.password_checks.close()
+        monkeypatch.undo()
+    assert client.ended
+    assert client.counts.failed_authentications == 1
+    assert now_s - 1000 == pytest.approx(answered_ms / 1000)
 
 
 def test_a_failure_is_one_line_for_each_user_address_and_reason(caplog: pytest.LogCaptureFixture) -> None:

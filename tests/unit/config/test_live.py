@@ -154,18 +154,15 @@ def test_followers_learn_of_changes(caplog):
     assert seen == [7, 7]
 
 
-def test_a_pause_ends_when_its_time_is_shortened():
-    async def work() -> float:
-        config = live(log_cleaner_backoff_ms=3_600_000)
-        pausing = asyncio.create_task(config.pause(lambda now: now.log_cleaner_backoff_ms / 1000))
-        await asyncio.sleep(0)
-        config.take({RETENTION: "7"}, {})
-        await asyncio.sleep(0)
-        assert not pausing.done()
-        config.take({"log.cleaner.backoff.ms": "1"}, {})
-        await asyncio.wait_for(pausing, 20)
-
-    asyncio.run(work())
+async def test_a_pause_ends_when_its_time_is_shortened():
+    config = live(log_cleaner_backoff_ms=3_600_000)
+    pausing = asyncio.create_task(config.pause(lambda now: now.log_cleaner_backoff_ms / 1000))
+    await asyncio.sleep(0)
+    config.take({RETENTION: "7"}, {})
+    await asyncio.sleep(0)
+    assert not pausing.done()
+    config.take({"log.cleaner.backoff.ms": "1"}, {})
+    await asyncio.wait_for(pausing, 20)
 
 
 def setting(name: str, value: str) -> ConfigChange:

@@ -48,30 +48,27 @@ class Term:
         (7, False, ErrorCode.coordinator_not_available, ErrorCode.coordinator_load_in_progress),
     ],
 )
-def test_clients_look_elsewhere_only_if_another_broker_coordinates(
+async def test_clients_look_elsewhere_only_if_another_broker_coordinates(
     epoch: int | None, moved: bool, waiting: ErrorCode, later: ErrorCode
 ) -> None:
-    async def test() -> None:
-        logs, term = Logs(), Term()
-        clock: Any = SimpleNamespace(correct=lambda: 0)
-        partitions: Partitions[Any] = Partitions(
-            logs,  # type: ignore[arg-type]
-            "topic",
-            clock,
-            lambda _: pytest.fail("the partition is not claimed"),
-            message_max_bytes=lambda: 0,
-            release_timeout_ms=None,
-        )
-        partitions.follow(TOPIC)
-        partitions[0].term = term
-        logs.epoch, logs.moved = epoch, moved
-        partitions.follow(TOPIC)
-        assert term.ended == [waiting]
-        assert partitions[0].error is later
-        # The next leader becomes known later.
-        logs.epoch, logs.moved = None, True
-        partitions.follow(TOPIC)
-        assert partitions[0].error is ErrorCode.not_coordinator
-        await partitions.close()
-
-    asyncio.run(test())
+    logs, term = Logs(), Term()
+    clock: Any = SimpleNamespace(correct=lambda: 0)
+    partitions: Partitions[Any] = Partitions(
+        logs,  # type: ignore[arg-type]
+        "topic",
+        clock,
+        lambda _: pytest.fail("the partition is not claimed"),
+        message_max_bytes=lambda: 0,
+        release_timeout_ms=None,
+    )
+    partitions.follow(TOPIC)
+    partitions[0].term = term
+    logs.epoch, logs.moved = epoch, moved
+    partitions.follow(TOPIC)
+    assert term.ended == [waiting]
+    assert partitions[0].error is later
+    # The next leader becomes known later.
+    logs.epoch, logs.moved = None, True
+    partitions.follow(TOPIC)
+    assert partitions[0].error is ErrorCode.not_coordinator
+    await partitions.close()

@@ -71,30 +71,26 @@ class Partition(ServedPartition[Shard, Step]):
         self._finish(step)
 
 
-def test_a_refused_client_may_ask_again_at_once() -> None:
+async def test_a_refused_client_may_ask_again_at_once() -> None:
     """Its next request has been received already, and is submitted before the refusal returns."""
+    log, failures = Log(), []
+    claim = Claim(log, 1, 0, lambda: 0, lambda at_ms: None, failures.append, lambda: 1000, 1000)  # type: ignore[arg-type]
+    partition, answers = Partition(Shard(), claim), []
 
-    async def work() -> None:
-        log, failures = Log(), []
-        claim = Claim(log, 1, 0, lambda: 0, lambda at_ms: None, failures.append, lambda: 1000, 1000)  # type: ignore[arg-type]
-        partition, answers = Partition(Shard(), claim), []
+    def refused(answer: Any) -> None:
+        answers.append(answer)
+        partition.submit(Shard.answer, "again", answers.append)
 
-        def refused(answer: Any) -> None:
-            answers.append(answer)
-            partition.submit(Shard.answer, "again", answers.append)
-
-        partition.submit(Shard.answer, "first", refused)
-        partition.submit(Shard.answer, "second", answers.append)
-        await asyncio.sleep(0)
-        log.waiting.pop(0)(NotEnoughReplicasAfterAppend("late"))
-        assert answers == [ErrorCode.coordinator_not_available] * 2
-        await asyncio.sleep(0)
-        while log.waiting:
-            log.waiting.pop(0)(None)
-        assert answers[2:] == ["again"]
-        assert not failures
-
-    asyncio.run(work())
+    partition.submit(Shard.answer, "first", refused)
+    partition.submit(Shard.answer, "second", answers.append)
+    await asyncio.sleep(0)
+    log.waiting.pop(0)(NotEnoughReplicasAfterAppend("late"))
+    assert answers == [ErrorCode.coordinator_not_available] * 2
+    await asyncio.sleep(0)
+    while log.waiting:
+        log.waiting.pop(0)(None)
+    assert answers[2:] == ["again"]
+    assert not failures
 
 
 def test_the_alarm_moves_with_the_clock() -> None:
@@ -120,7 +116,7 @@ def test_an_event_that_raises_an_encode_error_ends_the_term() -> None:
 
 
 @pytest.mark.parametrize("error", [None, NotEnoughReplicasAfterAppend("late")])
-def test_a_release_that_raises_ends_the_term(error: StorageError | None) -> None:
+async def test_a_release_that_raises_ends_the_term(error: StorageError | None) -> None:
     """Otherwise the requests of later steps would wait for ever."""
 
     class Defective(Partition):
@@ -130,38 +126,32 @@ def test_a_release_that_raises_ends_the_term(error: StorageError | None) -> None
         def _release(self, step: Step) -> None:
             raise KeyError(step)
 
-    async def work() -> None:
-        log, failures = Log(), []
-        claim = Claim(log, 1, 0, lambda: 0, lambda at_ms: None, failures.append, lambda: 1000, 1000)  # type: ignore[arg-type]
-        partition = Defective(Shard(), claim)
-        partition.submit(Shard.answer, "first", lambda answer: None)
-        await asyncio.sleep(0)
-        log.waiting.pop(0)(error)
-        assert [type(each) for each in failures] == [KeyError]
-
-    asyncio.run(work())
+    log, failures = Log(), []
+    claim = Claim(log, 1, 0, lambda: 0, lambda at_ms: None, failures.append, lambda: 1000, 1000)  # type: ignore[arg-type]
+    partition = Defective(Shard(), claim)
+    partition.submit(Shard.answer, "first", lambda answer: None)
+    await asyncio.sleep(0)
+    log.waiting.pop(0)(error)
+    assert [type(each) for each in failures] == [KeyError]
 
 
-def test_a_request_whose_step_needs_replicas_is_refused_although_it_needs_none() -> None:
+async def test_a_request_whose_step_needs_replicas_is_refused_although_it_needs_none() -> None:
     """Offsets may expire in the step that ends a rebalance: its members must not wait with the offsets."""
 
     class OfMembers(Partition):
         def _needs_replicas(self, request: Any) -> bool:
             return False
 
-    async def work() -> None:
-        log, failures = Log(), []
-        claim = Claim(log, 1, 0, lambda: 0, lambda at_ms: None, failures.append, lambda: 1000, 1000)  # type: ignore[arg-type]
-        partition, answers = OfMembers(Shard(), claim), []
-        partition.submit(Shard.answer, "join", answers.append)
-        await asyncio.sleep(0)
-        partition.submit(Shard.answer, "not in the log", answers.append)
-        log.waiting.pop(0)(NotEnoughReplicasAfterAppend("late"))
-        assert answers == [ErrorCode.coordinator_not_available]
-        await asyncio.sleep(0)
-        while log.waiting:
-            log.waiting.pop()(None)
-        assert answers[1:] == ["not in the log"]
-        assert not failures
-
-    asyncio.run(work())
+    log, failures = Log(), []
+    claim = Claim(log, 1, 0, lambda: 0, lambda at_ms: None, failures.append, lambda: 1000, 1000)  # type: ignore[arg-type]
+    partition, answers = OfMembers(Shard(), claim), []
+    partition.submit(Shard.answer, "join", answers.append)
+    await asyncio.sleep(0)
+    partition.submit(Shard.answer, "not in the log", answers.append)
+    log.waiting.pop(0)(NotEnoughReplicasAfterAppend("late"))
+    assert answers == [ErrorCode.coordinator_not_available]
+    await asyncio.sleep(0)
+    while log.waiting:
+        log.waiting.pop()(None)
+    assert answers[1:] == ["not in the log"]
+    assert not failures

@@ -48,22 +48,19 @@ class Ordinals:
         return Ends(*reply[1:])
 
 
-def test_a_shorter_interval_ends_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        looks: asyncio.Queue[None] = asyncio.Queue()
-        monkeypatch.setattr(LagWatch, "look", lambda _: looks.put(None))
-        live = LiveConfig(Config(metrics_lag_interval_ms=3_600_000))
-        nothing = cast("Any", None)
-        watching = asyncio.ensure_future(LagWatch(live, nothing, nothing, nothing).run())
-        try:
+async def test_a_shorter_interval_ends_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: asyncio.Queue[None] = asyncio.Queue()
+    monkeypatch.setattr(LagWatch, "look", lambda _: looks.put(None))
+    live = LiveConfig(Config(metrics_lag_interval_ms=3_600_000))
+    nothing = cast("Any", None)
+    watching = asyncio.ensure_future(LagWatch(live, nothing, nothing, nothing).run())
+    try:
+        await looks.get()
+        live.take({"metrics.lag.interval.ms": "100"}, {})
+        for _ in range(2):
             await looks.get()
-            live.take({"metrics.lag.interval.ms": "100"}, {})
-            for _ in range(2):
-                await looks.get()
-        finally:
-            await end(watching)
-
-    run(test())
+    finally:
+        await end(watching)
 
 
 def test_by_default_every_group_is_shown() -> None:

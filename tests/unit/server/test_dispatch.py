@@ -393,7 +393,9 @@ REPEATED = {
 
 
 @pytest.mark.parametrize("name", REPEATED)
-def test_a_repeated_request_does_not_outlive_its_session(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_repeated_request_does_not_outlive_its_session(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """KIP-368: whatever is sent after the session's end ends the connection, but for an authentication."""
     key = KEYS[name]
     version, fields = REPEATED[name]
@@ -404,22 +406,18 @@ def test_a_repeated_request_does_not_outlive_its_session(name: str, monkeypatch:
         respond([b"body"])
 
     broken(key, monkeypatch, submit=submit)
-
-    async def run() -> None:
-        dispatcher, _ = new_dispatcher()
-        wire = Wire(dispatcher, listener_access=_Reauthenticating())
-        wire.connection.become("User:alice")
-        frames = [framed(frame(name, version, number, **fields)) for number in range(4)]
-        for each in frames[:3]:
-            wire.feed(each)
-        assert len(answers(bytes(wire.transport.written))) == len(seen) == 3
-        assert wire.connection.sasl is not None
-        wire.connection.sasl.begin_session(time.monotonic() - 1.001)
-        wire.feed(frames[3])
-        assert wire.transport.closed
-        assert len(seen) == 3
-
-    asyncio.run(run())
+    dispatcher, _ = new_dispatcher()
+    wire = Wire(dispatcher, listener_access=_Reauthenticating())
+    wire.connection.become("User:alice")
+    frames = [framed(frame(name, version, number, **fields)) for number in range(4)]
+    for each in frames[:3]:
+        wire.feed(each)
+    assert len(answers(bytes(wire.transport.written))) == len(seen) == 3
+    assert wire.connection.sasl is not None
+    wire.connection.sasl.begin_session(time.monotonic() - 1.001)
+    wire.feed(frames[3])
+    assert wire.transport.closed
+    assert len(seen) == 3
 
 
 def test_a_request_that_only_ends_as_the_last_one_is_another() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import weakref
 
 from korvet.server.flow_control import FlowControl
@@ -15,14 +14,11 @@ class Client:
         raise AssertionError("it has ended")
 
 
-def test_a_muted_connection_that_ends_is_not_kept() -> None:
-    async def end() -> None:
-        flow, client = FlowControl(), Client()
-        flow.mute(60, client.resume)
-        gone = weakref.ref(client)
-        del client
-        assert gone() is not None
-        flow.close()
-        assert gone() is None
-
-    asyncio.run(end())
+async def test_a_muted_connection_that_ends_is_not_kept() -> None:
+    flow, client = FlowControl(), Client()
+    flow.mute(60, client.resume)
+    gone = weakref.ref(client)
+    del client
+    assert gone() is not None
+    flow.close()
+    assert gone() is None

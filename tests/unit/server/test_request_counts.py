@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from typing import Any
 
@@ -67,36 +66,32 @@ def heartbeat() -> bytes:
     return framed(frame_of(HEARTBEAT, random_request(random.Random(1), *HEARTBEAT)))
 
 
-def test_the_time_of_a_request_is_divided(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_time_of_a_request_is_divided(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """The third request waits until the first is answered, and the second answer for the first."""
     monkeypatch.setattr(request_counts, "SAMPLED", 1)
-
-    async def run() -> None:
-        dispatcher, _ = new_dispatcher()
-        handler = Handler(clock, monkeypatch)
-        wire, counts = Wire(dispatcher), dispatcher.requests[HEARTBEAT[0]]
-        handler.takes_s = 0.5
-        for _ in range(3):
-            wire.feed(heartbeat())
-        first, second = handler.pending
-        clock.now_s += 2
-        second([b"second"])
-        assert not wire.transport.written
-        clock.now_s += 4
-        first([b"first"])
-        assert len(handler.pending) == 3
-        clock.now_s += 8
-        handler.pending[2]([b"third"])
-        assert counts.versions[HEARTBEAT[1]] == counts.total.count == counts.sent.count == 3
-        assert counts.local.sum == pytest.approx(3 * 0.5)
-        # The first one waits for 6.5 s after its handler, the second for 2 s, the third for 8 s.
-        assert counts.remote.sum == pytest.approx((0.5 + 2 + 4) + 2 + 8)
-        assert counts.held.sum == pytest.approx(6)
-        assert counts.held.counts[0] == 2
-        assert counts.total.sum == pytest.approx(counts.local.sum + counts.remote.sum + counts.held.sum)
-        assert counts.sent.sum == pytest.approx(4)
-
-    asyncio.run(run())
+    dispatcher, _ = new_dispatcher()
+    handler = Handler(clock, monkeypatch)
+    wire, counts = Wire(dispatcher), dispatcher.requests[HEARTBEAT[0]]
+    handler.takes_s = 0.5
+    for _ in range(3):
+        wire.feed(heartbeat())
+    first, second = handler.pending
+    clock.now_s += 2
+    second([b"second"])
+    assert not wire.transport.written
+    clock.now_s += 4
+    first([b"first"])
+    assert len(handler.pending) == 3
+    clock.now_s += 8
+    handler.pending[2]([b"third"])
+    assert counts.versions[HEARTBEAT[1]] == counts.total.count == counts.sent.count == 3
+    assert counts.local.sum == pytest.approx(3 * 0.5)
+    # The first one waits for 6.5 s after its handler, the second for 2 s, the third for 8 s.
+    assert counts.remote.sum == pytest.approx((0.5 + 2 + 4) + 2 + 8)
+    assert counts.held.sum == pytest.approx(6)
+    assert counts.held.counts[0] == 2
+    assert counts.total.sum == pytest.approx(counts.local.sum + counts.remote.sum + counts.held.sum)
+    assert counts.sent.sum == pytest.approx(4)
 
 
 def test_a_sample_of_frequent_requests_is_measured() -> None:

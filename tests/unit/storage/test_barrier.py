@@ -124,29 +124,22 @@ def test_a_late_replica_is_waited_for_without_another_write(primary: Primary, li
     assert outcomes == [None]
 
 
-def test_a_server_that_is_demoted_during_a_round_can_still_wait(primary: Primary, link: Link) -> None:
+async def test_a_server_that_is_demoted_during_a_round_can_still_wait(primary: Primary, link: Link) -> None:
     """WAIT ends with an error then, as after CLUSTER FAILOVER FORCE."""
-
-    async def work() -> None:
-        outcomes: list[StorageError | None] = []
-        wait(primary, outcomes.append)
-        link.reply(memoryview(b"+OK\r\n-UNBLOCKED force unblock from blocking operation\r\n"))
-        assert [type(outcome) for outcome in outcomes] == [LinkLost]
-        assert primary.barriers.refusal(LEVEL) is None
-
-    asyncio.run(work())
+    outcomes: list[StorageError | None] = []
+    wait(primary, outcomes.append)
+    link.reply(memoryview(b"+OK\r\n-UNBLOCKED force unblock from blocking operation\r\n"))
+    assert [type(outcome) for outcome in outcomes] == [LinkLost]
+    assert primary.barriers.refusal(LEVEL) is None
 
 
-def test_missing_replicas_end_the_round(primary: Primary, link: Link) -> None:
-    async def work() -> None:
-        outcomes: list[StorageError | None] = []
-        primary.replication = parse_replication(b"role:master\r\nconnected_slaves:0\r\n")
-        wait(primary, outcomes.append)
-        link.reply(WRITTEN_AND_TOO_FEW)
-        assert [type(outcome) for outcome in outcomes] == [NotEnoughReplicas]
-        assert isinstance(primary.barriers.refusal(LEVEL), NotEnoughReplicas)
-
-    asyncio.run(work())
+async def test_missing_replicas_end_the_round(primary: Primary, link: Link) -> None:
+    outcomes: list[StorageError | None] = []
+    primary.replication = parse_replication(b"role:master\r\nconnected_slaves:0\r\n")
+    wait(primary, outcomes.append)
+    link.reply(WRITTEN_AND_TOO_FEW)
+    assert [type(outcome) for outcome in outcomes] == [NotEnoughReplicas]
+    assert isinstance(primary.barriers.refusal(LEVEL), NotEnoughReplicas)
 
 
 def test_replicas_of_another_server_prove_nothing(primary: Primary, link: Link) -> None:

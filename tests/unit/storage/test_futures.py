@@ -8,12 +8,9 @@ from korvet.storage.errors import LinkLost
 from korvet.storage.link.futures import resolve
 
 
-def test_a_cancelled_future_stays_cancelled() -> None:
-    async def check() -> None:
-        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        future.cancel()
-        resolve(future, 7)
-        resolve(future, LinkLost("gone"))
-        assert future.cancelled()
-
-    asyncio.run(check())
+async def test_a_cancelled_future_stays_cancelled() -> None:
+    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    future.cancel()
+    resolve(future, 7)
+    resolve(future, LinkLost("gone"))
+    assert future.cancelled()

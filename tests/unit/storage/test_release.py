@@ -22,7 +22,7 @@ from korvet.storage.log.transactions import TransactionIndex
 from tests.support.polling import until_async
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
 
 LEVEL = Level(1)
 LONG_MS = 60_000
@@ -103,311 +103,251 @@ async def _any(found: list[Any]) -> bool:
     return bool(found)
 
 
-def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(test())
-
-
-def test_a_log_that_is_closed_while_waiters_are_answered_answers_each_once() -> None:
+async def test_a_log_that_is_closed_while_waiters_are_answered_answers_each_once() -> None:
     """A connection looks whether the lease has expired before it takes the request after an answered one."""
+    log = Log(0)
+    log.grow(10)
 
-    async def test() -> None:
-        log = Log(0)
-        log.grow(10)
+    def answered(error: StorageError | None) -> None:
+        log.outcomes.append(error)
+        log.refusal = FencedEpoch("the lease has expired")
+        log.release.close(log.refusal)
 
-        def answered(error: StorageError | None) -> None:
-            log.outcomes.append(error)
-            log.refusal = FencedEpoch("the lease has expired")
-            log.release.close(log.refusal)
-
-        log.release.wait(5, LONG_MS, answered)
-        log.await_end(10)
-        log.answer()
-        first, second = log.outcomes
-        assert first is None
-        assert isinstance(second, NotEnoughReplicasAfterAppend)
-
-    run(test)
+    log.release.wait(5, LONG_MS, answered)
+    log.await_end(10)
+    log.answer()
+    first, second = log.outcomes
+    assert first is None
+    assert isinstance(second, NotEnoughReplicasAfterAppend)
 
 
-def test_who_waits_for_less_is_answered_earlier() -> None:
+async def test_who_waits_for_less_is_answered_earlier() -> None:
     """Readers of a new leader wait for any answer of the replicas, repeated batches for earlier records."""
-
-    async def test() -> None:
-        log = Log(0)
-        log.grow(5)
-        log.grow(10)
-        log.await_end(10)
-        log.await_end(3)
-        log.answer()
-        assert log.release.end == 5
-        assert log.outcomes == [None]
-
-    run(test)
+    log = Log(0)
+    log.grow(5)
+    log.grow(10)
+    log.await_end(10)
+    log.await_end(3)
+    log.answer()
+    assert log.release.end == 5
+    assert log.outcomes == [None]
 
 
-def test_the_last_stable_offset_counts_once_its_markers_are_released() -> None:
-    async def test() -> None:
-        log = Log(0)
-        transactions, release = log.transactions, log.release
-        transactions.observe_bounds(2, 5)
-        log.grow(5)
-        release.keep_stable()
-        transactions.observe_bounds(9, 9)
-        log.grow(9)
-        log.answer()
-        assert (release.end, release.stable) == (5, 2), "the marker came after the question"
-        log.answer()
-        assert (release.end, release.stable) == (9, 9)
-        log.grow(12)
-        transactions.observe_bounds(12, 12)
-        log.answer()
-        assert (release.end, release.stable) == (12, 9), "what was read after the question"
-        release.keep_stable()
-        assert release.stable == 12, "all that it is of is released by now"
-
-    run(test)
+async def test_the_last_stable_offset_counts_once_its_markers_are_released() -> None:
+    log = Log(0)
+    transactions, release = log.transactions, log.release
+    transactions.observe_bounds(2, 5)
+    log.grow(5)
+    release.keep_stable()
+    transactions.observe_bounds(9, 9)
+    log.grow(9)
+    log.answer()
+    assert (release.end, release.stable) == (5, 2), "the marker came after the question"
+    log.answer()
+    assert (release.end, release.stable) == (9, 9)
+    log.grow(12)
+    transactions.observe_bounds(12, 12)
+    log.answer()
+    assert (release.end, release.stable) == (12, 9), "what was read after the question"
+    release.keep_stable()
+    assert release.stable == 12, "all that it is of is released by now"
 
 
-def test_a_server_that_takes_over_with_an_open_transaction_lowers_the_last_stable_offset() -> None:
-    async def test() -> None:
-        log = Log(9, released=9)
-        log.transactions.forget()
-        log.transactions.observe_bounds(4, 7)
-        log.release.loaded(7)
-        assert (log.release.end, log.release.stable) == (7, 4)
-
-    run(test)
+async def test_a_server_that_takes_over_with_an_open_transaction_lowers_the_last_stable_offset() -> None:
+    log = Log(9, released=9)
+    log.transactions.forget()
+    log.transactions.observe_bounds(4, 7)
+    log.release.loaded(7)
+    assert (log.release.end, log.release.stable) == (7, 4)
 
 
-def test_one_question_covers_all_growth_in_the_meantime() -> None:
-    async def test() -> None:
-        log = Log(0)
-        log.grow(5)
-        log.grow(7)
-        log.grow(9)
-        log.await_end(5)
-        log.await_end(9)
-        assert len(log.asked) == 1
-        log.answer()
-        assert (log.release.end, log.outcomes, log.announced) == (5, [None], 1)
-        log.answer()
-        assert (log.release.end, log.outcomes, log.announced) == (9, [None, None], 2)
-        assert not log.asked
-        log.await_end(9)
-        assert log.outcomes == [None] * 3
-
-    run(test)
+async def test_one_question_covers_all_growth_in_the_meantime() -> None:
+    log = Log(0)
+    log.grow(5)
+    log.grow(7)
+    log.grow(9)
+    log.await_end(5)
+    log.await_end(9)
+    assert len(log.asked) == 1
+    log.answer()
+    assert (log.release.end, log.outcomes, log.announced) == (5, [None], 1)
+    log.answer()
+    assert (log.release.end, log.outcomes, log.announced) == (9, [None, None], 2)
+    assert not log.asked
+    log.await_end(9)
+    assert log.outcomes == [None] * 3
 
 
-def test_a_question_is_repeated_after_an_error() -> None:
-    async def test() -> None:
-        log = Log(0)
-        log.grow(5)
-        log.await_end(5)
-        log.answer(LinkLost("broken"))
-        assert not log.outcomes
-        await until_async(lambda: _any(log.asked), 5, "the question is repeated")
-        log.answer()
-        assert log.outcomes == [None]
-
-    run(test)
+async def test_a_question_is_repeated_after_an_error() -> None:
+    log = Log(0)
+    log.grow(5)
+    log.await_end(5)
+    log.answer(LinkLost("broken"))
+    assert not log.outcomes
+    await until_async(lambda: _any(log.asked), 5, "the question is repeated")
+    log.answer()
+    assert log.outcomes == [None]
 
 
-def test_missing_replicas_end_the_waits_at_once() -> None:
-    async def test() -> None:
-        log = Log(0)
-        log.grow(5)
-        log.await_end(5)
-        log.answer(NotEnoughReplicas("none"))
-        assert [type(outcome) for outcome in log.outcomes] == [NotEnoughReplicasAfterAppend]
-        assert log.release.end == 0
-
-    run(test)
+async def test_missing_replicas_end_the_waits_at_once() -> None:
+    log = Log(0)
+    log.grow(5)
+    log.await_end(5)
+    log.answer(NotEnoughReplicas("none"))
+    assert [type(outcome) for outcome in log.outcomes] == [NotEnoughReplicasAfterAppend]
+    assert log.release.end == 0
 
 
-def test_another_server_releases_nothing_of_the_last_one() -> None:
-    async def test() -> None:
-        log = Log(3, released=3)
-        log.grow(5)
-        log.await_end(5)
-        log.history = "h2"
-        log.answer(HistoryChanged("another server"))
-        assert [type(outcome) for outcome in log.outcomes] == [HistoryChanged]
-        assert log.forgotten == 1
-        log.release.grown()
-        assert not log.asked, "the end on the new server is unknown"
-        log.log_end, log.loaded = 4, True
-        log.release.loaded(4)
-        assert log.release.end == 3
-        log.answer()
-        assert log.release.end == 4
-
-    run(test)
+async def test_another_server_releases_nothing_of_the_last_one() -> None:
+    log = Log(3, released=3)
+    log.grow(5)
+    log.await_end(5)
+    log.history = "h2"
+    log.answer(HistoryChanged("another server"))
+    assert [type(outcome) for outcome in log.outcomes] == [HistoryChanged]
+    assert log.forgotten == 1
+    log.release.grown()
+    assert not log.asked, "the end on the new server is unknown"
+    log.log_end, log.loaded = 4, True
+    log.release.loaded(4)
+    assert log.release.end == 3
+    log.answer()
+    assert log.release.end == 4
 
 
-def test_the_new_servers_end_is_read_until_that_succeeds() -> None:
-    async def test() -> None:
-        log = Log(3, released=3)
-        log.grow(5)
-        log.answer(HistoryChanged("another server"))
-        log.sent.pop()(LinkLost("no connection yet"))
-        await until_async(lambda: _any(log.sent), 5, "the ends are read again")
-        log.sent.pop()(memoryview(b"*2\r\n:0\r\n:4\r\n"))
-        log.answer()
-        assert log.release.end == 4
-        assert not log.asked
-
-    run(test)
+async def test_the_new_servers_end_is_read_until_that_succeeds() -> None:
+    log = Log(3, released=3)
+    log.grow(5)
+    log.answer(HistoryChanged("another server"))
+    log.sent.pop()(LinkLost("no connection yet"))
+    await until_async(lambda: _any(log.sent), 5, "the ends are read again")
+    log.sent.pop()(memoryview(b"*2\r\n:0\r\n:4\r\n"))
+    log.answer()
+    assert log.release.end == 4
+    assert not log.asked
 
 
-def test_an_answer_that_came_too_late_counts_for_nothing() -> None:
-    async def test() -> None:
-        log = Log(0)
-        log.grow(5)
-        (late,) = log.asked
-        log.release.moved()
-        late[2](None)
-        assert log.release.end == 0
-
-    run(test)
+async def test_an_answer_that_came_too_late_counts_for_nothing() -> None:
+    log = Log(0)
+    log.grow(5)
+    (late,) = log.asked
+    log.release.moved()
+    late[2](None)
+    assert log.release.end == 0
 
 
 @pytest.mark.parametrize("noted", [b"$1\r\n4\r\n", b"$2\r\n99\r\n", b"$-1\r\n"])
-def test_the_noted_watermark_counts_until_the_barrier_answers(noted: bytes) -> None:
-    async def test() -> None:
-        log = Log(6, released=UNKNOWN_END)
-        log.await_end(0)
-        log.release.loaded(6)
-        assert not log.outcomes
-        log.sent.pop()(memoryview(noted))
-        expected = {b"$1\r\n4\r\n": 4, b"$2\r\n99\r\n": 6}.get(noted, UNKNOWN_END)
-        assert log.release.end == expected
-        assert bool(log.outcomes) == (expected != UNKNOWN_END)
-        if expected != 6:
-            log.answer()
-        assert log.release.end == 6
-        assert not log.asked
-
-    run(test)
-
-
-def test_the_catalogues_replicas_are_asked_before_the_first_release() -> None:
-    async def test() -> None:
-        log, catalogue = Log(0), Log(0)
-        log.catalogue = catalogue
-        log.grow(5)
-        log.await_end(5)
-        assert not log.asked
-        catalogue.answer(NotEnoughReplicas("none"))
-        assert [type(outcome) for outcome in log.outcomes] == [NotEnoughReplicasAfterAppend]
-        log.await_end(5)
-        await until_async(lambda: _any(catalogue.asked), 5, "the question is repeated")
-        catalogue.answer()
+async def test_the_noted_watermark_counts_until_the_barrier_answers(noted: bytes) -> None:
+    log = Log(6, released=UNKNOWN_END)
+    log.await_end(0)
+    log.release.loaded(6)
+    assert not log.outcomes
+    log.sent.pop()(memoryview(noted))
+    expected = {b"$1\r\n4\r\n": 4, b"$2\r\n99\r\n": 6}.get(noted, UNKNOWN_END)
+    assert log.release.end == expected
+    assert bool(log.outcomes) == (expected != UNKNOWN_END)
+    if expected != 6:
         log.answer()
-        assert log.outcomes[1:] == [None]
-        log.grow(6)
-        log.answer()
-        assert log.release.end == 6
-        assert not catalogue.asked
-
-    run(test)
+    assert log.release.end == 6
+    assert not log.asked
 
 
-def test_missing_replicas_of_the_catalogue_count_until_the_first_release() -> None:
-    async def test() -> None:
-        log, catalogue = Log(0), Log(0)
-        log.catalogue, log.loaded = catalogue, False
-        assert log.release.missing_replicas is None
-        catalogue.barriers.shortage = missing = NotEnoughReplicas("none")
-        assert log.release.missing_replicas is None, "perhaps the last leader has released records"
-        log.loaded = True
-        log.grow(5)
-        assert log.release.missing_replicas is missing
-        catalogue.answer()
-        log.answer()
-        assert log.release.missing_replicas is None
-        log.barriers.shortage = missing
-        assert log.release.missing_replicas is missing
-
-    run(test)
-
-
-def test_the_topic_of_released_records_is_safe() -> None:
-    async def test() -> None:
-        log, catalogue = Log(6, released=UNKNOWN_END), Log(0)
-        log.catalogue = catalogue
-        log.release.loaded(6)
-        log.sent.pop()(memoryview(b"$1\r\n4\r\n"))
-        log.answer()
-        assert log.release.end == 6
-        assert not catalogue.asked
-
-    run(test)
+async def test_the_catalogues_replicas_are_asked_before_the_first_release() -> None:
+    log, catalogue = Log(0), Log(0)
+    log.catalogue = catalogue
+    log.grow(5)
+    log.await_end(5)
+    assert not log.asked
+    catalogue.answer(NotEnoughReplicas("none"))
+    assert [type(outcome) for outcome in log.outcomes] == [NotEnoughReplicasAfterAppend]
+    log.await_end(5)
+    await until_async(lambda: _any(catalogue.asked), 5, "the question is repeated")
+    catalogue.answer()
+    log.answer()
+    assert log.outcomes[1:] == [None]
+    log.grow(6)
+    log.answer()
+    assert log.release.end == 6
+    assert not catalogue.asked
 
 
-def test_replicas_are_asked_once_the_server_has_the_moving_log() -> None:
-    async def test() -> None:
-        log = Log(0)
-        log.is_moving = True
-        log.grow(5)
-        log.await_end(5)
-        log.sent.pop()(RedisFault("ASK 7 host:1", "ASK"))
-        assert not log.asked
-        await until_async(lambda: _any(log.sent), 5, "the server is asked again")
-        assert not log.outcomes
-        log.sent.pop()(memoryview(b":1\r\n"))
-        log.answer()
-        assert log.outcomes == [None]
-
-    run(test)
-
-
-def test_waits_end_in_time_whatever_their_order() -> None:
-    async def test() -> None:
-        log = Log(0)
-        log.grow(5)
-        log.await_end(5)
-        log.await_end(5, 10)
-        await until_async(lambda: _any(log.outcomes), 5, "the shorter wait ends")
-        assert [type(outcome) for outcome in log.outcomes] == [NotEnoughReplicasAfterAppend]
-        log.answer()
-        assert log.outcomes[1:] == [None]
-
-    run(test)
+async def test_missing_replicas_of_the_catalogue_count_until_the_first_release() -> None:
+    log, catalogue = Log(0), Log(0)
+    log.catalogue, log.loaded = catalogue, False
+    assert log.release.missing_replicas is None
+    catalogue.barriers.shortage = missing = NotEnoughReplicas("none")
+    assert log.release.missing_replicas is None, "perhaps the last leader has released records"
+    log.loaded = True
+    log.grow(5)
+    assert log.release.missing_replicas is missing
+    catalogue.answer()
+    log.answer()
+    assert log.release.missing_replicas is None
+    log.barriers.shortage = missing
+    assert log.release.missing_replicas is missing
 
 
-def test_who_waits_is_handed_over_to_another_level() -> None:
-    async def test() -> None:
-        log = Log(0)
-        log.grow(5)
-        log.await_end(5)
-        former, log.release = log.release, Release(log, Level(2), 0, 0)  # type: ignore[arg-type]
-        former.hand_over(log.release)
-        log.answer()
-        assert not log.outcomes, "an answer to the former level"
-        assert [level for level, _, _ in log.asked] == [Level(2)]
-        log.answer()
-        assert log.outcomes == [None]
-        log.grow(6)
-        log.await_end(6)
-        log.release.hand_over(None)
-        assert log.outcomes == [None, None]
-
-    run(test)
+async def test_the_topic_of_released_records_is_safe() -> None:
+    log, catalogue = Log(6, released=UNKNOWN_END), Log(0)
+    log.catalogue = catalogue
+    log.release.loaded(6)
+    log.sent.pop()(memoryview(b"$1\r\n4\r\n"))
+    log.answer()
+    assert log.release.end == 6
+    assert not catalogue.asked
 
 
-def test_a_closed_log_lets_nobody_wait() -> None:
-    async def test() -> None:
-        log = Log(0)
-        log.grow(5)
-        log.await_end(5)
-        log.refusal = FencedEpoch("another leader")
-        log.release.close(log.refusal)
-        assert [type(outcome) for outcome in log.outcomes] == [NotEnoughReplicasAfterAppend]
-        assert "another leader" in str(log.outcomes[0])
-        # Redis answers an append that was in flight.
-        log.await_end(5)
-        await asyncio.sleep(0)
-        assert [type(outcome) for outcome in log.outcomes] == [NotEnoughReplicasAfterAppend] * 2
+async def test_replicas_are_asked_once_the_server_has_the_moving_log() -> None:
+    log = Log(0)
+    log.is_moving = True
+    log.grow(5)
+    log.await_end(5)
+    log.sent.pop()(RedisFault("ASK 7 host:1", "ASK"))
+    assert not log.asked
+    await until_async(lambda: _any(log.sent), 5, "the server is asked again")
+    assert not log.outcomes
+    log.sent.pop()(memoryview(b":1\r\n"))
+    log.answer()
+    assert log.outcomes == [None]
 
-    run(test)
+
+async def test_waits_end_in_time_whatever_their_order() -> None:
+    log = Log(0)
+    log.grow(5)
+    log.await_end(5)
+    log.await_end(5, 10)
+    await until_async(lambda: _any(log.outcomes), 5, "the shorter wait ends")
+    assert [type(outcome) for outcome in log.outcomes] == [NotEnoughReplicasAfterAppend]
+    log.answer()
+    assert log.outcomes[1:] == [None]
+
+
+async def test_who_waits_is_handed_over_to_another_level() -> None:
+    log = Log(0)
+    log.grow(5)
+    log.await_end(5)
+    former, log.release = log.release, Release(log, Level(2), 0, 0)  # type: ignore[arg-type]
+    former.hand_over(log.release)
+    log.answer()
+    assert not log.outcomes, "an answer to the former level"
+    assert [level for level, _, _ in log.asked] == [Level(2)]
+    log.answer()
+    assert log.outcomes == [None]
+    log.grow(6)
+    log.await_end(6)
+    log.release.hand_over(None)
+    assert log.outcomes == [None, None]
+
+
+async def test_a_closed_log_lets_nobody_wait() -> None:
+    log = Log(0)
+    log.grow(5)
+    log.await_end(5)
+    log.refusal = FencedEpoch("another leader")
+    log.release.close(log.refusal)
+    assert [type(outcome) for outcome in log.outcomes] == [NotEnoughReplicasAfterAppend]
+    assert "another leader" in str(log.outcomes[0])
+    # Redis answers an append that was in flight.
+    log.await_end(5)
+    await asyncio.sleep(0)
+    assert [type(outcome) for outcome in log.outcomes] == [NotEnoughReplicasAfterAppend] * 2

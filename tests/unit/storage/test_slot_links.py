@@ -76,44 +76,35 @@ class Slot:
 
 @pytest.mark.parametrize("refusal", [DOWN, MOVED], ids=["down", "moved"])
 @pytest.mark.parametrize("next_reply", [DONE, LinkLost("broken")], ids=["executed", "unknown"])
-def test_no_command_is_sent_again_after_the_next_one_was_executed(refusal: Any, next_reply: Any) -> None:
+async def test_no_command_is_sent_again_after_the_next_one_was_executed(
+    refusal: Any, next_reply: Any
+) -> None:
     """It would be executed after it. The answers keep the order."""
-
-    async def work() -> None:
-        slot = Slot()
-        slot.send("a", "b", "c")
-        slot.node.reply(refusal, refusal)
-        slot.send("d")
-        slot.node.reply(next_reply)
-        await asyncio.sleep(0)
-        assert slot.kinds() == [("a", SlotUnavailable), ("b", SlotUnavailable), ("c", type(next_reply))]
-        assert [payload for payload, _ in slot.node.sent] == [b"d"]
-
-    asyncio.run(work())
+    slot = Slot()
+    slot.send("a", "b", "c")
+    slot.node.reply(refusal, refusal)
+    slot.send("d")
+    slot.node.reply(next_reply)
+    await asyncio.sleep(0)
+    assert slot.kinds() == [("a", SlotUnavailable), ("b", SlotUnavailable), ("c", type(next_reply))]
+    assert [payload for payload, _ in slot.node.sent] == [b"d"]
 
 
-def test_refused_commands_are_sent_again_in_order() -> None:
-    async def work() -> None:
-        slot = Slot()
-        slot.send("a", "b", "c", "d")
-        slot.node.reply(DONE, DOWN, DOWN)
-        slot.send("e")
-        slot.node.reply(MOVED)
-        sent = await slot.serve(5)
-        assert sent == [b"b", b"c", b"d", b"e"]
-        assert [name for name, _ in slot.answers] == list("abcde")
-
-    asyncio.run(work())
+async def test_refused_commands_are_sent_again_in_order() -> None:
+    slot = Slot()
+    slot.send("a", "b", "c", "d")
+    slot.node.reply(DONE, DOWN, DOWN)
+    slot.send("e")
+    slot.node.reply(MOVED)
+    sent = await slot.serve(5)
+    assert sent == [b"b", b"c", b"d", b"e"]
+    assert [name for name, _ in slot.answers] == list("abcde")
 
 
-def test_a_command_on_keys_that_move_waits_while_others_are_executed() -> None:
+async def test_a_command_on_keys_that_move_waits_while_others_are_executed() -> None:
     """Other keys of the slot may still be on the node."""
-
-    async def work() -> None:
-        slot = Slot()
-        slot.send("a", "b")
-        slot.node.reply(TRY_AGAIN, DONE)
-        assert await slot.serve(2) == [b"a"]
-        assert [name for name, _ in slot.answers] == ["b", "a"]
-
-    asyncio.run(work())
+    slot = Slot()
+    slot.send("a", "b")
+    slot.node.reply(TRY_AGAIN, DONE)
+    assert await slot.serve(2) == [b"a"]
+    assert [name for name, _ in slot.answers] == ["b", "a"]

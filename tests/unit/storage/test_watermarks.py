@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,19 +47,16 @@ class Notes:
 LOST, TAKEN = LinkLost("no connection"), memoryview(b":1\r\n")
 
 
-def test_a_lost_note_is_sent_again() -> None:
-    async def work() -> None:
-        notes, watermarks = Notes(), Watermarks()
-        watermarks.changed(notes.state("a", 5))
-        watermarks.note_all()
-        first = notes.answer(LOST)
-        watermarks.note_all()
-        assert notes.answer(TAKEN) == first
-        watermarks.note_all()
-        assert notes.sent == []
-        await watermarks.close()
-
-    asyncio.run(work())
+async def test_a_lost_note_is_sent_again() -> None:
+    notes, watermarks = Notes(), Watermarks()
+    watermarks.changed(notes.state("a", 5))
+    watermarks.note_all()
+    first = notes.answer(LOST)
+    watermarks.note_all()
+    assert notes.answer(TAKEN) == first
+    watermarks.note_all()
+    assert notes.sent == []
+    await watermarks.close()
 
 
 def test_lost_notes_of_closed_logs_precede_the_next_claims() -> None:
