@@ -15,7 +15,7 @@ from collections import defaultdict
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -281,11 +281,13 @@ def source_options() -> str:
 
 def sink_options() -> str:
     """Returns the options of Spark's sink."""
-    return _options(options.DOCUMENTED_SINK)
+    return _options((*options.KAFKA, *options.SINK))
 
 
-def _options(declared: Iterable[options.Option[Any]]) -> str:
-    rows = ((", ".join(f"`{name}`" for name in one.names), one.about, one.shown) for one in declared)
+def _options(declared: Iterable[options.Option]) -> str:
+    rows = (
+        (", ".join(f"`{name}`" for name in one.names), one.about, _value(one.default)) for one in declared
+    )
     return _table(("option", "meaning", "default"), rows)
 
 

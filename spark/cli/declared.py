@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from korvet.spark.source.options import FLAGS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from korvet.spark.source.options import Option
 
 _DECLARE = "declare"
 
@@ -25,12 +25,11 @@ def flag(*names: str, default: Any = None, **declared: Any) -> Any:
     )
 
 
-def flag_of(option: Option[Any], default: Any = None, **more: Any) -> Any:
+def flag_of(option: str, default: Any = None, **more: Any) -> Any:
     """Declare a field as the flag of an option of the source."""
-    if option.flag is None:
-        raise TypeError(f"{option.name} has no flag")
-    declared = {"metavar": option.flag.metavar, "envvar": option.flag.variable, "help": option.flag.help}
-    return flag(option.flag.name, default=default, **declared, **more)
+    found = FLAGS[option]
+    declared = {"metavar": found.metavar, "envvar": found.variable, "help": found.help}
+    return flag(found.name, default=default, **declared, **more)
 
 
 def argument(default: Any, **declared: Any) -> Any:

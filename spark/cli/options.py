@@ -28,8 +28,7 @@ from korvet.spark.session.failures import in_one_line
 from korvet.spark.session.jars import JarsMissing
 from korvet.spark.session.redaction import redacted
 from korvet.spark.session.session import JavaMissing, build_session, is_submitted, submitted_session
-from korvet.spark.source import options as known
-from korvet.spark.source.address import Address, Secret, Tls, split_url
+from korvet.spark.source.address import DEFAULT_KEYSPACE, Address, Secret, Tls, split_url
 from korvet.spark.source.errors import SourceError
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ master_option = click.option(
 class RedisOptions:
     """The options of Redis on the command line."""
 
-    redis_url: str | None = flag_of(known.REDIS, callback=_unless_folder_is_named)
+    redis_url: str | None = flag_of("redis", callback=_unless_folder_is_named)
     data_dir: Path = flag(
         "--data-dir",
         type=click.Path(path_type=Path),
@@ -74,18 +73,13 @@ class RedisOptions:
         help="Data folder of the embedded server, which must be running. Given as an option, it precedes the "
         "variable KORVET_REDIS.",
     )
-    keyspace: str = flag_of(known.KEYSPACE, known.KEYSPACE.default, show_default=True)
-    redis_user: str | None = flag_of(known.REDIS_USER)
-    redis_password_file: str | None = flag(
-        "--redis-password-file",
-        metavar="FILE",
-        envvar="KORVET_REDIS_PASSWORD_FILE",
-        help="File with the password, on every machine of Spark. Or use the URL or KORVET_REDIS_PASSWORD.",
-    )
-    redis_ca: str | None = flag_of(known.SSL_CA)
-    redis_cert: str | None = flag_of(known.SSL_CERT)
-    redis_key: str | None = flag_of(known.SSL_KEY)
-    max_cpu: float | None = flag_of(known.MAX_REDIS_CPU, type=click.FloatRange(0, 1, min_open=True))
+    keyspace: str = flag_of("keyspace", DEFAULT_KEYSPACE, show_default=True)
+    redis_user: str | None = flag_of("redis.user")
+    redis_password_file: str | None = flag_of("redis.passwordFile")
+    redis_ca: str | None = flag_of("redis.ssl.ca")
+    redis_cert: str | None = flag_of("redis.ssl.cert")
+    redis_key: str | None = flag_of("redis.ssl.key")
+    max_cpu: float | None = flag_of("maxRedisCpu", type=click.FloatRange(0, 1, min_open=True))
 
     def address(self) -> Address:
         """Return the address. Passwords are moved out of the URL, because plans and logs show the URL.

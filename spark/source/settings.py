@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from korvet.spark.source import options as known
 from korvet.spark.source.address import Address, Secret, Tls
 from korvet.spark.source.errors import SourceError
-from korvet.spark.source.options import MAX_INT64, Given, check_known, integer, names_of, time_ms
+from korvet.spark.source.options import MAX_INT64, Given, check_known, integer, names_of
 
 if TYPE_CHECKING:
     from korvet.spark.source.extents import TopicPartition
@@ -103,11 +103,11 @@ class SourceOptions:
         starting, ending = _positions(given, topics, "starting"), _positions(given, topics, "ending")
         if starting.default == LATEST and not streaming:
             raise SourceError("startingOffsets can't be latest in a batch: there is nothing after the end")
-        most, least = given[known.TRIGGER_RECORDS], given[known.LEAST_TRIGGER_RECORDS]
+        most, least = given["maxRecordsPerTrigger"], given["minRecordsPerTrigger"]
         if most is not None and least is not None and least > most:
             raise SourceError(f"minRecordsPerTrigger ({least}) is above maxRecordsPerTrigger ({most})")
-        committed = given[known.ISOLATION_LEVEL] == "read_committed"
-        opened = given[known.OPEN_TRANSACTIONS]
+        committed = given["isolationLevel"] == "read_committed"
+        opened = given["openTransactions"]
         if opened == "only" and streaming:
             raise SourceError("openTransactions=only is for a batch: a stream does not return a record twice")
         return cls(
@@ -115,29 +115,29 @@ class SourceOptions:
             topics=topics,
             starting=starting,
             ending=ending,
-            fail_on_data_loss=given[known.FAIL_ON_DATA_LOSS],
+            fail_on_data_loss=given["failOnDataLoss"],
             read_committed=committed and opened != "only",
             pass_open=committed and opened == "pass",
             only_open=opened == "only",
-            include_headers=given[known.INCLUDE_HEADERS],
-            min_partitions=given[known.MIN_PARTITIONS],
-            partition_records=given[known.PARTITION_RECORDS],
+            include_headers=given["includeHeaders"],
+            min_partitions=given["minPartitions"],
+            partition_records=given["maxRecordsPerPartition"],
             trigger_records=most,
             least_trigger_records=least,
-            trigger_delay_ms=given[known.TRIGGER_DELAY],
-            pushdown=given[known.PUSHDOWN],
-            newest_commits=given[known.NEWEST_COMMITS],
-            newest_until_ms=given[known.NEWEST_UNTIL],
+            trigger_delay_ms=given["maxTriggerDelay"],
+            pushdown=given["pushdown"],
+            newest_commits=given["newestCommits"],
+            newest_until_ms=given["newestCommitsUntil"],
             stream_options=tuple(given.named(known.STREAM)),
         )
 
 
 def _check_names(given: Given, *, streaming: bool) -> None:
     # A view that is read and written has the properties of the sink's clients, too.
-    is_view = known.REDIS in given and known.BOOTSTRAP in given
+    is_view = "redis" in given and known.BOOTSTRAP in given
     own = [name for name in given.texts if not (is_view and name.startswith("kafka."))]
-    check_known(own, names_of(known.SOURCE), names_of(known.SINK_ONLY), "source")
-    out_of_place = given.named(known.BATCH if streaming else known.STREAM)
+    check_known(own, names_of(known.SOURCE), names_of(known.WRITING), "source")
+    out_of_place = given.named((*known.ENDING, *known.NEWEST) if streaming else known.STREAM)
     if out_of_place:
         kind = "a batch"
         if streaming:
@@ -150,20 +150,20 @@ def parse_address(given: Given) -> Address:
     tls = None
     if given.named(known.TLS):
         tls = Tls(
-            ca_file=given[known.SSL_CA],
-            certificate_file=given[known.SSL_CERT],
-            key_file=given[known.SSL_KEY],
-            key_password=given[known.SSL_KEY_PASSWORD],
-            check_hostname=given[known.SSL_CHECK_HOSTNAME],
+            ca_file=given["redis.ssl.ca"],
+            certificate_file=given["redis.ssl.cert"],
+            key_file=given["redis.ssl.key"],
+            key_password=given["redis.ssl.keyPassword"],
+            check_hostname=given["redis.ssl.checkHostname"],
         )
     return Address(
-        url=given[known.REDIS],
-        keyspace=given[known.KEYSPACE],
-        user=given[known.REDIS_USER],
-        password=given[known.REDIS_PASSWORD],
+        url=given["redis"],
+        keyspace=given["keyspace"],
+        user=given["redis.user"],
+        password=given["redis.password"],
         tls=tls,
-        sentinel_password=given[known.SENTINEL_PASSWORD],
-        max_cpu=given[known.MAX_REDIS_CPU],
+        sentinel_password=given["redis.sentinel.password"],
+        max_cpu=given["maxRedisCpu"],
     )
 
 
@@ -173,22 +173,22 @@ def options_of(address: Address, more: Mapping[str, str] | None = None) -> dict[
     Options in `more` take precedence (names in any case). A password among them, in any of its three forms,
     replaces the address's password.
     """
-    given = {known.REDIS.name: address.url, known.KEYSPACE.name: address.keyspace}
+    given = {"redis": address.url, "keyspace": address.keyspace}
     given |= _secret_options(address.password) | _secret_options(address.sentinel_password)
     if address.user is not None:
-        given[known.REDIS_USER.name] = address.user
+        given["redis.user"] = address.user
     if address.max_cpu is not None:
-        given[known.MAX_REDIS_CPU.name] = str(address.max_cpu)
+        given["maxRedisCpu"] = str(address.max_cpu)
     tls = address.tls
     if tls is not None:
         files = {
-            known.SSL_CA.name: tls.ca_file,
-            known.SSL_CERT.name: tls.certificate_file,
-            known.SSL_KEY.name: tls.key_file,
+            "redis.ssl.ca": tls.ca_file,
+            "redis.ssl.cert": tls.certificate_file,
+            "redis.ssl.key": tls.key_file,
         }
         given |= {name: file for name, file in files.items() if file is not None}
         given |= _secret_options(tls.key_password)
-        given[known.SSL_CHECK_HOSTNAME.name] = str(tls.check_hostname).lower()
+        given["redis.ssl.checkHostname"] = str(tls.check_hostname).lower()
     own = {name.lower() for name in more or {}}
     secrets = (address.password, address.sentinel_password, *((tls.key_password,) if tls else ()))
     for secret in (each.name for each in secrets):
@@ -251,20 +251,20 @@ def _positions(given: Given, topics: Topics, end: Literal["starting", "ending"])
     name = f"{end}Offsets"
     by_time, one_time = f"{end}OffsetsByTimestamp", f"{end}Timestamp"
     strategy: Literal["error", "latest"] = "latest"
-    if end == "starting" and given[known.STARTING_STRATEGY] == "error":
+    if end == "starting" and given["startingOffsetsByTimestampStrategy"] == "error":
         strategy = "error"
     offsets: Limits = {}
     timestamps: Limits = {}
     timestamp = None
     texts = given.texts
-    if one_time.lower() in texts:
+    if one_time in given:
         name = one_time
-        timestamp = time_ms(name, texts[name.lower()])
-    elif by_time.lower() in texts:
+        timestamp = given[name]
+    elif by_time in given:
         name = by_time
         timestamps = _limits(name, texts[name.lower()], "1700000000000")
         _check_values(name, timestamps, 0, "a time in ms since 1970")
-    elif name.lower() in texts:
+    elif name in given:
         text = texts[name.lower()].strip()
         if text.lower() in {"earliest", "latest"}:
             default = EARLIEST if text.lower() == "earliest" else LATEST

@@ -8,6 +8,7 @@ import pytest
 
 from korvet.spark.source.address import Address, Secret, Tls
 from korvet.spark.source.errors import SourceError
+from korvet.spark.source.options import FLAGS, KAFKA, SINK, SOURCE, names_of
 from korvet.spark.source.settings import EARLIEST, LATEST, SourceOptions, options_of
 
 TOPIC = {"topic": "t"}
@@ -189,6 +190,17 @@ def test_secrets_from_files_and_variables(
         named.arguments()
     with pytest.raises(SourceError, match=r"redis\.passwordFile /nowhere can't be read: No such file"):
         Secret(file="/nowhere").reveal()
+
+
+def test_what_is_declared_of_options() -> None:
+    """Each name once in source and sink, values as defaults, and flags of options of the source."""
+    for declared in (SOURCE, (*KAFKA, *SINK)):
+        names = [name.lower() for name in names_of(declared)]
+        assert len(names) == len({*names})
+        for option in declared:
+            assert option.about
+            assert option.default is None or option.parse(option.default) is not None
+    assert {*FLAGS} <= {*names_of(SOURCE)}
 
 
 def test_options_lead_to_the_address_that_they_are_made_of() -> None:

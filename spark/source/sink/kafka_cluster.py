@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from korvet.spark.source.errors import SourceError
-from korvet.spark.source.options import BOOTSTRAP, KAFKA_SECRETS, names_of
+from korvet.spark.source.options import BOOTSTRAP, KAFKA, KAFKA_SECRETS, names_of
 
 if TYPE_CHECKING:
     from korvet.spark.source.address import Secret
@@ -66,7 +66,7 @@ class KafkaCluster:
 
 def parse_cluster(given: Given) -> KafkaCluster:
     """Return the cluster of the options. Raises SourceError for properties that the sink sets."""
-    own = {name.lower() for name in names_of((BOOTSTRAP, *KAFKA_SECRETS))}
+    own = {name.lower() for name in names_of(KAFKA)}
     named = {
         name.removeprefix(_PREFIX): text
         for name, text in given.texts.items()
@@ -80,5 +80,5 @@ def parse_cluster(given: Given) -> KafkaCluster:
             raise SourceError(f"{_PREFIX}{name}: Spark's plans and logs would show it; use {_SHOWN[name]}")
         if name in _OF_JAVA:
             raise SourceError(f"{_PREFIX}{name} is a property of Java clients; use {_OF_JAVA[name]}")
-    secrets = tuple(secret for option in KAFKA_SECRETS if (secret := given[option]).is_given)
+    secrets = tuple(secret for option in KAFKA_SECRETS if (secret := given[option.name]).is_given)
     return KafkaCluster(given[BOOTSTRAP], tuple(sorted(named.items())), secrets)

@@ -63,32 +63,31 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool = False) -
     of_redis = given.named(known.CONNECTION)
     if of_redis and known.BOOTSTRAP not in given:
         raise SourceError(
-            f"{', '.join(of_redis)}: the korvet sink writes to brokers, not to Redis; "
-            f"give {known.BOOTSTRAP.name}"
+            f"{', '.join(of_redis)}: the korvet sink writes to brokers, not to Redis; give {known.BOOTSTRAP}"
         )
     own = [name for name in given.texts if not name.startswith("kafka.")]
     check_known(own, names_of(known.SINK), (*names_of(known.SOURCE), *_OF_SPARK), "sink")
-    job_id = given[known.JOB_ID]
+    job_id = given["jobId"]
     if job_id is not None and streaming:
         raise SourceError("jobId: not an option of a stream, whose ID is in its checkpoint")
     if job_id is not None and _JOB_ID.fullmatch(job_id) is None:
         raise SourceError(f"jobId must be 1 to 100 letters, digits and . _ -, not {job_id!r}")
-    job_rate, tasks = given[known.JOB_RATE], given[known.CONCURRENT_TASKS]
+    job_rate, tasks = given["maxRecordsPerSecond"], given["concurrentTasks"]
     if job_rate is not None and tasks is None:
         raise SourceError(
             "maxRecordsPerSecond needs concurrentTasks, the number of tasks that run at once: each gets its "
             "part of the rate"
         )
-    delivery_ms = given[known.DELIVERY_TIMEOUT]
+    delivery_ms = given["deliveryTimeout"]
     if delivery_ms < _LEAST_DELIVERY_MS:
         raise SourceError("deliveryTimeout must be 1s or longer")
     return SinkOptions(
         cluster=parse_cluster(given),
-        topic=given[known.SINK_TOPIC],
+        topic=given["topic"],
         job_id=job_id,
-        sort_rows=given[known.SORT_ROWS],
+        sort_rows=given["sortRows"],
         job_rate=job_rate,
         concurrent_tasks=tasks or 1,
         delivery_ms=delivery_ms,
-        progress_topic=given[known.PROGRESS_TOPIC],
+        progress_topic=given["progressTopic"],
     )
