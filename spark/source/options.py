@@ -198,13 +198,13 @@ READING: Final = _options("""
         see records of open and aborted transactions
     openTransactions wait|pass|only wait: where `read_committed` stops: `wait` before the first open
         transaction, or `pass`: at the end, without the records of open transactions. `only`: a batch of
-        nothing but these. [Transactions](../guides/spark-read.md#transactions)
+        nothing but these. [Transactions](../explain/spark-source.md#transactions)
     includeHeaders boolean true: `false` leaves out the column `headers`
     minPartitions count 1: the approximate least number of tasks
     maxRecordsPerPartition count 1000000: the approximate largest number of records for one task; in batches
-        less, for [32 tasks](../guides/spark-read.md#tasks)
+        less, for [32 tasks](../explain/spark-source.md#tasks)
     maxRedisCpu fraction: read only as fast as keeps Redis's main thread below this part of its time, for
-        example `0.5` ([load of Redis](../guides/spark-read.md#load-of-redis)); else without a limit
+        example `0.5` ([load of Redis](../explain/spark-source.md#load-of-redis)); else without a limit
     pushdown boolean false: `true`: filters limit what is read (Spark 4.1 or newer); also set
         `spark.sql.python.filterPushdown.enabled=true`
 """)
@@ -239,7 +239,7 @@ KAFKA: Final = (
 WRITING: Final = _options("""
     jobId text: batches: names the job. A job with the same ID and the same rows writes only what is missing.
         Else a new one
-    sortRows boolean false: `true`: tasks sort their rows ([why](../guides/spark-write.md#each-row-once))
+    sortRows boolean false: `true`: tasks sort their rows ([why](../explain/spark-sink.md#each-row-once))
     maxRecordsPerSecond count: a limit for the job. Each task gets its part.
     concurrentTasks count: the number of tasks that run at once; needed with `maxRecordsPerSecond`
     progressTopic text korvet-sink-progress: the topic of the groups' commits
