@@ -7,7 +7,9 @@ import uuid
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
+from korvet.cli.app import korvet as korvet_command
 from tests.api.asking import KEYS, Client, connect, frame, newest, versions
 from tests.support.polling import until
 from tests.support.servers import KorvetServer
@@ -64,6 +66,15 @@ def stable(ask, group, **more):
     assert joined.error_code == 0
     assert sync(ask, group, joined, assignments=[(joined.member_id, b"mine")]).assignment == b"mine"
     return joined
+
+
+def test_a_protocol_that_a_client_chose_does_not_control_the_terminal(ask, broker, group):
+    joined = join(ask, group, protocols=[("range\x1b[2J", b"meta")])
+    assert sync(ask, group, joined, assignments=[(joined.member_id, b"")]).error_code == 0
+    arguments = ["groups", "describe", group, "-b", broker.bootstrap]
+    done = CliRunner().invoke(korvet_command, arguments, catch_exceptions=False)
+    assert done.exit_code == 0
+    assert done.output.startswith(f"{group}  Stable  range\ufffd[2J\n")
 
 
 @versions("JoinGroup")

@@ -123,11 +123,12 @@ class KorvetServer:
 
     def socket_path(self) -> Path:
         """The unix socket of the embedded Valkey, as its process reports it."""
-        return until(self._find_socket, 10, "the embedded server's socket")
 
-    def _find_socket(self) -> Path | None:
-        path = socket_of(self.data_dir)
-        return path if path is not None and path.exists() else None
+        def found() -> Path | None:
+            path = socket_of(self.data_dir)
+            return path if path is not None and path.exists() else None
+
+        return until(found, 10, "the embedded server's socket")
 
     @property
     def redis(self) -> redis.Redis:
