@@ -1,16 +1,18 @@
 """The command `korvet report`."""
 
+# ruff: noqa: RUF009 (flag() makes fields of a dataclass)
 from __future__ import annotations
 
 import json
 import time
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from korvet.spark.cli.alert_options import PICTURES_STATUS, AlertOptions, exit_status, with_alert_options
+from korvet.spark.cli.declared import flag, with_options
 from korvet.spark.cli.options import (
     RedisOptions,
     absolute,
@@ -43,56 +45,60 @@ if TYPE_CHECKING:
 HOUR_MS = 3_600_000
 
 
+@dataclass(frozen=True, slots=True)
+class ReportOptions:
+    """What a report is made of, and where it is written."""
+
+    bootstrap: str | None = flag(
+        "--bootstrap", metavar="HOST:PORT", help="Kafka bootstrap servers, for --source kafka."
+    )
+    source: str | None = flag(
+        "--source",
+        type=click.Choice(["korvet", "kafka"]),
+        help="Read from Redis, or with the Kafka protocol.  [default: kafka with --bootstrap, else korvet]",
+    )
+    stored_in: str | None = flag(
+        "--from",
+        callback=named,
+        metavar="FOLDER",
+        help="Report on the newest snapshot in a folder of `korvet tables refresh`, without Redis.",
+    )
+    out: Path = flag(
+        "--out",
+        type=click.Path(file_okay=False, path_type=Path),
+        default=Path("korvet-report"),
+        show_default=True,
+        help="Folder for the page and the Parquet tables.",
+    )
+    png: bool = flag(
+        "--png", is_flag=True, help="Also write pictures of page and charts. Needs Chromium or Chrome."
+    )
+    since_hours: int = flag(
+        "--since-hours",
+        type=click.IntRange(1, 24 * 366),
+        default=24,
+        show_default=True,
+        help="Period of the charts; records of this period are read.",
+    )
+    compare_to: str | None = flag(
+        "--compare-to",
+        metavar="WHEN",
+        help="Show what changed since then: the folder of an earlier report, a time (2026-01-31T08:00Z), or "
+        "a duration before the report's time (24h). With --from, a time means the last snapshot until then.",
+    )
+
+    @property
+    def history_ms(self) -> int:
+        """The period of the charts."""
+        return self.since_hours * HOUR_MS
+
+
 @click.command()
 @with_redis
-@click.option("--bootstrap", metavar="HOST:PORT", help="Kafka bootstrap servers, for --source kafka.")
-@click.option(
-    "--source",
-    type=click.Choice(["korvet", "kafka"]),
-    help="Read from Redis, or with the Kafka protocol.  [default: kafka with --bootstrap, else korvet]",
-)
-@click.option(
-    "--from",
-    "stored_in",
-    callback=named,
-    metavar="FOLDER",
-    help="Report on the newest snapshot in a folder of `korvet tables refresh`, without Redis.",
-)
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("korvet-report"),
-    show_default=True,
-    help="Folder for the page and the Parquet tables.",
-)
-@click.option("--png", is_flag=True, help="Also write pictures of page and charts. Needs Chromium or Chrome.")
-@click.option(
-    "--since-hours",
-    type=click.IntRange(1, 24 * 366),
-    default=24,
-    show_default=True,
-    help="Period of the charts; records of this period are read.",
-)
-@click.option(
-    "--compare-to",
-    metavar="WHEN",
-    help="Show what changed since then: the folder of an earlier report, a time (2026-01-31T08:00Z), or a "
-    "duration before the report's time (24h). With --from, a time means the last snapshot until then.",
-)
+@with_options(ReportOptions, "options")
 @with_alert_options
 @master_option
-def report(
-    redis: RedisOptions,
-    bootstrap: str | None,
-    source: str | None,
-    stored_in: str | None,
-    out: Path,
-    png: bool,
-    since_hours: int,
-    compare_to: str | None,
-    alerting: AlertOptions,
-    master: str,
-) -> None:
+def report(redis: RedisOptions, options: ReportOptions, alerting: AlertOptions, master: str) -> None:
     """Report on consumer groups: one HTML page, Parquet tables, and alerts.
 
     \b
@@ -112,17 +118,15 @@ def report(
     korvet report --from /data/groups
     """
     with user_errors(), progress() as notify:
-        if png and find_browser() is None:
+        if options.png and find_browser() is None:
             raise BrowserError("--png needs a browser: install Chromium or Chrome, or set KORVET_BROWSER")
-        history_ms = since_hours * HOUR_MS
-        if stored_in is not None:
-            if bootstrap is not None or source is not None:
-                raise click.UsageError("--from reads stored tables: no --source and no --bootstrap")
-            done = _report_stored(stored_in, out, history_ms, compare_to, alerting, master, notify)
+        if options.stored_in is None:
+            done = _report_now(redis, options, alerting, master, notify)
+        elif options.bootstrap is None and options.source is None:
+            done = _report_stored(options.stored_in, options, alerting, master, notify)
         else:
-            find_reader = partial(_reader, redis, bootstrap, source or ("kafka" if bootstrap else "korvet"))
-            done = _report_now(find_reader, out, history_ms, compare_to, alerting, master, notify)
-        has_pictures = not png or _draw(done, notify)
+            raise click.UsageError("--from reads stored tables: no --source and no --bootstrap")
+        has_pictures = not options.png or _draw(done, notify)
     click.echo(json.dumps(done.alerts, ensure_ascii=False) if alerting.as_json else _summary(done))
     status = exit_status(done.alerts["severity"], alerting.fail_on)
     if not has_pictures:
@@ -143,27 +147,26 @@ def _draw(done: Report, notify: Callable[[str], None]) -> bool:
 
 
 def _report_now(
-    find_reader: Callable[[], tuple[RedisReader | KafkaReader, list[Path]]],
-    out: Path,
-    history_ms: int,
-    compare_to: str | None,
+    redis: RedisOptions,
+    options: ReportOptions,
     alerting: AlertOptions,
     master: str,
     notify: Callable[[str], None],
 ) -> Report:
     """Report on the groups as of now."""
     thresholds = alerting.parsed_thresholds()
-    reference = None if compare_to is None else parse_reference(compare_to, time.time_ns() // 1_000_000)
-    reader, jars = find_reader()
-    check_folder(out, make=True)
+    now_ms = time.time_ns() // 1_000_000
+    reference = None if options.compare_to is None else parse_reference(options.compare_to, now_ms)
+    reader, jars = _reader(redis, options)
+    check_folder(options.out, make=True)
     notify("Starting Spark")
     with spark_session("korvet report", master, jars=jars) as spark:
         return write_report(
             spark,
             reader,
-            out,
+            options.out,
             time.time_ns() // 1_000_000,
-            history_ms=history_ms,
+            history_ms=options.history_ms,
             thresholds=thresholds,
             compare_to=reference,
             console=alerting.console_url,
@@ -173,19 +176,17 @@ def _report_now(
 
 def _report_stored(
     stored_in: str,
-    out: Path,
-    history_ms: int,
-    compare_to: str | None,
+    options: ReportOptions,
     alerting: AlertOptions,
     master: str,
     notify: Callable[[str], None],
 ) -> Report:
     """Report on the newest snapshot of stored tables."""
     thresholds = alerting.parsed_thresholds()
-    if compare_to is not None:
+    if options.compare_to is not None:
         # Only the tables contain the time of the snapshot; a mistake is found before Spark starts.
-        parse_reference(compare_to, time.time_ns() // 1_000_000)
-    check_folder(out, make=True)
+        parse_reference(options.compare_to, time.time_ns() // 1_000_000)
+    check_folder(options.out, make=True)
     folder = absolute(stored_in)
     jars, conf = stored_session(folder, master)
     notify("Starting Spark")
@@ -194,10 +195,10 @@ def _report_stored(
         return write_kept_report(
             StoredTables(spark, folder),
             redacted(stored_in),
-            out,
-            history_ms=history_ms,
+            options.out,
+            history_ms=options.history_ms,
             thresholds=thresholds,
-            compare_to=compare_to,
+            compare_to=options.compare_to,
             console=alerting.console_url,
         )
 
@@ -209,11 +210,10 @@ def _summary(done: Report) -> str:
     return f"{groups}{attention}. Report: {done.page.resolve()}"
 
 
-def _reader(
-    redis: RedisOptions, bootstrap: str | None, source: str
-) -> tuple[RedisReader | KafkaReader, list[Path]]:
-    """The reader of `source`, and the jars that it needs. Raises UsageError, SourceError, JarsMissing."""
-    if source == "kafka":
+def _reader(redis: RedisOptions, options: ReportOptions) -> tuple[RedisReader | KafkaReader, list[Path]]:
+    """The reader of the source, and the jars that it needs. Raises UsageError, SourceError, JarsMissing."""
+    bootstrap = options.bootstrap
+    if (options.source or ("kafka" if bootstrap else "korvet")) == "kafka":
         if bootstrap is None:
             raise click.UsageError("--source kafka needs --bootstrap HOST:PORT")
         return KafkaReader(bootstrap), find_jars()
