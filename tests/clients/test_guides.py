@@ -38,6 +38,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         made.close()
 
 
+@pytest.mark.timeout(900)  # Some pages start Spark several times.
 @pytest.mark.parametrize("page", RUN, **BY_PATH)
 def test_commands_work_as_printed(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     _skip_without_tools(page)

@@ -66,7 +66,7 @@ def test_every_alert_has_cases_of_both_kinds() -> None:
 
 
 def test_every_alert_is_explained() -> None:
-    text = (ROOT / "docs" / "guides" / "alerts.md").read_text()
+    text = (ROOT / "docs" / "reference" / "alerts.md").read_text()
     assert re.findall(r"^\| `(\w+)`", text, re.MULTILINE) == alert_names()
 
 
