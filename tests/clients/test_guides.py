@@ -25,6 +25,8 @@ COMMAND = re.compile(
     re.MULTILINE,
 )
 FETCH_TIMEOUT_S = 60
+# The most words of a guide besides its blocks.
+WORDS = 800
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +84,12 @@ def test_every_command_is_run_or_says_why_not(page: Path) -> None:
         assert block.language != "text" or not COMMAND.search(block.text), block
     outside = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
     assert re.findall(r"(?<=\n\n)    \S.*", outside) == [], "a block without fences"
+
+
+@pytest.mark.parametrize("page", PAGES, **BY_PATH)
+def test_a_guide_is_one_task(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    assert len(text.split()) <= WORDS
 
 
 def test_a_failing_command_fails_its_page(tmp_path: Path) -> None:
