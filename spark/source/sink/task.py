@@ -50,7 +50,7 @@ def write_task(options: SinkOptions, job: Job, rows: Iterable[SinkRow]) -> Writt
             task.finish()
         except SourceError as error:
             at = f"row {number} of {job}" if number else str(job)
-            raise type(error)(f"{at}: {error}. {task.summary()}") from error
+            raise SourceError(f"{at}: {error}. {task.summary()}") from error
         return Written(task.written, task.rows - task.written)
 
 
