@@ -47,33 +47,29 @@ def partly_moved(cluster: RedisCluster, *keys: bytes) -> Iterator[None]:
             node.client.execute_command("CLUSTER SETSLOT", slot, "NODE", target.node_id)
 
 
-def test_a_key_that_has_not_moved_is_used_where_it_is(redis_cluster: RedisCluster, prefix: str) -> None:
+async def test_a_key_that_has_not_moved_is_used_where_it_is(redis_cluster: RedisCluster, prefix: str) -> None:
     moved, stays = f"{{{prefix}}}:a".encode(), f"{{{prefix}}}:b".encode()
     for key in (moved, stays):
         redis_cluster.call(key, "HSET", key, "f", "1")
+    store = await Store.open(redis_cluster.url, Keyspace(prefix))
+    links = store.router.links(moved)
 
-    async def work() -> None:
-        store = await Store.open(redis_cluster.url, Keyspace(prefix))
-        links = store.router.links(moved)
+    async def read(key: bytes) -> list[Any]:
+        return [await links.read.call("HGET", key, "f") for _ in range(TIMES)]
 
-        async def read(key: bytes) -> list[Any]:
-            return [await links.read.call("HGET", key, "f") for _ in range(TIMES)]
+    async def write() -> list[Any]:
+        return [await links.write_functions.call("HSET", stays, f"g{at}", "2") for at in range(TIMES)]
 
-        async def write() -> list[Any]:
-            return [await links.write_functions.call("HSET", stays, f"g{at}", "2") for at in range(TIMES)]
+    async def redirected() -> list[Any]:
+        return [await links.write_functions.call("HGET", moved, "f") for _ in range(TIMES)]
 
-        async def redirected() -> list[Any]:
-            return [await links.write_functions.call("HGET", moved, "f") for _ in range(TIMES)]
-
-        try:
-            with partly_moved(redis_cluster, moved):
-                answers = await asyncio.gather(read(moved), read(stays), read(stays), write(), redirected())
-                assert answers[:3] == [[b"1"] * TIMES] * 3
-                assert answers[3:] == [[1] * TIMES, [b"1"] * TIMES]
-        finally:
-            await store.close()
-
-    asyncio.run(work())
+    try:
+        with partly_moved(redis_cluster, moved):
+            answers = await asyncio.gather(read(moved), read(stays), read(stays), write(), redirected())
+            assert answers[:3] == [[b"1"] * TIMES] * 3
+            assert answers[3:] == [[1] * TIMES, [b"1"] * TIMES]
+    finally:
+        await store.close()
     assert redis_cluster.call(stays, "HLEN", stays) == 1 + TIMES
 
 

@@ -438,25 +438,21 @@ def test_a_commit_holds_up_nobody_while_its_slot_moves(bench: Bench) -> None:
     bench.run(work())
 
 
-def test_credentials_are_used_on_every_node(redis_cluster: RedisCluster, prefix: str) -> None:
+async def test_credentials_are_used_on_every_node(redis_cluster: RedisCluster, prefix: str) -> None:
     for node in redis_cluster.nodes:
         node.client.execute_command("ACL", "SETUSER", "ada", "on", ">p@ss", "~*", "&*", "+@all")
     url = redis_cluster.url.replace("redis://", "redis://ada:p%40ss@")
-
-    async def work() -> None:
-        store = await Store.open(url, Keyspace(f"users{prefix}"))
-        topic = await store.catalogue.create("t", 12)
-        await asyncio.gather(*(produced(store.logs.get(topic, number), b"v") for number in range(12)))
-        users = [
-            client["user"]
-            for node in redis_cluster.nodes
-            for client in node.client.client_list()
-            if client["name"].startswith("korvet-")
-        ]
-        assert users == ["ada"] * 2 * len(redis_cluster.nodes)
-        await store.close()
-
-    asyncio.run(work())
+    store = await Store.open(url, Keyspace(f"users{prefix}"))
+    topic = await store.catalogue.create("t", 12)
+    await asyncio.gather(*(produced(store.logs.get(topic, number), b"v") for number in range(12)))
+    users = [
+        client["user"]
+        for node in redis_cluster.nodes
+        for client in node.client.client_list()
+        if client["name"].startswith("korvet-")
+    ]
+    assert users == ["ada"] * 2 * len(redis_cluster.nodes)
+    await store.close()
 
 
 async def compacted(bench: Bench, log: PartitionLog) -> int:

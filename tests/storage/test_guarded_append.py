@@ -882,7 +882,7 @@ async def test_rights_that_are_taken_away_hide_no_records(
 
 
 @pytest.mark.parametrize("command", ["multi", "exec"])
-def test_no_gate_is_opened_outside_of_a_transaction(
+async def test_no_gate_is_opened_outside_of_a_transaction(
     new_server: Callable[..., Server], prefix: str, command: str
 ) -> None:
     """Another client could add to the name of the stream meanwhile."""
@@ -891,30 +891,26 @@ def test_no_gate_is_opened_outside_of_a_transaction(
     rights = {"enabled": True, "reset": True, "passwords": ["+p"], "keys": ["*"], "categories": ["+@all"]}
     forbids = [f"-{command}"]
     server.client.acl_setuser("u", **rights, commands=forbids)
-
-    async def work() -> None:
-        store = await Store.open(url, Keyspace(prefix))
-        try:
-            log = store.logs.get(await store.catalogue.create("t", 1), 0)
-            for _ in range(3):
-                await produced(log, b"1", b"2", b"3")
-            assert renames(server.client) == 0
-            server.client.acl_setuser("u", **rights)
-            log.links.write.reset("the test")
-            await until(lambda: log.links.write.transacts and log.links.write.connected)
-            for _ in range(20):
-                await produced(log, b"1", b"2", b"3")
-            opened = renames(server.client)
-            assert opened > 0
-            # The user loses the right while the connection is in use: one append notices it.
-            server.client.acl_setuser("u", **rights, commands=forbids)
+    store = await Store.open(url, Keyspace(prefix))
+    try:
+        log = store.logs.get(await store.catalogue.create("t", 1), 0)
+        for _ in range(3):
+            await produced(log, b"1", b"2", b"3")
+        assert renames(server.client) == 0
+        server.client.acl_setuser("u", **rights)
+        log.links.write.reset("the test")
+        await until(lambda: log.links.write.transacts and log.links.write.connected)
+        for _ in range(20):
+            await produced(log, b"1", b"2", b"3")
+        opened = renames(server.client)
+        assert opened > 0
+        # The user loses the right while the connection is in use: one append notices it.
+        server.client.acl_setuser("u", **rights, commands=forbids)
+        await all_outcomes(log, [(b"1", b"2", b"3")])
+        for _ in range(20):
             await all_outcomes(log, [(b"1", b"2", b"3")])
-            for _ in range(20):
-                await all_outcomes(log, [(b"1", b"2", b"3")])
-            assert renames(server.client) <= opened + 1
-        finally:
-            await store.close()
-
-    asyncio.run(work())
+        assert renames(server.client) <= opened + 1
+    finally:
+        await store.close()
     values = values_of(server.client, Keyspace(prefix).stream("t", 0))
     assert values == [b"1", b"2", b"3"] * (len(values) // 3)

@@ -60,38 +60,34 @@ async def leads_again(store: Store, version: int) -> None:
 
 
 @pytest.mark.parametrize("assignment", ["clock", "dense"])
-def test_a_failover_that_may_lose_entries_raises_leader_epochs(
+async def test_a_failover_that_may_lose_entries_raises_leader_epochs(
     new_server: Callable[..., Server], prefix: str, assignment: str
 ) -> None:
     primary, replica, _ = replicated(new_server)
-
-    async def work() -> None:
-        async with proxied_broker(primary, prefix, 10_000) as (proxy, store):
-            topic = await store.catalogue.create("t", 1, offset_assignment=assignment)
-            log = store.logs.get(topic, 0)
-            kept = [(await append_own(log, RECORD)).base_offset for _ in range(5)]
-            primary.client.set("sent", 1)
-            primary.client.wait(1, 5000)
-            replica.client.replicaof("NO", "ONE")
-            lost = [(await append_own(log, RECORD)).base_offset for _ in range(3)]
-            version, before = member_of(store).assignment.version, led(store, "t", 1)[0]
-            proxy.socket = replica.socket
-            await proxy.cut()
-            await leads_again(store, version)
-            after = led(store, "t", 1)[0]
-            assert after >= before + LEAST_STEP
-            assert log.closed
-            log = store.logs.get(topic, 0)
-            # The claim comes before the first append.
-            base = (await append_own(log, RECORD)).base_offset
-            end = kept[-1] + 1
-            assert await log.queries.end_of_leader_epoch(before) == (before, end)
-            assert await log.queries.end_of_leader_epoch(after) == (after, base + 1)
-            assert lost[0] >= end
-            if assignment == "dense":
-                assert base == end
-
-    asyncio.run(work())
+    async with proxied_broker(primary, prefix, 10_000) as (proxy, store):
+        topic = await store.catalogue.create("t", 1, offset_assignment=assignment)
+        log = store.logs.get(topic, 0)
+        kept = [(await append_own(log, RECORD)).base_offset for _ in range(5)]
+        primary.client.set("sent", 1)
+        primary.client.wait(1, 5000)
+        replica.client.replicaof("NO", "ONE")
+        lost = [(await append_own(log, RECORD)).base_offset for _ in range(3)]
+        version, before = member_of(store).assignment.version, led(store, "t", 1)[0]
+        proxy.socket = replica.socket
+        await proxy.cut()
+        await leads_again(store, version)
+        after = led(store, "t", 1)[0]
+        assert after >= before + LEAST_STEP
+        assert log.closed
+        log = store.logs.get(topic, 0)
+        # The claim comes before the first append.
+        base = (await append_own(log, RECORD)).base_offset
+        end = kept[-1] + 1
+        assert await log.queries.end_of_leader_epoch(before) == (before, end)
+        assert await log.queries.end_of_leader_epoch(after) == (after, base + 1)
+        assert lost[0] >= end
+        if assignment == "dense":
+            assert base == end
 
 
 async def test_lost_entries_are_not_out_of_range_before_leader_epochs_rise(
@@ -307,25 +303,21 @@ async def test_producers_whose_batches_may_be_lost(new_server: Callable[..., Ser
         await put(6, 0, 3, transactional=True)
 
 
-def test_the_sides_of_a_split_brain_give_other_producer_ids(
+async def test_the_sides_of_a_split_brain_give_other_producer_ids(
     new_server: Callable[..., Server], prefix: str
 ) -> None:
     server = new_server()
     blocks: dict[int, list[int]] = {}
     server.client.hset(f"{{{prefix}}}:cluster", "id", "c")
-
-    async def work() -> None:
-        async with proxied_broker(server, prefix) as (_, store):
-            cluster = store.commands.keyspace.cluster
-            for history in (0xA1, 0xA2):
-                blocks[history] = [
-                    await store.commands.fcall(
-                        "korvet_take_producer_ids", [cluster], "c", 1000, 0, f"{history:08x}ff"
-                    )
-                    for _ in range(50)
-                ]
-
-    asyncio.run(work())
+    async with proxied_broker(server, prefix) as (_, store):
+        cluster = store.commands.keyspace.cluster
+        for history in (0xA1, 0xA2):
+            blocks[history] = [
+                await store.commands.fcall(
+                    "korvet_take_producer_ids", [cluster], "c", 1000, 0, f"{history:08x}ff"
+                )
+                for _ in range(50)
+            ]
     of_ms = [{first // 1024 % 16 for first in taken} for taken in blocks.values()]
     assert of_ms == [{1}, {2}]
     for taken in blocks.values():

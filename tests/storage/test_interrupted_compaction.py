@@ -173,27 +173,24 @@ def test_a_later_compaction_takes_over(bench: Bench) -> None:
     assert len(contents(bench, log)) == 1
 
 
-def test_appends_that_may_be_read_back_are_left_alone(server: Server, prefix: str) -> None:
-    async def work() -> None:
-        async with proxied_store(server.socket, prefix) as (proxy, store):
-            options: Any = {"offset_assignment": "dense", "storage_layout": "batch", "configs": COMPACT}
-            log = store.logs.get(await store.catalogue.create("t", 1, **options), 0)
-            for _ in range(2):
-                await append_batch(log, batch([(b"k", b"1"), (b"k", b"2")]))
-            assert await log.read_last_stable_offset() == 4
-            proxy.hold_replies()
-            waiting = asyncio.create_task(append_batch(log, batch([(b"k", b"3")])))
-            await until_async(lambda: asyncio.to_thread(is_there), 20, "Redis has it")
-            assert log.unconfirmed_offset == 4
-            proxy.release()
-            assert (await waiting).base_offset == 4
-            assert log.unconfirmed_offset is None
-            assert await log.read_last_stable_offset() == 5
-
+async def test_appends_that_may_be_read_back_are_left_alone(server: Server, prefix: str) -> None:
     def is_there() -> bool:
         return bool(server.client.xlen(f"{prefix}:t:0") == 3)
 
-    asyncio.run(work())
+    async with proxied_store(server.socket, prefix) as (proxy, store):
+        options: Any = {"offset_assignment": "dense", "storage_layout": "batch", "configs": COMPACT}
+        log = store.logs.get(await store.catalogue.create("t", 1, **options), 0)
+        for _ in range(2):
+            await append_batch(log, batch([(b"k", b"1"), (b"k", b"2")]))
+        assert await log.read_last_stable_offset() == 4
+        proxy.hold_replies()
+        waiting = asyncio.create_task(append_batch(log, batch([(b"k", b"3")])))
+        await until_async(lambda: asyncio.to_thread(is_there), 20, "Redis has it")
+        assert log.unconfirmed_offset == 4
+        proxy.release()
+        assert (await waiting).base_offset == 4
+        assert log.unconfirmed_offset is None
+        assert await log.read_last_stable_offset() == 5
 
 
 def test_compaction_is_slowed_down(bench: Bench) -> None:

@@ -52,46 +52,43 @@ async def test_without_redis_other_brokers_lead_after_the_lease_has_expired(new_
 
 
 @pytest.mark.parametrize("rejoins", [False, True], ids=["away", "another history"])
-def test_when_redis_was_away_the_first_broker_that_returns_leaves_the_others_their_partitions(
+async def test_when_redis_was_away_the_first_broker_that_returns_leaves_the_others_their_partitions(
     server: Server, prefix: str, rejoins: bool
 ) -> None:
-    async def work() -> None:
-        own_ms = 60_000 if rejoins else 300
-        async with (
-            broker(server, prefix, 1, lease_ms=300) as one,
-            broker(server, prefix, 2, lease_ms=own_ms) as two,
-        ):
-            await one.catalogue.create("t", 20)
-            await agreed(one, two)
-            await member_of(two).refresh()
-            ours, theirs = led(one, "t", 20), led(two, "t", 20)
-            for store in (one, two):
-                for task in member_of(store)._tasks:
-                    task.cancel()
-            await until_async(lambda: lapsed(1), WAIT_S, "the lease is over")
-            if rejoins:
-                member_of(two).rejoin()
-            else:
-                await until_async(lambda: lapsed(2), WAIT_S, "both leases are over")
-            await member_of(two).refresh()
-            assert nodes(two) == [1, 2]
-            assert led(two, "t", 20).keys() == theirs.keys()
-            await member_of(one).refresh()
-            assert led(one, "t", 20) == ours
-
-            async def removed() -> bool:
-                await member_of(two).refresh()
-                return nodes(two) == [2]
-
-            await until_async(removed, WAIT_S, "a broker that is silent from now on is taken out")
-
     key = f"{{{prefix}}}:brokers"
 
     async def lapsed(node_id: int) -> bool:
         entry = server.client.hget(key, node_id)
         return entry is not None and int(entry.split()[0]) <= time.time() * 1000
 
-    asyncio.run(work())
+    own_ms = 60_000 if rejoins else 300
+    async with (
+        broker(server, prefix, 1, lease_ms=300) as one,
+        broker(server, prefix, 2, lease_ms=own_ms) as two,
+    ):
+        await one.catalogue.create("t", 20)
+        await agreed(one, two)
+        await member_of(two).refresh()
+        ours, theirs = led(one, "t", 20), led(two, "t", 20)
+        for store in (one, two):
+            for task in member_of(store)._tasks:
+                task.cancel()
+        await until_async(lambda: lapsed(1), WAIT_S, "the lease is over")
+        if rejoins:
+            member_of(two).rejoin()
+        else:
+            await until_async(lambda: lapsed(2), WAIT_S, "both leases are over")
+        await member_of(two).refresh()
+        assert nodes(two) == [1, 2]
+        assert led(two, "t", 20).keys() == theirs.keys()
+        await member_of(one).refresh()
+        assert led(one, "t", 20) == ours
+
+        async def removed() -> bool:
+            await member_of(two).refresh()
+            return nodes(two) == [2]
+
+        await until_async(removed, WAIT_S, "a broker that is silent from now on is taken out")
 
 
 @pytest.mark.parametrize("alone", [True, False], ids=["alone", "with another"])

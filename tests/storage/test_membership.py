@@ -77,47 +77,44 @@ async def test_each_partition_has_one_leader_and_a_clean_end_hands_it_on(server:
             await append_own(one.logs.get(topic, partition), RECORD)
 
 
-def test_a_broker_that_is_silent_is_taken_out_and_comes_back_as_another_leader(
+async def test_a_broker_that_is_silent_is_taken_out_and_comes_back_as_another_leader(
     server: Server, prefix: str
 ) -> None:
-    async def work() -> None:
-        async with broker(server, prefix, 1, lease_ms=600) as one, broker(server, prefix, 2) as two:
-            topic = await two.catalogue.create("t", 20)
-            await agreed(one, two)
-            await member_of(one).refresh()
-            theirs = min(led(one, "t", 20))
-            stale = one.logs.get(topic, theirs)
-            await append_own(stale, RECORD)
-            # A suspended process does not renew the lease.
-            for task in member_of(one)._tasks:
-                task.cancel()
-
-            async def alone() -> bool:
-                return nodes(two) == [2]
-
-            await until_async(alone, WAIT_S, "the silent one is taken out")
-            taken = two.logs.get(topic, theirs)
-            # The broker still believes to lead. Nothing was appended since, and yet its append is refused.
-            with pytest.raises(FencedEpoch):
-                await until_async(lambda: refused(stale), WAIT_S, "the claim has come through")
-            length = server.client.xlen(stale.stream)
-            await append_own(taken, RECORD)
-            with pytest.raises(FencedEpoch):
-                await append_own(stale, RECORD)
-            assert server.client.xlen(stale.stream) == length + 1
-
-            await member_of(one).refresh()
-            await agreed(one, two)
-            assert nodes(one) == [1, 2]
-            assert stale.closed
-            assert set(led(one, "t", 20).values()) == {member_of(one).assignment.version}
-            await append_own(one.logs.get(topic, theirs), RECORD)
-
     async def refused(log) -> bool:  # type: ignore[no-untyped-def]
         await append_own(log, RECORD)
         return False
 
-    asyncio.run(work())
+    async with broker(server, prefix, 1, lease_ms=600) as one, broker(server, prefix, 2) as two:
+        topic = await two.catalogue.create("t", 20)
+        await agreed(one, two)
+        await member_of(one).refresh()
+        theirs = min(led(one, "t", 20))
+        stale = one.logs.get(topic, theirs)
+        await append_own(stale, RECORD)
+        # A suspended process does not renew the lease.
+        for task in member_of(one)._tasks:
+            task.cancel()
+
+        async def alone() -> bool:
+            return nodes(two) == [2]
+
+        await until_async(alone, WAIT_S, "the silent one is taken out")
+        taken = two.logs.get(topic, theirs)
+        # The broker still believes to lead. Nothing was appended since, and yet its append is refused.
+        with pytest.raises(FencedEpoch):
+            await until_async(lambda: refused(stale), WAIT_S, "the claim has come through")
+        length = server.client.xlen(stale.stream)
+        await append_own(taken, RECORD)
+        with pytest.raises(FencedEpoch):
+            await append_own(stale, RECORD)
+        assert server.client.xlen(stale.stream) == length + 1
+
+        await member_of(one).refresh()
+        await agreed(one, two)
+        assert nodes(one) == [1, 2]
+        assert stale.closed
+        assert set(led(one, "t", 20).values()) == {member_of(one).assignment.version}
+        await append_own(one.logs.get(topic, theirs), RECORD)
 
 
 async def test_a_leader_that_was_superseded_does_not_serve_what_its_successor_appends(
@@ -357,25 +354,19 @@ async def test_a_lost_node_id_is_reported(server: Server, prefix: str) -> None:
         assert isinstance(lost[0], NodeIdTaken)
 
 
-def test_a_membership_that_keeps_failing_is_given_up(
+async def test_a_membership_that_keeps_failing_is_given_up(
     server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The process ends with a message: it would serve partitions that other brokers lead."""
     monkeypatch.setattr(supervisor, "FIRST_PAUSE_S", 0.0)
-
-    async def work() -> None:
-        async with broker(server, prefix, 1) as store:
-            lost: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
-            member_of(store).on_lost = lost.set_result
-            monkeypatch.setattr(store.catalogue, "load", _defect)
-            store.catalogue.applied_version = -1
-            member_of(store).refresh_soon()
-            async with asyncio.timeout(WAIT_S):
-                assert "the membership of node id 1 keeps failing: RuntimeError('a defect')" in str(
-                    await lost
-                )
-
-    asyncio.run(work())
+    async with broker(server, prefix, 1) as store:
+        lost: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        member_of(store).on_lost = lost.set_result
+        monkeypatch.setattr(store.catalogue, "load", _defect)
+        store.catalogue.applied_version = -1
+        member_of(store).refresh_soon()
+        async with asyncio.timeout(WAIT_S):
+            assert "the membership of node id 1 keeps failing: RuntimeError('a defect')" in str(await lost)
     assert "membership failed 6 times in a row" in caplog.text
 
 

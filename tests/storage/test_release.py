@@ -347,17 +347,14 @@ async def test_a_noted_watermark_is_one_of_this_log(
         assert int(noted) == (seen if note.startswith("of") else end)
 
 
-def test_a_note_does_not_bring_a_deleted_topic_back(pair: tuple[Server, Server], prefix: str) -> None:
-    async def work() -> None:
-        store = await Store.open(pair[0].url, Keyspace(prefix), level=ONE_REPLICA)
-        try:
-            log = store.logs.get(await store.catalogue.create("t", 1, {}), 0)
-            await released(log, (await append_own(log, batch(b"1"))).base_offset + 1)
-            await store.catalogue.delete("t")
-        finally:
-            await store.close()
-
-    asyncio.run(work())
+async def test_a_note_does_not_bring_a_deleted_topic_back(pair: tuple[Server, Server], prefix: str) -> None:
+    store = await Store.open(pair[0].url, Keyspace(prefix), level=ONE_REPLICA)
+    try:
+        log = store.logs.get(await store.catalogue.create("t", 1, {}), 0)
+        await released(log, (await append_own(log, batch(b"1"))).base_offset + 1)
+        await store.catalogue.delete("t")
+    finally:
+        await store.close()
     assert not [key for key in pair[0].client.keys(f"*{prefix}:t:0*") if b"barrier" not in key]
 
 

@@ -101,7 +101,7 @@ async def test_brokers_that_start_together_load_the_libraries(new_server: Callab
         await link.close()
 
 
-def test_libraries_are_deleted_with_their_last_broker(server: Server, prefix: str) -> None:
+async def test_libraries_are_deleted_with_their_last_broker(server: Server, prefix: str) -> None:
     client = server.client
     client.function_load(FORMER, replace=True)
     client.function_load(OTHER, replace=True)
@@ -109,28 +109,22 @@ def test_libraries_are_deleted_with_their_last_broker(server: Server, prefix: st
     def loaded() -> set[bytes]:
         return {each[each.index(b"library_name") + 1] for each in client.function_list("korvet*")}
 
-    async def work() -> None:
-        async with broker(server, prefix) as store:
-            link = store.commands.links(store.commands.keyspace.cluster).server.write
-            await tidy_libraries(link, frozenset({library_name(), "korvet_0123abcd"}))
-            assert loaded() == {b"korvet", b"korvet_0123abcd", library_name().encode()}
-            await tidy_libraries(link, frozenset({library_name(), functions.PUBLIC_LIBRARY}))
-            assert loaded() == {b"korvet", library_name().encode()}
-            assert client.fcall("korvet_append", 0) == 7
-            await tidy_libraries(link, frozenset({library_name()}))
-
-    asyncio.run(work())
+    async with broker(server, prefix) as store:
+        link = store.commands.links(store.commands.keyspace.cluster).server.write
+        await tidy_libraries(link, frozenset({library_name(), "korvet_0123abcd"}))
+        assert loaded() == {b"korvet", b"korvet_0123abcd", library_name().encode()}
+        await tidy_libraries(link, frozenset({library_name(), functions.PUBLIC_LIBRARY}))
+        assert loaded() == {b"korvet", library_name().encode()}
+        assert client.fcall("korvet_append", 0) == 7
+        await tidy_libraries(link, frozenset({library_name()}))
     assert loaded() == {b"korvet", library_name().encode()}
     assert public_source().encode() in client.function_list("korvet", withcode=True)[0]
 
 
-def test_both_libraries_return_after_a_flush(server: Server, prefix: str) -> None:
-    async def work() -> None:
-        async with broker(server, prefix) as store:
-            server.client.function_flush()
-            await store.producer_ids.allocate()
-
-    asyncio.run(work())
+async def test_both_libraries_return_after_a_flush(server: Server, prefix: str) -> None:
+    async with broker(server, prefix) as store:
+        server.client.function_flush()
+        await store.producer_ids.allocate()
     assert len(server.client.function_list("korvet*")) == 2
 
 

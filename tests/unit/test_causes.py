@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from itertools import product
 from typing import TYPE_CHECKING
@@ -162,12 +161,9 @@ async def test_a_cause_that_is_forgotten_has_no_end(
     assert caplog.messages[2:] == ["another failed"]
 
 
-def test_memory_is_bounded_whatever_the_causes(caplog: pytest.LogCaptureFixture) -> None:
-    async def work() -> None:
-        causes = Causes(log)
-        for number in range(20_000):
-            causes.warn("x" * (number % 10_000 + 1), "message", work="work")
-        causes.ended("work")
-
-    asyncio.run(work())
+async def test_memory_is_bounded_whatever_the_causes(caplog: pytest.LogCaptureFixture) -> None:
+    causes = Causes(log)
+    for number in range(20_000):
+        causes.warn("x" * (number % 10_000 + 1), "message", work="work")
+    causes.ended("work")
     assert len(caplog.messages) == 2 * 1_001

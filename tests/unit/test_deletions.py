@@ -73,7 +73,7 @@ async def test_a_deletion_that_cannot_be_finished_is_tried_again(monkeypatch: py
     assert topics.attempts == 3
 
 
-def test_a_deletion_that_waits_for_replicas_holds_no_other_one_up() -> None:
+async def test_a_deletion_that_waits_for_replicas_holds_no_other_one_up() -> None:
     """In a cluster, one server lacks its replica, and the topic `free` is on the others."""
     finished: list[str] = []
 
@@ -87,44 +87,34 @@ def test_a_deletion_that_waits_for_replicas_holds_no_other_one_up() -> None:
             finished.append(topic)
 
     directory: Any = SimpleNamespace(_catalogue=Catalogue(), _forget_everywhere=None)
-
-    async def work() -> None:
-        with contextlib.suppress(NotReplicated):
-            await TopicDirectory.finish_deletes(directory)
-
-    asyncio.run(work())
+    with contextlib.suppress(NotReplicated):
+        await TopicDirectory.finish_deletes(directory)
     assert finished == ["free"]
 
 
-def test_clients_are_served_while_many_topics_are_forgotten() -> None:
+async def test_clients_are_served_while_many_topics_are_forgotten() -> None:
     """Each topic costs a look at all offsets of this broker's groups."""
     looks: list[tuple[str, int]] = []
+    loop, turn = asyncio.get_running_loop(), 0
 
-    async def work() -> None:
-        loop, turn = asyncio.get_running_loop(), 0
+    def count_turns() -> None:
+        nonlocal turn
+        turn += 1
+        loop.call_soon(count_turns)
 
-        def count_turns() -> None:
-            nonlocal turn
-            turn += 1
-            loop.call_soon(count_turns)
+    def delete_topics(names: Sequence[str], on_safe: Callable[[ErrorCode], None]) -> None:
+        looks.append((names[0], turn))
+        on_safe(ErrorCode.none)
 
-        def delete_topics(names: Sequence[str], on_safe: Callable[[ErrorCode], None]) -> None:
-            looks.append((names[0], turn))
-            on_safe(ErrorCode.none)
-
-        loaded = asyncio.Event()
-        loaded.set()
-        partition = SimpleNamespace(
-            changed=loaded, epoch=1, term=SimpleNamespace(delete_topics=delete_topics)
-        )
-        subject: Any = object.__new__(CoordinatorService)
-        subject._partitions = [partition] * 3
-        subject._release_timeout_ms = None
-        subject._forgetting = asyncio.Lock()
-        count_turns()
-        await asyncio.gather(*(subject.forget_topic(f"t{number}") for number in range(5)))
-
-    asyncio.run(work())
+    loaded = asyncio.Event()
+    loaded.set()
+    partition = SimpleNamespace(changed=loaded, epoch=1, term=SimpleNamespace(delete_topics=delete_topics))
+    subject: Any = object.__new__(CoordinatorService)
+    subject._partitions = [partition] * 3
+    subject._release_timeout_ms = None
+    subject._forgetting = asyncio.Lock()
+    count_turns()
+    await asyncio.gather(*(subject.forget_topic(f"t{number}") for number in range(5)))
     assert len(looks) == 15
     turns = [{turn for name, turn in looks if name == f"t{number}"} for number in range(5)]
     assert all(one.isdisjoint(other) for one, other in itertools.combinations(turns, 2))

@@ -14,7 +14,6 @@ import pytest
 from korvet.admin import connection
 from korvet.admin.connection import HttpConnection
 from korvet.admin.http import MOST_HEAD_BYTES, Request, Response, text_response
-from tests.support.running import run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -109,19 +108,16 @@ async def test_a_client_may_ask_for_the_end() -> None:
         assert await client.end() == b""
 
 
-def test_a_page_that_fails_is_logged_and_the_connection_stays(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_page_that_fails_is_logged_and_the_connection_stays(caplog: pytest.LogCaptureFixture) -> None:
     async def answer(request: Request) -> Response:
         if request.path == "/bad":
             raise RuntimeError("broken page")
         return await echo(request)
 
-    async def test() -> None:
-        async with connected(answer) as client:
-            client.writer.write(GET % b"bad" + GET % b"good")
-            assert (await client.response())[0] == 500
-            assert await client.response() == (200, b"/good\n")
-
-    run(test())
+    async with connected(answer) as client:
+        client.writer.write(GET % b"bad" + GET % b"good")
+        assert (await client.response())[0] == 500
+        assert await client.response() == (200, b"/good\n")
     assert "broken page" in caplog.text
 
 

@@ -77,14 +77,10 @@ def test_nothing_can_be_changed(method: str) -> None:
     assert ("Allow", "GET, HEAD") in response.fields
 
 
-def test_requests_are_counted() -> None:
+async def test_requests_are_counted() -> None:
     served = endpoint()
-
-    async def ask() -> None:
-        for page in ("/livez", "/livez", "/x", "/y"):
-            await served.answer(OPEN, Request("GET", page))
-
-    asyncio.run(ask())
+    for page in ("/livez", "/livez", "/x", "/y"):
+        await served.answer(OPEN, Request("GET", page))
     (samples,) = served.collect()
     assert dict(samples.rows) == {ADMIN_REQUESTS.text("/livez", 200): 2, ADMIN_REQUESTS.text("", 404): 2}
 

@@ -53,7 +53,7 @@ def port_of(caplog: pytest.LogCaptureFixture) -> int:
         (False, {"admin_basic_user": "x", "admin_basic_password": "y"}, False),
     ],
 )
-def test_an_open_endpoint_is_warned_of(
+async def test_an_open_endpoint_is_warned_of(
     is_local: bool,
     settings: dict[str, str],
     warns: bool,
@@ -63,35 +63,27 @@ def test_an_open_endpoint_is_warned_of(
     caplog.set_level("INFO")
     if not is_local:
         monkeypatch.setattr(admin_server, "_LOOPBACK", ())
-
-    async def test() -> None:
-        async with serving(admin_listen="localhost:0", **settings):
-            pages = Pages(port_of(caplog))
-            assert (await asyncio.to_thread(pages.read, "/livez")).status == 200
-
-    run(test())
+    async with serving(admin_listen="localhost:0", **settings):
+        pages = Pages(port_of(caplog))
+        assert (await asyncio.to_thread(pages.read, "/livez")).status == 200
     assert ("other hosts can read" in caplog.text) == warns
 
 
-def test_tls_needs_the_right_authority(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_tls_needs_the_right_authority(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     authority = Authority(tmp_path)
     keystore = authority.issue("admin", "/CN=admin")
     trusting = ssl.create_default_context(cafile=str(authority.certificate))
-
-    async def test() -> None:
-        async with serving(admin_listen="127.0.0.1:0", admin_ssl_keystore_location=str(keystore)) as opened:
-            port = port_of(caplog)
-            assert (await asyncio.to_thread(Pages(port, trusting).read, "/livez")).text == "ok\n"
-            for other in (Pages(port, ssl.create_default_context()), Pages(port)):
-                with pytest.raises(OSError):
-                    await asyncio.to_thread(other.read, "/livez")
-            # Nothing stays of clients whose handshake failed.
-            while opened.connections:
-                await asyncio.sleep(0)
-                gc.collect()
-
-    run(test())
+    async with serving(admin_listen="127.0.0.1:0", admin_ssl_keystore_location=str(keystore)) as opened:
+        port = port_of(caplog)
+        assert (await asyncio.to_thread(Pages(port, trusting).read, "/livez")).text == "ok\n"
+        for other in (Pages(port, ssl.create_default_context()), Pages(port)):
+            with pytest.raises(OSError):
+                await asyncio.to_thread(other.read, "/livez")
+        # Nothing stays of clients whose handshake failed.
+        while opened.connections:
+            await asyncio.sleep(0)
+            gc.collect()
     assert "https://" in caplog.text
 
 
@@ -143,30 +135,26 @@ def test_a_file_in_place_of_the_unix_socket_stays(tmp_path: Path) -> None:
     assert path.read_text() == "precious"
 
 
-def test_connections_are_limited(
+async def test_connections_are_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(admin_server, "_MOST_PER_HOST", 2)
     path = tmp_path / "admin.sock"
-
-    async def test() -> None:
-        async with serving(admin_socket=str(path)):
-            two = [await asyncio.open_unix_connection(str(path)) for _ in range(2)]
-            third = await asyncio.open_unix_connection(str(path))
-            assert await third[0].read() == b""
-            two[0][1].close()
-            await two[0][1].wait_closed()
-            while True:
-                try:
-                    assert (await fetch(path, "/livez", "*/*", DEADLINE_S)).status == 200
-                    break
-                except (OSError, ValueError):
-                    # The end of the first connection has not arrived yet.
-                    await asyncio.sleep(0)
-            for _, writer in (*two, third):
-                writer.close()
-
-    run(test())
+    async with serving(admin_socket=str(path)):
+        two = [await asyncio.open_unix_connection(str(path)) for _ in range(2)]
+        third = await asyncio.open_unix_connection(str(path))
+        assert await third[0].read() == b""
+        two[0][1].close()
+        await two[0][1].wait_closed()
+        while True:
+            try:
+                assert (await fetch(path, "/livez", "*/*", DEADLINE_S)).status == 200
+                break
+            except (OSError, ValueError):
+                # The end of the first connection has not arrived yet.
+                await asyncio.sleep(0)
+        for _, writer in (*two, third):
+            writer.close()
     assert "refusing the connection" in caplog.text
 
 

@@ -74,7 +74,9 @@ async def test_a_failure_is_answered_whole_delays_after_the_request(
     assert now_s - 1000 == pytest.approx(answered_ms / 1000)
 
 
-def test_a_failure_is_one_line_for_each_user_address_and_reason(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_is_one_line_for_each_user_address_and_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def failed(user: str, reason: str, host: str = "/10.0.0.1") -> None:
         session = SaslSession(Credentials({user: "secret"}), ["PLAIN"], port=9094)
         session.software = "librdkafka 2.0.2"
@@ -85,15 +87,12 @@ def test_a_failure_is_one_line_for_each_user_address_and_reason(caplog: pytest.L
         client.client_host = host
         authentication.note_failure(client, reason)
 
-    async def test() -> None:
-        for _ in range(3):
-            failed("user1", "no")
-        failed("user2", "no")
-        failed("user1", "no", "/10.0.0.2")
-        failed("user1", "never")
-        failed("u" * 10_000, "no")
-
-    asyncio.run(test())
+    for _ in range(3):
+        failed("user1", "no")
+    failed("user2", "no")
+    failed("user1", "no", "/10.0.0.2")
+    failed("user1", "never")
+    failed("u" * 10_000, "no")
     rest = "(PLAIN, listener SAFE, port 9094, client software librdkafka 2.0.2)"
     assert caplog.messages == [
         f"User:user1 at 10.0.0.1 cannot log in: no {rest}",

@@ -42,21 +42,17 @@ class Loading:
         self.ended.set()
 
 
-def test_a_stop_does_not_wait_for_a_server_that_reads_its_files() -> None:
+async def test_a_stop_does_not_wait_for_a_server_that_reads_its_files() -> None:
     server: Any = Loading()
-
-    async def work() -> None:
-        watching = asyncio.create_task(serve._watch(server))
-
-        async def waits() -> bool:
-            return bool(server.waits.is_set())
-
-        await until_async(waits, DEADLINE_S, "the server is started again")
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
-
     # The end of the loop waits for the threads that it has begun.
-    asyncio.run(work())
+    watching = asyncio.create_task(serve._watch(server))
+
+    async def waits() -> bool:
+        return bool(server.waits.is_set())
+
+    await until_async(waits, DEADLINE_S, "the server is started again")
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
     assert server.ended.is_set()
 
 

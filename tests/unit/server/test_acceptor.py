@@ -96,7 +96,7 @@ def listening() -> Iterator[Failing]:
 @pytest.mark.parametrize(
     "error", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.EPROTO, errno.ECONNABORTED]
 )
-def test_clients_wait_while_none_can_be_accepted(
+async def test_clients_wait_while_none_can_be_accepted(
     error: int, listening: Failing, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(acceptor, "_PAUSE_S", 0.01)
@@ -104,26 +104,22 @@ def test_clients_wait_while_none_can_be_accepted(
     connections, held = Connections(ConnectionLimits(10, 10)), Held()
     accepting = Acceptor("A", [listening], connections, None, 1.0)
 
-    async def test() -> None:
+    def connect(leave: Callable[[], None]) -> Connection:
+        connection = Connection(held, MAX_REQUEST_BYTES, connections)
+        connection.on_disconnect(leave)
+        return connection
 
-        def connect(leave: Callable[[], None]) -> Connection:
-            connection = Connection(held, MAX_REQUEST_BYTES, connections)
-            connection.on_disconnect(leave)
-            return connection
-
-        accepting.start(connect)
-        reader, writer = await asyncio.open_connection("127.0.0.1", accepting.port)
-        writer.write(framed(request(1)))
-        await until_async(lambda: arrived(held), DEADLINE_S, "the request has arrived")
-        held.answers[0]([b"answer"])
-        assert (await reader.readexactly(10))[4:] == b"answer"
-        writer.close()
-        await writer.wait_closed()
-        await until_async(lambda: gone(connections), DEADLINE_S, "the connection has ended")
-        assert connections.admit("A", "/127.0.0.1") is not None
-        accepting.close()
-
-    run(test())
+    accepting.start(connect)
+    reader, writer = await asyncio.open_connection("127.0.0.1", accepting.port)
+    writer.write(framed(request(1)))
+    await until_async(lambda: arrived(held), DEADLINE_S, "the request has arrived")
+    held.answers[0]([b"answer"])
+    assert (await reader.readexactly(10))[4:] == b"answer"
+    writer.close()
+    await writer.wait_closed()
+    await until_async(lambda: gone(connections), DEADLINE_S, "the connection has ended")
+    assert connections.admit("A", "/127.0.0.1") is not None
+    accepting.close()
     of_the_process = error in {errno.EMFILE, errno.ENFILE, errno.ENOBUFS}
     assert ("no connection can be accepted" in caplog.text) == of_the_process
     assert not listening.errors

@@ -205,104 +205,88 @@ async def raises_later(*_: object) -> None:
 
 
 @pytest.mark.parametrize("case", [(0, 9), (3, 12)], ids=["Produce", "Metadata"])
-def test_what_cannot_be_refused_ends_its_connection(
+async def test_what_cannot_be_refused_ends_its_connection(
     case: tuple[int, int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     api = registry.find(case[0])
     assert api is not None
     handlers = {"handle": raises_later} if api.submit is None else {"submit": raises}
     broken(case[0], monkeypatch, refuse=raises, **handlers)
-
-    async def run() -> None:
-        dispatcher, pressure = new_dispatcher()
-        wire, other = Wire(dispatcher), Wire(dispatcher)
-        wire.feed(framed(frame_of(case, random_request(random.Random(1), *case))))
-        await turns()
-        assert wire.transport.closed
-        assert not wire.transport.written
-        pressure.take(LIMIT_BYTES - 1)
-        assert not pressure.full, "nothing of the request is counted any more"
-        other.feed(framed(header(18, 0, 6)))
-        await turns()
-        assert answers(bytes(other.transport.written))
-
-    asyncio.run(run())
+    dispatcher, pressure = new_dispatcher()
+    wire, other = Wire(dispatcher), Wire(dispatcher)
+    wire.feed(framed(frame_of(case, random_request(random.Random(1), *case))))
+    await turns()
+    assert wire.transport.closed
+    assert not wire.transport.written
+    pressure.take(LIMIT_BYTES - 1)
+    assert not pressure.full, "nothing of the request is counted any more"
+    other.feed(framed(header(18, 0, 6)))
+    await turns()
+    assert answers(bytes(other.transport.written))
     assert "cannot be refused" in caplog.text
 
 
 @pytest.mark.parametrize("api_key", [0, 1, 8, 12])
-def test_a_request_that_its_handler_has_lost_ends_the_connection(
+async def test_a_request_that_its_handler_has_lost_ends_the_connection(
     api_key: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As when the callback fails that takes the reply of Redis. Answers before it are sent."""
     held: list[Any] = []
     broken(api_key, monkeypatch, submit=lambda _, __, respond: held.append(respond))
     version = 9 if api_key == 0 else 4
-
-    async def run() -> None:
-        dispatcher, pressure = new_dispatcher()
-        wire = Wire(dispatcher)
-        frame = framed(frame_of((api_key, version), random_request(random.Random(1), api_key, version)))
-        wire.feed(frame)
-        held.pop()([b"answered"])
-        await turns()
-        wire.feed(frame)
-        assert not wire.transport.closed
-        held.clear()
-        await turns()
-        assert wire.transport.closed
-        assert len(answers(bytes(wire.transport.written))) == 1
-        pressure.take(LIMIT_BYTES - 1)
-        assert not pressure.full, "nothing of the request is counted any more"
-
-    asyncio.run(run())
+    dispatcher, pressure = new_dispatcher()
+    wire = Wire(dispatcher)
+    frame = framed(frame_of((api_key, version), random_request(random.Random(1), api_key, version)))
+    wire.feed(frame)
+    held.pop()([b"answered"])
+    await turns()
+    wire.feed(frame)
+    assert not wire.transport.closed
+    held.clear()
+    await turns()
+    assert wire.transport.closed
+    assert len(answers(bytes(wire.transport.written))) == 1
+    pressure.take(LIMIT_BYTES - 1)
+    assert not pressure.full, "nothing of the request is counted any more"
     assert [record.getMessage() for record in caplog.records] == [
         "closing the connection of /10.1.2.3: one of its requests was left without an answer"
     ]
 
 
-def test_a_request_that_is_lost_after_its_client_has_gone_is_no_news(
+async def test_a_request_that_is_lost_after_its_client_has_gone_is_no_news(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     held: list[Any] = []
     broken(0, monkeypatch, submit=lambda _, __, respond: held.append(respond))
-
-    async def run() -> None:
-        dispatcher, pressure = new_dispatcher()
-        wire = Wire(dispatcher)
-        wire.feed(framed(frame_of((0, 9), random_request(random.Random(1), 0, 9))))
-        wire.lose()
-        held.clear()
-        pressure.take(LIMIT_BYTES - 1)
-        assert not pressure.full
-
-    asyncio.run(run())
+    dispatcher, pressure = new_dispatcher()
+    wire = Wire(dispatcher)
+    wire.feed(framed(frame_of((0, 9), random_request(random.Random(1), 0, 9))))
+    wire.lose()
+    held.clear()
+    pressure.take(LIMIT_BYTES - 1)
+    assert not pressure.full
     assert caplog.records == []
 
 
-def test_whatever_fails_before_a_handler_is_called_ends_one_connection_only(
+async def test_whatever_fails_before_a_handler_is_called_ends_one_connection_only(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One that waited for room for its bytes is called by the one whose request was answered."""
     held: list[Any] = []
     broken(0, monkeypatch, submit=lambda _, __, respond: held.append(respond))
-
-    async def run() -> None:
-        dispatcher, _ = new_dispatcher()
-        wires = [Wire(dispatcher) for _ in range(3)]
-        produce = frame_of((0, 9), random_request(random.Random(1), 0, 9))
-        dispatcher.backpressure.take(LIMIT_BYTES)
-        for wire in wires:
-            wire.feed(framed(produce))
-        assert not held
-        monkeypatch.setattr("korvet.server.dispatch.RequestContext", failing_once())
-        dispatcher.backpressure.give_back(LIMIT_BYTES)
-        assert [wire.transport.closed for wire in wires] == [True, False, False]
-        assert len(held) == 2
-        for respond in held:
-            respond([b""])
-
-    asyncio.run(run())
+    dispatcher, _ = new_dispatcher()
+    wires = [Wire(dispatcher) for _ in range(3)]
+    produce = frame_of((0, 9), random_request(random.Random(1), 0, 9))
+    dispatcher.backpressure.take(LIMIT_BYTES)
+    for wire in wires:
+        wire.feed(framed(produce))
+    assert not held
+    monkeypatch.setattr("korvet.server.dispatch.RequestContext", failing_once())
+    dispatcher.backpressure.give_back(LIMIT_BYTES)
+    assert [wire.transport.closed for wire in wires] == [True, False, False]
+    assert len(held) == 2
+    for respond in held:
+        respond([b""])
     assert "could not be handled" in caplog.text
 
 
@@ -349,7 +333,7 @@ def test_produced_bytes_in_flight_hold_others_back() -> None:
         asyncio.run(run())
 
 
-def test_a_handler_that_waits_ends_with_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_handler_that_waits_ends_with_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[str] = []
 
     async def forever(context: object, request: object) -> None:
@@ -358,19 +342,16 @@ def test_a_handler_that_waits_ends_with_its_connection(monkeypatch: pytest.Monke
         finally:
             ended.append("cancelled")
 
-    async def run() -> None:
-        dispatcher, _ = new_dispatcher()
-        wire = Wire(dispatcher)
-        wire.feed(framed(frame_of((11, 5), random_request(random.Random(2), 11, 5))))
-        await turns()
-        wire.lose()
-        await turns()
-        await dispatcher.finish()
-
     api = registry.find(11)
     assert api is not None
     monkeypatch.setitem(registry._APIS, 11, msgspec.structs.replace(api, handle=forever))
-    asyncio.run(asyncio.wait_for(run(), 10))
+    dispatcher, _ = new_dispatcher()
+    wire = Wire(dispatcher)
+    wire.feed(framed(frame_of((11, 5), random_request(random.Random(2), 11, 5))))
+    await turns()
+    wire.lose()
+    await turns()
+    await dispatcher.finish()
     assert ended == ["cancelled"]
 
 

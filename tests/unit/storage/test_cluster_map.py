@@ -51,7 +51,7 @@ class Node:
     ],
     ids=["cut off", "others first", "all down", "unknown"],
 )
-def test_the_map_of_a_node_that_is_cut_off_counts_last(
+async def test_the_map_of_a_node_that_is_cut_off_counts_last(
     monkeypatch: pytest.MonkeyPatch, nodes: list[tuple[int, Any]], primary: int
 ) -> None:
     """An old map would lead to a former primary, whose appends are lost."""
@@ -62,29 +62,21 @@ def test_the_map_of_a_node_that_is_cut_off_counts_last(
         applied.extend(each.primary[1] for each in ranges)
 
     monkeypatch.setattr(Cluster, "_apply", apply)
-
-    async def work() -> None:
-        read = Cluster([])
-        servers: Any = {("h", number): Node(*each) for number, each in enumerate(nodes)}
-        read._servers = servers
-        await read.refresh()
-
-    asyncio.run(work())
+    read = Cluster([])
+    servers: Any = {("h", number): Node(*each) for number, each in enumerate(nodes)}
+    read._servers = servers
+    await read.refresh()
     assert applied == [primary]
 
 
-def test_a_cluster_that_does_not_answer_is_no_failure_of_the_broker(
+async def test_a_cluster_that_does_not_answer_is_no_failure_of_the_broker(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The map is read several times a second, so a traceback for each time would fill the disk."""
-
-    async def work() -> None:
-        read = Cluster(parse_url("redis://127.0.0.1:1"))
-        with pytest.raises(LinkLost, match=r"no node of the cluster answers: .* cannot be reached"):
-            await read.refresh()
-        await read.close()
-
     before = dict(failures)
-    asyncio.run(work())
+    read = Cluster(parse_url("redis://127.0.0.1:1"))
+    with pytest.raises(LinkLost, match=r"no node of the cluster answers: .* cannot be reached"):
+        await read.refresh()
+    await read.close()
     assert not caplog.records
     assert dict(failures) == before
