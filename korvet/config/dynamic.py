@@ -1,7 +1,8 @@
 """Which settings can change while brokers run, and what a change makes of the dynamic ones (KIP-226).
 
 The dynamic settings of a broker, and those of the whole cluster, are texts by key. A key may begin with
-`listener.name.NAME.`.
+`listener.name.NAME.`. Names that korvet does not know are kept without effect, as in Kafka: tools and plugins
+may set them. Kafka refuses its own names that need a restart; here they are unknown like any other.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def scope_of(key: str) -> Scope:
 
 
 def is_static(name: str) -> bool:
-    """Whether korvet has the setting, and it can't change while the broker runs."""
+    """Whether a broker's config can't change while the broker runs. Unknown names are not static."""
     found = find(name)
     return found is not None and scope_of(found[1].key) is Scope.STATIC
 
@@ -144,11 +145,10 @@ def _default_list(change: ConfigChange) -> str:
 
 
 def check_names(dynamic: Mapping[str, str], *, of_cluster: bool) -> None:
-    """Check dynamic settings one by one, in Kafka's order; Kafka accepts unknown ones. `of_cluster`: they are
-    for all brokers. Raises ConfigError.
+    """Check dynamic settings one by one, in Kafka's order. `of_cluster`: they are for all brokers. Raises
+    ConfigError.
     """
     _refuse("Cannot update these configs dynamically", filter(is_static, dynamic))
-    _refuse("These configs are unknown or read-only", (name for name in dynamic if find(name) is None))
     _refuse(
         "These security configs can be dynamically updated only per-listener using the listener prefix",
         (name for name in dynamic if scope_of(name) is Scope.LISTENER),

@@ -8,7 +8,7 @@ import pytest
 
 pytestmark = pytest.mark.clients
 
-BACKOFF, POLICY = "log.cleaner.backoff.ms", "log.cleanup.policy"
+BACKOFF, POLICY, UNKNOWN = "log.cleaner.backoff.ms", "log.cleanup.policy", "no.such.config"
 BROKER, ALL = (
     ("--entity-type", "brokers", "--entity-name", "1"),
     ("--entity-type", "brokers", "--entity-default"),
@@ -52,12 +52,12 @@ def configs(broker, java):
         return refused[-1:] or [line for line in lines if not line.startswith("min.insync.replicas")]
 
     yield run
-    run("--alter", *ALL, "--delete-config", f"{BACKOFF},{POLICY}")
+    run("--alter", *ALL, "--delete-config", f"{BACKOFF},{POLICY},{UNKNOWN}")
     run("--alter", *BROKER, "--delete-config", BACKOFF)
 
 
 def test_configs_of_brokers(configs):
-    added = f"{BACKOFF}=20000,{POLICY}=[delete,compact]"
+    added = f"{BACKOFF}=20000,{POLICY}=[delete,compact],{UNKNOWN}=1"
     assert configs("--alter", *ALL, "--add-config", added) == [DONE_ALL]
     assert configs("--alter", *BROKER, "--add-config", f"{BACKOFF}=30000") == [DONE]
     synonyms = [
@@ -74,6 +74,7 @@ def test_configs_of_brokers(configs):
         f"{BACKOFF}=20000 sensitive=false synonyms={{{synonyms[1]}}}",
         f"{POLICY}=delete,compact sensitive=false "
         f"synonyms={{DYNAMIC_DEFAULT_BROKER_CONFIG:{POLICY}=delete,compact}}",
+        f"{UNKNOWN}=null sensitive=true synonyms={{DYNAMIC_DEFAULT_BROKER_CONFIG:{UNKNOWN}=null}}",
     ]
     assert configs("--describe", *BROKER) == of_broker
     assert configs("--describe", *ALL) == of_all
@@ -81,7 +82,7 @@ def test_configs_of_brokers(configs):
     for _ in range(2):
         assert configs("--alter", *BROKER, "--delete-config", BACKOFF) == [DONE]
     assert configs("--describe", *BROKER) == of_broker[:1]
-    assert configs("--alter", *ALL, "--delete-config", f"{BACKOFF},{POLICY}") == [DONE_ALL]
+    assert configs("--alter", *ALL, "--delete-config", f"{BACKOFF},{POLICY},{UNKNOWN}") == [DONE_ALL]
     assert configs("--describe", *ALL) == of_all[:1]
 
 

@@ -101,10 +101,8 @@ async def _alter_broker(context: RequestContext, resource: Any, way: Way, *, val
     await security.refresh()
     before = live.of_cluster if of_cluster else live.of_broker
     after = way.broker(resource.configs, before)
-    given = {config.name for config in resource.configs}
-    # Settings that another release has stored and that this one does not know stay until they are deleted.
-    check_names({name: text for name, text in after.items() if name in given}, of_cluster=of_cluster)
-    names = given | (before.keys() ^ after.keys())
+    check_names(after, of_cluster=of_cluster)
+    names = {config.name for config in resource.configs} | (before.keys() ^ after.keys())
     live.verify(after, names, of_cluster=of_cluster)
     if not validate_only:
         await security.change_broker_configs("" if of_cluster else str(live.static.node_id), after)
