@@ -7,9 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from korvet.offsets.packing import offset_of
 from korvet.records.control import ControlMarker
@@ -32,6 +31,7 @@ from tests.storage.transaction_log import (
     Pair,
 )
 from tests.support.logs import append_own
+from tests.support.machines import run_machine
 from tests.unit.records import forms
 
 if TYPE_CHECKING:
@@ -367,13 +367,4 @@ def test_compacted_transactions_equal_the_model(server: Server, monkeypatch: pyt
     monkeypatch.setattr(trimming, "_REMOVED_AT_ONCE", 3)
     monkeypatch.setattr(compactor, "_ENTRIES_AT_ONCE", 4)
     TransactionMachine.server = server
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        TransactionMachine,
-        settings=settings(
-            max_examples=25,
-            stateful_step_count=25,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-            phases=[Phase.explicit, Phase.generate],
-        ),
-    )
+    run_machine(TransactionMachine, examples=25, steps=25)

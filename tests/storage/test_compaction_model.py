@@ -6,9 +6,8 @@ import itertools
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from korvet.offsets.packing import offset_of
 from korvet.records.kernel import encode_append_records
@@ -21,6 +20,7 @@ from tests.storage.compacting import COMPACT, NOW_MS, contents
 from tests.storage.conftest import Bench
 from tests.storage.test_batch_layout import append as append_batch
 from tests.support.logs import append_own
+from tests.support.machines import run_machine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -252,13 +252,4 @@ class CompactedLog(RuleBasedStateMachine):
 def test_compacted_logs_equal_the_model(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compactor, "_ENTRIES_AT_ONCE", 4)
     CompactedLog.server = server
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        CompactedLog,
-        settings=settings(
-            max_examples=30,
-            stateful_step_count=30,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-            phases=[Phase.explicit, Phase.generate],
-        ),
-    )
+    run_machine(CompactedLog, examples=30, steps=30)

@@ -6,7 +6,6 @@ import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -14,7 +13,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from korvet.observe.counting import Counting
@@ -32,6 +30,7 @@ from tests.storage.batches import decode, produce, read_everything
 from tests.storage.conftest import Bench
 from tests.storage.proxy import until
 from tests.support.logs import append_own
+from tests.support.machines import run_machine
 
 if TYPE_CHECKING:
     from korvet.storage.log.values import Appended
@@ -451,13 +450,4 @@ def test_log_equals_model(server: Server, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(queries, "_SCANNED_AT_ONCE", 3)
     monkeypatch.setattr(compactor, "_ENTRIES_AT_ONCE", 4)
     LogMachine.server = server
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        LogMachine,
-        settings=settings(
-            max_examples=25,
-            stateful_step_count=20,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-            phases=[Phase.explicit, Phase.generate],
-        ),
-    )
+    run_machine(LogMachine, examples=25, steps=20)

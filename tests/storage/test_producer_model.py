@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -24,7 +23,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 from kio.schema.errors import ErrorCode
 
@@ -34,6 +32,7 @@ from korvet.storage.link.functions import named
 from korvet.storage.log.producer_sequences import pack_sequences
 from korvet.storage.log.values import ProducerSequence
 from tests.storage.conftest import Bench
+from tests.support.machines import run_machine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -219,16 +218,7 @@ class ProducerMachine(RuleBasedStateMachine):
 
 def run(server: Server, machine: type[ProducerMachine]) -> None:
     machine.server = server
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        machine,
-        settings=settings(
-            max_examples=100,
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-            phases=[Phase.explicit, Phase.generate],
-        ),
-    )
+    run_machine(machine, examples=100, steps=40)
 
 
 def test_producer_keeps_order_without_duplicates(server: Server) -> None:
