@@ -31,6 +31,7 @@ from korvet.offsets.schema import (
     OffsetCommitValue,
 )
 from korvet.spark.export.all_tables import update_tables
+from korvet.spark.session.delta import delta_session
 from korvet.spark.session.session import build_session
 from korvet.spark.source.address import Address
 from korvet.spark.source.topics import OFFSETS_TOPIC
@@ -110,8 +111,9 @@ def measured(client: Any, url: str, commits: int) -> dict[str, float]:
 
 @contextmanager
 def session() -> Iterator[SparkSession]:
-    """A session like that of the commands, until the end of the block."""
-    spark = build_session("refresh", "local[*]")
+    """A session like that of the commands, until the end of the block. Raises JarsMissing without Delta."""
+    jars, settings = delta_session("local[*]")
+    spark = build_session("refresh", "local[*]", jars=jars, conf=settings)
     try:
         yield spark
     finally:
