@@ -33,13 +33,14 @@ from korvet.groups.messages import (
 from korvet.groups.shard import GroupShard
 from korvet.offsets.partition import partition_for
 from korvet.storage.errors import TopicExists
-from korvet.storage.keys import OFFSETS_TOPIC, Keyspace
-from korvet.storage.store import Store
+from korvet.storage.keys import OFFSETS_TOPIC
 from tests.storage.conftest import new_server, prefix, server
+from tests.support.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from korvet.storage.store import Store
     from tests.support.redis_server import Server
 
 __all__ = ["new_server", "prefix", "server"]
@@ -150,8 +151,7 @@ async def running(
     closed as on shutdown.
     """
     endpoint = None if node_id is None else Address("localhost", 9092)
-    store = await Store.open(server.url, Keyspace(prefix), node_id=node_id, endpoint=endpoint)
-    try:
+    async with open_store(server.url, prefix, node_id=node_id, endpoint=endpoint) as store:
         with contextlib.suppress(TopicExists):
             await store.catalogue.create(TOPIC, 1)
         steady = None if clock is None else steady_clock(clock)
@@ -167,8 +167,6 @@ async def running(
             yield Running(server, store, service)
         finally:
             await service.close()
-    finally:
-        await store.close()
 
 
 async def lose_topic(store: Store, name: str) -> None:

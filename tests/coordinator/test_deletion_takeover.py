@@ -15,11 +15,11 @@ from korvet.coordinator.loader import OffsetsLoader
 from korvet.coordinator.service import CoordinatorService
 from korvet.offsets.partition import partition_for
 from korvet.storage.errors import TopicExists
-from korvet.storage.keys import OFFSETS_TOPIC, Keyspace
-from korvet.storage.store import Store
+from korvet.storage.keys import OFFSETS_TOPIC
 from korvet.topics.directory import TopicDirectory
 from tests.coordinator.conftest import CONFIG, TOPIC, Running
 from tests.support.polling import until_async
+from tests.support.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -35,8 +35,7 @@ LOAD_S = 0.3
 async def live(server: Server, prefix: str, node_id: int) -> AsyncIterator[tuple[Running, TopicDirectory]]:
     """A broker's parts for topics and groups, as broker.py connects them."""
     endpoint = Address("localhost", 9000 + node_id)
-    store = await Store.open(server.url, Keyspace(prefix), node_id=node_id, endpoint=endpoint, lease_ms=1000)
-    try:
+    async with open_store(server.url, prefix, node_id=node_id, endpoint=endpoint, lease_ms=1000) as store:
         with contextlib.suppress(TopicExists):
             await store.catalogue.create(TOPIC, 1)
         service = CoordinatorService(store.commands, store.logs, store.catalogue, CONFIG)
@@ -55,8 +54,6 @@ async def live(server: Server, prefix: str, node_id: int) -> AsyncIterator[tuple
         finally:
             await changes.close()
             await service.close()
-    finally:
-        await store.close()
 
 
 async def test_offsets_of_a_deleted_topic_go_with_the_groups_of_a_broker_that_dies(

@@ -17,14 +17,14 @@ from korvet.groups.shard import GroupShard
 from korvet.offsets.codec import encode_key, encode_value
 from korvet.offsets.schema import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 from korvet.records.kernel import encode_append_records
-from korvet.storage.keys import Keyspace
-from korvet.storage.store import Store
 from tests.support.logs import append_own
 from tests.support.offsets_replay import OffsetsReplay
+from tests.support.stores import open_store
 
 if TYPE_CHECKING:
     from korvet.coordinator.projector import NewestCommits
     from korvet.storage.log.partition_log import PartitionLog
+    from korvet.storage.store import Store
     from tests.support.redis_server import Server
 
 pytestmark = pytest.mark.each_server
@@ -94,8 +94,7 @@ async def load(store: Store, log: PartitionLog) -> tuple[Places, set[str], Newes
 
 
 async def test_loading_is_replaying_everything(server: Server, prefix: str) -> None:
-    store = await Store.open(server.url, Keyspace(prefix))
-    try:
+    async with open_store(server.url, prefix) as store:
         log = await offsets_log(store)
         chance = random.Random(4)
         records: list[Raw] = []
@@ -120,13 +119,10 @@ async def test_loading_is_replaying_everything(server: Server, prefix: str) -> N
                 tuple(target): (stored.record_offset, stored.value.offset)
                 for target, stored in replay.offsets.items()
             }
-    finally:
-        await store.close()
 
 
 async def test_others_are_served_while_a_partition_is_loaded(server: Server, prefix: str) -> None:
-    store = await Store.open(server.url, Keyspace(prefix))
-    try:
+    async with open_store(server.url, prefix) as store:
         log = await offsets_log(store)
         pages = 40
         value = encode_value(OffsetCommitValue(1))
@@ -140,5 +136,3 @@ async def test_others_are_served_while_a_partition_is_loaded(server: Server, pre
         found, _, _ = await work
         assert len(found) == len(keys)
         assert turns > pages
-    finally:
-        await store.close()

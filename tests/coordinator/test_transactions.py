@@ -25,9 +25,8 @@ from korvet.offsets.transaction_log import (
 )
 from korvet.records.control import ControlMarker
 from korvet.records.kernel import encode_append_records, parse_batch
-from korvet.storage.keys import TRANSACTIONS_TOPIC, Keyspace
+from korvet.storage.keys import TRANSACTIONS_TOPIC
 from korvet.storage.log.values import ProducerSequence, ReceivedBatch
-from korvet.storage.store import Store
 from korvet.transactions.config import TransactionConfig
 from korvet.transactions.messages import (
     BUMPING_PROTOCOL,
@@ -42,12 +41,14 @@ from korvet.transactions.state import TransactionState
 from tests.coordinator.conftest import lose_topic
 from tests.support.logs import admit, append_own
 from tests.support.polling import until_async
+from tests.support.stores import open_store
 from tests.unit.records import forms
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from korvet.storage.log.partition_log import PartitionLog
+    from korvet.storage.store import Store
     from tests.support.redis_server import Server
 
 NAME = "payments"
@@ -120,8 +121,7 @@ class Running:
 
 @contextlib.asynccontextmanager
 async def running(server: Server, prefix: str) -> AsyncIterator[Running]:
-    store = await Store.open(server.url, Keyspace(prefix))
-    try:
+    async with open_store(server.url, prefix) as store:
         if store.catalogue.get("t") is None:
             await store.catalogue.create("t", PARTITIONS)
         groups = CoordinatorService(store.commands, store.logs, store.catalogue, GroupConfig())
@@ -138,8 +138,6 @@ async def running(server: Server, prefix: str) -> AsyncIterator[Running]:
         finally:
             await service.close()
             await groups.close()
-    finally:
-        await store.close()
 
 
 @pytest.mark.parametrize("committed", [True, False])
@@ -317,8 +315,7 @@ async def _ends_with(one: Running, state: TransactionState) -> bool:
 async def test_offsets_of_open_transactions_are_loaded_as_pending(
     server: Server, prefix: str, outcome: bool | None
 ) -> None:
-    store = await Store.open(server.url, Keyspace(prefix))
-    try:
+    async with open_store(server.url, prefix) as store:
         topic = await store.catalogue.create(
             "__consumer_offsets", 1, {"cleanup.policy": "compact"}, internal=True, offset_assignment="dense"
         )
@@ -352,5 +349,3 @@ async def test_offsets_of_open_transactions_are_loaded_as_pending(
         assert committed() == (2 if outcome else 1)
         shard.end_transaction(7, committed=True)
         assert committed() == (1 if outcome is False else 2)
-    finally:
-        await store.close()

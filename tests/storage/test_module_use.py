@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from korvet.cli.doctor import check_modules
-from korvet.storage.keys import Keyspace
 from korvet.storage.link import module, module_verdict
 from korvet.storage.link.address import parse_url
 from korvet.storage.log.values import Appended
-from korvet.storage.store import Store
 from tests.storage.batches import produce
 from tests.storage.proxy import proxied_store
 from tests.support.cluster import RedisCluster
@@ -22,14 +20,16 @@ from tests.support.module import UNBUILT, module_built, require_module
 from tests.support.polling import until, until_async
 from tests.support.ports import free_port
 from tests.support.redis_server import Server, calls_of, server_programs
+from tests.support.stores import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from korvet.cli.doctor import Finding
     from korvet.storage.link.server import Server as LinkedServer
     from korvet.storage.log.partition_log import PartitionLog
+    from korvet.storage.store import Store
 
     NewServer = Callable[..., Server]
 
@@ -113,17 +113,6 @@ async def unused(store: Store, caplog: pytest.LogCaptureFixture, reason: str) ->
     assert linked(store).module.replicas is None
 
 
-def run_with_store(url: str, prefix: str, work: Callable[[Store], Awaitable[Any]]) -> None:
-    async def run() -> None:
-        store = await Store.open(url, Keyspace(prefix))
-        try:
-            await work(store)
-        finally:
-            await store.close()
-
-    asyncio.run(run())
-
-
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     caplog.set_level(logging.INFO, "korvet.storage.link.module")
@@ -134,10 +123,11 @@ def lines(log: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in log.records if record.name == module.__name__]
 
 
-def test_a_server_without_replicas(start: NewServer, prefix: str, log: pytest.LogCaptureFixture) -> None:
+async def test_a_server_without_replicas(
+    start: NewServer, prefix: str, log: pytest.LogCaptureFixture
+) -> None:
     server = start()
-
-    async def work(store: Store) -> None:
+    async with open_store(server.url, prefix) as store:
         await used(store)
         assert linked(store).module.replicas == server.client.execute_command("KORVET.REPLICAS")[1]
         # A steady state has one line in the log, and no errors in the server's statistics.
@@ -147,41 +137,39 @@ def test_a_server_without_replicas(start: NewServer, prefix: str, log: pytest.Lo
         assert server.client.info("stats")["total_error_replies"] == errors
         assert len(lines(log)) == 1
 
-    run_with_store(server.url, prefix, work)
-
 
 def calls(server: Server) -> int:
     return calls_of(server.client, "korvet.replicas")
 
 
-def test_a_server_without_the_module(start: NewServer, prefix: str, log: pytest.LogCaptureFixture) -> None:
+async def test_a_server_without_the_module(
+    start: NewServer, prefix: str, log: pytest.LogCaptureFixture
+) -> None:
     server = start(module=False)
-
-    async def work(store: Store) -> None:
+    async with open_store(server.url, prefix) as store:
         await unused(store, log, "is not loaded")
         failed = unknown_commands(server)
         await holds(lambda: unknown_commands(server) > failed + 3, "it is asked again")
         assert len(lines(log)) == 1
-
-    run_with_store(server.url, prefix, work)
 
 
 def unknown_commands(server: Server) -> int:
     return int(server.client.info("stats")["total_error_replies"])
 
 
-def test_replicas_with_the_module(start: NewServer, prefix: str) -> None:
+async def test_replicas_with_the_module(start: NewServer, prefix: str) -> None:
     """One of them is a replica of a replica."""
     primary, replica, chained = start(), start(), start()
     attach(replica, primary)
     attach(chained, replica)
-    run_with_store(primary.url, prefix, used)
+    async with open_store(primary.url, prefix) as store:
+        await used(store)
     assert calls(replica) > 0
     assert calls(chained) > 0
 
 
 @pytest.mark.parametrize("chained", [False, True], ids=["its own replica", "a replica of a replica"])
-def test_a_replica_that_lacks_the_module(
+async def test_a_replica_that_lacks_the_module(
     start: NewServer, prefix: str, log: pytest.LogCaptureFixture, chained: bool
 ) -> None:
     """The module is used again as soon as the replica is gone."""
@@ -190,8 +178,7 @@ def test_a_replica_that_lacks_the_module(
     if chained:
         above = start()
         attach(above, primary)
-
-    async def work(store: Store) -> None:
+    async with open_store(primary.url, prefix) as store:
         await used(store)
         attach(plain, above)
         await unused(store, log, f"replica 127.0.0.1:{port_of(plain)}: the server module is not loaded")
@@ -199,33 +186,29 @@ def test_a_replica_that_lacks_the_module(
         await used(store)
         assert len(lines(log)) == 3
 
-    run_with_store(primary.url, prefix, work)
 
-
-def test_a_replica_that_cannot_be_asked(start: NewServer, prefix: str, log: pytest.LogCaptureFixture) -> None:
+async def test_a_replica_that_cannot_be_asked(
+    start: NewServer, prefix: str, log: pytest.LogCaptureFixture
+) -> None:
     """It announces an address where nothing answers."""
     primary = start()
     nowhere = free_port()
     replica = start("--replica-announce-port", str(nowhere))
     attach(replica, primary)
-
-    async def work(store: Store) -> None:
+    async with open_store(primary.url, prefix) as store:
         await unused(
             store, log, f"replica 127.0.0.1:{nowhere}: Redis at 127.0.0.1:{nowhere} cannot be reached"
         )
         detach(replica)
         await used(store)
 
-    run_with_store(primary.url, prefix, work)
 
-
-def test_a_tool_that_copies_the_data_as_a_replica_does(
+async def test_a_tool_that_copies_the_data_as_a_replica_does(
     start: NewServer, prefix: str, log: pytest.LogCaptureFixture
 ) -> None:
     """`redis-cli --rdb` sends SYNC over a connection that has no port to connect to."""
     primary = start()
-
-    async def work(store: Store) -> None:
+    async with open_store(primary.url, prefix) as store:
         await used(store)
         tool = primary.client.connection_pool.get_connection()
         tool.send_command("SYNC")
@@ -233,8 +216,6 @@ def test_a_tool_that_copies_the_data_as_a_replica_does(
         tool.disconnect()
         await used(store)
         assert not [each for each in log.records if each.levelname == "WARNING"]
-
-    run_with_store(primary.url, prefix, work)
 
 
 async def test_a_failover(start: NewServer, prefix: str) -> None:
@@ -275,13 +256,12 @@ async def test_a_restart_without_the_module(
 
 
 @pytest.mark.parametrize("forbidden", ["korvet.add", "korvet.replicas", "info"])
-def test_a_user_without_permission(
+async def test_a_user_without_permission(
     start: NewServer, prefix: str, log: pytest.LogCaptureFixture, forbidden: str
 ) -> None:
     """The module is used again as soon as the user gets the permission."""
     server = start()
-
-    async def work(store: Store) -> None:
+    async with open_store(server.url, prefix) as store:
         await used(store)
         server.client.acl_setuser(
             "default", enabled=True, nopass=True, commands=[f"-{forbidden}"], keys=["*"]
@@ -293,45 +273,41 @@ def test_a_user_without_permission(
         )
         await used(store)
 
-    run_with_store(server.url, prefix, work)
 
-
-def test_a_user_who_may_use_some_keys_only(start: NewServer, prefix: str) -> None:
+async def test_a_user_who_may_use_some_keys_only(start: NewServer, prefix: str) -> None:
     server = start()
     patterns = f"~{prefix}:*", f"~{{{prefix}*"
     server.client.execute_command("ACL", "SETUSER", "default", "resetkeys", *patterns)
-    run_with_store(server.url, prefix, used)
+    async with open_store(server.url, prefix) as store:
+        await used(store)
 
 
-def test_another_version(
+async def test_another_version(
     start: NewServer, prefix: str, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     version = module_verdict.VERSION
     monkeypatch.setattr(module_verdict, "VERSION", version + 1)
     server = start()
-
-    async def work(store: Store) -> None:
+    async with open_store(server.url, prefix) as store:
         await unused(store, log, f"module has version {version}, this korvet needs version {version + 1}")
 
-    run_with_store(server.url, prefix, work)
 
-
-def test_replicas_are_asked_with_the_same_credentials(start: NewServer, prefix: str) -> None:
+async def test_replicas_are_asked_with_the_same_credentials(start: NewServer, prefix: str) -> None:
     primary, replica = start(), start()
     for server in (primary, replica):
         server.client.config_set("masterauth", "secret")
         server.client.config_set("requirepass", "secret")
     attach(replica, primary)
-    run_with_store(f"redis://:secret@127.0.0.1:{port_of(primary)}", prefix, used)
+    async with open_store(f"redis://:secret@127.0.0.1:{port_of(primary)}", prefix) as store:
+        await used(store)
 
 
-def test_a_wave_of_refusals_costs_the_server_little(
+async def test_a_wave_of_refusals_costs_the_server_little(
     start: NewServer, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_SPACING_S", 3600)
     server = start()
-
-    async def work(store: Store) -> None:
+    async with open_store(server.url, prefix) as store:
         await used(store)
         asked = calls(server)
         for _ in range(100):
@@ -339,8 +315,6 @@ def test_a_wave_of_refusals_costs_the_server_little(
             assert linked(store).module.replicas is None
         await linked(store).write.call("PING")
         assert calls(server) == asked
-
-    run_with_store(server.url, prefix, work)
 
 
 def finding(*servers: Server) -> Finding:
@@ -412,13 +386,12 @@ class Load:
         await self._task
 
 
-def test_a_plain_replica_attaches_under_load(
+async def test_a_plain_replica_attaches_under_load(
     start: NewServer, prefix: str, log: pytest.LogCaptureFixture
 ) -> None:
     """The replica has all that was acknowledged, and appends go on without a break, by XADD."""
     primary, plain = start(), start(module=False)
-
-    async def work(store: Store) -> None:
+    async with open_store(primary.url, prefix) as store:
         partition = store.logs.get(await store.catalogue.create("t", 1), 0)
         await used(store)
         load = Load(partition)
@@ -445,18 +418,15 @@ def test_a_plain_replica_attaches_under_load(
         await load.stop()
         assert calls_of(primary.client, "korvet.add") > added
 
-    run_with_store(primary.url, prefix, work)
 
-
-def test_a_plain_replica_joins_the_synchronisation_of_another(
+async def test_a_plain_replica_joins_the_synchronisation_of_another(
     start: NewServer, prefix: str, log: pytest.LogCaptureFixture
 ) -> None:
     """Both get the same snapshot, and what was appended since it began, so none of that may be KORVET.ADD."""
     primary = start("--repl-diskless-sync", "no", "--rdb-key-save-delay", "20000")
     replica, plain = start(), start(module=False)
     primary.client.mset({f"slow{number}": "x" for number in range(100)})
-
-    async def work(store: Store) -> None:
+    async with open_store(primary.url, prefix) as store:
         partition = store.logs.get(await store.catalogue.create("t", 1), 0)
         await used(store)
         load = Load(partition)
@@ -474,10 +444,8 @@ def test_a_plain_replica_joins_the_synchronisation_of_another(
         await holds(lambda: plain.client.xlen(partition.stream) == entries, "the replica has all")
         assert plain.client.dump(partition.stream) == primary.client.dump(partition.stream)
 
-    run_with_store(primary.url, prefix, work)
 
-
-def test_nodes_of_a_cluster_are_asked_one_by_one(tmp_path: Path, prefix: str) -> None:
+async def test_nodes_of_a_cluster_are_asked_one_by_one(tmp_path: Path, prefix: str) -> None:
     """One node lacks the module. A node that joins, and a replica that takes over, are asked, too."""
     valkey = server_programs()[0]
     require_module(valkey)
@@ -491,17 +459,15 @@ def test_nodes_of_a_cluster_are_asked_one_by_one(tmp_path: Path, prefix: str) ->
             if node.port in ports
         }
 
-    async def work(store: Store) -> None:
-        await holds(lambda: state(store) == {0: True, 1: False, 2: True}, "two of three nodes use it")
-        stream = f"{prefix}:t:0".encode()
-        joined = await asyncio.to_thread(cluster.add_primary)
-        await asyncio.to_thread(cluster.move, stream, joined)
-        await holds(lambda: state(store).get(4) is True, "the new node uses it")
-        cluster.nodes[0].kill()
-        await holds(lambda: state(store).get(3) is True, "the new primary uses it")
-        assert state(store)[1] is False
-
     try:
-        run_with_store(cluster.url, prefix, work)
+        async with open_store(cluster.url, prefix) as store:
+            await holds(lambda: state(store) == {0: True, 1: False, 2: True}, "two of three nodes use it")
+            stream = f"{prefix}:t:0".encode()
+            joined = await asyncio.to_thread(cluster.add_primary)
+            await asyncio.to_thread(cluster.move, stream, joined)
+            await holds(lambda: state(store).get(4) is True, "the new node uses it")
+            cluster.nodes[0].kill()
+            await holds(lambda: state(store).get(3) is True, "the new primary uses it")
+            assert state(store)[1] is False
     finally:
         cluster.stop()

@@ -22,18 +22,17 @@ from korvet.storage.errors import (
     NotReplicated,
     OffsetOutOfRange,
 )
-from korvet.storage.keys import Keyspace
 from korvet.storage.link.barrier import Level
 from korvet.storage.link.futures import awaited
 from korvet.storage.log.deletion import delete_before
 from korvet.storage.log.readable_end import readable_end
 from korvet.storage.shared_writes import SharedWrites
-from korvet.storage.store import Store
 from tests.storage.batches import received
 from tests.storage.proxy import proxied_store
 from tests.support.logs import admit, append_own, read_log
 from tests.support.polling import until_async
 from tests.support.ports import free_port
+from tests.support.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -55,11 +54,8 @@ NOW_MS = 1 << 45
 async def opened(
     server: Server, prefix: str, level: Level = ONE_REPLICA, configs: dict[str, str] | None = None
 ) -> AsyncIterator[PartitionLog]:
-    store = await Store.open(server.url, Keyspace(prefix), level=level)
-    try:
+    async with open_store(server.url, prefix, level=level) as store:
         yield store.logs.get(await store.catalogue.create("t", 1, configs or {}), 0)
-    finally:
-        await store.close()
 
 
 @contextlib.contextmanager
@@ -174,8 +170,7 @@ async def test_a_replica_that_comes_releases_what_waits(new_server: NewServer, p
 
 async def test_topics_have_their_own_level(new_server: NewServer, prefix: str) -> None:
     alone = new_server()
-    store = await Store.open(alone.url, Keyspace(prefix), level=ONE_REPLICA)
-    try:
+    async with open_store(alone.url, prefix, level=ONE_REPLICA) as store:
         topic = await store.catalogue.create("t", 1, {"min.insync.replicas": "1"})
         log = store.logs.get(topic, 0)
         end = (await append_own(log, batch(b"1"))).base_offset + 1
@@ -191,15 +186,12 @@ async def test_topics_have_their_own_level(new_server: NewServer, prefix: str) -
         await store.catalogue.set_configs("t", {"min.insync.replicas": "1"})
         await waiting
         assert log.high_watermark == later
-    finally:
-        await store.close()
 
 
 async def test_all_logs_of_a_topic_get_its_new_level(new_server: NewServer, prefix: str) -> None:
     """Also if the answer to a producer that waits lets its next request open another one."""
     alone = new_server()
-    store = await Store.open(alone.url, Keyspace(prefix), level=ONE_REPLICA)
-    try:
+    async with open_store(alone.url, prefix, level=ONE_REPLICA) as store:
         await store.catalogue.create("t", 3)
 
         def get(partition: int) -> PartitionLog:
@@ -210,15 +202,12 @@ async def test_all_logs_of_a_topic_get_its_new_level(new_server: NewServer, pref
         logs[0].await_released(end, LONG_MS, lambda _: logs.append(get(1)))
         await store.catalogue.set_configs("t", {"min.insync.replicas": "1"})
         assert [log.waits_for_replicas for log in logs] == [False] * 3
-    finally:
-        await store.close()
 
 
 async def test_another_level_makes_no_high_watermark_known(new_server: NewServer, prefix: str) -> None:
     """Else readers would take the log start for the end."""
     alone = new_server()
-    store = await Store.open(alone.url, Keyspace(prefix), level=ONE_REPLICA)
-    try:
+    async with open_store(alone.url, prefix, level=ONE_REPLICA) as store:
         log = store.logs.get(await store.catalogue.create("t", 1), 0)
         end = (await append_own(log, batch(b"1"))).base_offset + 1
         for copies in ("3", "2"):
@@ -227,8 +216,6 @@ async def test_another_level_makes_no_high_watermark_known(new_server: NewServer
                 await readable_end(log, is_committed=False)
         await store.catalogue.set_configs("t", {"min.insync.replicas": "1"})
         assert await readable_end(log, is_committed=False) == end
-    finally:
-        await store.close()
 
 
 @pytest.mark.parametrize("appendonly", ["yes", "no"])
@@ -288,8 +275,7 @@ async def test_the_next_leader_knows_what_readers_have_seen(pair: tuple[Server, 
         seen = (await append_own(log, batch(b"1"))).base_offset + 1
         await released(log, seen)
     with stopped(pair[1]):
-        store = await Store.open(pair[0].url, Keyspace(prefix), level=ONE_REPLICA)
-        try:
+        async with open_store(pair[0].url, prefix, level=ONE_REPLICA) as store:
             await store.catalogue.load()
             topic = store.catalogue.get("t")
             assert topic is not None
@@ -304,21 +290,16 @@ async def test_the_next_leader_knows_what_readers_have_seen(pair: tuple[Server, 
             fetched = await read_log(log, 0, 1 << 20)
             assert (fetched.record_count, fetched.high_watermark) == (1, seen)
             assert await log.read_watermark() == seen
-        finally:
-            await store.close()
 
 
 async def test_records_are_released_while_memory_is_full(pair: tuple[Server, Server], prefix: str) -> None:
     async with opened(pair[0], prefix, Level()) as log:
         end = (await append_own(log, batch(b"1"))).base_offset + 1
     pair[0].client.config_set("maxmemory", 1)
-    store = await Store.open(pair[0].url, Keyspace(prefix), level=ONE_REPLICA)
-    try:
+    async with open_store(pair[0].url, prefix, level=ONE_REPLICA) as store:
         log = store.logs.get(store.catalogue.topics["t"], 0)
         assert (await read_log(log, 0, 1 << 20)).record_count == 1
         assert log.high_watermark == end
-    finally:
-        await store.close()
 
 
 @pytest.mark.parametrize("note", ["own", "beyond the log end", "of an earlier leader", "of another topic"])
@@ -348,13 +329,10 @@ async def test_a_noted_watermark_is_one_of_this_log(
 
 
 async def test_a_note_does_not_bring_a_deleted_topic_back(pair: tuple[Server, Server], prefix: str) -> None:
-    store = await Store.open(pair[0].url, Keyspace(prefix), level=ONE_REPLICA)
-    try:
+    async with open_store(pair[0].url, prefix, level=ONE_REPLICA) as store:
         log = store.logs.get(await store.catalogue.create("t", 1, {}), 0)
         await released(log, (await append_own(log, batch(b"1"))).base_offset + 1)
         await store.catalogue.delete("t")
-    finally:
-        await store.close()
     assert not [key for key in pair[0].client.keys(f"*{prefix}:t:0*") if b"barrier" not in key]
 
 

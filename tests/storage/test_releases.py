@@ -12,21 +12,21 @@ from click.testing import CliRunner
 from korvet.cli.app import korvet as korvet_command
 from korvet.storage import versions
 from korvet.storage.brokers import lease
-from korvet.storage.keys import Keyspace
 from korvet.storage.link import functions
 from korvet.storage.link.address import parse_url
 from korvet.storage.link.functions import library_name, named, public_source
 from korvet.storage.link.library import ensure_library, tidy_libraries
 from korvet.storage.link.redis_link import RedisLink
-from korvet.storage.store import Store
 from korvet.storage.versions import FORMATS, PROTOCOLS, VersionMisfit, Versions
+from tests.support.stores import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
 
+    from korvet.storage.store import Store
     from tests.support.redis_server import Server
 
-from contextlib import asynccontextmanager
 
 from korvet.config.address import Address
 
@@ -38,19 +38,9 @@ OTHER = (
 )
 
 
-@asynccontextmanager
-async def broker(server: Server, prefix: str, node_id: int = 1) -> AsyncIterator[Store]:
-    store = await Store.open(
-        server.url,
-        Keyspace(prefix),
-        node_id=node_id,
-        endpoint=Address("localhost", 9000 + node_id),
-        lease_ms=LEASE_MS,
-    )
-    try:
-        yield store
-    finally:
-        await store.close()
+def broker(server: Server, prefix: str, node_id: int = 1) -> AbstractAsyncContextManager[Store]:
+    endpoint = Address("localhost", 9000 + node_id)
+    return open_store(server.url, prefix, node_id=node_id, endpoint=endpoint, lease_ms=LEASE_MS)
 
 
 def joined(server: Server, prefix: str, node_id: int = 1) -> Store:

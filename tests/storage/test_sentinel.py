@@ -18,13 +18,13 @@ from korvet.records.kernel import encode_append_records
 from korvet.storage.errors import StorageError, StoreError
 from korvet.storage.keys import Keyspace
 from korvet.storage.link.sentinel import servers_of
-from korvet.storage.store import Store
 from tests.support.certificates import Authority
 from tests.support.cluster import Tls, program_with_tls
 from tests.support.logs import append_own
 from tests.support.polling import until, until_async
 from tests.support.ports import free_port
 from tests.support.sentinel import NAME, SentinelGroup
+from tests.support.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from korvet.storage.findings import Finding
     from korvet.storage.log.partition_log import PartitionLog
+    from korvet.storage.store import Store
 
 RECOVERY_S = 10
 # Planned failovers take less than 2 s, others the sentinels' time and less than 3 s, on an idle machine.
@@ -60,11 +61,8 @@ def group(shared: SentinelGroup) -> Iterator[SentinelGroup]:
 
 @asynccontextmanager
 async def opened(url: str, prefix: str) -> AsyncIterator[tuple[Store, PartitionLog]]:
-    store = await Store.open(url, Keyspace(prefix))
-    try:
+    async with open_store(url, prefix) as store:
         yield store, store.logs.get(await store.catalogue.create("t", 1), 0)
-    finally:
-        await store.close()
 
 
 async def appended(log: PartitionLog, number: int) -> bool:
