@@ -135,7 +135,6 @@ class Connection(asyncio.BufferedProtocol):
         self.closing = False
         """Whether it takes no more requests. It stays open until all written responses are sent."""
         self.closed = False
-        """The last request, if the client will probably send it again."""
         self.fetch_state: FetchState | None = None
         self.refused_batches: RefusedBatches | None = None
         """See korvet.api.common.context.Client, also for `fetch_state`."""

@@ -68,12 +68,18 @@ class Durations:
         terminalreporter.line(f"{used_s.total():8.1f} s of CPU, {wall_s.total():.1f} s  all; the most:")
         for name, seconds in used_s.most_common(SHOWN):
             terminalreporter.line(f"{seconds:8.1f} s of CPU, {wall_s[name]:.1f} s  {name}")
-        self._store()
+        try:
+            self._store()
+        except OSError as error:
+            terminalreporter.line(f"the durations are not stored: {error}")
 
     def _store(self) -> None:
         """Replace what is stored of these tests, and forget tests of files that are gone."""
         path = self._root / STORED
-        known = json.loads(path.read_text()) if path.exists() else {}
+        try:
+            known = json.loads(path.read_text())
+        except (FileNotFoundError, ValueError):  # a damaged file is replaced
+            known = {}
         known = {test: value for test, value in known.items() if (self._root / file_of(test)).exists()}
         known |= {
             test: {"wall_s": round(wall_s, 4), "cpu_s": round(self._cpu_s[test], 4)}

@@ -8,13 +8,14 @@
 | in a folder of QUICK, or marked `short` | all runs |
 | any other | `--full`, `--all` |
 
-Who names folders or files, or selects with -k or -m, gets the full run of these. A test that is named with
-its ID runs in any case.
+Who names folders or files, or selects with -k, -m or --lf, gets the full run of these; with `-m long` all of
+them. A test that is named with its ID runs in any case.
 """
 
 from __future__ import annotations
 
 import enum
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 QUICK: Final = frozenset(
     {"unit", "property", "storage", "coordinator", "api", "fuzz", "robustness", "simulation"}
 )
+# An expression of -m that selects long tests.
+_LONG: Final = re.compile(r"(?<!not )\blong\b")
 
 
 class Extent(enum.IntEnum):
@@ -38,19 +41,21 @@ class Extent(enum.IntEnum):
 
 
 def settle_extent(config: pytest.Config) -> None:
-    """Complete --full and --all by what the other options and arguments ask for. pytest-xdist's workers get
-    the options of the process that starts them, but other arguments.
+    """Complete --full by what the other options and arguments ask for. pytest-xdist's workers get the options
+    of the process that starts them, but other arguments.
     """
     option = config.option
     if not hasattr(config, "workerinput"):
         named = config.args_source is not config.ArgsSource.TESTPATHS
-        option.full = bool(option.full or named or option.keyword or option.markexpr)
-        option.all = option.all or "long" in option.markexpr
+        selects = named or option.keyword or option.markexpr or getattr(option, "lf", False)
+        option.full = bool(option.full or selects)
 
 
 def extent_of_run(config: pytest.Config) -> Extent:
     """Returns the extent that is settled."""
-    return Extent.ALL if config.option.all else Extent.FULL if config.option.full else Extent.SHORT
+    if config.option.all or _LONG.search(config.option.markexpr):
+        return Extent.ALL
+    return Extent.FULL if config.option.full else Extent.SHORT
 
 
 def least_extent(item: pytest.Item) -> Extent:

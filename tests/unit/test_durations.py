@@ -58,3 +58,9 @@ def test_cpu_time_is_recorded_by_test(tmp_path: Path) -> None:
     (tmp_path / "test_a.py").unlink()
     run("test_b.py::test_one")
     assert json.loads(stored.read_text()).keys() == {"test_b.py::test_one", "test_b.py::test_two"}
+    stored.write_text(stored.read_text()[:20])
+    run("test_b.py::test_one")
+    assert json.loads(stored.read_text()).keys() == {"test_b.py::test_one"}
+    stored.unlink()
+    stored.mkdir()
+    assert "the durations are not stored: " in run("test_b.py::test_one")

@@ -1,6 +1,7 @@
 """Which tests the short, the full and the longest run have, by options and arguments."""
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-WITHOUT = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+WITHOUT = ("-p", "no:hypothesispytest")
 CONFTEST = """
 import pytest
 from tests.support import extents
@@ -86,6 +87,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("-k other", {"test_other"}),
         ("-m long", {"test_long", "test_both[1]"}),
         ("-m short", {"test_short"}),
+        ("-m 'not long'", FULL),
+        ("--lf", FULL),
         ("tests/faults/test_b.py::test_both", {"test_both[1]"}),
         ("tests/unit/test_a.py::test_once[redis]", {"test_once[redis]"}),
         ("tests/unit tests/unit/test_a.py::test_long", {*OF_UNIT, "test_long"}),
@@ -93,7 +96,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_a_run_has_the_tests_of_its_extent(checkout: Path, arguments: str, expected: set[str]) -> None:
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], str(ROOT)])}
-    command = [sys.executable, "-m", "pytest", "-v", *WITHOUT, *arguments.split()]
+    command = [sys.executable, "-m", "pytest", "-v", *WITHOUT, *shlex.split(arguments)]
     done = subprocess.run(command, cwd=checkout, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     ran = [
