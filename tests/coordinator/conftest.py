@@ -61,9 +61,6 @@ class Running:
     def offsets_key(self, group: str) -> bytes:
         return self.keys.stream(OFFSETS_TOPIC, partition_for(group))
 
-    def offsets_meta(self, group: str) -> bytes:
-        return self.keys.meta(OFFSETS_TOPIC, partition_for(group))
-
     async def commit(self, group: str, offset: int, **fields: Any) -> int:
         """The error code of a commit."""
         topics = (CommitTopic(TOPIC, (CommitPartition(0, offset, metadata="m"),)),)

@@ -24,10 +24,7 @@ class Bell:
         self.alarms.shift(by_ms)
 
     async def rings(self, *numbers: int) -> None:
-        async def rung() -> bool:
-            return self.rung == list(numbers)
-
-        await until_async(rung, 20, f"{numbers} ring")
+        await until_async(lambda: self.rung == list(numbers), 20, f"{numbers} ring")
 
 
 async def test_rings_in_the_order_of_deadlines() -> None:
@@ -108,11 +105,7 @@ async def test_rings_again_when_set_by_its_own_ringing() -> None:
 
     alarms = Alarms(lambda: now_ms, ring)
     alarms.set(7, 0)
-
-    async def all_rung() -> bool:
-        return rung == [7, 7, 7, 7]
-
-    await until_async(all_rung, 20, "four times")
+    await until_async(lambda: rung == [7, 7, 7, 7], 20, "four times")
     alarms.close()
 
 

@@ -61,11 +61,11 @@ async def test_offsets_of_a_deleted_topic_go_with_the_groups_of_a_broker_that_di
 ) -> None:
     async with live(server, prefix, 1) as (one, topics), live(server, prefix, 2) as (two, _):
         members = [one.store.membership, two.store.membership]
-
-        async def agreed() -> bool:
-            return all(member is not None and len(member.assignment.brokers) == 2 for member in members)
-
-        await until_async(agreed, 10, "both brokers are known")
+        await until_async(
+            lambda: all(member is not None and len(member.assignment.brokers) == 2 for member in members),
+            10,
+            "both brokers are known",
+        )
         leads = two.store.logs.leader_epoch_of
         group = next(
             name

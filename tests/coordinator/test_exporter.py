@@ -261,11 +261,7 @@ async def test_a_commit_whose_projection_was_cut_short(
         one.ack(group, *one.read(group, 2))
         monkeypatch.setattr(one.run.service._projector, "apply", lambda changes, done: None)
         await one.exporter.round()
-
-        async def appended() -> bool:
-            return one.written() == 1
-
-        await until_async(appended, WAIT_S, "the commit is in the log")
+        await until_async(lambda: one.written() == 1, WAIT_S, "the commit is in the log")
         monkeypatch.undo()
     async with native(server, prefix) as one:
         assert await one.committed(group) == after(2)

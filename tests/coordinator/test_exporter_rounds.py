@@ -331,11 +331,7 @@ async def test_a_full_redis_is_given_time(new_server: Callable[..., Server], pre
         one.create(group, "$")
         server.client.config_set("maxmemory", 1)
         await one.exporter.round()
-
-        async def failed() -> bool:
-            return one.run.service.reloads > 0
-
-        await until_async(failed, WAIT_S, "the append has failed")
+        await until_async(lambda: one.run.service.reloads > 0, WAIT_S, "the append has failed")
         server.client.config_set("maxmemory", 0)
         async with asyncio.timeout(WAIT_S):
             await one.run.service.wait_loaded()

@@ -201,11 +201,7 @@ async def test_failed_change_is_tried_again_and_superseded() -> None:
     await turn()
     held.answer(StorageFault("not now"))
     assert (finished, len(list(subject.unprojected()))) == ([1, 2], 1)
-
-    async def retried() -> bool:
-        return len(held.calls) == 1
-
-    await until_async(retried, 20, "the retry")
+    await until_async(lambda: len(held.calls) == 1, 20, "the retry")
     assert held.log[-1] == ("project", [2])
     held.answer()
     assert not list(subject.unprojected())
@@ -233,11 +229,7 @@ async def test_retry_leaves_out_what_was_deleted_meanwhile() -> None:
         await turn()
         while held.calls:
             held.answer(StorageFault("not now"))
-
-    async def retried() -> bool:
-        return len(held.calls) == 1
-
-    await until_async(retried, 20, "the retry")
+    await until_async(lambda: len(held.calls) == 1, 20, "the retry")
     subject.apply([change(1_000, None, partition=1)], lambda: None)
     await turn()
     held.calls.reverse()
@@ -365,11 +357,7 @@ async def test_a_former_coordinator_retries_nothing() -> None:
     subject, held = projector("t")
     await refused(subject, held, change(1))
     held.elsewhere.add("g")
-
-    async def forgotten() -> bool:
-        return subject.failed == 0
-
-    await until_async(forgotten, 5, "the change is forgotten")
+    await until_async(lambda: subject.failed == 0, 5, "the change is forgotten")
     assert held.log == [("project", [1])]
 
 

@@ -353,11 +353,11 @@ async def test_failed_projection_is_made_up_for(server: Server, prefix: str, gro
         assert await run.commit(group, 5) == ErrorCode.none
         assert await run.commit(group, 9) == ErrorCode.none
         run.client.delete(stream)
-
-        async def follows() -> bool:
-            return bool(run.client.hget(run.keys.meta(TOPIC, 0), f"commit:{group}") == b"1 9")
-
-        await until_async(follows, WAIT_S, "the newest commit reaches the Redis group")
+        await until_async(
+            lambda: run.client.hget(run.keys.meta(TOPIC, 0), f"commit:{group}") == b"1 9",
+            WAIT_S,
+            "the newest commit reaches the Redis group",
+        )
 
 
 async def test_load_makes_up_for_what_a_crash_left(server: Server, prefix: str, group: str) -> None:
@@ -410,11 +410,11 @@ async def test_expiry_spares_groups_with_native_consumers(server: Server, prefix
             return (await run.committed("idle")).offset == (await run.committed("used")).offset == -1
 
         await until_async(expired, WAIT_S, "both groups' offsets expire")
-
-        async def spared() -> bool:
-            return [found["name"] for found in run.client.xinfo_groups(stream)] == [b"used"]
-
-        await until_async(spared, WAIT_S, "only the unused Redis group goes")
+        await until_async(
+            lambda: [found["name"] for found in run.client.xinfo_groups(stream)] == [b"used"],
+            WAIT_S,
+            "only the unused Redis group goes",
+        )
 
 
 async def test_forget_topic(server: Server, prefix: str) -> None:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.clients
 
 GROUP = "readers"
-NEVER_READ = "never-read"
 FIRST_READ = 45
 SHOWN_S = 20
 EXPORT_S = 200

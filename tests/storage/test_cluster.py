@@ -69,11 +69,7 @@ def bench(redis_cluster: RedisCluster, prefix: str) -> Iterator[Bench]:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for a change of the cluster."""
-
-    async def holds() -> bool:
-        return condition()
-
-    await until_async(holds, 60, "the cluster does it")
+    await until_async(condition, 60, "the cluster does it")
 
 
 async def produced(log: PartitionLog, *values: bytes) -> Appended:

@@ -119,13 +119,13 @@ async def test_the_name_of_a_deleted_topic_is_free_after_replicas_lack_its_keys(
         number = next(away_from(cluster, store, name))
         log = store.logs.get(await store.catalogue.create("t", number + 1), number)
         await released(log, await end_of_append(log))
-
-        async def emptied() -> bool:
-            return not cluster.call(log.stream, "EXISTS", log.stream)
-
         with stopped_replica(cluster, cluster.owner(log.stream)):
             deletion = asyncio.ensure_future(store.catalogue.delete("t"))
-            await until_async(emptied, 5, "the primary has deleted the partition")
+            await until_async(
+                lambda: not cluster.call(log.stream, "EXISTS", log.stream),
+                5,
+                "the primary has deleted the partition",
+            )
             await asyncio.sleep(SHORT_MS / 1000)
             assert not deletion.done()
             assert cluster.call(name, "HEXISTS", name, "t")

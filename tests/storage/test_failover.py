@@ -284,10 +284,7 @@ def test_a_server_that_still_loads_its_files_is_waited_for(
     starting.start()
 
     async def work() -> None:
-        async def is_listening() -> bool:
-            return accepts("127.0.0.1", int(port))
-
-        await until_async(is_listening, RECOVERY_S, "the server listens")
+        await until_async(lambda: accepts("127.0.0.1", int(port)), RECOVERY_S, "the server listens")
         store = await Store.open(f"redis://127.0.0.1:{port}", Keyspace(prefix))
         await store.close()
 

@@ -52,11 +52,11 @@ def replicated(new_server: Callable[..., Server]) -> tuple[Server, Server, int]:
 
 async def leads_again(store: Store, version: int) -> None:
     """Wait until the broker leads in a later version."""
-
-    async def leads() -> bool:
-        return member_of(store).assignment.version > version and bool(led(store, "t", 1))
-
-    await until_async(leads, WAIT_S, "the broker leads in a new version")
+    await until_async(
+        lambda: member_of(store).assignment.version > version and bool(led(store, "t", 1)),
+        WAIT_S,
+        "the broker leads in a new version",
+    )
 
 
 @pytest.mark.parametrize("assignment", ["clock", "dense"])
@@ -109,11 +109,9 @@ async def test_lost_entries_are_not_out_of_range_before_leader_epochs_rise(
         version = member_of(store).assignment.version
         proxy.socket = replica.socket
         await proxy.cut()
-
-        async def reads() -> bool:
-            return log.closed and bool(led(store, "t", 1))
-
-        await until_async(reads, WAIT_S, "the broker serves readers")
+        await until_async(
+            lambda: log.closed and bool(led(store, "t", 1)), WAIT_S, "the broker serves readers"
+        )
         log = store.logs.get(topic, 0)
         assert log.leader_epoch <= version
         assert (await read_log(log, kept, 1 << 20)).record_count == 1
@@ -211,22 +209,18 @@ async def test_the_first_replica_of_a_server_changes_no_epoch(
         replica.client.replicaof("127.0.0.1", port)
         until(lambda: primary.client.info("replication")["master_replid"] != before, WAIT_S, "it changes")
         (server,) = store.router.servers()
-
-        async def known() -> bool:
-            return server.write.history not in {before, ""}
-
-        await until_async(known, WAIT_S, "the broker knows the new history")
+        await until_async(
+            lambda: server.write.history not in {before, ""}, WAIT_S, "the broker knows the new history"
+        )
         end = (await append_own(log, RECORD)).base_offset + 1
         done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         log.await_released(end, 5000, done.set_result)
         assert await done is None
         connections = proxy.connections
         await proxy.cut()
-
-        async def back() -> bool:
-            return proxy.connections >= connections + 3 and server.connected
-
-        await until_async(back, WAIT_S, "the links are back")
+        await until_async(
+            lambda: proxy.connections >= connections + 3 and server.connected, WAIT_S, "the links are back"
+        )
         await member_of(store).refresh()
         assert member_of(store).assignment.version == version
         assert not log.closed
@@ -244,12 +238,10 @@ async def test_the_first_replica_of_a_server_ends_no_wait(
         end = (await append_own(log, RECORD)).base_offset + 1
         waiting = asyncio.ensure_future(released(log, end))
         before = log.links.server.write.history
-
-        async def is_noted() -> bool:
-            return log.links.server.write.history != before
-
         await asyncio.to_thread(new_server().follow, port)
-        await until_async(is_noted, WAIT_S, "the history has another id")
+        await until_async(
+            lambda: log.links.server.write.history != before, WAIT_S, "the history has another id"
+        )
         assert not waiting.done()
         alone.client.config_set("appendfsync", "always")
         alone.client.set("flushed", 1)

@@ -41,11 +41,7 @@ async def test_without_redis_other_brokers_lead_after_the_lease_has_expired(new_
         assert led(one, "t", 20)
         log = one.logs.get(topic, min(led(one, "t", 20)))
         server.process.kill()
-
-        async def nothing() -> bool:
-            return not led(one, "t", 20)
-
-        await until_async(nothing, WAIT_S, "it leads nothing any more")
+        await until_async(lambda: not led(one, "t", 20), WAIT_S, "it leads nothing any more")
         assert log.closed
         with pytest.raises(LinkLost):
             await member_of(one).refresh()
@@ -122,11 +118,7 @@ async def test_a_broker_that_cannot_renew_its_lease_stops_leading_before_others_
         with pytest.raises(FencedEpoch):
             await read_log(log, 0, 100)
         proxy.release()
-
-        async def resumed() -> bool:
-            return bool(led(one, "t", 20))
-
-        await until_async(resumed, WAIT_S, "it leads again")
+        await until_async(lambda: led(one, "t", 20), WAIT_S, "it leads again")
         await append_own(one.logs.get(topic, min(led(one, "t", 20))), RECORD)
 
 
@@ -141,16 +133,9 @@ async def test_an_expired_lease_is_told_until_it_is_renewed(
         proxy.hold_requests()
         if suspended:
             member_of(one).rejoin(again=False)
-
-        async def is_told() -> bool:
-            return refusals.has(Cause.LEASE)
-
-        async def is_over() -> bool:
-            return not refusals.has(Cause.LEASE)
-
-        await until_async(is_told, WAIT_S, "it is told")
+        await until_async(lambda: refusals.has(Cause.LEASE), WAIT_S, "it is told")
         proxy.release()
-        await until_async(is_over, WAIT_S, "it is over")
+        await until_async(lambda: not refusals.has(Cause.LEASE), WAIT_S, "it is over")
 
 
 async def test_a_suspended_process_finds_its_lease_expired_at_the_first_request(
@@ -164,11 +149,7 @@ async def test_a_suspended_process_finds_its_lease_expired_at_the_first_request(
         member_of(one).check()
         assert one.logs.leader_epoch_of("t", 0) is None
         assert log.closed
-
-        async def resumed() -> bool:
-            return one.logs.leader_epoch_of("t", 0) is not None
-
-        await until_async(resumed, WAIT_S, "it leads again")
+        await until_async(lambda: one.logs.leader_epoch_of("t", 0) is not None, WAIT_S, "it leads again")
 
 
 async def test_the_time_of_a_renewal_does_not_extend_the_lease(server: Server, prefix: str) -> None:
@@ -221,11 +202,7 @@ async def test_a_broker_leads_again_although_redis_accepts_no_writes(
 
         await until_async(over, WAIT_S, "it leads nothing any more")
         proxy.refusing = False
-
-        async def leads() -> bool:
-            return one.logs.leader_epoch_of("t", 0) is not None
-
-        await until_async(leads, WAIT_S, "it leads again")
+        await until_async(lambda: one.logs.leader_epoch_of("t", 0) is not None, WAIT_S, "it leads again")
         topic = one.catalogue.get("t")
         assert topic is not None
         log = one.logs.get(topic, 0)

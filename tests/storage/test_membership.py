@@ -65,11 +65,7 @@ async def test_each_partition_has_one_leader_and_a_clean_end_hands_it_on(server:
         assert led(two, "t", 20) == {}
         # Clients that come from the former leader still find it.
         assert [each[2] for each in member_of(two).endpoints("PLAINTEXT")] == [9001, 9002]
-
-        async def alone() -> bool:
-            return nodes(one) == [1]
-
-        await until_async(alone, WAIT_S, "the other one is seen to be gone")
+        await until_async(lambda: nodes(one) == [1], WAIT_S, "the other one is seen to be gone")
         now = led(one, "t", 20)
         assert {partition: now[partition] for partition in first} == first
         assert {now[partition] for partition in second} == {2}
@@ -94,11 +90,7 @@ async def test_a_broker_that_is_silent_is_taken_out_and_comes_back_as_another_le
         # A suspended process does not renew the lease.
         for task in member_of(one)._tasks:
             task.cancel()
-
-        async def alone() -> bool:
-            return nodes(two) == [2]
-
-        await until_async(alone, WAIT_S, "the silent one is taken out")
+        await until_async(lambda: nodes(two) == [2], WAIT_S, "the silent one is taken out")
         taken = two.logs.get(topic, theirs)
         # The broker still believes to lead. Nothing was appended since, and yet its append is refused.
         with pytest.raises(FencedEpoch):
@@ -191,11 +183,11 @@ async def test_after_a_refused_append_the_assignment_is_read_again(server: Serve
         server.client.hset(log.meta, "epoch", writer_epochs(7).start)
         with pytest.raises(FencedEpoch):
             await append_own(log, RECORD)
-
-        async def later() -> bool:
-            return member_of(one).assignment.version > 7
-
-        await until_async(later, WAIT_S, "it leads in a later version than any that was met")
+        await until_async(
+            lambda: member_of(one).assignment.version > 7,
+            WAIT_S,
+            "it leads in a later version than any that was met",
+        )
         await append_own(one.logs.get(topic, 0), RECORD)
         assert int(server.client.hget(f"{{{prefix}}}:cluster", "assignment")) == 8
 
@@ -346,11 +338,7 @@ async def test_a_lost_node_id_is_reported(server: Server, prefix: str) -> None:
         brokers = f"{{{prefix}}}:brokers"
         held = server.client.hget(brokers, "1").decode().split(" ", 2)
         server.client.hset(brokers, "1", f"{int(held[0]) + 60_000} another {held[2]}")
-
-        async def told() -> bool:
-            return bool(lost)
-
-        await until_async(told, WAIT_S, "the loss of the node id is told")
+        await until_async(lambda: lost, WAIT_S, "the loss of the node id is told")
         assert isinstance(lost[0], NodeIdTaken)
 
 
@@ -383,17 +371,9 @@ async def test_a_broker_that_cannot_follow_what_has_changed_stops_leading(
         load = one.catalogue.load
         monkeypatch.setattr(one.catalogue, "load", _no_answer)
         server.client.hincrby(f"{{{prefix}}}:cluster", "catalogue", 1)
-
-        async def over() -> bool:
-            return not led(one, "t", 20)
-
-        await until_async(over, WAIT_S, "it leads nothing any more")
+        await until_async(lambda: not led(one, "t", 20), WAIT_S, "it leads nothing any more")
         monkeypatch.setattr(one.catalogue, "load", load)
-
-        async def resumed() -> bool:
-            return len(led(one, "t", 20)) == 20
-
-        await until_async(resumed, WAIT_S, "it leads again")
+        await until_async(lambda: len(led(one, "t", 20)) == 20, WAIT_S, "it leads again")
 
 
 async def _no_answer() -> None:
@@ -426,11 +406,7 @@ async def test_a_broker_whose_node_id_is_taken_before_it_begins_ends(server: Ser
     with pytest.raises(NodeIdTaken):
         await member.refresh()
     member.refresh_soon()
-
-    async def ended() -> bool:
-        return member._tasks[0].done()
-
-    await until_async(ended, WAIT_S, "the membership ends")
+    await until_async(member._tasks[0].done, WAIT_S, "the membership ends")
     lost: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
     member.on_lost = lost.set_result
     member.begin()

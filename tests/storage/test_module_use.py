@@ -97,10 +97,7 @@ def linked(store: Store) -> LinkedServer:
 
 
 async def holds(condition: Callable[[], bool], what: str) -> None:
-    async def check() -> bool:
-        return condition()
-
-    await until_async(check, WAIT_S, what)
+    await until_async(condition, WAIT_S, what)
 
 
 async def used(store: Store) -> None:

@@ -139,11 +139,11 @@ async def test_a_native_entry_is_released_too(pair: tuple[Server, Server], prefi
 async def test_missing_replicas_are_known_before_the_append(new_server: NewServer, prefix: str) -> None:
     alone = new_server()
     async with opened(alone, prefix) as log:
-
-        async def known() -> bool:
-            return isinstance(log.missing_replicas, NotEnoughReplicas)
-
-        await until_async(known, SOON_S, "the server is known to have no replica")
+        await until_async(
+            lambda: isinstance(log.missing_replicas, NotEnoughReplicas),
+            SOON_S,
+            "the server is known to have no replica",
+        )
         assert "0 replica(s) in sync of 1" in str(log.missing_replicas)
         end = (await append_own(log, batch(b"1"))).base_offset + 1
         with pytest.raises(NotEnoughReplicasAfterAppend, match=r"min\.insync\.replicas"):
@@ -161,11 +161,7 @@ async def test_a_replica_that_comes_releases_what_waits(new_server: NewServer, p
         assert log.high_watermark < end
         other.client.replicaof("127.0.0.1", port)
         await until_async(lambda: sees(log, end), SOON_S, "the record is released")
-
-        async def enough() -> bool:
-            return log.missing_replicas is None
-
-        await until_async(enough, SOON_S, "the replica is known")
+        await until_async(lambda: log.missing_replicas is None, SOON_S, "the replica is known")
 
 
 async def test_topics_have_their_own_level(new_server: NewServer, prefix: str) -> None:
@@ -359,12 +355,10 @@ async def test_shared_changes_may_be_lost_if_another_server_has_taken_over(
         await store.commands.call("SET", "change", "made")
         write, proxy.socket = store.commands.links(b"").server.write, new.socket
         former = write.history
-
-        async def leads_elsewhere() -> bool:
-            return write.connected and write.history != former
-
         await proxy.cut()
-        await until_async(leads_elsewhere, SOON_S, "the link leads to the new server")
+        await until_async(
+            lambda: write.connected and write.history != former, SOON_S, "the link leads to the new server"
+        )
         with pytest.raises(NotReplicated, match="taken over"):
             await writes.replicated(before)
         await writes.replicated(writes.before())

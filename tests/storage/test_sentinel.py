@@ -97,11 +97,7 @@ class Appends:
 
     async def gets_on(self) -> None:
         goal = len(self.acknowledged) + 50
-
-        async def reached() -> bool:
-            return len(self.acknowledged) >= goal
-
-        await until_async(reached, RECOVERY_S, "appends get on")
+        await until_async(lambda: len(self.acknowledged) >= goal, RECOVERY_S, "appends get on")
 
     async def stop(self) -> None:
         self._stopped = True
@@ -216,11 +212,9 @@ def test_a_replica_that_is_not_attached_may_take_over(group: SentinelGroup, pref
 
     async def work() -> None:
         async with opened(group.url, prefix) as (store, _):
-
-            async def named() -> bool:
-                return store.router.named_replicas == 1
-
-            await until_async(named, RECOVERY_S, "the sentinels name the replica")
+            await until_async(
+                lambda: store.router.named_replicas == 1, RECOVERY_S, "the sentinels name the replica"
+            )
 
     asyncio.run(work())
 

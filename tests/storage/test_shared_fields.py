@@ -360,11 +360,11 @@ def test_damaged_counters_of_the_cluster_mend_themselves(brokers: Brokers, field
         assert store.catalogue.get("other") == made
         async with asyncio.timeout(WAIT_S):
             await brokers.membership.wait_acknowledged(store.catalogue.known_version)
-
-        async def follows() -> bool:
-            return store.catalogue.applied_version == store.catalogue.known_version
-
-        await until_async(follows, WAIT_S, "the broker knows the newest version of the catalogue")
+        await until_async(
+            lambda: store.catalogue.applied_version == store.catalogue.known_version,
+            WAIT_S,
+            "the broker knows the newest version of the catalogue",
+        )
 
     brokers.run(check())
     assert brokers.membership.leader_epoch_of("good", 0) is not None

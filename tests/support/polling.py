@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from typing import TYPE_CHECKING, TypeVar
 
@@ -40,11 +41,13 @@ def until(check: Callable[[], T | None], timeout_s: float, what: str | Callable[
         time.sleep(POLL_INTERVAL_S)
 
 
-async def until_async(check: Callable[[], Awaitable[T | None]], timeout_s: float, what: str) -> T:
-    """`until` for a coroutine."""
+async def until_async(check: Callable[[], Awaitable[T | None] | T | None], timeout_s: float, what: str) -> T:
+    """`until` in an event loop, which goes on meanwhile; `check` may be a coroutine function."""
     deadline = time.monotonic() + timeout_s * _PATIENCE
     while True:
-        answer = await check()
+        answer = check()
+        if inspect.isawaitable(answer):
+            answer = await answer
         if answer:
             return answer
         if time.monotonic() > deadline:

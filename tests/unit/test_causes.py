@@ -116,11 +116,7 @@ async def test_one_cause_is_one_line_and_a_count(caplog: pytest.LogCaptureFixtur
         causes.warn(f"NOREPLICAS in slot {number}", "request %d: %s", number, "NOREPLICAS")
     causes.warn("LOADING", "request: %s", "LOADING")
     assert caplog.messages == ["request 0: NOREPLICAS", "request: LOADING"]
-
-    async def silent() -> bool:
-        return len(caplog.messages) == 4
-
-    await until_async(silent, 10, "the count and the silence are logged")
+    await until_async(lambda: len(caplog.messages) == 4, 10, "the count and the silence are logged")
     count, silence = caplog.messages[2:]
     assert count.startswith("request 4515: NOREPLICAS (4515 times more ")
     assert silence.startswith("request 4515: NOREPLICAS (has not happened since ")
@@ -151,11 +147,7 @@ async def test_a_cause_that_is_forgotten_has_no_end(
     monkeypatch.setattr("korvet.causes._FORGOTTEN_S", 0.0)
     causes = Causes(log, PERIOD_S)
     causes.warn("OOM", "a failed", work="a")
-
-    async def forgotten() -> bool:
-        return len(caplog.messages) == 2
-
-    await until_async(forgotten, 10, "the cause is forgotten")
+    await until_async(lambda: len(caplog.messages) == 2, 10, "the cause is forgotten")
     causes.warn("OOM", "another failed")
     causes.ended("a")
     assert caplog.messages[2:] == ["another failed"]

@@ -62,13 +62,9 @@ async def test_a_deletion_that_cannot_be_finished_is_tried_again(monkeypatch: py
         topics=topics,
         member=SimpleNamespace(is_controller=True),
     )
-
-    async def finished() -> bool:
-        return not topics.deletes_are_pending
-
     changes = broker._ChangeListener(parts)
     await changes.complete_changes()
-    await until_async(finished, 2, "the deletion is finished")
+    await until_async(lambda: not topics.deletes_are_pending, 2, "the deletion is finished")
     await changes.close()
     assert topics.attempts == 3
 

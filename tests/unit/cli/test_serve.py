@@ -46,11 +46,7 @@ async def test_a_stop_does_not_wait_for_a_server_that_reads_its_files() -> None:
     server: Any = Loading()
     # The end of the loop waits for the threads that it has begun.
     watching = asyncio.create_task(serve._watch(server))
-
-    async def waits() -> bool:
-        return bool(server.waits.is_set())
-
-    await until_async(waits, DEADLINE_S, "the server is started again")
+    await until_async(server.waits.is_set, DEADLINE_S, "the server is started again")
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
     assert server.ended.is_set()

@@ -99,10 +99,6 @@ class Log:
         self.release.wait(end, timeout_ms, self.outcomes.append)
 
 
-async def _any(found: list[Any]) -> bool:
-    return bool(found)
-
-
 async def test_a_log_that_is_closed_while_waiters_are_answered_answers_each_once() -> None:
     """A connection looks whether the lease has expired before it takes the request after an answered one."""
     log = Log(0)
@@ -184,7 +180,7 @@ async def test_a_question_is_repeated_after_an_error() -> None:
     log.await_end(5)
     log.answer(LinkLost("broken"))
     assert not log.outcomes
-    await until_async(lambda: _any(log.asked), 5, "the question is repeated")
+    await until_async(lambda: log.asked, 5, "the question is repeated")
     log.answer()
     assert log.outcomes == [None]
 
@@ -220,7 +216,7 @@ async def test_the_new_servers_end_is_read_until_that_succeeds() -> None:
     log.grow(5)
     log.answer(HistoryChanged("another server"))
     log.sent.pop()(LinkLost("no connection yet"))
-    await until_async(lambda: _any(log.sent), 5, "the ends are read again")
+    await until_async(lambda: log.sent, 5, "the ends are read again")
     log.sent.pop()(memoryview(b"*2\r\n:0\r\n:4\r\n"))
     log.answer()
     assert log.release.end == 4
@@ -261,7 +257,7 @@ async def test_the_catalogues_replicas_are_asked_before_the_first_release() -> N
     catalogue.answer(NotEnoughReplicas("none"))
     assert [type(outcome) for outcome in log.outcomes] == [NotEnoughReplicasAfterAppend]
     log.await_end(5)
-    await until_async(lambda: _any(catalogue.asked), 5, "the question is repeated")
+    await until_async(lambda: catalogue.asked, 5, "the question is repeated")
     catalogue.answer()
     log.answer()
     assert log.outcomes[1:] == [None]
@@ -304,7 +300,7 @@ async def test_replicas_are_asked_once_the_server_has_the_moving_log() -> None:
     log.await_end(5)
     log.sent.pop()(RedisFault("ASK 7 host:1", "ASK"))
     assert not log.asked
-    await until_async(lambda: _any(log.sent), 5, "the server is asked again")
+    await until_async(lambda: log.sent, 5, "the server is asked again")
     assert not log.outcomes
     log.sent.pop()(memoryview(b":1\r\n"))
     log.answer()
@@ -316,7 +312,7 @@ async def test_waits_end_in_time_whatever_their_order() -> None:
     log.grow(5)
     log.await_end(5)
     log.await_end(5, 10)
-    await until_async(lambda: _any(log.outcomes), 5, "the shorter wait ends")
+    await until_async(lambda: log.outcomes, 5, "the shorter wait ends")
     assert [type(outcome) for outcome in log.outcomes] == [NotEnoughReplicasAfterAppend]
     log.answer()
     assert log.outcomes[1:] == [None]
