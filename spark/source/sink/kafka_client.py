@@ -29,10 +29,14 @@ _KEEP_BROKERS = (
     if kafka is not None and kafka.libversion()[1] >= 0x020B0000
     else {}
 )
+# librdkafka's largest value. By default it refuses records of 1 MB that a topic accepts (max.message.bytes).
+_LARGEST_RECORD = {"message.max.bytes": 1_000_000_000}
 # Only what is critical: exceptions report the rest.
 _LOG_LEVEL = 2
 # Wait for room in the client's queue.
 _QUEUE_WAIT_S = 0.1
+# Between two looks for a refused record.
+_FLUSH_S = 0.1
 # Between two looks at a topic that was created.
 _PAUSE_S = 0.02
 # Until it is reported that records have timed out.
@@ -170,8 +174,7 @@ class Transactions:
             try:
                 for record in records:
                     self._produce(record)
-                self._producer.flush(self._timeout_s + _REPORT_S)
-                self._check_delivered()
+                self._deliver()
                 offset = kafka.TopicPartition(note.topic, 0, 0, note.text)
                 self._producer.send_offsets_to_transaction([offset], note.group, self._timeout_s)
                 self._producer.commit_transaction()
@@ -210,7 +213,14 @@ class Transactions:
         if not self._refusal and error is not None and error.code() not in unsent:
             self._refusal = _refused(row, message.topic(), message.partition(), error)
 
-    def _check_delivered(self) -> None:
+    def _deliver(self) -> None:
+        """Wait until all records are acknowledged, but not for those after a refused one.
+
+        The brokers can't take these, as their sequence numbers follow those of the refused batch.
+        """
+        deadline_s = time.monotonic() + self._timeout_s + _REPORT_S
+        while self._producer.flush(_FLUSH_S) and not self._refusal and time.monotonic() < deadline_s:
+            continue
         if self._refusal:
             raise SourceError(self._refusal)
 
@@ -249,6 +259,7 @@ class _Calls:
         return {
             "log_level": _LOG_LEVEL,
             **_KEEP_BROKERS,
+            **_LARGEST_RECORD,
             **self._cluster.config(),
             **own,
             "error_cb": self.note,
