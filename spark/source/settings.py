@@ -108,6 +108,10 @@ class SourceOptions:
             raise SourceError(f"minRecordsPerTrigger ({least}) is above maxRecordsPerTrigger ({most})")
         committed = given["isolationLevel"] == "read_committed"
         opened = given["openTransactions"]
+        if given["newestCommits"] is None and "newestCommitsUntil" in given:
+            raise SourceError("newestCommitsUntil needs newestCommits")
+        if given["newestCommits"] is not None and given["pushdown"]:
+            raise SourceError("newestCommits: not an option of a read with pushdown")
         if opened == "only" and streaming:
             raise SourceError("openTransactions=only is for a batch: a stream does not return a record twice")
         return cls(

@@ -70,7 +70,12 @@ def test_options_of_the_source_are_checked(keyspace: Keyspace) -> None:
     ]:
         with pytest.raises(SourceError, match=message):
             newest(keyspace, 1, **options)
+    alone = {"redis": keyspace.url, "topics": OFFSETS_TOPIC, "newestCommitsUntil": "1"}
+    with pytest.raises(SourceError, match="newestCommitsUntil needs newestCommits"):
+        KorvetDataSource(alone).reader(schema_of("key", "value"))
     given = {"redis": keyspace.url, "topics": OFFSETS_TOPIC, "newestCommits": "1"}
+    with pytest.raises(SourceError, match="newestCommits: not an option of a read with pushdown"):
+        KorvetDataSource({**given, "pushdown": "true"}).reader(schema_of("key", "value"))
     with pytest.raises(
         SourceError, match="newestCommits needs the columns key, value, partition, offset, time"
     ):
