@@ -23,9 +23,8 @@ def stored_session(location: str, master: str) -> tuple[list[Path], Mapping[str,
     as delta_session does.
     """
     if is_this_machine(master) and "://" not in location and not location.startswith("file:"):
-        state = Path(location) / STATE
-        note = state / NOTE
-        if state.exists():
-            store_id_of(note.read_text("utf-8") if note.exists() else None, location)
+        note = Path(location) / STATE / NOTE
+        if note.exists():
+            store_id_of(note.read_text("utf-8"), location)
     jars, settings = delta_session(master)
     return jars, {**settings, **_SMALL_LOGS} if jars else settings

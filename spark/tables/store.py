@@ -68,7 +68,8 @@ class Store:
         JarsMissing if the session lacks Delta.
         """
         state = folder.child(STATE)
-        if not state.exists():
+        # An update that is killed while it writes the note leaves a hidden file.
+        if not any(state.files()):
             return None
         note = state.child(NOTE)
         store_id = store_id_of(note.read_text() if note.exists() else None, folder.location)

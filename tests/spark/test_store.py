@@ -133,6 +133,12 @@ def test_a_folder_is_begun_once(folder: Folder) -> None:
     assert Store.begun(folder) == Store.of(folder) == found
 
 
+def test_an_update_that_was_killed_before_its_note(folder: Folder) -> None:
+    folder.child("_state").child("format").scratch().write_text("{")
+    assert Store.of(folder) is None
+    assert Store.begun(folder) == Store.of(folder)
+
+
 @pytest.mark.parametrize("note", [None, '{"form": "parquet", "store_id": "a"}'])
 def test_parquet_folders_of_earlier_releases_are_refused(folder: Folder, note: str | None) -> None:
     state = folder.child("_state")
