@@ -21,7 +21,7 @@ PAGES = [*sorted((DOCS / "start").glob("*.md")), *sorted((DOCS / "guides").glob(
 RUN = [page for page in PAGES if any(block.runs for block in blocks(page))]
 BY_PATH = {"ids": lambda page: page.stem}
 COMMAND = re.compile(
-    r"^(?:\S*/)?(?:korvet|docker|kubectl|pip|spark-submit|valkey-\w+|redis-\w+|kafka-\w+\.sh|dbt) ",
+    r"^(?:\S*/)?(?:korvet|docker|kubectl|pip|spark-submit|valkey-\w+|redis-\w+|kafka-\w+\.sh) ",
     re.MULTILINE,
 )
 FETCH_TIMEOUT_S = 60
