@@ -28,6 +28,7 @@ from tests.unit.offsets.golden import CAPTURES, records, replayed, rows
 
 KEY = encode_key(OffsetCommitKey("g", "t", 0))
 TARGET = CommitTarget("g", "t", 0)
+COMMIT, ABORT = b"\x00\x00\x00\x01", b"\x00\x00\x00\x00"
 
 
 def commit(offset: int) -> bytes:
@@ -109,6 +110,33 @@ def test_golden_newer_groups_end_in_the_brokers_answer(capture: str) -> None:
             for m in row.get("members", ())
         ]
         assert sorted(ours) == sorted(theirs)
+
+
+@pytest.mark.parametrize(("marker", "after"), [(COMMIT, 5), (ABORT, 1)])
+def test_a_transactional_value_waits_for_its_marker(marker: bytes, after: int) -> None:
+    replay = OffsetsReplay()
+    replay.apply(0, 0, KEY, commit(1))
+    replay.apply(0, 1, KEY, commit(4), producer_id=9, transactional=True)
+    replay.apply(0, 2, KEY, commit(5), producer_id=9, transactional=True)
+    assert (current(replay), replay.open_transactions) == (1, 1)
+    replay.apply(0, 3, marker, b"", producer_id=8, transactional=True, control=True)
+    replay.apply(1, 3, marker, b"", producer_id=9, transactional=True, control=True)
+    assert (current(replay), replay.open_transactions) == (1, 1)
+    replay.apply(0, 4, marker, b"", producer_id=9, transactional=True, control=True)
+    assert (current(replay), replay.open_transactions) == (after, 0)
+
+
+def test_a_tombstone_drops_pending_values_of_its_key_only() -> None:
+    other = encode_key(OffsetCommitKey("g", "t", 1))
+    replay = OffsetsReplay()
+    for producer_id in (8, 9):
+        replay.apply(0, producer_id, KEY, commit(5), producer_id=producer_id, transactional=True)
+    replay.apply(0, 10, other, commit(6), producer_id=9, transactional=True)
+    replay.apply(0, 11, KEY, None)
+    assert replay.open_transactions == 1
+    for producer_id in (8, 9):
+        replay.apply(0, 12, COMMIT, b"", producer_id=producer_id, transactional=True, control=True)
+    assert set(replay.offsets) == {CommitTarget("g", "t", 1)}
 
 
 def test_groups() -> None:
