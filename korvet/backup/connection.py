@@ -80,9 +80,10 @@ class Connection:
         # redis-py packs several times slower, and a restore sends everything.
         packed = b"".join(pack_command(*command) for command in commands)
         try:
-            self._link.send_packed_command([packed])
+            # After a loss, redis-py would open another connection, in the first database and without a name.
+            self._socket.sendall(packed)
             return [self._reply() for _ in commands]
-        except RedisError as error:
+        except (OSError, RedisError) as error:
             raise self._failed(f"gives no answer: {error}") from error
 
     def _reply(self) -> Any:

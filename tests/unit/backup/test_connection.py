@@ -7,7 +7,10 @@ import socket
 import threading
 from typing import TYPE_CHECKING
 
+import pytest
+
 from korvet.backup.connection import Connection
+from korvet.backup.errors import BackupError
 from korvet.storage.link.address import parse_url
 
 if TYPE_CHECKING:
@@ -75,3 +78,13 @@ def test_the_offsets_of_two_histories_are_not_compared(tmp_path: Path) -> None:
     """A history that began after the call has only later snapshots."""
     with serving(tmp_path, [info(17), OK, OK, full_resync(1, OTHER_HISTORY)]) as connection:
         assert connection.begin_snapshot() == (OTHER_HISTORY, 1)
+
+
+def test_a_lost_connection_is_not_replaced(tmp_path: Path) -> None:
+    """A new one would write into the first database, although another was selected."""
+    with serving(tmp_path, [OK]) as connection:
+        assert connection.call("SELECT", 3) == b"OK"
+        with pytest.raises(BackupError, match="gives no answer"):
+            connection.call("SET", "a", "b")
+        with pytest.raises(BackupError, match="gives no answer: the connection was closed"):
+            connection.call("SET", "a", "b")
