@@ -86,5 +86,5 @@ def test_a_lost_connection_is_not_replaced(tmp_path: Path) -> None:
         assert connection.call("SELECT", 3) == b"OK"
         with pytest.raises(BackupError, match="gives no answer"):
             connection.call("SET", "a", "b")
-        with pytest.raises(BackupError, match="gives no answer: the connection was closed"):
+        with pytest.raises(BackupError, match=r"gives no answer: .*(closed|Broken pipe)"):
             connection.call("SET", "a", "b")
