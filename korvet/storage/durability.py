@@ -405,13 +405,13 @@ TABLE: Final[Mapping[Failure, tuple[Row, ...]]] = {
 _OF_REPLICAS: Final = {Failure.REPLICA, Failure.PLANNED, Failure.SPLIT}
 
 
-def outlooks(found: Mapping[str, ServerFacts], setup: Setup) -> Iterator[Outlook]:
+def outlooks(found: Mapping[str, ServerFacts], setup: Setup, servers: int) -> Iterator[Outlook]:
     """The replicas of servers, what they refuse now, and what each kind of failure can lose. Servers with the
-    same loss share a line.
+    same loss share a line. `servers`: how many there are, with those that did not report their facts.
     """
     losses: dict[tuple[Failure, str, str], list[str]] = {}
     for place, server in found.items():
-        where = f", {place}" if len(found) > 1 else ""
+        where = f", {place}" if servers > 1 else ""
         candidates = setup.candidates(server)
         state = WARNING if server.replication.in_sync < candidates else OK
         yield Outlook(f"replicas{where}", state, describe_replicas(server.replication, candidates))

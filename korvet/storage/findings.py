@@ -68,7 +68,7 @@ def durability_findings(found: Mapping[str, ServerFacts | StorageError], setup: 
             yield Finding(f"durability, {place}", WARNING, str(reported))
         else:
             known[place] = reported
-    yield from (Finding(*each) for each in outlooks(known, setup))
+    yield from (Finding(*each) for each in outlooks(known, setup, len(found)))
 
 
 def module_findings(verdicts: Mapping[str, Verdict]) -> Iterator[Finding]:

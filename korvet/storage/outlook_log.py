@@ -56,5 +56,5 @@ def _log(asked: Mapping[str, ServerFacts | StorageError], setup: Setup) -> None:
         if isinstance(facts, StorageError):
             log.warning("Redis at %s does not report what failures can lose: %s", place, facts)
     known = {place: facts for place, facts in asked.items() if not isinstance(facts, StorageError)}
-    for subject, state, text in outlooks(known, setup):
+    for subject, state, text in outlooks(known, setup, len(asked)):
         log.log(logging.WARNING if state == FAULT else logging.INFO, "%s: %s", subject, text)

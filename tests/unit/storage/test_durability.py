@@ -23,6 +23,8 @@ from korvet.storage.durability import (
     refused_writes,
     refusing_topics,
 )
+from korvet.storage.errors import StoreError
+from korvet.storage.findings import durability_findings
 from korvet.storage.link.barrier import Level
 from korvet.storage.link.replication import Replica, parse_replication
 from korvet.storage.link.server_facts import ServerFacts, facts_of
@@ -383,11 +385,18 @@ def test_writes_that_need_replicas_if_the_user_may_not_read_configs(
 
 def test_servers_with_the_same_loss_share_a_line() -> None:
     servers = {"a:1": SAFE, "b:1": but(SAFE, appendfsync="everysec"), "c:1": SAFE}
-    subjects = [each.subject for each in outlooks(servers, setup(ALONE))]
+    subjects = [each.subject for each in outlooks(servers, setup(ALONE), 3)]
     assert subjects[:3] == ["replicas, a:1", "replicas, b:1", "replicas, c:1"]
     restart = f"if {REDIS.value}"
     assert subjects[4:6] == [f"{restart}, a:1, c:1", f"{restart}, b:1"]
     assert subjects[-1] == f"if {DELETED.value}"
+
+
+def test_the_only_server_that_reports_its_facts_is_named() -> None:
+    found = {"a:1": SAFE, "b:1": StoreError("it does not answer")}
+    subjects = [each.subject for each in durability_findings(found, setup(ALONE))]
+    assert subjects[:2] == ["durability, b:1", "replicas, a:1"]
+    assert next(durability_findings({"a:1": SAFE}, setup(ALONE))).subject == "replicas"
 
 
 def test_facts_of_a_primary_in_a_cluster() -> None:
