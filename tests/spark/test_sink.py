@@ -28,7 +28,7 @@ from kafka.partitioner.default import murmur2 as kafka_murmur2  # type: ignore[i
 
 from korvet.spark.source.errors import SourceError
 from korvet.spark.source.settings import SourceOptions
-from korvet.spark.source.sink import sorting
+from korvet.spark.source.sink import kafka_client, sorting
 from korvet.spark.source.sink.job_tasks import check_task
 from korvet.spark.source.sink.kafka_client import KafkaTopics, Transactions
 from korvet.spark.source.sink.kafka_cluster import KafkaCluster
@@ -323,6 +323,8 @@ def test_rows_that_are_refused(target: Target) -> None:
         ({"partition": 3}, "row 301 .*has no partition 3; it has 0 to 2"),
         ({"partition": -1}, "row 301 .*has no partition -1"),
         ({"headers": ((None, b"v"),)}, "row 301 .*a header has no key"),
+        ({"headers": (("a\0b", b"v"),)}, r"row 301 .*the key 'a.x00b' of a header contains a NUL"),
+        ({"topic": "__consumer_offsets"}, "TOPIC_AUTHORIZATION_FAILED .* for __consumer_offsets, sink-"),
         ({"timestamp_ms": 0}, "row 301 .*timestamp 0 ms can't be written: it must"),
         ({"value": b"x" * 1_048_588}, r"-0 refuses the record of row 301: MSG_SIZE_TOO_LARGE"),
         ({"timestamp_ms": 2**45}, r"-0 refuses the record of row 301: INVALID_TIMESTAMP"),
@@ -365,6 +367,12 @@ def test_a_topic_that_is_deleted(target: Target) -> None:
 
     with pytest.raises(SourceError, match=rf"{target.topic}.* It had written 300 records"):
         target.write(deleted_meanwhile(), deliveryTimeout="4s")
+
+
+def test_without_librdkafka(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_client, "kafka", None)
+    with pytest.raises(SourceError, match=r"needs confluent-kafka on the driver and on all executors: pip "):
+        write_task(parse_sink_options({"topic": "t"}), Job("j", 0, 0), [row(b"v")])
 
 
 def test_a_server_that_stays_away() -> None:
@@ -486,6 +494,7 @@ def test_a_write_names_brokers() -> None:
         ({"maxRecordsPerSecond": "0"}, "maxRecordsPerSecond must be a number above 0, not '0'"),
         ({"maxRecordsPerSecond": "9"}, "maxRecordsPerSecond needs concurrentTasks"),
         ({"deliveryTimeout": "999ms"}, "deliveryTimeout must be 1s or longer"),
+        ({"deliveryTimeout": "25d"}, "deliveryTimeout must be 1s or longer, and at most 24d"),
         ({"kafka.acks": "1"}, "kafka.acks: the sink sets this property itself"),
         ({"kafka.transaction.timeout.ms": "1"}, "sets this property itself; use deliveryTimeout"),
         (

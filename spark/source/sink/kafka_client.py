@@ -181,6 +181,9 @@ class Transactions:
             except kafka.KafkaException as error:
                 if not error.args[0].fatal():
                     self._abort()
+                if error.args[0].code() == kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    topics = ", ".join(sorted({record.topic for record in records}))
+                    raise SourceError(f"{self._calls}: {_named(error.args[0])} for {topics}") from error
                 raise
             except SourceError:
                 self._abort()
@@ -233,7 +236,11 @@ class Transactions:
 
 
 def _refused(row: int, topic: str, partition: int, error: Any) -> str:
-    return f"{topic}-{partition} refuses the record of row {row}: {error.name()} ({error.str()})"
+    return f"{topic}-{partition} refuses the record of row {row}: {_named(error)}"
+
+
+def _named(error: Any) -> str:
+    return f"{error.name()} ({error.str()})"
 
 
 class _Calls:
@@ -287,4 +294,4 @@ class _Calls:
                 raise SourceError(
                     f"no usable {self}: {error.str()}{reason} (tried for {timeout_s:g} s, deliveryTimeout)"
                 ) from raised
-            raise SourceError(f"{self}: {error.name()} ({error.str()})") from raised
+            raise SourceError(f"{self}: {_named(error)}") from raised

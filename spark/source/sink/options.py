@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 # Options that Spark itself hands to the writer.
 _OF_SPARK = ("checkpointLocation", "queryName", "path")
 _JOB_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
-# The shortest time for which librdkafka opens a transaction.
-_LEAST_DELIVERY_MS = 1000
+# The shortest and the longest time for which librdkafka opens a transaction.
+_LEAST_DELIVERY_MS, _MOST_DELIVERY_MS = 1000, (1 << 31) - 1
 # A transaction costs four requests and its markers, about 20 ms.
 _TRANSACTION_RECORDS = 20_000
 
@@ -79,8 +79,8 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool = False) -
             "part of the rate"
         )
     delivery_ms = given["deliveryTimeout"]
-    if delivery_ms < _LEAST_DELIVERY_MS:
-        raise SourceError("deliveryTimeout must be 1s or longer")
+    if not _LEAST_DELIVERY_MS <= delivery_ms <= _MOST_DELIVERY_MS:
+        raise SourceError("deliveryTimeout must be 1s or longer, and at most 24d")
     return SinkOptions(
         cluster=parse_cluster(given),
         topic=given["topic"],

@@ -165,6 +165,8 @@ def _checked_headers(row: SinkRow) -> tuple[tuple[str, bytes | None], ...]:
     for name, value in row.headers:
         if name is None:
             raise SourceError("a header has no key")
+        if "\0" in name:
+            raise SourceError(f"the key {name!r} of a header contains a NUL, at which librdkafka would cut it")
         found.append((name, value))
     return tuple(found)
 
