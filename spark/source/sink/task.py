@@ -166,7 +166,7 @@ def _checked_headers(row: SinkRow) -> tuple[tuple[str, bytes | None], ...]:
         if name is None:
             raise SourceError("a header has no key")
         if "\0" in name:
-            raise SourceError(f"the key {name!r} of a header contains a NUL, at which librdkafka would cut it")
+            raise SourceError(f"the key {name!r} of a header contains a NUL: librdkafka would cut it")
         found.append((name, value))
     return tuple(found)
 
