@@ -79,10 +79,6 @@ class Store:
         name = "Valkey" if "valkey_version" in info else "Redis"
         return f"{name} {info.get('valkey_version') or info['redis_version']} with {self._allocator}"
 
-    def commands_done(self) -> int:
-        """Returns the number of commands executed so far."""
-        return int(self.client.info("stats")["total_commands_processed"])
-
     def cpu_seconds(self) -> float:
         """Returns the CPU time of the server's process so far, all threads (INFO cpu)."""
         info = self.client.info("cpu")
