@@ -427,8 +427,9 @@ def _groups(pages: _Pages) -> Iterator[GroupRow]:
     waits = pages.sums("kafka_consumergroup_group_max_lag_seconds", "group")
     commits = pages.rates("korvet_consumergroup_commits_total", "consumergroup")
     members = pages.sums("kafka_consumergroup_members", "consumergroup")
-    states = dict(pages.sums("korvet_consumergroup_info", "consumergroup", "state"))
-    for name, state in states:
+    # Two brokers may report a group while its coordinator changes.
+    states = {key[0]: key[1] for key in pages.sums("korvet_consumergroup_info", "consumergroup", "state")}
+    for name, state in states.items():
         key, wait_s = (name,), waits.get((name,))
         yield GroupRow(
             group=name,

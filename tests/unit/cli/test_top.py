@@ -71,6 +71,15 @@ def test_a_new_topic_began_with_nothing() -> None:
     assert found.topics[0].records_per_s == 35.0
 
 
+def test_a_group_has_one_row_while_its_coordinator_changes() -> None:
+    line = 'korvet_consumergroup_info{{consumergroup="grp",state="{}"}} 1\n'
+    pages = {
+        name: (Samples(line.format(state)), [READY]) for name, state in (("a:1", "Empty"), ("b:1", "Stable"))
+    }
+    (row,) = report(None, Poll(0, pages, {})).groups
+    assert (row.group, row.state) == ("grp", "Stable")
+
+
 def test_a_page_of_several_brokers_has_a_row_for_each() -> None:
     def page(second: int) -> Samples:
         name = "kafka_server_brokertopicmetrics_messagesin_total"
