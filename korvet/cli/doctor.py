@@ -141,14 +141,18 @@ def doctor(
         brokers, cluster_id = live_brokers(clients, keyspace), cluster_id_of(clients, keyspace)
     known = {each.subject for each in findings}
     findings += check_brokers(brokers, named, None if source.url else source.data_dir, cluster_id, known, tls)
-    if as_json:
-        print_json([finding._asdict() for finding in findings])
-    else:
-        if source.url:
-            click.echo(f"{redacted(source.url)}\n")
-        table(("", "CHECK", "FOUND"), [(f.state, f.subject, f.text) for f in findings])
+    _show(findings, source.url, as_json=as_json)
     if any(finding.state == FAULT for finding in findings):
         raise SystemExit(1)
+
+
+def _show(findings: Sequence[Finding], url: str | None, *, as_json: bool) -> None:
+    if as_json:
+        print_json([finding._asdict() for finding in findings])
+        return
+    if url:
+        click.echo(f"{redacted(url)}\n")
+    table(("", "CHECK", "FOUND"), [(f.state, f.subject, f.text) for f in findings])
 
 
 def check_folder(data_dir: Path) -> Iterator[Finding]:
