@@ -140,7 +140,10 @@ def _set_marks(keyspaces: list[Found], manifest: Manifest, target: Primaries) ->
     for each in sorted(keyspaces, key=lambda each: each != described_by(manifest)):
         server = target.of(each.keyspace.restoring)
         server.call("SELECT", each.database)
-        server.call("SET", each.keyspace.restoring, manifest.sha256)
+        try:
+            server.call("SET", each.keyspace.restoring, manifest.sha256)
+        except ServerError as error:
+            raise _refused(server, "the mark of a restore", error) from error
 
 
 def _mark(found: Found, target: Primaries) -> Any:

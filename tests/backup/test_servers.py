@@ -439,6 +439,14 @@ def test_a_server_that_refuses_a_write_keeps_a_part_and_is_restored_again(
         assert client.xlen(STREAM) == server.client.xlen(STREAM)
 
 
+def test_a_full_server_is_named(start: Start, backup: Path) -> None:
+    target = start("--maxmemory", "1")
+    message = failure("restore", backup, "--redis", target.url)
+    assert f"the server at {target.socket} refuses the mark of a restore: " in message
+    assert "maxmemory" in message
+    assert target.client.dbsize() == 0
+
+
 def test_sentinels_lead_to_the_primary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over TLS, with passwords; the replica receives what is restored."""
     program = program_with_tls()
