@@ -30,8 +30,8 @@ from korvet.offsets.schema import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
+from korvet.spark.cli.stored_session import stored_session
 from korvet.spark.export.all_tables import update_tables
-from korvet.spark.session.delta import delta_session
 from korvet.spark.session.session import build_session
 from korvet.spark.source.address import Address
 from korvet.spark.source.topics import OFFSETS_TOPIC
@@ -89,7 +89,7 @@ def measured(client: Any, url: str, commits: int) -> dict[str, float]:
     work = Commits(client)
     try:
         work.add(commits)
-        with session() as spark:
+        with session(location) as spark:
             took[FIRST] = timed(lambda: update_tables(spark, address, location))
             # The first refresh compiles the queries of small batches.
             for _ in range(2):
@@ -110,9 +110,12 @@ def measured(client: Any, url: str, commits: int) -> dict[str, float]:
 
 
 @contextmanager
-def session() -> Iterator[SparkSession]:
-    """A session like that of the commands, until the end of the block. Raises JarsMissing without Delta."""
-    jars, settings = delta_session("local[*]")
+def session(location: str) -> Iterator[SparkSession]:
+    """The session of `korvet tables refresh --every` for a folder, until the end of the block.
+
+    Raises JarsMissing without Delta.
+    """
+    jars, settings = stored_session(location, "local[*]")
     spark = build_session("refresh", "local[*]", jars=jars, conf=settings)
     try:
         yield spark
