@@ -25,6 +25,6 @@ def stored_session(location: str, master: str) -> tuple[list[Path], Mapping[str,
     if is_this_machine(master) and "://" not in location and not location.startswith("file:"):
         note = Path(location) / STATE / NOTE
         if note.exists():
-            store_id_of(note.read_text("utf-8"), location)
+            store_id_of(note.read_text("utf-8", "replace"), location)
     jars, settings = delta_session(master)
     return jars, {**settings, **_SMALL_LOGS} if jars else settings

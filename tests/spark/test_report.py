@@ -258,6 +258,13 @@ def test_wrong_places_are_told_before_spark_starts(tmp_path: Path) -> None:
         assert message in result.output
 
 
+def test_a_note_of_stored_tables_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "_state").mkdir()
+    (tmp_path / "_state" / "format").write_bytes(b"\xff")
+    result = CliRunner().invoke(cli.report, ["--from", str(tmp_path)])
+    assert "_state/format is damaged: it has no format" in result.output
+
+
 def test_wrong_thresholds_and_times_are_told_before_spark_starts(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("max_wait = 5\n", encoding="utf-8")
     for arguments, message in [

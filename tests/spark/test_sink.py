@@ -163,15 +163,15 @@ def test_attempts_continue_after_each_other(target: Target) -> None:
 def test_an_attempt_that_is_overtaken(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first attempt has sent its records when the second one begins: its transaction is aborted."""
     rows = random_rows(SEED, 500, PARTITIONS)
-    check = Transactions._check_delivered
+    deliver = Transactions._deliver
     overtaking: list[Written] = []
 
     def overtaken(self: Transactions) -> None:
-        check(self)
-        monkeypatch.setattr(Transactions, "_check_delivered", check)
+        deliver(self)
+        monkeypatch.setattr(Transactions, "_deliver", deliver)
         overtaking.append(target.write(rows))
 
-    monkeypatch.setattr(Transactions, "_check_delivered", overtaken)
+    monkeypatch.setattr(Transactions, "_deliver", overtaken)
     with pytest.raises(SourceError, match=r"row 300 of task 0 .*another attempt of this task has begun"):
         target.write(rows)
     assert overtaking == [Written(500, 0)]
