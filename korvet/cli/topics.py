@@ -1,9 +1,10 @@
 """`korvet topics`: does for topics what kafka-topics and kafka-configs do."""
 
 import click
+from kio.schema.errors import ErrorCode
 
 from korvet.cli import config_requests, topic_requests
-from korvet.cli.client import Bootstrap, Cluster
+from korvet.cli.client import Bootstrap, ClientError, Cluster
 from korvet.cli.config_requests import Kind
 from korvet.cli.delete_records import delete_records
 from korvet.cli.log_requests import EARLIEST, LATEST, list_offsets
@@ -63,13 +64,24 @@ def list_topics(internal: bool, bootstrap: Bootstrap, as_json: bool) -> None:
 @click.argument("name")
 @partition_count("Number of partitions [the broker's default].")
 @click.option("-c", "--config", "configs", type=KeyValue(), multiple=True, help="Topic config. Repeatable.")
+@click.option("--if-not-exists", "lenient", is_flag=True, help="Succeed if the topic exists already.")
 @bootstrap_option
 def create_topic(
-    name: str, partitions: int | None, configs: tuple[tuple[str, str], ...], bootstrap: Bootstrap
+    name: str,
+    partitions: int | None,
+    configs: tuple[tuple[str, str], ...],
+    lenient: bool,
+    bootstrap: Bootstrap,
 ) -> None:
     """Create a topic."""
     with Cluster(bootstrap) as cluster:
-        count = topic_requests.create_topic(cluster, name, partitions, dict(configs))
+        try:
+            count = topic_requests.create_topic(cluster, name, partitions, dict(configs))
+        except ClientError as error:
+            if not lenient or error.code is not ErrorCode.topic_already_exists:
+                raise
+            click.echo(f"{name} exists already")
+            return
     click.echo(f"created {name} with {count} partition{'s' if count != 1 else ''}")
 
 

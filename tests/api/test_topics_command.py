@@ -34,6 +34,15 @@ def test_partitions_and_configs_change_together(broker, new_topic):
     assert state(broker, name) == (3, "2000")
 
 
+def test_a_topic_that_exists_is_created_only_if_it_may(broker, fresh):
+    name = fresh("topic")
+    assert run(broker, "create", name, "--if-not-exists", "-p", "2") == f"created {name} with 2 partitions\n"
+    assert run(broker, "create", name, "--if-not-exists", "-p", "3") == f"{name} exists already\n"
+    assert "TOPIC_ALREADY_EXISTS" in run(broker, "create", name, status=1)
+    assert len(json.loads(run(broker, "describe", name, "--json"))["partitions"]) == 2
+    assert "INVALID_TOPIC_EXCEPTION" in run(broker, "create", "a/b", "--if-not-exists", status=1)
+
+
 @pytest.mark.parametrize(
     ("partitions", "config", "message"),
     [

@@ -39,7 +39,7 @@ DEADLINE_S = 240
 def documented() -> list[str]:
     """The words of the documented command."""
     section = (ROOT / "docs" / "guides" / "spark-cluster.md").read_text()
-    (block,) = re.findall(r"^    spark-submit .*?(?=\n\n)", section, re.MULTILINE | re.DOTALL)
+    (block,) = re.findall(r"^spark-submit --master k8s.*?(?=\n```)", section, re.MULTILINE | re.DOTALL)
     return shlex.split(block.replace("\\\n", " "))
 
 
