@@ -340,8 +340,7 @@ def test_rows_that_are_refused(target: Target) -> None:
         rows = [*[good] * CHUNK, good._replace(**bad), good]
         target.job_id = str(uuid.uuid4())
         with pytest.raises(SourceError, match=rf"{message}.* It had written 300 records"):
-            # No attempt waits for the good row after the bad one, which a broker refuses by its sequence.
-            target.write(rows, topic=None, deliveryTimeout="10m")
+            target.write(rows, topic=None)
     assert [len(partition) for partition in target.read()] == [CHUNK * len(refused), 0, 0]
 
 
@@ -367,6 +366,20 @@ def test_a_topic_that_is_deleted(target: Target) -> None:
 
     with pytest.raises(SourceError, match=rf"{target.topic}.* It had written 300 records"):
         target.write(deleted_meanwhile(), deliveryTimeout="4s")
+
+
+def test_no_attempt_waits_for_rows_after_a_refused_one() -> None:
+    """A broker can't take these, by their sequence numbers."""
+    transactions = Transactions.__new__(Transactions)
+
+    class Waiting:
+        def flush(self, _: float) -> int:
+            transactions._refusal = "row 1 is refused"
+            return 1
+
+    transactions._producer, transactions._timeout_s, transactions._refusal = Waiting(), 600, ""
+    with pytest.raises(SourceError, match="row 1 is refused"):
+        transactions._deliver()
 
 
 def test_without_librdkafka(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,8 @@ _LARGEST_RECORD = {"message.max.bytes": 1_000_000_000}
 _LOG_LEVEL = 2
 # Wait for room in the client's queue.
 _QUEUE_WAIT_S = 0.1
+# The longest wait for the end of a transaction that fails. The next attempt ends it, too.
+_ABORT_S = 10.0
 # Between two looks for a refused record.
 _FLUSH_S = 0.1
 # Between two looks at a topic that was created.
@@ -230,7 +232,7 @@ class Transactions:
     def _abort(self) -> None:
         """End the transaction. If that fails, the next attempt of the task does it, or its timeout."""
         try:
-            self._producer.abort_transaction(self._timeout_s)
+            self._producer.abort_transaction(min(self._timeout_s, _ABORT_S))
         except kafka.KafkaException as error:
             log.warning("%s: the transaction could not be aborted: %s", self._calls, error.args[0].str())
 
