@@ -409,7 +409,8 @@ def _topics(pages: _Pages) -> Iterator[TopicRow]:
     sizes = pages.sums("kafka_log_log_size", "topic")
     counts = pages.sums("kafka_topic_partitions", "topic")
     under_replicated = pages.sums("kafka_topic_partition_under_replicated_partition", "topic")
-    for key in current.keys() | counts.keys():
+    # The records of a new topic are counted before its partitions are; the sample without a topic has all.
+    for key in current.keys() | counts.keys() | (messages.keys() - {("",)}):
         yield TopicRow(
             topic=key[0],
             records_per_s=messages.get(key),

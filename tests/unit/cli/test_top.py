@@ -71,6 +71,14 @@ def test_a_new_topic_began_with_nothing() -> None:
     assert found.topics[0].records_per_s == 35.0
 
 
+def test_a_new_topic_has_a_row_before_its_partitions_are_counted() -> None:
+    line = 'kafka_server_brokertopicmetrics_messagesin_total{topic="new"} 8\n'
+    found = report(
+        polled(10, 100, 90), polled(14, 140, 128)._replace(pages={"b:1": (Samples(line), [READY])})
+    )
+    assert [(row.topic, row.records_per_s, row.partitions) for row in found.topics] == [("new", 2.0, None)]
+
+
 def test_a_group_has_one_row_while_its_coordinator_changes() -> None:
     line = 'korvet_consumergroup_info{{consumergroup="grp",state="{}"}} 1\n'
     pages = {
