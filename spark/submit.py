@@ -19,7 +19,12 @@ import click
 
 from korvet.spark.cli import export, report, tables
 
-main = click.Group("korvet", commands=[export, report, tables], help="Exports, reports and tables.")
+main = click.Group(
+    "korvet",
+    commands=[export, report, tables],
+    help="Exports, reports and tables.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 if __name__ == "__main__":
     main()

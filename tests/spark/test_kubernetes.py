@@ -51,11 +51,11 @@ def manifest() -> dict[str, dict[str, Any]]:
 
 def check_korvet_options(words: list[str]) -> None:
     """Raises click's error for a command or option that korvet doesn't have."""
-    name, *rest = words
-    command = program.commands[name]
+    # Commands remember the help option of the first context that they are in, so each one has its parent.
+    context, command, rest = program.make_context("korvet", [*words]), program, words
     while isinstance(command, click.Group):
-        command, rest = command.commands[rest[0]], rest[1:]
-    command.make_context(name, rest)
+        command, (name, *rest) = command.commands[rest[0]], rest
+        context = command.make_context(name, [*rest], parent=context)
 
 
 def settings_of(words: list[str]) -> dict[str, str]:
