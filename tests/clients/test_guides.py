@@ -19,6 +19,8 @@ pytestmark = pytest.mark.clients
 
 PAGES = [*sorted((DOCS / "start").glob("*.md")), *sorted((DOCS / "guides").glob("*.md"))]
 RUN = [page for page in PAGES if any(block.runs for block in blocks(page))]
+# Pages of a minute or two, whose commands tests/spark runs, too.
+LONG = {"report", "stored-tables"}
 BY_PATH = {"ids": lambda page: page.stem}
 COMMAND = re.compile(
     r"^(?:\S*/)?(?:korvet|docker|kubectl|pip|spark-submit|valkey-\w+|redis-\w+|kafka-\w+\.sh) ",
@@ -41,7 +43,9 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
 
 
 @pytest.mark.timeout(900)  # Some pages start Spark several times.
-@pytest.mark.parametrize("page", RUN, **BY_PATH)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[pytest.mark.long] * (page.stem in LONG)) for page in RUN], **BY_PATH
+)
 def test_commands_work_as_printed(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     _skip_without_tools(page)
     if page == FIRST_TOPIC or not starts_servers(page):
