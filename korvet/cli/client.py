@@ -188,7 +188,11 @@ class Connection:
     def _read(self, size: int) -> bytes:
         parts = bytearray()
         while len(parts) < size:
-            part = self._socket.recv(min(size - len(parts), 1 << 20))
+            try:
+                part = self._socket.recv(min(size - len(parts), 1 << 20))
+            except ConnectionResetError:
+                # The broker closed the connection before it had read the whole request.
+                part = b""
             if not part:
                 raise ClientError(f"the broker on {self.address} closed the connection{self._advice()}")
             parts += part

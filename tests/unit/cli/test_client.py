@@ -70,6 +70,22 @@ def test_a_broker_that_cannot_be_talked_to(answer: bytes, message: str) -> None:
         ask(bootstrap)
 
 
+def test_a_reset_is_a_closed_connection() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def reset() -> None:
+            accepted, _ = listener.accept()
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            accepted.recv(4)
+            accepted.close()
+
+        thread = threading.Thread(target=reset)
+        thread.start()
+        with pytest.raises(ClientError, match="closed the connection: if the port expects TLS"):
+            ask(f"127.0.0.1:{listener.getsockname()[1]}")
+        thread.join()
+
+
 def test_a_name_that_is_not_utf_8() -> None:
     with (
         broker(api_versions((3, 0, 13))) as bootstrap,
