@@ -153,23 +153,24 @@ def _age(value_ms: float | None) -> str:
     return duration(round(value_ms)) if value_ms >= 1 else f"{value_ms:.1f} ms" if value_ms else "0"
 
 
+_TRAFFIC: Final = (
+    _Column("RECORDS/S", "records_per_s", count),
+    _Column("IN/S", "bytes_in_per_s", size),
+    _Column("OUT/S", "bytes_out_per_s", size),
+)
 _TABLES: Final[Mapping[str, tuple[_Column, ...]]] = {
     "brokers": (
         _Column("ADMIN ENDPOINT", "endpoint", _name),
         _Column("BROKER", "node_id", _name),
         _Column("STATE", "state", _name),
-        _Column("RECORDS/S", "records_per_s", count),
-        _Column("IN/S", "bytes_in_per_s", size),
-        _Column("OUT/S", "bytes_out_per_s", size),
+        *_TRAFFIC,
         _Column("LEADS", "leaders", _name, 100),
         _Column("REQUESTS/S", "requests_per_s", count, 100),
         _Column("CLIENTS", "connections", _name, 100),
     ),
     "topics": (
         _Column("TOPIC", "topic", _name),
-        _Column("RECORDS/S", "records_per_s", count),
-        _Column("IN/S", "bytes_in_per_s", size),
-        _Column("OUT/S", "bytes_out_per_s", size),
+        *_TRAFFIC,
         _Column("SIZE", "size_bytes", size),
         _Column("RECORDS", "records", count, 100),
         _Column("PARTITIONS", "partitions", _name, 100),
@@ -329,8 +330,8 @@ class _Pages:
         """`node_id`: only those of this broker, where a page tells brokers apart; None for all."""
         self._now = [now.pages[name][0] for name in names]
         # Rates need the page of the same endpoint.
-        known = [] if before is None else [name for name in names if name in before.pages]
-        self._pairs = [(before.pages[name][0], now.pages[name][0]) for name in known] if before else []
+        earlier = {} if before is None else before.pages
+        self._pairs = [(earlier[name][0], now.pages[name][0]) for name in names if name in earlier]
         self._seconds = now.at_s - before.at_s if before else 0.0
         self._node_id = node_id
 
@@ -409,7 +410,7 @@ def _topics(pages: _Pages) -> Iterator[TopicRow]:
     sizes = pages.sums("kafka_log_log_size", "topic")
     counts = pages.sums("kafka_topic_partitions", "topic")
     under_replicated = pages.sums("kafka_topic_partition_under_replicated_partition", "topic")
-    # The records of a new topic are counted before its partitions are; the sample without a topic has all.
+    # The page has the records of a new topic before its partitions. The topic "" has the sum of all topics.
     for key in current.keys() | counts.keys() | (messages.keys() - {("",)}):
         yield TopicRow(
             topic=key[0],
