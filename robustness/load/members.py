@@ -221,8 +221,9 @@ class _Moves(logging.Handler):
 def _logger(name: str, member: Member, path: Path) -> logging.Logger:
     logger = logging.Logger(name)
     logger.addHandler(_Moves(member))
-    logger.addHandler(file := logging.FileHandler(path))
+    file = logging.FileHandler(path)
     file.setFormatter(logging.Formatter("%(asctime)s.%(msecs)03d %(message)s", "%H:%M:%S"))
+    logger.addHandler(file)
     return logger
 
 

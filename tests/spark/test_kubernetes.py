@@ -51,11 +51,13 @@ def manifest() -> dict[str, dict[str, Any]]:
 
 def check_korvet_options(words: list[str]) -> None:
     """Raises click's error for a command or option that korvet doesn't have."""
-    # Commands remember the help option of the first context that they are in, so each one has its parent.
-    context, command, rest = program.make_context("korvet", [*words]), program, words
+    command: click.Command = program
+    context = program.make_context("korvet", [*words])
     while isinstance(command, click.Group):
-        command, (name, *rest) = command.commands[rest[0]], rest
-        context = command.make_context(name, [*rest], parent=context)
+        name, *words = words
+        command = command.commands[name]
+        # click caches the help option of a command's first context, which depends on the parent.
+        context = command.make_context(name, [*words], parent=context)
 
 
 def settings_of(words: list[str]) -> dict[str, str]:

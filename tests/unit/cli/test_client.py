@@ -12,14 +12,18 @@ from korvet.cli.client import ClientError, Cluster
 
 
 @contextmanager
-def broker(*answers: bytes) -> Iterator[str]:
-    """A listener whose connections get these answers, one per request, and are closed after the last."""
+def broker(*answers: bytes, resets: bool = False) -> Iterator[str]:
+    """A listener whose connections get these answers, one per request, and are closed, or reset, after the
+    last.
+    """
     listener = socket.create_server(("127.0.0.1", 0))
     listener.settimeout(20)
 
     def serve() -> None:
         connection, _ = listener.accept()
         with connection:
+            # A socket that lingers for 0 s is reset when it is closed.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", resets, 0))
             for answer in answers:
                 connection.recv(65536)
                 connection.sendall(answer)
@@ -71,19 +75,9 @@ def test_a_broker_that_cannot_be_talked_to(answer: bytes, message: str) -> None:
 
 
 def test_a_reset_is_a_closed_connection() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def reset() -> None:
-            accepted, _ = listener.accept()
-            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            accepted.recv(4)
-            accepted.close()
-
-        thread = threading.Thread(target=reset)
-        thread.start()
-        with pytest.raises(ClientError, match="closed the connection: if the port expects TLS"):
-            ask(f"127.0.0.1:{listener.getsockname()[1]}")
-        thread.join()
+    expected = "closed the connection: if the port expects TLS"
+    with broker(b"", resets=True) as bootstrap, pytest.raises(ClientError, match=expected):
+        ask(bootstrap)
 
 
 def test_a_name_that_is_not_utf_8() -> None:
