@@ -2,7 +2,7 @@
 
 The dynamic settings of a broker, and those of the whole cluster, are texts by key. A key may begin with
 `listener.name.NAME.`. Names that korvet does not know are kept without effect, as in Kafka: tools and plugins
-may set them. Kafka refuses its own names that need a restart; here they are unknown like any other.
+may set them. Kafka refuses to change those of its own settings that need a restart; korvet keeps them, too.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class Departed:
 
     def _joined(self, broker: Broker, now_s: float) -> None:
         node_id = broker.node_id
-        # What was announced is the departure before this one.
+        # The announcement belongs to the departure before this return.
         self._announced.pop(node_id, None)
         if node_id in self._untold:
             self._tell_lost(node_id, *self._untold[node_id])
