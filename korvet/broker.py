@@ -28,9 +28,9 @@ from korvet.coordinator.peers import Peers
 from korvet.coordinator.service import CoordinatorError, CoordinatorService
 from korvet.coordinator.transactions import TransactionService
 from korvet.draining import hand_over
-from korvet.embedded import socket_of, url_of
 from korvet.embedded.disk_space import DiskSpace
 from korvet.embedded.maxmemory import keep_maxmemory
+from korvet.embedded.sockets import socket_of, url_of
 from korvet.groups.config import GroupConfig
 from korvet.logs import FollowedLevel
 from korvet.observe.lag import LagWatch

@@ -18,7 +18,7 @@ import uvloop
 from benchmarks.rig.measuring import KORVET, Row, Sample, interleaved
 from korvet.broker import freeze_long_lived_objects
 from korvet.coordinator.service import OFFSETS_TOPIC, CoordinatorService
-from korvet.embedded import socket_of
+from korvet.embedded.sockets import socket_of
 from korvet.groups.config import GroupConfig
 from korvet.offsets.codec import encode_key, encode_value
 from korvet.offsets.partition import partition_for

@@ -21,8 +21,10 @@ from korvet.backup.files import Report
 from korvet.backup.manifest import CLUSTER_VERSION, MANIFEST, VERSION, Manifest, Snapshot, encode, file_of
 from korvet.backup.primaries import primaries
 from korvet.backup.snapshots import Begun, begun, threads
-from korvet.embedded import EmbeddedServer, append_only, socket_of, url_of
+from korvet.embedded import append_only
 from korvet.embedded.module import AUTO, OFF
+from korvet.embedded.server import EmbeddedServer
+from korvet.embedded.sockets import socket_of, url_of
 from korvet.embedded.writer import read_writer
 from korvet.storage.fields import counter_of
 from korvet.storage.keys import Keyspace

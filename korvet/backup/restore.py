@@ -16,7 +16,8 @@ from korvet.backup.manifest import Manifest, read
 from korvet.backup.numbers import described_by
 from korvet.backup.primaries import primaries
 from korvet.backup.staging import stage
-from korvet.embedded import append_only, find_server, folder
+from korvet.embedded import append_only, folder
+from korvet.embedded.binary import find_server
 from korvet.embedded.writer import note_writer
 from korvet.storage.errors import StoreError
 from korvet.storage.versions import format_problem

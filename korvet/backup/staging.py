@@ -15,10 +15,12 @@ from korvet.backup.errors import BackupError
 from korvet.backup.files import Report
 from korvet.backup.manifest import Manifest
 from korvet.backup.numbers import Found, databases, described_by, find_keyspaces, raise_numbers
-from korvet.embedded import EmbeddedServer, EmbeddedServerError, append_only, installed_servers
-from korvet.embedded.binary import OLDEST_VERSION
+from korvet.embedded import append_only
+from korvet.embedded.binary import OLDEST_VERSION, installed_servers
+from korvet.embedded.errors import EmbeddedServerError
 from korvet.embedded.module import OFF
 from korvet.embedded.rewrite import rewrite_file
+from korvet.embedded.server import EmbeddedServer
 from korvet.embedded.writer import forget_writer
 from korvet.records.kernel import pack_command
 from korvet.storage.link.address import parse_url

@@ -16,7 +16,7 @@ import msgspec
 from korvet.backup.errors import BackupError
 from korvet.cli.client import ClientError
 from korvet.config.errors import ConfigError
-from korvet.embedded import EmbeddedServerError
+from korvet.embedded.errors import EmbeddedServerError
 from korvet.storage.errors import StoreError
 
 if TYPE_CHECKING:
@@ -79,6 +79,8 @@ _SUMMARIES = {
 }
 # Modules that only an extra installs, with the name of the extra.
 _EXTRA_OF = dict.fromkeys(("pyspark", "py4j", "pandas", "pyarrow", "numpy"), "spark")
+# Modules that Windows lacks. Commands that use files and processes of a server need them.
+_POSIX = {"fcntl", "pwd", "resource", "uvloop"}
 _USER_ERRORS = (BackupError, ConfigError, EmbeddedServerError, ClientError, StoreError)
 
 
@@ -161,9 +163,15 @@ def _entry_points() -> dict[str, EntryPoint]:
 def _missing(error: ModuleNotFoundError, command: str) -> Exception:
     """Returns a ClickException for a missing package of an extra.
 
-    Any other missing module is a bug: `error`.
+    Also for one of Windows. Any other missing module is a bug: `error`.
     """
-    extra = _EXTRA_OF.get((error.name or "").partition(".")[0])
+    module = (error.name or "").partition(".")[0]
+    if sys.platform == "win32" and module in _POSIX:
+        return click.ClickException(
+            f"`{command}` does not run on Windows: use WSL or a container. Commands that ask brokers, as "
+            "`korvet groups` and `korvet topics`, and those of Spark do."
+        )
+    extra = _EXTRA_OF.get(module)
     if extra is None:
         return error
     return click.ClickException(

@@ -16,7 +16,7 @@ from korvet.cli.output import bytes_progress, print_json
 from korvet.cli.redis_address import RedisSource, keys_of, redis_options
 from korvet.cli.signals import exit_on_sigterm
 from korvet.config.address import redacted
-from korvet.embedded import EmbeddedServerError
+from korvet.embedded.errors import EmbeddedServerError
 
 
 @click.command(short_help="Back up everything that a server or a cluster holds.")

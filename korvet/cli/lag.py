@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from korvet.cli.redis_address import RedisSource
-from korvet.embedded import EmbeddedServerError
+from korvet.embedded.errors import EmbeddedServerError
 from korvet.offsets.packing import entry_id
 from korvet.spark.report.times import duration
 from korvet.storage.errors import StorageError

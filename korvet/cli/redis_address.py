@@ -10,7 +10,7 @@ import msgspec
 from click.core import ParameterSource
 
 from korvet.config.settings import Config
-from korvet.embedded import socket_of, url_of
+from korvet.embedded.sockets import socket_of, url_of
 from korvet.storage.keys import Keyspace
 
 

@@ -28,10 +28,11 @@ from korvet.config.loading import load
 from korvet.config.machine_memory import machine_memory_bytes
 from korvet.config.memory_plan import needed_bytes
 from korvet.config.settings import Config
-from korvet.embedded import EmbeddedServer, EmbeddedServerError
 from korvet.embedded.disk_space import DiskSpace
+from korvet.embedded.errors import EmbeddedServerError
 from korvet.embedded.probe import ProbeError
 from korvet.embedded.room import Room
+from korvet.embedded.server import EmbeddedServer
 from korvet.probe import here
 from korvet.storage.errors import StoreError
 

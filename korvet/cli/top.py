@@ -7,9 +7,7 @@ import math
 import os
 import select
 import sys
-import termios
 import time
-import tty
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -268,14 +266,24 @@ def _watch(endpoints: Sequence[Endpoint], interval_s: float) -> None:
                 return
 
 
+def _wait(wait_s: float) -> bool:
+    """Waits if there are no keys: the view does not end."""
+    time.sleep(wait_s)
+    return False
+
+
 @contextlib.contextmanager
 def _pressed_keys() -> Iterator[Callable[[float], bool]]:
     """Yields a function that waits for at most a time, and returns whether the view ends: by q, or with the
     end of the input.
     """
-    if not sys.stdin.isatty():
-        yield lambda wait_s: bool(select.select([], [], [], wait_s)[0])
+    # Windows has no such terminals; there, Ctrl-C ends the view.
+    if sys.platform == "win32" or not sys.stdin.isatty():
+        yield _wait
         return
+    import termios  # noqa: PLC0415  # absent on Windows
+    import tty  # noqa: PLC0415  # absent on Windows
+
     keys = sys.stdin.fileno()
 
     def pressed(wait_s: float) -> bool:

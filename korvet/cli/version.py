@@ -7,7 +7,8 @@ import platform
 import click
 
 from korvet.cli.output import table
-from korvet.embedded import EmbeddedServerError, installed_servers
+from korvet.embedded.binary import installed_servers
+from korvet.embedded.errors import EmbeddedServerError
 from korvet.records import kernel
 from korvet.storage.module import VERSION, find_module
 

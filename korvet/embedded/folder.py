@@ -1,4 +1,4 @@
-"""The data folder: its owner, whether its server still runs, and the path of its socket.
+"""The data folder: its owner, and whether its server still runs.
 
 There are two locks. The kernel holds them, so they end with their holders, even after kill -9:
 
@@ -13,18 +13,14 @@ import json
 import os
 import shutil
 import socket
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote
 
 from korvet.embedded import append_only
 from korvet.embedded.errors import EmbeddedServerError
-from korvet.embedded.privacy import SOCKET_NAME, make_private, open_private
+from korvet.embedded.privacy import make_private, open_private
 
-# Limits the path of a Unix socket: sun_path has 108 bytes on Linux and 104 on macOS, including the final NUL.
-LONGEST_SOCKET_PATH = 103
 OWNER_LOCK = "korvet.lock"
 SERVER_LOCK = "server.lock"
 RESTORING = "restoring"
@@ -134,50 +130,3 @@ def describe_holder(holder: dict[str, object]) -> str:
     if "pid" not in holder:
         return "another process"
     return f"process {holder['pid']} on {holder.get('host', '?')} since {holder.get('since', '?')}"
-
-
-def socket_path(folder: Path) -> Path:
-    """Returns the path of the server's Unix socket: in the folder, or a short private path if that is too
-    long.
-    """
-    inside = folder / SOCKET_NAME
-    if len(os.fsencode(inside)) <= LONGEST_SOCKET_PATH:
-        return inside
-    # The name identifies the folder itself, so that all spellings of its path give the same socket.
-    identity = folder.stat()
-    name = f"{identity.st_dev:x}-{identity.st_ino:x}.sock"
-    for parent in (Path(tempfile.gettempdir()), Path("/tmp")):
-        path = parent / f"korvet-{os.geteuid()}" / name
-        if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH:
-            _check_socket_folder(path.parent)
-            return path
-    raise EmbeddedServerError(f"no path short enough for a Unix socket was found for {folder}")
-
-
-def socket_of(folder: Path | str) -> Path | None:
-    """Returns the socket path of a data folder, whether or not a server runs; None if the folder doesn't
-    exist.
-    """
-    path = Path(folder).absolute()
-    return socket_path(path) if path.is_dir() else None
-
-
-def url_of(socket: Path) -> str:
-    """Returns the `unix://` URL of a socket, whatever characters its path contains."""
-    return f"unix://{quote(os.fsencode(socket))}"
-
-
-def link_socket(folder: Path, socket: Path) -> None:
-    """Create a link in the folder to a socket elsewhere, for programs that know only the folder."""
-    inside = folder / SOCKET_NAME
-    if socket != inside:
-        inside.unlink(missing_ok=True)
-        inside.symlink_to(socket)
-
-
-def _check_socket_folder(folder: Path) -> None:
-    """Create our private folder in a place where everyone may write. Refuses one of another user."""
-    folder.mkdir(mode=0o700, exist_ok=True)
-    state = folder.lstat()
-    if folder.is_symlink() or state.st_uid != os.geteuid() or state.st_mode & 0o077:
-        raise EmbeddedServerError(f"{folder} is not a private folder of this user; remove it")

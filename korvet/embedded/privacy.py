@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import IO, Final
 
 from korvet.embedded.errors import EmbeddedServerError
+from korvet.embedded.sockets import SOCKET_NAME
 
 logger = logging.getLogger(__name__)
 
 UMASK: Final = 0o077
 """The umask of the server: only the owner may use its files."""
-SOCKET_NAME: Final = "server.sock"
 
 # Files that the server or its owner opens by name. Other files in the folder don't matter.
 _OURS: Final = frozenset(

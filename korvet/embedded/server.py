@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from korvet.config.machine_memory import described_end, memory_kills
-from korvet.embedded import append_only, folder, privacy, shim, writer
+from korvet.embedded import append_only, folder, privacy, shim, sockets, writer
 from korvet.embedded.allocator import server_environment
 from korvet.embedded.binary import ServerBinary, find_server
 from korvet.embedded.disk_space import DiskSpace
@@ -94,7 +94,7 @@ class EmbeddedServer:
     @property
     def url(self) -> str:
         """The `unix://` URL of the running server."""
-        return folder.url_of(self._socket)
+        return sockets.url_of(self._socket)
 
     @property
     def pid(self) -> int:
@@ -121,7 +121,7 @@ class EmbeddedServer:
             self._owner_lock.write(os.getpid())
             folder.check_restored(self.data_dir)
             append_only.check_manifest(self.data_dir)
-            self._socket = folder.socket_path(self.data_dir)
+            self._socket = sockets.socket_path(self.data_dir)
             self._end_orphan()
             self._check_disk_space()
             self._choose_module()
@@ -159,7 +159,7 @@ class EmbeddedServer:
         for leftover in append_only.unfinished(self.data_dir):
             leftover.unlink()
         self._socket.unlink(missing_ok=True)
-        folder.link_socket(self.data_dir, self._socket)
+        sockets.link_socket(self.data_dir, self._socket)
         log = self.data_dir / "server.log"
         if log.exists() and log.stat().st_size > _LOG_MAX_BYTES:
             log.replace(log.with_suffix(".log.1"))

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from typing import TYPE_CHECKING
 
@@ -49,7 +50,9 @@ def browser_command(profile: str) -> list[str]:
     command += ["--disable-gpu", "--no-first-run", "--hide-scrollbars"]
     # No name resolution: pages are files.
     command += ["--host-resolver-rules=MAP * ~NOTFOUND", "--disable-background-networking"]
-    return [*command, "--no-sandbox"] if os.geteuid() == 0 else command
+    if sys.platform != "win32" and os.geteuid() == 0:
+        command.append("--no-sandbox")
+    return command
 
 
 def save_pictures(report: Path) -> list[Path]:

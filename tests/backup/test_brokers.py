@@ -12,7 +12,7 @@ import redis
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from korvet.backup.connection import Connection
-from korvet.embedded import socket_of
+from korvet.embedded.sockets import socket_of
 from korvet.storage.link.address import parse_url
 from tests.api.asking import connect, newest
 from tests.api.batches import batch

@@ -13,7 +13,8 @@ import pytest
 from korvet.backup import loading
 from korvet.backup.connection import Connection
 from korvet.backup.manifest import SNAPSHOT
-from korvet.embedded import EmbeddedServer, EmbeddedServerError
+from korvet.embedded.errors import EmbeddedServerError
+from korvet.embedded.server import EmbeddedServer
 from korvet.storage.link.address import parse_url
 from tests.backup.contents import (
     CLUSTER,

@@ -11,7 +11,7 @@ from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from korvet.api.common.replicas import FIRST_REPLICA
-from korvet.embedded import find_server
+from korvet.embedded.binary import find_server
 from tests.api.asking import connect
 from tests.clients.test_confluent import numbered
 from tests.support.admin import create_topic

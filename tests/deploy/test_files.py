@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 import redis
 
-from korvet.embedded import find_server
 from korvet.embedded.allocator import server_environment
+from korvet.embedded.binary import find_server
 from korvet.storage.module import find_module
 from tests.deploy.observed import read_yaml
 from tests.support.admin import create_topic

@@ -9,7 +9,8 @@ import redis
 from click.testing import CliRunner, Result
 
 from korvet.cli.app import korvet
-from korvet.embedded import EmbeddedServer, append_only
+from korvet.embedded import append_only
+from korvet.embedded.server import EmbeddedServer
 from korvet.embedded.writer import read_writer
 from tests.api.batches import batch
 

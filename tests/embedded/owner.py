@@ -3,7 +3,7 @@
 import signal
 import sys
 
-from korvet.embedded import EmbeddedServer
+from korvet.embedded.server import EmbeddedServer
 
 server = EmbeddedServer(sys.argv[1])
 url = server.start()

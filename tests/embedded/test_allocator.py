@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
-from korvet.embedded import EmbeddedServer, allocator, find_server
+from korvet.embedded import allocator
 from korvet.embedded.allocator import find_jemalloc, server_environment
+from korvet.embedded.binary import find_server
+from korvet.embedded.server import EmbeddedServer
 from tests.support.polling import until
 
 if TYPE_CHECKING:

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from korvet.embedded import EmbeddedServerError, append_only
+from korvet.embedded import append_only
 from korvet.embedded.append_only import holds_command, parts
+from korvet.embedded.errors import EmbeddedServerError
 
 NAME = b"KORVET.ADD"
 

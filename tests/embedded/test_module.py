@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import redis
 
-from korvet.embedded import EmbeddedServer, EmbeddedServerError, append_only, find_server
-from korvet.embedded.binary import ServerBinary, identify, installed_servers
+from korvet.embedded import append_only
+from korvet.embedded.binary import ServerBinary, find_server, identify, installed_servers
+from korvet.embedded.errors import EmbeddedServerError
 from korvet.embedded.module import choose_module
+from korvet.embedded.server import EmbeddedServer
 from korvet.embedded.writer import note_writer
 from korvet.storage.module import VERSION, find_module
 from tests.api.batches import batch

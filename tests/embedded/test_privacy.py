@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from korvet.embedded import EmbeddedServer, EmbeddedServerError, folder, privacy
+from korvet.embedded import folder, privacy
+from korvet.embedded.errors import EmbeddedServerError
+from korvet.embedded.server import EmbeddedServer
 
 
 @pytest.fixture(autouse=True)

@@ -15,8 +15,9 @@ import redis
 from click.testing import CliRunner
 
 from korvet.cli.app import korvet
-from korvet.embedded import EmbeddedServer, append_only, find_server
-from korvet.embedded.binary import installed_servers
+from korvet.embedded import append_only
+from korvet.embedded.binary import find_server, installed_servers
+from korvet.embedded.server import EmbeddedServer
 from korvet.storage.module import VERSION
 from tests.api.batches import batch
 from tests.embedded.folders import (

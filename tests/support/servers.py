@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import redis
 
-from korvet.embedded import socket_of
+from korvet.embedded.sockets import socket_of
 from tests.support.module import choice
 from tests.support.polling import until
 from tests.support.ports import accepts, free_port
