@@ -68,12 +68,15 @@ from korvet.transactions.config import TransactionConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import TypeAlias
 
     from korvet.config.address import Address
     from korvet.config.settings import Config
     from korvet.storage.durability import Setup
     from korvet.storage.log.resources import LogResources
     from korvet.storage.refusals import Refusals
+
+    Ready: TypeAlias = Callable[[Address, str], None]
 
 log = logging.getLogger(__name__)
 causes = Causes(log)
@@ -87,9 +90,12 @@ _DISK_POLL_S: Final = 0.1
 _DELETION_RETRY_S: Final = 1.0
 
 
-async def run(config: Config, redis_url: str, ready: Callable[[str, int], None], probe: str = "") -> None:
-    """Serve until cancelled. `ready(host, port)` is called once clients are accepted, with the advertised
-    address. `probe`: see AdminService.
+async def run(
+    config: Config, redis_url: str, ready: Ready, probe: str = "", *, ephemeral: bool = False
+) -> None:
+    """Serve until cancelled. `ready(address, admin)` is called once clients are accepted, with the advertised
+    address, and the URL of the admin endpoint (empty without one). `probe`: see AdminService. `ephemeral`:
+    the broker is one for tests, whose data may be lost.
 
     Raises StoreError if Redis cannot be used, ConfigError if a TLS file cannot be used, and OSError if an
     address cannot be listened on.
@@ -101,7 +107,7 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None],
     admin = AdminService(config, lifecycle, probe)
     try:
         await admin.start()
-        await _serve(config, redis_url, lifecycle, admin, ready)
+        await _serve(config, redis_url, lifecycle, admin, ready, ephemeral=ephemeral)
     finally:
         await admin.close()
 
@@ -111,7 +117,9 @@ async def _serve(
     redis_url: str,
     lifecycle: Lifecycle,
     admin: AdminService,
-    ready: Callable[[str, int], None],
+    ready: Ready,
+    *,
+    ephemeral: bool,
 ) -> None:
     authorizer, credentials, quotas = _authorizer(config), Credentials(), ClientQuotas()
     live = LiveConfig(config)
@@ -129,8 +137,9 @@ async def _serve(
         announcement = once("announcement", parts.mailbox.announce())
         try:
             setup = partial(_setup, parts, redis_url)
-            now_ready = partial(ready, *next(iter(endpoints.values())))
-            await _run(parts, admin, setup, now_ready)
+            address = next(iter(endpoints.values()))
+            now_ready = partial(ready, address, admin.url(address.host))
+            await _run(parts, admin, setup, now_ready, ephemeral=ephemeral)
         finally:
             await end(*tasks, announcement)
             await parts.transactions.close()
@@ -250,7 +259,12 @@ async def _open_store(
 
 
 async def _run(
-    parts: Parts, admin: AdminService, setup: Callable[[], Setup], ready: Callable[[], None]
+    parts: Parts,
+    admin: AdminService,
+    setup: Callable[[], Setup],
+    ready: Callable[[], None],
+    *,
+    ephemeral: bool,
 ) -> None:
     member = parts.member
     changes = _ChangeListener(parts)
@@ -274,9 +288,10 @@ async def _run(
             await member.wait_known()
         parts.lifecycle.phase = Phase.SERVING
         ready()
-        # One broker is enough: the others would log the same.
-        outlooks = partial(watch_outlooks, parts.store.router, setup, lambda: member.is_controller)
-        tasks.append(keep("outlooks", outlooks))
+        if not ephemeral:
+            # One broker is enough: the others would log the same.
+            outlooks = partial(watch_outlooks, parts.store.router, setup, lambda: member.is_controller)
+            tasks.append(keep("outlooks", outlooks))
         await lost
     finally:
         if parts.lifecycle.phase is Phase.SERVING:

@@ -94,6 +94,10 @@ class MergedService:
         self._watch = keep("event loop lag", self._lag.watch)
         return self._sockets
 
+    def url(self, host: str) -> str:
+        """See AdminServer.url; empty without an endpoint."""
+        return "" if self._server is None else self._server.url(host)
+
     async def close(self) -> None:
         """Serve nothing any more."""
         await end(self._watch)

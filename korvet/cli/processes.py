@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from korvet.admin.merged import MergedService
-from korvet.config.address import Address
+from korvet.config.address import Address, parse_address
 from korvet.config.errors import ConfigError
 from korvet.config.fields import key_of
 from korvet.config.keys import LISTENER_PREFIX, clean_environment, settings, variable_of
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+    from korvet.broker import Ready
     from korvet.config.settings import Config
     from korvet.security.listeners import Endpoint
 
@@ -210,12 +211,11 @@ class _Broker:
             logger.error("node %d has not stopped in order: status %d", self._config.node_id, status)
 
 
-async def run(
-    config: Config, redis_url: str, ready: Callable[[str, int], None], profile: Path | None, probe: str
-) -> None:
+async def run(config: Config, redis_url: str, ready: Ready, profile: Path | None, probe: str) -> None:
     """Keep `config.processes` brokers running until cancelled. `probe`: see MergedService.
 
-    Calls `ready(host, port)` with the first broker's address once all accept clients. Raises ConfigError,
+    Calls `ready(address, admin)` once all accept clients, with the address of the first broker and the URL of
+    the admin endpoint (empty without one). Raises ConfigError,
     ProcessesError, and OSError if the admin endpoint cannot listen.
     """
     configs = broker_configs(msgspec.structs.replace(config, redis=redis_url))
@@ -223,7 +223,7 @@ async def run(
     try:
         sockets = await admin.start()
         brokers = [_Broker(_with_socket(each, sockets), profile) for each in configs]
-        await _run(brokers, ready)
+        await _run(brokers, lambda address: ready(address, admin.url(address.host)))
     finally:
         await admin.close()
 
@@ -233,15 +233,14 @@ def _with_socket(config: Config, sockets: Mapping[int, Path]) -> Config:
     return config if path is None else msgspec.structs.replace(config, admin_socket=str(path))
 
 
-async def _run(brokers: list[_Broker], ready: Callable[[str, int], None]) -> None:
+async def _run(brokers: list[_Broker], ready: Callable[[Address], None]) -> None:
     tasks = [asyncio.create_task(broker.run()) for broker in brokers]
     addresses = asyncio.gather(*(broker.address for broker in brokers))
     try:
         waited: list[asyncio.Future[Any]] = [addresses, *tasks]
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         if addresses.done():
-            host, _, port = addresses.result()[0].rpartition(":")
-            ready(host.strip("[]"), int(port))
+            ready(parse_address(addresses.result()[0]))
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             if task.done():

@@ -1,5 +1,7 @@
 """`korvet serve`: runs a broker process, and an embedded server if no Redis is configured."""
 
+from __future__ import annotations
+
 import asyncio
 import collections
 import contextlib
@@ -11,15 +13,15 @@ import platform
 import resource
 import signal
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
 import uvloop
 
 from korvet import broker, logs
-from korvet.cli import processes
+from korvet.cli import ephemeral, processes
 from korvet.cli.processes import ProcessesError
 from korvet.cli.profile import profiled
 from korvet.config.address import Address, redacted
@@ -27,7 +29,6 @@ from korvet.config.errors import ConfigError
 from korvet.config.loading import load
 from korvet.config.machine_memory import machine_memory_bytes
 from korvet.config.memory_plan import needed_bytes
-from korvet.config.settings import Config
 from korvet.embedded.disk_space import DiskSpace
 from korvet.embedded.errors import EmbeddedServerError
 from korvet.embedded.probe import ProbeError
@@ -35,6 +36,17 @@ from korvet.embedded.room import Room
 from korvet.embedded.server import EmbeddedServer
 from korvet.probe import here
 from korvet.storage.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping
+    from types import FrameType
+    from typing import Any, TypeAlias
+
+    from korvet.broker import Ready
+    from korvet.config.settings import Config
+
+    # What runs at the same time, by name.
+    _Work: TypeAlias = dict[str, Callable[[], Coroutine[Any, Any, object]]]
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +107,35 @@ _MALLOC_SETTINGS = ((-3, 32 * 1024 * 1024), (-1, 128 * 1024 * 1024))  # M_MMAP_T
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     help="Sample the CPU time, and write folded stacks to FILE at the end.",
 )
-def serve(file: Path | None, pairs: tuple[str, ...], profile: Path | None, **flags: object) -> None:
+@click.option(
+    "--ephemeral",
+    "is_ephemeral",
+    is_flag=True,
+    help="For tests: data in memory, a free port, one JSON line on standard output when ready; ends with the "
+    "process that started it.",
+)
+@click.option(
+    "--join",
+    metavar="URL",
+    envvar="KORVET_JOIN",
+    help="With --ephemeral: share the data of another ephemeral broker, by its `redis` (also KORVET_JOIN).",
+)
+@click.option(
+    "--parent",
+    type=int,
+    metavar="PID",
+    help="With --ephemeral: the process that starts this one, if it may end before this one runs.",
+)
+def serve(
+    *,
+    file: Path | None,
+    pairs: tuple[str, ...],
+    profile: Path | None,
+    is_ephemeral: bool,
+    join: str | None,
+    parent: int | None,
+    **flags: object,
+) -> None:
     """Run a broker until SIGTERM or Ctrl-C.
 
     Settings come from built-in defaults, the file, KORVET_... variables and flags. Later sources override
@@ -107,14 +147,51 @@ def serve(file: Path | None, pairs: tuple[str, ...], profile: Path | None, **fla
     Several brokers can share a keyspace, each with its own node ID and address. Start them one by one with
     the same --redis, or together with --processes.
 
+    With --ephemeral, new topics have dense offsets, groups don't wait for more members, and the admin
+    endpoint has a free port, unless other settings are given. The line is an object with
+    `bootstrap_servers`, `redis`, `admin` and `pid`.
+
     \b
     korvet serve
     korvet serve --redis redis://host:6379 --listen 0.0.0.0:9092 --advertise broker1:9092
     korvet serve --config korvet.toml --processes 4
+    korvet serve --ephemeral
     """
+    if is_ephemeral:
+        ephemeral.end_with(parent)
+    elif join is not None or parent is not None:
+        raise click.UsageError("--join and --parent need --ephemeral")
+    settings = _configure(file, _split(pairs), flags, is_ephemeral=is_ephemeral)
+    if is_ephemeral:
+        ephemeral.check(settings, join)
+    _keep_large_buffers()
+    _allow_all_files()
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        if is_ephemeral:
+            _serve_ephemeral(settings, profile, join)
+        else:
+            _serve(settings, profile)
+    except (click.ClickException, ConfigError, EmbeddedServerError) as error:
+        if settings.log_format == "text":
+            raise
+        # The last line is a JSON object, too.
+        logger.critical("%s", error)
+        raise SystemExit(1) from error
+
+
+def _configure(
+    file: Path | None, pairs: Mapping[str, str], flags: Mapping[str, object], *, is_ephemeral: bool
+) -> Config:
+    """Put the settings together, begin to log, and log what is odd about them. Raises ConfigError."""
     memory_bytes = machine_memory_bytes()
     settings = load(
-        file=file, environ=os.environ, flags=flags, pairs=_split(pairs), memory_bytes=memory_bytes
+        defaults=ephemeral.DEFAULTS if is_ephemeral else None,
+        file=file,
+        environ=os.environ,
+        flags=flags,
+        pairs=pairs,
+        memory_bytes=memory_bytes,
     )
     alone = settings.processes == 1
     logs.configure(settings.log_level, settings.log_format, settings.node_id if alone else None)
@@ -127,34 +204,55 @@ def serve(file: Path | None, pairs: tuple[str, ...], profile: Path | None, **fla
             memory_bytes,
             needed_bytes(settings),
         )
-    try:
-        _serve(settings, profile)
-    except (click.ClickException, ConfigError, EmbeddedServerError) as error:
-        if settings.log_format == "text":
-            raise
-        # The last line is a JSON object, too.
-        logger.critical("%s", error)
-        raise SystemExit(1) from error
+    return settings
 
 
 def _serve(settings: Config, profile: Path | None) -> None:
-    _keep_large_buffers()
-    _allow_all_files()
-    signal.signal(signal.SIGTERM, _leave)
     server = None if settings.redis else _start_embedded(settings)
     try:
+        url = settings.redis or ("" if server is None else server.url)
+        ready = _announce(settings, server)
         alone = settings.processes == 1
-        with profiled(profile) if profile is not None and alone else contextlib.nullcontext():
-            uvloop.run(_run(settings, server, profile))
+        probed = here(settings.node_id if alone else None, settings.listener_specs[0].port, settings.data_dir)
+        if alone:
+            work: _Work = {"broker": partial(broker.run, settings, url, ready, probed.path)}
+        else:
+            work = {"brokers": partial(processes.run, settings, url, ready, profile, probed.path)}
+        if server is not None:
+            room = Room(server.socket, DiskSpace(server.data_dir, settings.disk_reserve_bytes))
+            work["embedded server"] = partial(_watch, server)
+            work["room on the disk"] = partial(_keep_room, room)
+        _run(work, profile if alone else None)
+    finally:
+        if server is not None:
+            server.stop()
+
+
+def _serve_ephemeral(settings: Config, profile: Path | None, join: str | None) -> None:
+    server = ephemeral.start_server(settings) if join is None else None
+    try:
+        url = join or ("" if server is None else server.url)
+        # `korvet ready` asks other brokers of the machine, so there is no probe.
+        work: _Work = {"broker": partial(broker.run, settings, url, ephemeral.announce(url), ephemeral=True)}
+        if server is not None:
+            work["server"] = partial(ephemeral.watch, server)
+        _run(work, profile)
+    finally:
+        if server is not None:
+            server.stop()
+
+
+def _run(work: _Work, profile: Path | None) -> None:
+    """Run the broker, or its processes, and what belongs to it, until a signal or the end of one."""
+    try:
+        with profiled(profile) if profile is not None else contextlib.nullcontext():
+            uvloop.run(_run_all(work))
     except (StoreError, ProcessesError) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
         if error.errno not in _ADDRESS_ERRORS:
             raise
         raise click.ClickException(f"cannot listen on {error.strerror}") from error
-    finally:
-        if server is not None:
-            server.stop()
 
 
 def _split(pairs: tuple[str, ...]) -> dict[str, str]:
@@ -203,28 +301,13 @@ def _start_embedded(settings: Config) -> EmbeddedServer:
     return server
 
 
-async def _run(settings: Config, server: EmbeddedServer | None, profile: Path | None) -> None:
-    """Run the broker, or its processes, and watch the embedded server, until a signal or the end of one."""
+async def _run_all(work: _Work) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop, loop, stopping)
-    url = settings.redis or ("" if server is None else server.url)
-    ready = _announce(settings, server)
-    alone = settings.processes == 1
-    probed = here(settings.node_id if alone else None, settings.listener_specs[0].port, settings.data_dir)
-    if alone:
-        serving = broker.run(settings, url, ready, probed.path)
-    else:
-        serving = processes.run(settings, url, ready, profile, probed.path)
-    tasks = [
-        asyncio.create_task(serving, name="broker"),
-        asyncio.create_task(stopping.wait(), name="signals"),
-    ]
-    if server is not None:
-        tasks.append(asyncio.create_task(_watch(server), name="embedded server"))
-        room = Room(server.socket, DiskSpace(server.data_dir, settings.disk_reserve_bytes))
-        tasks.append(asyncio.create_task(_keep_room(room), name="room on the disk"))
+    tasks = [asyncio.create_task(begin(), name=name) for name, begin in work.items()]
+    tasks.append(asyncio.create_task(stopping.wait(), name="signals"))
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         task.cancel()
@@ -251,10 +334,11 @@ def _end_at_once(loop: asyncio.AbstractEventLoop) -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _announce(settings: Config, server: EmbeddedServer | None) -> Callable[[str, int], None]:
-    def ready(host: str, port: int) -> None:
+def _announce(settings: Config, server: EmbeddedServer | None) -> Ready:
+    def ready(address: Address, admin: str) -> None:
+        del admin
         store = f"data in {server.data_dir}" if server is not None else redacted(settings.redis or "")
-        text = f"korvet is ready on {Address(host, port)} ({store})"
+        text = f"korvet is ready on {address} ({store})"
         try:
             click.echo(text)
         except OSError as error:

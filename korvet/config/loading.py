@@ -25,7 +25,7 @@ from korvet.config.settings import Config
 
 # Variables of the build and of tools, which are not settings.
 _OTHER_VARIABLES = re.compile(
-    r"KORVET_(CONFIG|COMMAND_CONFIG|REQUIRE_EXT|JARS_DIR|JDBC_PASSWORD|BROWSER"
+    r"KORVET_(CONFIG|COMMAND_CONFIG|JOIN|REQUIRE_EXT|JARS_DIR|JDBC_PASSWORD|BROWSER"
     r"|REDIS_(USER|PASSWORD|PASSWORD_FILE|SENTINEL_PASSWORD|CA|CERT|KEY)|TEST_.*|DEV_.*)\Z"
 )
 # Kubernetes services named "korvet" or "korvet-..." put these into every container of their namespace.
@@ -36,14 +36,16 @@ _SERVICE_LINKS = re.compile(
 
 def load(
     *,
+    defaults: Mapping[str, str] | None = None,
     file: Path | None = None,
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, object] | None = None,
     pairs: Mapping[str, str] | None = None,
     memory_bytes: int | None = None,
 ) -> Config:
-    """Build a `Config`; `flags` maps field names to values; None means that a flag was not given. `pairs` are
-    the keys and values of --set. Defaults are made to fit into `memory_bytes`, if that is known.
+    """Build a `Config`; `defaults` are keys and values that replace built-in defaults. `flags` maps field
+    names to values; None means that a flag was not given. `pairs` are the keys and values of --set. Defaults
+    are made to fit into `memory_bytes`, if that is known.
 
     Raises ConfigError for an unreadable file, an unknown key or a value that does not fit.
     """
@@ -61,6 +63,8 @@ def load(
         else:
             of_listeners[listener, setting.field] = value
 
+    for key, text in (defaults or {}).items():
+        take((None, by_key[key]), text, "default", text=True)
     if file is not None:
         for key, raw in _read_file(file):
             found = find(key)

@@ -1,1 +1,3 @@
-"""The embedded server: a private Valkey (or Redis) process on one data folder, which ends with its owner."""
+"""The embedded server: a private Valkey (or Redis) process, which ends with its owner: on one data folder, or
+without any for tests.
+"""

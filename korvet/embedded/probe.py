@@ -1,4 +1,4 @@
-"""A few blocking commands over a Unix socket, for a server that is starting, stopping, or orphaned.
+"""A few blocking commands for a server that is starting, stopping, or orphaned.
 
 korvet.storage contains the real connections. This module is for the time before they can exist. It is not
 redis-py, which would take 50 ms and 4 MB at the start of every broker.
@@ -9,6 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from korvet.config.address import Address
+
 _CUT = "the connection was closed"
 
 
@@ -17,17 +19,25 @@ class ProbeError(Exception):
 
 
 class Probe:
-    """One connection to a server's Unix socket. Every command may raise ProbeError."""
+    """One connection to a server's Unix socket or TCP port. Every command may raise ProbeError."""
 
-    def __init__(self, path: Path, timeout_s: float = 5.0) -> None:
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    def __init__(self, place: Path | Address, timeout_s: float = 5.0, password: str = "") -> None:
+        """`password`: of the default user; empty if the server asks for none."""
+        family = socket.AF_INET if isinstance(place, Address) else socket.AF_UNIX
+        self._socket = socket.socket(family, socket.SOCK_STREAM)
         self._socket.settimeout(timeout_s)
         try:
-            self._socket.connect(str(path))
+            self._socket.connect(place if isinstance(place, Address) else str(place))
         except OSError as error:
             self._socket.close()
-            raise ProbeError(f"{path}: {error.strerror or error}") from error
+            raise ProbeError(f"{place}: {error.strerror or error}") from error
         self._input = self._socket.makefile("rb")
+        if password:
+            try:
+                self._ask(f"AUTH {password}".encode())
+            except ProbeError:
+                self.__exit__(None, None, None)
+                raise
 
     def __enter__(self) -> Self:
         return self

@@ -177,9 +177,9 @@ class EmbeddedServer:
             program += ["--loadmodule", str(self.loaded_module)]
         with privacy.append_private(log) as output:
             process = subprocess.Popen(
-                [sys.executable, "-I", "-S", shim.__file__, mode, str(os.getpid()), str(lock_fd), *program],
+                shim.shimmed(mode, signal.SIGTERM, lock_fd, program),
                 env=server_environment(self.binary, os.environ),
-                stdin=subprocess.PIPE,
+                stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 pass_fds=[lock_fd],
@@ -376,9 +376,6 @@ class EmbeddedServer:
             os.kill(self._pid, signal.SIGKILL)
             process.wait()
             return False
-        finally:
-            if process.stdin is not None:
-                process.stdin.close()
         return True
 
     def _report_loading(self, loaded_bytes: int, total_bytes: int) -> None:

@@ -88,5 +88,5 @@ async def _serve(process: Process, config: Any) -> None:
             await asyncio.sleep(_RESTART_PAUSE_S)
 
 
-def _ready(process: Process, host: str, port: int) -> None:
+def _ready(process: Process, *_: object) -> None:
     process.is_ready = True

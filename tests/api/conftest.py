@@ -74,7 +74,7 @@ def in_process(korvet) -> Iterator[SimpleNamespace]:
     loop = asyncio.new_event_loop()
     up = threading.Event()
     serving = loop.create_task(
-        running_broker.run(config, f"unix://{korvet.socket_path()}", lambda host, port: up.set())
+        running_broker.run(config, f"unix://{korvet.socket_path()}", lambda *_: up.set())
     )
 
     def serve() -> None:

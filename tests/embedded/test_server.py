@@ -27,6 +27,7 @@ from korvet.embedded.writer import note_writer
 from korvet.storage.link.address import parse_url
 from tests.embedded.folders import running
 from tests.support.polling import until
+from tests.support.processes import alive
 
 OWNER = Path(__file__).with_name("owner.py")
 DEADLINE_S = 30.0
@@ -395,27 +396,46 @@ def test_an_old_server_is_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         find_server()
 
 
+# Starts what its arguments say with a watching shim, says so and waits.
+OWNER = """
+import signal, subprocess, sys
+from korvet.embedded.shim import shimmed
+lock_fd = int(sys.argv[1])
+watcher = subprocess.Popen(shimmed("watch", signal.SIGTERM, lock_fd, sys.argv[2:]), pass_fds=[lock_fd])
+print(watcher.pid, flush=True)
+watcher.wait()
+"""
+
+
 def test_the_watching_shim_ends_the_server_with_its_owner(tmp_path: Path) -> None:
-    """On systems without PR_SET_PDEATHSIG, the end of the pipe shows the end of the owner."""
+    """For systems without PR_SET_PDEATHSIG, and for owners that start servers in threads."""
     lock = folder.FolderLock(tmp_path / "server.lock")
     assert lock.acquire()
-    with subprocess.Popen(
-        [sys.executable, shim.__file__, "watch", str(os.getpid()), str(lock.fd), "/bin/sleep", "1000"],
-        stdin=subprocess.PIPE,
-        pass_fds=[lock.fd],
-    ) as watcher:
+    command = [sys.executable, "-c", OWNER, str(lock.fd), "/bin/sleep", "1000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=[lock.fd]) as owner:
         lock.release()
+        assert owner.stdout is not None
+        watcher = int(owner.stdout.readline())
         again = folder.FolderLock(lock.path)
         assert not again.acquire()
-        assert watcher.stdin is not None
-        watcher.stdin.close()
-        assert watcher.wait(DEADLINE_S) == 256 - signal.SIGTERM
-        assert again.acquire()
+        owner.kill()
+        until(again.acquire, DEADLINE_S, "the server has ended")
         again.release()
+        until(lambda: not alive(watcher), DEADLINE_S, "the shim has ended")
+
+
+def test_the_watching_shim_ends_the_server_on_request() -> None:
+    command = shim.shimmed("watch", signal.SIGKILL, -1, ["/bin/sh", "-c", "echo started; exec sleep 1000"])
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as watcher:
+        assert watcher.stdout is not None
+        assert watcher.stdout.readline() == b"started\n"
+        watcher.terminate()
+        assert watcher.wait(DEADLINE_S) == 256 - signal.SIGKILL
+        assert watcher.stdout.read() == b""
 
 
 def test_a_shim_without_its_owner_starts_nothing() -> None:
-    command = [sys.executable, shim.__file__, "bind", "1", "0", "/bin/echo", "started"]
+    command = [sys.executable, shim.__file__, "bind", "1", "15", "-1", "/bin/echo", "started"]
     done = subprocess.run(command, capture_output=True, check=False)
     assert done.stdout == b""
     assert done.returncode == 143

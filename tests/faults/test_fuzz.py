@@ -141,7 +141,7 @@ async def fuzz_in_process(redis_url: str, keyspace: str, frames: Iterator[Sent],
     ready = asyncio.Event()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(running_broker, "Dispatcher", Known)
-        serving = asyncio.create_task(running_broker.run(config, redis_url, lambda host, port: ready.set()))
+        serving = asyncio.create_task(running_broker.run(config, redis_url, lambda *_: ready.set()))
         await asyncio.wait_for(ready.wait(), 60)
     threshold = gc.get_threshold()
     clients = InProcess(made.pop(), alarms)

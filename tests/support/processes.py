@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,9 +69,7 @@ def bound_to_us() -> list[str]:
     """A command prefix that ends the command with this process, even if this process is killed; Linux
     only.
     """
-    if sys.platform != "linux":
-        return []
-    return [sys.executable, "-I", "-S", str(shim.__file__), "bind", str(os.getpid()), "-1"]
+    return shim.bound([])
 
 
 def alive(pid: int) -> bool:

@@ -36,7 +36,10 @@ def test_defaults_are_kafkas_where_kafka_has_them() -> None:
 def test_each_source_wins_over_the_one_before(tmp_path: Path) -> None:
     file = written(tmp_path, 'num.partitions = 2\ngroup.max.size = 2\nnode_id = 2\nkeyspace = "two"')
     environ = {"KORVET_NUM_PARTITIONS": "3", "KORVET_GROUP_MAX_SIZE": "3", "PATH": "/bin"}
-    loaded = load(file=file, environ=environ, flags={"num_partitions": 4, "listen": None})
+    defaults = {"num.partitions": "1", "group.max.size": "1", "node_id": "1", "message.max.bytes": "1000"}
+    flags = {"num_partitions": 4, "listen": None}
+    loaded = load(defaults=defaults, file=file, environ=environ, flags=flags)
+    assert loaded.message_max_bytes == 1000
     assert loaded.num_partitions == 4
     assert loaded.group_max_size == 3
     assert loaded.node_id == 2

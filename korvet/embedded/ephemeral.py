@@ -1,0 +1,201 @@
+"""A server for tests: data in memory only, on a free port of 127.0.0.1, without a folder.
+
+It has no files at all, so nothing can be left: its settings come through standard input, and its log is a
+file without a name. A Unix socket would need a path.
+
+Other users of the machine can connect to the port, so the server has a password, which only its URL holds. It
+is not an argument, because arguments are visible to all users.
+"""
+
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import IO, TYPE_CHECKING, Final
+
+from korvet.config.address import Address
+from korvet.config.machine_memory import described_end, memory_kills
+from korvet.embedded.allocator import server_environment
+from korvet.embedded.binary import ServerBinary, find_server
+from korvet.embedded.errors import EmbeddedServerError
+from korvet.embedded.module import NOT_LOADED, OFF
+from korvet.embedded.probe import Probe, ProbeError
+from korvet.embedded.shim import shimmed
+from korvet.storage.module import find_module
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+HOST: Final = "127.0.0.1"
+# Longest start, on a busy machine.
+_START_TIMEOUT_S: Final = 60.0
+_STOP_TIMEOUT_S: Final = 10.0
+_POLL_S: Final = 0.005
+_LOG_TAIL_BYTES: Final = 8192
+_LOG_TAIL_LINES: Final = 15
+# Where ports can't be reserved, another process may take the port before the server.
+_MOST_PORTS: Final = 5
+_PORT_TAKEN: Final = "failed listening on port"
+
+
+class EphemeralServer:
+    """A private server process. It ends with the process that started it, even by kill -9, and so within
+    0.2 s. Any thread may start it.
+    """
+
+    def __init__(self, module: str, maxmemory_bytes: int) -> None:
+        """`module`: as `embedded.module`. Above `maxmemory_bytes` of data it refuses writes (0: never)."""
+        self._module_setting = module
+        self._maxmemory_bytes = maxmemory_bytes
+        self._password = secrets.token_urlsafe(18)
+        self._process: subprocess.Popen[bytes] | None = None
+        # Neither a program's end nor kill -9 leaves a file that has no name.
+        self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # open until `stop`
+        self._memory_kills: int | None = None
+        self.binary: ServerBinary | None = None
+        self.loaded_module: Path | None = None
+        """The server module that the server loads. `start` sets it."""
+        self.address = Address(HOST, 0)
+
+    @property
+    def url(self) -> str:
+        """The `redis://` URL of the running server, with its password."""
+        return f"redis://:{self._password}@{self.address}"
+
+    def start(self) -> None:
+        """Start the server and wait until it answers. Raises EmbeddedServerError: no program, or the end of
+        the server's log.
+        """
+        self.binary = find_server()
+        # No trial, which an append-only file would need: a server that doesn't load it is started again.
+        self.loaded_module = None if self._module_setting == OFF else find_module()
+        try:
+            for _ in range(_MOST_PORTS):
+                with reserved_port() as self.address:
+                    self._launch()
+                    if self._answers():
+                        return
+                text = _end_of(self.log).lower()
+                if self.loaded_module is not None and any(sign in text for sign in NOT_LOADED):
+                    logger.warning("%s does not load korvet's server module, and runs without", self.binary)
+                    self.loaded_module = None
+                elif _PORT_TAKEN not in text:
+                    break
+            end = self.described_end() or f"does not become ready within {_START_TIMEOUT_S:g} s"
+            raise EmbeddedServerError(f"{self.binary} {end} while starting{log_tail(self.log)}")
+        except BaseException:
+            self.stop()
+            raise
+
+    def _launch(self) -> None:
+        assert self.binary is not None
+        self._end()
+        self.log.truncate(0)
+        self.log.seek(0)
+        self._memory_kills = memory_kills()
+        self._process = subprocess.Popen(
+            shimmed("watch", signal.SIGKILL, -1, [str(self.binary.path), "-"]),
+            env=server_environment(self.binary, os.environ),
+            stdin=subprocess.PIPE,
+            stdout=self.log,
+            stderr=self.log,
+            start_new_session=True,  # Ctrl-C in a terminal reaches only us; we stop the server last
+        )
+        assert self._process.stdin is not None
+        # A server that has ended takes nothing; `_answers` finds out.
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as settings:
+            settings.write(self._settings().encode())
+
+    def _settings(self) -> str:
+        pairs = {
+            "bind": self.address.host,
+            "port": str(self.address.port),
+            "requirepass": self._password,
+            "daemonize": "no",
+            "logfile": "",  # standard output
+            # The server writes no file. SAVE, which a client may call, is refused.
+            "dir": "/proc" if sys.platform == "linux" else "/",
+            "save": "",
+            "appendonly": "no",
+            # A snapshot for a backup begins at once, and goes to the connection without a file.
+            "repl-diskless-sync": "yes",
+            "repl-diskless-sync-delay": "0",
+            "maxmemory": str(self._maxmemory_bytes),
+            "maxmemory-policy": "noeviction",
+        }
+        if self.loaded_module is not None:
+            pairs["loadmodule"] = str(self.loaded_module)
+        return "".join(f'{key} "{value}"\n' for key, value in pairs.items())
+
+    def _answers(self) -> bool:
+        """Wait until the server answers. Returns False if it ends or takes too long."""
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while self.described_end() is None and time.monotonic() < deadline:
+            try:
+                with Probe(self.address, password=self._password) as probe:
+                    probe.ping()
+                    return True
+            except ProbeError:
+                time.sleep(_POLL_S)
+        return False
+
+    def described_end(self) -> str | None:
+        """Returns how the server has ended, for a message; None while it runs."""
+        status = None if self._process is None else self._process.poll()
+        return None if status is None else described_end(status, self._memory_kills)
+
+    def stop(self) -> None:
+        """End the server, with all data. Does nothing if the server wasn't started."""
+        self._end()
+        self.log.close()
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        # The watching shim kills the server.
+        process.terminate()
+        try:
+            process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def log_tail(log: IO[bytes]) -> str:
+    """Returns the last lines of a log, as the end of a message; empty if there are none."""
+    lines = _end_of(log).splitlines()[-_LOG_TAIL_LINES:]
+    return ". The end of its log:\n" + "\n".join(f"    {line}" for line in lines) if lines else ""
+
+
+def _end_of(log: IO[bytes]) -> str:
+    """The end of a file, whose position its writers share."""
+    fd = log.fileno()
+    at = max(os.fstat(fd).st_size - _LOG_TAIL_BYTES, 0)
+    return os.pread(fd, _LOG_TAIL_BYTES, at).decode(errors="replace")
+
+
+@contextlib.contextmanager
+def reserved_port(port: int = 0) -> Iterator[Address]:
+    """A port of 127.0.0.1 (0: any free one) that no other process gets in the block, but one that is given
+    the number can listen on it.
+
+    On Linux, several sockets may be bound to a port, if all have SO_REUSEADDR and none of them listens. Other
+    systems have no such reservation.
+    """
+    with socket.socket() as reserving:
+        reserving.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserving.bind((HOST, port))
+        address = Address(HOST, int(reserving.getsockname()[1]))
+        if sys.platform != "linux":
+            reserving.close()
+        yield address
