@@ -281,19 +281,25 @@ class Cluster:
             self._connections[address] = Connection(address, self._timeout_s, self._security)
         return self._connections[address]
 
-    def metadata(self, topics: Sequence[str] | None = None) -> metadata.MetadataResponse:
-        """Request metadata of the brokers and of all or the named topics. Never creates a topic."""
+    def metadata(
+        self, topics: Sequence[str] | None = None, broker: Address | None = None
+    ) -> metadata.MetadataResponse:
+        """Request metadata of the brokers and of all or the named topics, by default from the bootstrap
+        broker. Never creates a topic.
+        """
         named = None
         if topics is not None:
             named = tuple(MetadataRequestTopic(name=TopicName(topic), topic_id=None) for topic in topics)
         request = metadata.MetadataRequest(
             topics=named, allow_auto_topic_creation=False, include_topic_authorized_operations=False
         )
-        return self.ask(request, metadata.MetadataResponse)
+        return self.ask(request, metadata.MetadataResponse, broker)
 
-    def topic(self, name: str) -> MetadataResponseTopic:
-        """Returns one topic's metadata. Raises ClientError if the topic doesn't exist."""
-        (topic,) = self.metadata([name]).topics
+    def topic(self, name: str, broker: Address | None = None) -> MetadataResponseTopic:
+        """Returns one topic's metadata, by default from the bootstrap broker. Raises ClientError if the topic
+        doesn't exist.
+        """
+        (topic,) = self.metadata([name], broker).topics
         check(topic.error_code, name)
         return topic
 

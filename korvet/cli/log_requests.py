@@ -37,12 +37,13 @@ _MOST_DECOMPRESSED_BYTES = 256 * 1024 * 1024
 
 
 class LogRecord(NamedTuple):
-    """One record of a partition: its offset, timestamp (ms), key and value, without headers."""
+    """One record of a partition: its offset, timestamp (ms), key, value and headers."""
 
     offset: int
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
 
 
 class Fetched(NamedTuple):
@@ -159,10 +160,23 @@ def _batch(data: bytes) -> Iterator[LogRecord]:
         offset_delta, size = read_signed_varint(body, at)
         at += size
         key, at = _nullable(body, at)
-        value, _ = _nullable(body, at)
+        value, at = _nullable(body, at)
+        headers = _headers(body, at)
         timestamp_ms = newest_ms if attributes & LOG_APPEND_TIME else base_timestamp_ms + timestamp_delta
-        yield LogRecord(base_offset + offset_delta, timestamp_ms, key, value)
+        yield LogRecord(base_offset + offset_delta, timestamp_ms, key, value, headers)
         at = end
+
+
+def _headers(body: bytes, at: int) -> tuple[tuple[str, bytes | None], ...]:
+    count, size = read_signed_varint(body, at)
+    at += size
+    headers = []
+    for _ in range(count):
+        name, at = _nullable(body, at)
+        value, at = _nullable(body, at)
+        # Kafka checks no names; a record with any can be read.
+        headers.append(((name or b"").decode("utf-8", "replace"), value))
+    return tuple(headers)
 
 
 def _nullable(body: bytes, at: int) -> tuple[bytes | None, int]:

@@ -4,32 +4,16 @@ A password reaches no command line, which every user of the machine can see, and
 salted password (KIP-554).
 """
 
-import secrets
 from collections.abc import Sequence
 from typing import TextIO
 
 import click
-from kio.schema.alter_user_scram_credentials.v0.request import (
-    AlterUserScramCredentialsRequest,
-    ScramCredentialDeletion,
-    ScramCredentialUpsertion,
-)
-from kio.schema.alter_user_scram_credentials.v0.response import AlterUserScramCredentialsResponse
-from kio.schema.describe_user_scram_credentials.v0.request import DescribeUserScramCredentialsRequest
-from kio.schema.describe_user_scram_credentials.v0.response import DescribeUserScramCredentialsResponse
-from kio.static.primitive import i8, i32
 
-from korvet.cli.client import Bootstrap, ClientError, Cluster, check
+from korvet.cli.client import Bootstrap, ClientError, Cluster
 from korvet.cli.options import bootstrap_option, json_option
 from korvet.cli.output import print_json, table
-from korvet.security.scram import (
-    BY_NUMBER,
-    MAX_ITERATIONS,
-    MIN_ITERATIONS,
-    SALT_BYTES,
-    ScramMechanism,
-    salt_password,
-)
+from korvet.cli.user_requests import credentials, delete_credential, set_password
+from korvet.security.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramMechanism
 
 _mechanism_option = click.option(
     "-m",
@@ -52,7 +36,7 @@ def users() -> None:
 def list_users(bootstrap: Bootstrap, as_json: bool) -> None:
     """List the users with their mechanisms. Users of the broker's settings (PLAIN) aren't among them."""
     with Cluster(bootstrap) as cluster:
-        rows = [(user, each.value, count) for user, each, count in _credentials(cluster)]
+        rows = [(user, each.value, count) for user, each, count in credentials(cluster)]
     names = ("user", "mechanism", "iterations")
     if as_json:
         print_json([dict(zip(names, row, strict=True)) for row in rows])
@@ -96,16 +80,7 @@ def set_user(
         raise ClientError("the password is empty")
     with Cluster(bootstrap) as cluster:
         for mechanism in map(ScramMechanism, mechanisms or [each.value for each in ScramMechanism]):
-            salt = secrets.token_bytes(SALT_BYTES)
-            upsertion = ScramCredentialUpsertion(
-                name=name,
-                mechanism=i8(mechanism.number),
-                iterations=i32(iterations),
-                salt=salt,
-                salted_password=salt_password(mechanism, password, salt, iterations),
-            )
-            # Kafka refuses two changes of a user in one request.
-            _alter(cluster, AlterUserScramCredentialsRequest(deletions=(), upsertions=(upsertion,)))
+            set_password(cluster, name, password, mechanism, iterations)
     click.echo(f"set {name}")
 
 
@@ -117,33 +92,12 @@ def set_user(
 def delete_user(name: str, mechanisms: Sequence[str], yes: bool, bootstrap: Bootstrap) -> None:
     """Delete a user. Connections that have authenticated stay open until their session ends."""
     with Cluster(bootstrap) as cluster:
-        existing = [mechanism for user, mechanism, _ in _credentials(cluster) if user == name]
+        existing = [mechanism for user, mechanism, _ in credentials(cluster) if user == name]
         chosen = [ScramMechanism(each) for each in mechanisms] or existing
         if not chosen:
             raise ClientError(f"there is no user {name}")
         if not yes:
             click.confirm(f"Delete {name} ({', '.join(each.value for each in chosen)})?", abort=True)
         for each in chosen:
-            deletion = ScramCredentialDeletion(name=name, mechanism=i8(each.number))
-            _alter(cluster, AlterUserScramCredentialsRequest(deletions=(deletion,), upsertions=()))
+            delete_credential(cluster, name, each)
     click.echo(f"deleted {name}")
-
-
-def _credentials(cluster: Cluster) -> list[tuple[str, ScramMechanism, int]]:
-    """Returns user, mechanism and iterations of each credential, sorted."""
-    request = DescribeUserScramCredentialsRequest(users=None)
-    answer = cluster.ask(request, DescribeUserScramCredentialsResponse)
-    check(answer.error_code, "users", answer.error_message)
-    found = []
-    for result in answer.results:
-        check(result.error_code, f"user {result.user}", result.error_message)
-        found += [
-            (result.user, BY_NUMBER[int(info.mechanism)], int(info.iterations))
-            for info in result.credential_infos
-        ]
-    return sorted(found, key=lambda each: (each[0], each[1].value))
-
-
-def _alter(cluster: Cluster, request: AlterUserScramCredentialsRequest) -> None:
-    for result in cluster.ask(request, AlterUserScramCredentialsResponse).results:
-        check(result.error_code, f"user {result.user}", result.error_message)

@@ -30,7 +30,10 @@ def batch(records: list[LogRecord], attributes: int = 0) -> bytes:
     body = b""
     for record in records:
         inner = b"\x00" + varint(record.timestamp_ms - first_ms) + varint(record.offset - base)
-        inner += field(record.key) + field(record.value) + varint(0)
+        inner += field(record.key) + field(record.value)
+        inner += varint(len(record.headers))
+        for name, value in record.headers:
+            inner += field(name.encode()) + field(value)
         body += varint(len(inner)) + inner
     if attributes & 0x07:
         body = gzip.compress(body)
@@ -42,21 +45,23 @@ def batch(records: list[LogRecord], attributes: int = 0) -> bytes:
 
 
 octets = st.none() | st.binary(max_size=300)
+headers = st.lists(st.tuples(st.text(max_size=20), octets), max_size=3).map(tuple)
+Field = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 
 
 @given(
     first=st.integers(0, 2**53),
     fields=st.lists(
-        st.tuples(st.integers(1, 1000), st.integers(-5000, 5000), octets, octets), min_size=1, max_size=8
+        st.tuples(st.integers(1, 1000), st.integers(-5000, 5000), octets, octets, headers),
+        min_size=1,
+        max_size=8,
     ),
     attributes=st.sampled_from([0, GZIP]),
 )
-def test_what_was_written_is_read(
-    first: int, fields: list[tuple[int, int, bytes | None, bytes | None]], attributes: int
-) -> None:
+def test_what_was_written_is_read(first: int, fields: list[Field], attributes: int) -> None:
     offset, records = first, []
-    for gap, delta_ms, key, value in fields:
-        records.append(LogRecord(offset, 1_700_000_000_000 + delta_ms, key, value))
+    for gap, delta_ms, key, value, named in fields:
+        records.append(LogRecord(offset, 1_700_000_000_000 + delta_ms, key, value, named))
         offset += gap
     data = batch(records, attributes)
     end = records[-1].offset + 1
@@ -66,12 +71,12 @@ def test_what_was_written_is_read(
 
 
 def test_a_batch_in_the_middle_is_cut_at_the_position() -> None:
-    records = [LogRecord(offset, 0, b"k", None) for offset in range(10, 15)]
+    records = [LogRecord(offset, 0, b"k", None, ()) for offset in range(10, 15)]
     assert _read(batch(records), 13) == (records[3:], 15)
 
 
 def test_markers_are_passed_over() -> None:
-    marker = [LogRecord(7, 0, b"\0\0\0\1", b"")]
+    marker = [LogRecord(7, 0, b"\0\0\0\1", b"", ())]
     assert _read(batch(marker, CONTROL), 7) == ([], 8)
 
 

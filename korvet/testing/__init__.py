@@ -1,0 +1,7 @@
+"""A Kafka broker for tests: `with KorvetBroker() as broker:` is ready in a second, and leaves nothing."""
+
+from korvet.testing.broker import KorvetBroker
+from korvet.testing.errors import KorvetBrokerError
+from korvet.testing.verbs import Record
+
+__all__ = ["KorvetBroker", "KorvetBrokerError", "Record"]

@@ -1,0 +1,245 @@
+"""KorvetBroker: brokers for tests, each a process, and the server that holds their data."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final, Self
+
+from korvet.cli.client import Bootstrap
+from korvet.config.keys import variable_of
+from korvet.embedded.ephemeral import EphemeralServer, reserved_port
+from korvet.embedded.errors import EmbeddedServerError
+from korvet.testing.errors import KorvetBrokerError
+from korvet.testing.process import BrokerProcess
+from korvet.testing.security import Security, prepare
+from korvet.testing.verbs import Record, Verbs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+    from korvet.config.address import Address
+
+_MODULE: Final = "auto"
+_NO_LIMIT: Final = 0
+_SUPER_USERS: Final = "super.users"
+_GROUP_TIMEOUT_S: Final = 30.0
+
+
+class KorvetBroker:
+    """A Kafka broker with its own empty data, from the beginning of a `with` or `async with` to its end.
+
+    New topics have dense offsets from 0 and are created by their first use; groups don't wait for more
+    members. Data are in memory only. Processes end with this one, whatever ends it, and leave no files.
+
+    `settings` are settings of `korvet serve`, such as `{"num.partitions": 3}`. Several `brokers` share the
+    data. With `tls`, clients trust `ca_file`. With `users` (passwords by name), clients authenticate with
+    PLAIN or SCRAM.
+
+    Methods raise KorvetBrokerError, and block; `aio` has the same as coroutines.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: Mapping[str, object] | None = None,
+        brokers: int = 1,
+        tls: bool = False,
+        users: Mapping[str, str] | None = None,
+    ) -> None:
+        if brokers < 1:
+            raise ValueError(f"brokers={brokers}: expected at least 1")
+        self.aio = AsyncVerbs(self)
+        self._settings = {key: _text(value) for key, value in (settings or {}).items()}
+        self._count = brokers
+        self._tls = tls
+        self._users = dict(users or {})
+        self._server: EphemeralServer | None = None
+        self._brokers: list[BrokerProcess] = []
+        self._security: Security | None = None
+        self._verbs: Verbs | None = None
+        self._cleanup = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self.start)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.close)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """HOST:PORT of each broker, separated by commas. They stay the same across restarts."""
+        return ",".join(str(broker.address) for broker in self._started())
+
+    @property
+    def redis_url(self) -> str:
+        """The URL of the server that holds the data, with its password."""
+        self._started()
+        assert self._server is not None
+        return self._server.url
+
+    @property
+    def admin_url(self) -> str:
+        """The URL of the first broker's admin endpoint: metrics, health, status."""
+        return self._started()[0].admin_url
+
+    @property
+    def security_protocol(self) -> str:
+        """What clients set as `security.protocol`."""
+        return "PLAINTEXT" if self._security is None else self._security.protocol
+
+    @property
+    def ca_file(self) -> str:
+        """A PEM file with the authority that clients trust. With `tls` only."""
+        if self._security is None or self._security.ca_file is None:
+            raise KorvetBrokerError("there is a ca_file after a start with tls=True")
+        return self._security.ca_file
+
+    def start(self) -> None:
+        """Start everything, or the brokers that were stopped, on their addresses and with their data."""
+        try:
+            if not self._brokers:
+                self._prepare()
+            stopped = [broker for broker in self._brokers if not broker.runs]
+            for broker in stopped:
+                broker.launch()
+            for broker in stopped:
+                broker.wait_ready()
+            if stopped == self._brokers:
+                for user, password in self._users.items():
+                    self._client().set_password(user, password)
+        except BaseException:
+            self.close()
+            raise
+
+    def stop(self, *, abruptly: bool = False) -> None:
+        """Stop the brokers, with SIGKILL if `abruptly`; `start` continues with their data."""
+        self._client().disconnect()
+        for broker in self._started():
+            broker.stop(abruptly=abruptly)
+
+    def restart(self, *, abruptly: bool = False) -> None:
+        """Stop the brokers, and start them again on their addresses and with their data."""
+        self.stop(abruptly=abruptly)
+        self.start()
+
+    def close(self) -> None:
+        """End everything. Data are gone. Does nothing if nothing was started."""
+        brokers, self._brokers = self._brokers, []
+        server, self._server = self._server, None
+        verbs, self._verbs = self._verbs, None
+        with self._cleanup:
+            if verbs is not None:
+                verbs.disconnect()
+            for broker in brokers:
+                # Nobody misses what an orderly stop writes.
+                broker.stop(abruptly=True)
+            if server is not None:
+                server.stop()
+
+    def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
+        """Create a topic, and return when all brokers know it."""
+        self._client().create_topic(name, partitions, configs or {})
+
+    def records(self, topic: str) -> list[Record]:
+        """Returns all records of a topic, sorted by partition and offset. Those of open and aborted
+        transactions are among them, as for consumers with `isolation.level=read_uncommitted`.
+        """
+        return self._client().records(topic)
+
+    def committed(self, group: str) -> dict[tuple[str, int], int]:
+        """Returns the committed offsets of a group by topic and partition; empty without any."""
+        return self._client().committed(group)
+
+    def wait_for_group(self, group: str, members: int = 1, timeout_s: float = _GROUP_TIMEOUT_S) -> None:
+        """Wait until a group of either protocol has exactly so many members, all with their partitions."""
+        self._client().wait_for_group(group, members, timeout_s)
+
+    def _started(self) -> list[BrokerProcess]:
+        if not self._brokers:
+            raise KorvetBrokerError("the broker was not started: use `with KorvetBroker() as broker`")
+        return self._brokers
+
+    def _client(self) -> Verbs:
+        self._started()
+        assert self._verbs is not None
+        return self._verbs
+
+    def _prepare(self) -> None:
+        self._server = server = EphemeralServer(_MODULE, _NO_LIMIT)
+        self._security = security = prepare(
+            tls=self._tls,
+            users=bool(self._users),
+            super_users=self._settings.get(_SUPER_USERS, ""),
+            files=self._cleanup,
+        )
+        try:
+            server.start()
+        except EmbeddedServerError as error:
+            raise KorvetBrokerError(str(error)) from error
+        variables = {**security.variables, variable_of("join"): server.url}
+        for number in range(self._count):
+            # Reserved to the end, so that a restart finds the port free.
+            address = self._cleanup.enter_context(reserved_port())
+            self._brokers.append(
+                BrokerProcess(number + 1, address, self._options(security, address), variables, server.log)
+            )
+        self._verbs = Verbs(Bootstrap(self.bootstrap_servers, security.client))
+
+    def _options(self, security: Security, address: Address) -> Sequence[str]:
+        own = {key: value for key, value in self._settings.items() if key != _SUPER_USERS or not self._users}
+        return [*security.listener(address), *(f"--set={key}={value}" for key, value in own.items())]
+
+
+class AsyncVerbs:
+    """The methods of a KorvetBroker as coroutines, which leave the event loop to the clients under test."""
+
+    def __init__(self, broker: KorvetBroker) -> None:
+        self._broker = broker
+
+    async def start(self) -> None:
+        """See KorvetBroker.start."""
+        await asyncio.to_thread(self._broker.start)
+
+    async def stop(self, *, abruptly: bool = False) -> None:
+        """See KorvetBroker.stop."""
+        await asyncio.to_thread(self._broker.stop, abruptly=abruptly)
+
+    async def restart(self, *, abruptly: bool = False) -> None:
+        """See KorvetBroker.restart."""
+        await asyncio.to_thread(self._broker.restart, abruptly=abruptly)
+
+    async def create_topic(
+        self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
+    ) -> None:
+        """See KorvetBroker.create_topic."""
+        await asyncio.to_thread(self._broker.create_topic, name, partitions, configs)
+
+    async def records(self, topic: str) -> list[Record]:
+        """See KorvetBroker.records."""
+        return await asyncio.to_thread(self._broker.records, topic)
+
+    async def committed(self, group: str) -> dict[tuple[str, int], int]:
+        """See KorvetBroker.committed."""
+        return await asyncio.to_thread(self._broker.committed, group)
+
+    async def wait_for_group(self, group: str, members: int = 1, timeout_s: float = _GROUP_TIMEOUT_S) -> None:
+        """See KorvetBroker.wait_for_group."""
+        await asyncio.to_thread(self._broker.wait_for_group, group, members, timeout_s)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,141 @@
+"""What tests ask of a running broker, with the Kafka client of the commands."""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from korvet.cli import group_requests, log_requests, topic_requests, user_requests
+from korvet.cli.client import Bootstrap, ClientError, Cluster
+from korvet.security.scram import MIN_ITERATIONS, ScramMechanism
+from korvet.testing.errors import KorvetBrokerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+Result = TypeVar("Result")
+
+# Longest time for what a broker soon can do: after a restart it loads its groups, and elects leaders.
+_RETRY_S: Final = 30.0
+_PAUSE_S: Final = 0.01
+_PASSING: Final = frozenset(
+    {
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.leader_not_available,
+        ErrorCode.not_coordinator,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.kafka_storage_error,
+    }
+)
+_READ_WAIT_MS: Final = 0
+_NO_MEMBERS: Final = frozenset({"Empty", "Dead"})
+
+
+class Record(NamedTuple):
+    """A record of a topic. Without a key, or for a tombstone, `key` or `value` is None."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class Verbs:
+    """A client of the brokers, for one thread at a time; others wait."""
+
+    def __init__(self, bootstrap: Bootstrap) -> None:
+        self._bootstrap = bootstrap
+        self._cluster: Cluster | None = None
+        self._lock = threading.Lock()
+
+    def disconnect(self) -> None:
+        """Close the connections. The next request opens new ones."""
+        cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            cluster.close()
+
+    def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
+        """Create a topic, and wait until all brokers know it."""
+        self._ask(lambda cluster: topic_requests.create_topic(cluster, name, partitions, configs))
+        for broker in self._ask(Cluster.brokers):
+            self._ask(partial(Cluster.topic, name=name, broker=broker))
+
+    def records(self, topic: str) -> list[Record]:
+        """Returns all records, sorted by partition and offset."""
+        return self._ask(lambda cluster: _records(cluster, topic))
+
+    def committed(self, group: str) -> dict[tuple[str, int], int]:
+        """Returns the committed offsets, by topic and partition."""
+        found = self._ask(lambda cluster: group_requests.committed_offsets(cluster, group))
+        return {place: int(part.committed_offset) for place, part in found.items()}
+
+    def wait_for_group(self, group: str, members: int, timeout_s: float) -> None:
+        """Wait until the group has exactly so many members and doesn't rebalance."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            state, count = self._ask(lambda cluster: _described(cluster, group))
+            if count == members and (state == "Stable" or (not members and state in _NO_MEMBERS)):
+                return
+            if time.monotonic() > deadline:
+                raise KorvetBrokerError(
+                    f"group {group}: expected {members} members and no rebalance within {timeout_s:g} s; now "
+                    f"it has {count} and is in state {state}"
+                )
+            time.sleep(_PAUSE_S)
+
+    def set_password(self, user: str, password: str) -> None:
+        """Let a user authenticate with every mechanism."""
+        for mechanism in ScramMechanism:
+            request = partial(
+                user_requests.set_password,
+                name=user,
+                password=password,
+                mechanism=mechanism,
+                iterations=MIN_ITERATIONS,
+            )
+            self._ask(request)
+
+    def _ask(self, request: Callable[[Cluster], Result]) -> Result:
+        """Ask again while a broker can't answer yet. Raises KorvetBrokerError."""
+        deadline = time.monotonic() + _RETRY_S
+        while True:
+            try:
+                with self._lock:
+                    self._cluster = self._cluster or Cluster(self._bootstrap)
+                    return request(self._cluster)
+            except ClientError as error:
+                # After an error without a code, a connection is unusable.
+                if error.code is None:
+                    self.disconnect()
+                if error.code not in _PASSING or time.monotonic() > deadline:
+                    raise KorvetBrokerError(str(error)) from error
+            time.sleep(_PAUSE_S)
+
+
+def _records(cluster: Cluster, topic: str) -> list[Record]:
+    indexes = range(len(cluster.topic(topic).partitions))
+    positions = log_requests.list_offsets(cluster, topic, indexes, log_requests.EARLIEST)
+    ends = log_requests.list_offsets(cluster, topic, indexes, log_requests.LATEST)
+    found = []
+    while unread := {index: position for index, position in positions.items() if position < ends[index]}:
+        for index, fetched in log_requests.fetch(cluster, topic, unread, _READ_WAIT_MS).items():
+            positions[index] = fetched.next_offset
+            found += [Record(index, *record) for record in fetched.records if record.offset < ends[index]]
+    return sorted(found, key=lambda record: record[:2])
+
+
+def _described(cluster: Cluster, group: str) -> tuple[str, int]:
+    """The state of a group of either protocol, and the number of its members."""
+    consumers = group_requests.describe_consumer_group(cluster, group)
+    if consumers is not None:
+        return str(consumers.group_state), len(consumers.members)
+    described = group_requests.describe_group(cluster, group)
+    return str(described.group_state), len(described.members)
