@@ -83,7 +83,7 @@ usage: ./dev COMMAND [ARGUMENT...]
   test [ARGUMENT...]         run all checks and the tests of the short run, some minutes
   test --full                run all checks and tests but the long ones, some 20 minutes
   test --all                 the long ones too, all storage tests on each server, with and without the
-                             server module, and with each version of Spark: hours
+                             server module, and with each version of Spark, less than 90 minutes
                              Arguments are suites (folders of tests/: unit, clients, ...), tests, or
                              options of pytest. If you name suites or tests, only these run, without
                              the checks, and in full.
@@ -93,6 +93,7 @@ usage: ./dev COMMAND [ARGUMENT...]
   robustness [OPTION...]     run clients and faults by seeds, and check their histories (--help)
   simulate [OPTION...]       the same on simulated servers and clocks, thousands of seeds (--help)
   run COMMAND...             run a command in the environment: ./dev run korvet serve
+  docs                       build the site of docs/ in build/site; fails if a link leads nowhere
   clean                      remove the environment, caches and build results
   help                       show this text
 
@@ -116,6 +117,7 @@ def main(arguments: list[str]) -> int:
         "bench": bench,
         "robustness": robustness,
         "simulate": simulate,
+        "docs": docs,
         "run": run,
         "clean": clean,
     }
@@ -224,6 +226,11 @@ def robustness(arguments: list[str]) -> int:
 def simulate(arguments: list[str]) -> int:
     """Run `./dev simulate`."""
     return execute([str(PYTHON), "-m", "robustness.simulation", *arguments], prepare({"dev"}, java=False))
+
+
+def docs(arguments: list[str]) -> int:
+    """Run `./dev docs`."""
+    return execute([str(PYTHON), "-m", "tools.site", *arguments], prepare({"docs"}, java=False))
 
 
 def run(arguments: list[str]) -> int:
