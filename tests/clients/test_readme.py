@@ -33,7 +33,9 @@ ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 CLIENTS = (ROOT / "docs" / "guides" / "clients.md").read_text()
 FENCED = re.findall(
-    r"^```(\w+)\n(.*?)^```", README + CLIENTS.replace("```sh", "```kcat"), re.DOTALL | re.MULTILINE
+    r"^```(\w+)\n(.*?)^```",
+    README.replace("```python", "```pytest") + CLIENTS.replace("```sh", "```kcat"),
+    re.DOTALL | re.MULTILINE,
 )
 _WITHOUT_FENCED = re.sub(r"^```.*?^```", "", README, flags=re.DOTALL | re.MULTILINE)
 INDENTED = re.findall(r"(?<=\n\n)(?:    .*\n)+", _WITHOUT_FENCED)
@@ -41,6 +43,7 @@ ADDRESS = "localhost:9092"
 # The tests that run the blocks, by language or by the beginning of an indented block.
 RUN_BY = {
     "sh": "test_the_commands",
+    "pytest": "test_the_file_of_pytest",
     "python": "test_python_then_redis",
     "properties": "test_java",
     "js": "test_node",
@@ -87,24 +90,33 @@ def test_no_block_is_left_out() -> None:
 
 def test_the_commands(tmp_path: Path) -> None:
     lines = [line for name, text in FENCED if name == "sh" for line in text.splitlines() if line]
-    assert lines[:2] == ["./dev demo", "./dev test"]
+    # What builds and installs, demo and tests have tests of their own.
+    assert [lines[0], *lines[-2:]] == ["pip install .", "./dev demo", "./dev test"]
     port = free_port()
     env = {name: value for name, value in os.environ.items() if not name.startswith("KORVET_")}
     env |= {"KORVET_LISTEN": f"127.0.0.1:{port}", "KORVET_DATA_DIR": str(tmp_path / "data")}
 
     def command(line: str) -> list[str]:
-        assert line.startswith("./dev run korvet ")
-        words = line.removeprefix("./dev run ").replace(ADDRESS, f"127.0.0.1:{port}").split()
-        return [sys.executable, "-m", *words]
+        assert line.startswith("korvet ")
+        return [sys.executable, "-m", *line.replace(ADDRESS, f"127.0.0.1:{port}").split()]
 
-    broker = Child(command(lines[2]), tmp_path / "log", env)
+    broker = Child(command(lines[1]), tmp_path / "log", env)
     try:
         until(lambda: accepts("127.0.0.1", port), DEADLINE_S, "the broker serves")
-        for line in lines[3:]:
+        for line in lines[2:-2]:
             done = run(command(line), timeout_s=DEADLINE_S, env=env)
             assert done.returncode == 0, (line, done.stdout.decode() + done.stderr.decode())
     finally:
         broker.terminate()
+
+
+def test_the_file_of_pytest(tmp_path: Path) -> None:
+    (tmp_path / "test_orders.py").write_text(fenced("pytest"))
+    # In a folder without the settings of this repository. Processes of tests find no hypothesis
+    # (tests/support/bare), and its plugin fails without it.
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:hypothesispytest", str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, timeout=DEADLINE_S)
+    assert (done.returncode, b"1 passed" in done.stdout) == (0, True), (done.stdout + done.stderr).decode()
 
 
 def test_the_words_of_dev() -> None:
