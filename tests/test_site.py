@@ -88,8 +88,8 @@ def test_the_navigation_has_the_sections_and_groups_of_the_start_page() -> None:
 """
     assert site.navigation(start) == [
         {"Overview": "README.md"},
-        {"One": [{"a": "a.md"}, {"b": "b.md"}]},
-        {"Two": [{"Some": [{"c": "two/c.md"}]}]},
+        {"One": [{"A": "a.md"}, {"B": "b.md"}]},
+        {"Two": [{"Some": [{"C": "two/c.md"}]}]},
     ]
 
 

@@ -50,11 +50,16 @@ def navigation(start: str) -> list[dict[str, object]]:
             nav.append({found["section"]: pages})
         elif found["group"]:
             pages = []
-            section.append({found["group"].capitalize(): pages})
+            section.append({_upper(found["group"]): pages})
         elif section is not nav and found["path"] not in seen:
             seen.add(found["path"])
-            pages.append({found["title"].replace("`", ""): found["path"]})
+            pages.append({_upper(found["title"].replace("`", "")): found["path"]})
     return nav
+
+
+def _upper(title: str) -> str:
+    """Returns a title that begins with a capital letter."""
+    return title[:1].upper() + title[1:]
 
 
 def _toml(value: object) -> str:
