@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode, message: str | None = None) -> Any:
     """Every binding with the error."""
-    return context.make(
-        "CreateAclsResponse", results=tuple(_result(context, error, message) for _ in request.creations)
-    )
+    refused = _result(context, error, message)
+    return context.make("CreateAclsResponse", results=(refused,) * len(request.creations))
 
 
 @api(30, "CreateAcls", (1, 3), refuse=refuse, changes_shared=True)

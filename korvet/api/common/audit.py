@@ -135,7 +135,8 @@ def _acl(acl: Any, pattern: int) -> str:
 
 def _name(numbers: type[IntEnum], number: int) -> str:
     """The name of a number of the protocol; the number itself if it is unknown."""
-    return numbers(number).name if number in {each.value for each in numbers} else str(number)
+    named = numbers._value2member_map_.get(number)
+    return str(number) if named is None else named.name
 
 
 def _altered_users(request: Any, response: Any) -> Iterator[Change]:
