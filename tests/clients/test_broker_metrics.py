@@ -189,9 +189,12 @@ def test_transactions_and_connections_are_counted(scraped: Scraped) -> None:
         ends(20)
     del client
 
+    # A page is made in slices: one number may be newer than another.
+    counted = "korvet_transaction_markers_total", "korvet_transaction_markers_seconds_count"
+
     def marked() -> Page | None:
         page = scraped.page()
-        return page if growth(before, page, "korvet_transaction_markers_seconds_count") == 3 else None
+        return page if all(growth(before, page, name) == 3 for name in counted) else None
 
     after = until(marked, 20, "all markers are written")
     ended = {
@@ -200,7 +203,6 @@ def test_transactions_and_connections_are_counted(scraped: Scraped) -> None:
     }
     assert ended == {"committed": 2, "aborted": 1, "fenced": 0, "timed_out": 0}
     assert growth(before, after, "korvet_transactions_begun_total") == 3
-    assert growth(before, after, "korvet_transaction_markers_total") == 3
     sockets = "kafka_server_socket_server_metrics_connection_"
     listener = "{listener=PLAINTEXT}"
     assert growth(before, after, f"{sockets}creation_total{listener}") >= 1
