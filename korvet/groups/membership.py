@@ -531,6 +531,16 @@ class Membership:
         else:
             self._complete_join_without(group)
 
+    def end_session(self, group: Group, member_id: str) -> bool:
+        """End a member's session before its time. Returns whether there is such a member."""
+        member = group.members.get(member_id)
+        if member is None:
+            return False
+        if member.session is not None:
+            member.session.cancel()
+        self._expire_session(group, member)
+        return True
+
     def _complete_join_without(self, group: Group) -> None:
         if group.state is GroupState.PREPARING_REBALANCE and group.all_joined():
             self._complete_join(group)

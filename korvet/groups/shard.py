@@ -42,6 +42,7 @@ from korvet.groups.messages import (
     DescribeReply,
     DescribeRequest,
     FetchRequest,
+    HeartbeatReply,
     HeartbeatRequest,
     JoinReply,
     JoinRequest,
@@ -184,6 +185,18 @@ class GroupShard:
             self._classic_members.leave(group, request, token)
         else:
             self._membership.leave(request, token)
+        return self._context.take_outcome()
+
+    def end_session(self, request: HeartbeatRequest, token: Token, now_ms: int) -> Outcome:
+        """A member's session ends before its time -> HeartbeatReply."""
+        self._begin(now_ms)
+        group = self._context.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            is_member = self._consumers.end_session(group, request.member_id)
+        else:
+            is_member = group is not None and self._membership.end_session(group, request.member_id)
+        error = ErrorCode.none if is_member else ErrorCode.unknown_member_id
+        self._context.reply(token, HeartbeatReply(error))
         return self._context.take_outcome()
 
     def commit(self, request: CommitRequest, token: Token, now_ms: int) -> Outcome:

@@ -171,6 +171,20 @@ class TransactionShard:
         self._replies.append((token, self._end(request)))
         return self.take_outcome()
 
+    def time_out(self, request: EndRequest, token: Token, now_ms: int) -> Outcome:
+        """An open transaction ends before its time, as by its timeout, whichever producer has it -> EndReply.
+        INVALID_TXN_STATE if none is open.
+        """
+        self._begin(now_ms)
+        transaction = self._transactions.get(request.transactional_id)
+        if transaction is None or transaction.state is not TransactionState.ONGOING:
+            self._replies.append((token, EndReply(ErrorCode.invalid_txn_state)))
+        else:
+            transaction.deadline.cancel()
+            self._time_out(transaction)
+            self._replies.append((token, EndReply(_SUCCESS)))
+        return self.take_outcome()
+
     def describe(self, request: DescribeRequest, token: Token, now_ms: int) -> Outcome:
         """DescribeTransactions -> DescribeReply."""
         self._begin(now_ms)

@@ -516,6 +516,12 @@ class ConsumerMembership:
             if deadline is not None:
                 deadline.cancel()
 
+    def end_session(self, group: ConsumerGroup, member_id: str) -> bool:
+        """End a member's session before its time. Returns whether there is such a member."""
+        is_member = member_id in group.members
+        self._expire_session(group.group_id, member_id)
+        return is_member
+
     def _expire_session(self, group_id: str, member_id: str) -> None:
         self._cancel(group_id, member_id)
         group = self._context.groups.get(group_id)

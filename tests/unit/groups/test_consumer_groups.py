@@ -10,7 +10,14 @@ from kio.schema.errors import ErrorCode
 from korvet.groups.config import GroupConfig
 from korvet.groups.consumer.group import ConsumerGroup
 from korvet.groups.consumer.messages import OwnedTopic
-from korvet.groups.messages import DeleteRequest, FetchRequest, FetchTopic, ListRequest, OffsetDeleteRequest
+from korvet.groups.messages import (
+    DeleteRequest,
+    FetchRequest,
+    FetchTopic,
+    HeartbeatRequest,
+    ListRequest,
+    OffsetDeleteRequest,
+)
 from korvet.offsets.group_records import ConsumerAssignment, OwnedPartitions
 from korvet.offsets.schema import GroupMemberKey, GroupRegexKey
 from tests.unit.groups.consumers import Consumer, FakeTopics, described, heartbeat, topic_id
@@ -160,6 +167,17 @@ def test_session_timeout_takes_partitions_away():
     settle(driver, one)
     assert one.partitions("orders") == [0, 1, 2, 3, 4, 5]
     assert Consumer(driver, "two").send(3).error is ErrorCode.unknown_member_id
+
+
+def test_a_session_can_end_before_its_time():
+    driver, _ = make()
+    one, two = joined(driver, "one", "two")
+    end = HeartbeatRequest("g", -1, "two")
+    assert driver.answer("end_session", end).error is ErrorCode.none
+    assert driver.answer("end_session", end).error is ErrorCode.unknown_member_id
+    assert two.send().error is ErrorCode.unknown_member_id
+    settle(driver, one)
+    assert one.partitions("orders") == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_member_whose_leaving_is_not_recorded_is_out_after_its_session():

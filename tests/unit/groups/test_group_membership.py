@@ -7,6 +7,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.groups.config import GroupConfig
 from korvet.groups.messages import (
+    HeartbeatRequest,
     JoinMember,
     JoinReply,
     LeaveReply,
@@ -258,6 +259,22 @@ def test_requests_with_an_empty_group_id() -> None:
     assert driver.answer("leave", leave) == LeaveReply(ErrorCode.invalid_group_id)
     assert driver.answer("commit", commit_request(1, group_id="")).topics[0].partitions[0].error is NONE
     assert driver.fetched("") == {("orders", 0): 1}
+
+
+def test_a_session_can_end_before_its_time() -> None:
+    driver = Driver()
+    leader, other = driver.stable("a", "b")
+    end = HeartbeatRequest("g", -1, other)
+    assert driver.answer("end_session", end).error is NONE
+    assert driver.answer("end_session", end).error is ErrorCode.unknown_member_id
+    assert driver.answer("end_session", HeartbeatRequest("nobody", -1, "a")).error is (
+        ErrorCode.unknown_member_id
+    )
+    assert driver.heartbeat(other, 1) is ErrorCode.unknown_member_id
+    assert driver.heartbeat(leader, 1) is ErrorCode.rebalance_in_progress
+    token = driver.join(leader)
+    assert driver.replies[token].generation_id == 2
+    assert [each.member_id for each in driver.replies[token].members] == [leader]
 
 
 def test_rebalance_timeout_of_version_0_is_the_session_timeout() -> None:

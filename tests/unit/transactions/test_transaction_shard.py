@@ -9,7 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from korvet.transactions.config import TransactionConfig
-from korvet.transactions.messages import InitRequest, ListRequest, Markers
+from korvet.transactions.messages import EndRequest, InitRequest, ListRequest, Markers
 from korvet.transactions.shard import NotLoaded, TransactionShard, unknown_states
 from korvet.transactions.state import PREDECESSORS, IllegalTransition, TransactionState
 from korvet.transactions.transaction import LAST_CLIENT_EPOCH, MAX_EPOCH, Transaction, completed
@@ -103,6 +103,24 @@ def test_a_producer_goes_on_after_its_transaction_has_timed_out(protocol: int) -
     driver.write_markers()
     reply = driver.init(producer_id=producer_id, epoch=epoch)
     assert (reply.error, reply.producer_id, reply.producer_epoch) == (NONE, producer_id, epoch + 1)
+
+
+@pytest.mark.parametrize("protocol", [0, 2])
+def test_a_transaction_can_time_out_before_its_time(protocol: int) -> None:
+    driver, producer_id, epoch = begun(protocol)
+    request = EndRequest("t", -1, -1, committed=False)
+
+    def time_out() -> ErrorCode:
+        return ErrorCode(driver.take(driver.shard.time_out(request, 0, driver.now_ms)).error)
+
+    assert time_out() is NONE
+    assert driver.state == "PrepareAbort"
+    (markers,) = driver.write_markers()
+    assert not markers.committed
+    assert driver.state == "CompleteAbort"
+    assert driver.end(producer_id, epoch, protocol=protocol).error is not NONE
+    assert time_out() is ErrorCode.invalid_txn_state
+    assert driver.init(producer_id=producer_id, epoch=epoch).error is NONE
 
 
 @pytest.mark.parametrize("times_out", [False, True])
