@@ -13,8 +13,7 @@ from korvet.admin.http import (
     Request,
     Response,
     encode_head,
-    parse_head,
-    take_head,
+    take_request,
     text_response,
 )
 from korvet.slices import sliced
@@ -42,9 +41,10 @@ _SLICE_S: Final = 0.001
 class HttpConnection(asyncio.Protocol):
     """Answers the requests of one client, until it disconnects or a limit is exceeded."""
 
-    def __init__(self, answer: Answer, on_end: Callable[[], None]) -> None:
-        """on_end: called once, when the connection has ended."""
+    def __init__(self, answer: Answer, on_end: Callable[[], None], most_body_bytes: int = 0) -> None:
+        """on_end: called once, when the connection has ended. most_body_bytes: see take_request."""
         self._answer = answer
+        self._most_body_bytes = most_body_bytes
         self._on_end = on_end
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
@@ -118,13 +118,12 @@ class HttpConnection(asyncio.Protocol):
     def _take(self) -> None:
         """Answer the next request if it has arrived."""
         try:
-            head = take_head(self._buffer)
-            if head is None:
+            request, refusal = take_request(self._buffer, self._most_body_bytes), None
+            if request is None:
                 if self._buffer and not self._arriving:
                     self._arriving = True
                     self._limit(_REQUEST_S)
                 return
-            request, refusal = parse_head(head), None
         except BadRequest as error:
             request, refusal = Request("GET", "", keeps_alive=False), text_response(error.status, str(error))
         self._arriving = False

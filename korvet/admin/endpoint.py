@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from korvet.admin.http import Request, Response, text_response
@@ -31,6 +32,10 @@ Page: TypeAlias = "Callable[[Request], Awaitable[Response]]"
 log = logging.getLogger(__name__)
 causes = Causes(log)
 
+# Limits the body of a request: a fault has some hundred bytes.
+_MOST_BODY_BYTES: Final = 64 * 1024
+_NO_ACTIONS: Final[Mapping[tuple[str, str], Page]] = MappingProxyType({})
+
 PROBES: Final = frozenset({"/livez", "/readyz"})
 """Pages that need no token: kubelets have none, and these pages name no topics, groups or users."""
 
@@ -38,8 +43,14 @@ PROBES: Final = frozenset({"/livez", "/readyz"})
 class Endpoint:
     """Answers the requests of all clients."""
 
-    def __init__(self, pages: Mapping[str, Page]) -> None:
+    def __init__(
+        self, pages: Mapping[str, Page], actions: Mapping[tuple[str, str], Page] = _NO_ACTIONS
+    ) -> None:
+        """`pages`: by path; `actions`: by method and path, of requests that may have a body."""
         self._pages = pages
+        self._actions = actions
+        self.most_body_bytes = _MOST_BODY_BYTES if actions else 0
+        """Limits the bodies of requests."""
         self._requests: Counter[tuple[str, int]] = Counter()
 
     async def answer(self, access: Access, request: Request) -> Response:
@@ -59,11 +70,14 @@ class Endpoint:
         yield Samples(_ADMIN_REQUESTS, [(_ADMIN_REQUESTS.text(*key), count) for key, count in counts])
 
     def _count(self, request: Request, status: HTTPStatus) -> None:
-        known = request.path if request.path in self._pages else ""
+        paths = {*self._pages, *(path for _, path in self._actions)}
+        known = request.path if request.path in paths else ""
         self._requests[known, status.value] += 1
 
     async def _answer(self, access: Access, request: Request) -> Response:
-        if request.method not in {"GET", "HEAD"}:
+        action = self._actions.get((request.method, request.path))
+        page = action or self._pages.get(request.path)
+        if action is None and page is not None and request.method not in {"GET", "HEAD"}:
             reason = "only GET and HEAD are allowed"
             return text_response(HTTPStatus.METHOD_NOT_ALLOWED, reason, ("Allow", "GET, HEAD"))
         if request.path not in PROBES and not access.admits(request.field("authorization")):
@@ -71,9 +85,9 @@ class Endpoint:
                 causes.warn("wrong secret", "a client of the admin endpoint gave a wrong token or password")
             reason = "this page needs a token or a password"
             return text_response(HTTPStatus.UNAUTHORIZED, reason, *access.challenges)
-        page = self._pages.get(request.path)
         if page is None:
-            return text_response(HTTPStatus.NOT_FOUND, f"there are only {' '.join(sorted(self._pages))}")
+            there = sorted({*self._pages, *(path for _, path in self._actions)})
+            return text_response(HTTPStatus.NOT_FOUND, f"there are only {' '.join(there)}")
         return await page(request)
 
 

@@ -1,4 +1,4 @@
-"""HTTP/1.1 requests without bodies, and responses (RFC 9110, RFC 9112). Pure: bytes in, bytes out."""
+"""HTTP/1.1 requests with small bodies, and responses (RFC 9110, RFC 9112). Pure: bytes in, bytes out."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ _END: Final = b"\r\n\r\n"
 _REQUEST_LINE: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([\x21-\x7e]+) HTTP/1\.([01])")
 # The space around a value is stripped afterwards: an expression for it would take cubic time for long ones.
 _FIELD: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([\x20-\x7e\x80-\xff\t]*)")
+_LENGTH: Final = re.compile(r"[0-9]{1,12}")
 _QUALITY: Final = re.compile(r"q=(0(?:\.\d{0,3})?|1(?:\.0{0,3})?)\Z", re.IGNORECASE)
 
 
@@ -29,6 +30,9 @@ class Request(NamedTuple):
     fields: Mapping[str, str] = {}
     """The header fields by lower-case name."""
     keeps_alive: bool = True
+    body_bytes: int = 0
+    """The size of the body."""
+    body: bytes = b""
 
     def field(self, name: str) -> str:
         """Returns a header field; empty if the request has none of that name (in lower case)."""
@@ -58,6 +62,23 @@ def text_response(status: HTTPStatus, text: str, *fields: tuple[str, str]) -> Re
     return Response(status, [f"{text}\n".encode()], fields=fields)
 
 
+def take_request(buffer: bytearray, most_body_bytes: int) -> Request | None:
+    """Remove the first request from what was received; None if it is not complete. Raises BadRequest.
+
+    `most_body_bytes`: limits a body; 0 if no request has one.
+    """
+    head = take_head(buffer)
+    if head is None:
+        return None
+    request = parse_head(head, most_body_bytes)
+    if len(buffer) < request.body_bytes:
+        buffer[:0] = head + _END
+        return None
+    body = bytes(buffer[: request.body_bytes])
+    del buffer[: request.body_bytes]
+    return request._replace(body=body)
+
+
 def take_head(buffer: bytearray) -> bytes | None:
     """Remove the first request from what was received; None if it is not complete.
 
@@ -77,8 +98,8 @@ def take_head(buffer: bytearray) -> bytes | None:
     return None
 
 
-def parse_head(head: bytes) -> Request:
-    """Decode a request without its last empty line. Raises BadRequest."""
+def parse_head(head: bytes, most_body_bytes: int = 0) -> Request:
+    """Decode a request without its last empty line and its body. Raises BadRequest."""
     first, *lines = head.decode("latin-1").split("\r\n")
     found = _REQUEST_LINE.fullmatch(first)
     if found is None:
@@ -95,11 +116,21 @@ def parse_head(head: bytes) -> Request:
         fields[name] = f"{fields[name]}, {value}" if name in fields else value
     if minor == "1" and "host" not in fields:
         raise BadRequest(HTTPStatus.BAD_REQUEST, "there is no field host")
-    if "transfer-encoding" in fields or fields.get("content-length", "0") != "0":
-        raise BadRequest(HTTPStatus.BAD_REQUEST, "a request has no body here")
+    body_bytes = _body_bytes(fields, most_body_bytes)
     options = {option.strip().lower() for option in fields.get("connection", "").split(",")}
     keeps_alive = "close" not in options and (minor == "1" or "keep-alive" in options)
-    return Request(method, _path_of(target), fields, keeps_alive)
+    return Request(method, _path_of(target), fields, keeps_alive, body_bytes)
+
+
+def _body_bytes(fields: Mapping[str, str], most_bytes: int) -> int:
+    length = fields.get("content-length", "0")
+    if "transfer-encoding" in fields or (length != "0" and not most_bytes):
+        raise BadRequest(HTTPStatus.BAD_REQUEST, "a request has no body here")
+    if not _LENGTH.fullmatch(length):
+        raise BadRequest(HTTPStatus.BAD_REQUEST, "the field content-length is malformed")
+    if int(length) > most_bytes:
+        raise BadRequest(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {most_bytes} bytes here")
+    return int(length)
 
 
 def _path_of(target: str) -> str:

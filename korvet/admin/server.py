@@ -160,7 +160,8 @@ class AdminServer:
         return acceptor
 
     def _connect(self, access: Access, leave: Callable[[], None]) -> HttpConnection:
-        connection = HttpConnection(partial(self._endpoint.answer, access), leave)
+        endpoint = self._endpoint
+        connection = HttpConnection(partial(endpoint.answer, access), leave, endpoint.most_body_bytes)
         self._open.add(connection)
         return connection
 

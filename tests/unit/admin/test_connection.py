@@ -44,12 +44,14 @@ async def echo(request: Request) -> Response:
 
 
 @asynccontextmanager
-async def connected(answer: Callable[[Request], Any] = echo) -> AsyncIterator[Client]:
+async def connected(
+    answer: Callable[[Request], Any] = echo, most_body_bytes: int = 0
+) -> AsyncIterator[Client]:
     ours, theirs = socket.socketpair()
     client = Client(*await asyncio.open_connection(sock=theirs))
     ours.setblocking(False)
     await asyncio.get_running_loop().connect_accepted_socket(
-        lambda: HttpConnection(answer, client.ended.set), ours
+        lambda: HttpConnection(answer, client.ended.set, most_body_bytes), ours
     )
     try:
         yield client
@@ -99,6 +101,19 @@ async def test_a_bad_request_ends_the_connection(request_bytes: bytes, status: i
         client.writer.write(request_bytes)
         assert (await client.response())[0] == status
         assert await client.end() == b""
+
+
+async def test_bodies_arrive_whole() -> None:
+    async def size(request: Request) -> Response:
+        return text_response(HTTPStatus.OK, f"{request.method} {len(request.body)}")
+
+    most = 64 * 1024
+    post = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % most
+    async with connected(size, most) as client:
+        client.writer.write((post + b"x" * most) * 20 + GET % b"next")
+        for _ in range(20):
+            assert await client.response() == (200, b"POST %d\n" % most)
+        assert await client.response() == (200, b"GET 0\n")
 
 
 async def test_a_client_may_ask_for_the_end() -> None:

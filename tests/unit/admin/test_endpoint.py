@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from korvet.admin.access import Access
 from korvet.admin.endpoint import Endpoint, livez
-from korvet.admin.http import Request, Response
+from korvet.admin.http import Request, Response, text_response
 from korvet.admin.metrics_page import MetricsPage, prefers_open_metrics
 from korvet.config.settings import Config
 from korvet.metrics.family import NO_LABELS, Samples
@@ -75,6 +75,31 @@ def test_nothing_can_be_changed(method: str) -> None:
     response = asked("/livez", method=method)
     assert response.status is HTTPStatus.METHOD_NOT_ALLOWED
     assert ("Allow", "GET, HEAD") in response.fields
+
+
+@pytest.mark.parametrize(
+    ("method", "page", "fields", "status"),
+    [
+        ("POST", "/do", {"authorization": "Bearer t"}, 200),
+        ("POST", "/do", {}, 401),
+        ("GET", "/do", {"authorization": "Bearer t"}, 404),
+        ("DELETE", "/do", {"authorization": "Bearer t"}, 404),
+        ("POST", "/livez", {"authorization": "Bearer t"}, 405),
+    ],
+)
+async def test_actions_have_a_method_and_need_the_token(
+    method: str, page: str, fields: dict[str, str], status: int
+) -> None:
+    async def do(request: Request) -> Response:
+        return text_response(HTTPStatus.OK, request.method)
+
+    served = Endpoint({"/livez": livez}, {("POST", "/do"): do})
+    assert served.most_body_bytes > 0
+    assert endpoint().most_body_bytes == 0
+    response = await served.answer(CLOSED, Request(method, page, fields))
+    assert response.status == status
+    (samples,) = served.collect()
+    assert dict(samples.rows) == {ADMIN_REQUESTS.text(page, status): 1}
 
 
 async def test_requests_are_counted() -> None:

@@ -18,6 +18,7 @@ from korvet.admin.http import (
     parse_head,
     quality,
     take_head,
+    take_request,
 )
 
 
@@ -95,6 +96,42 @@ def test_long_requests_are_refused() -> None:
     with pytest.raises(BadRequest) as refused:
         take_head(buffer)
     assert refused.value.status is HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+
+
+POST = b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: "
+
+
+def test_a_request_is_taken_with_its_body() -> None:
+    buffer = bytearray()
+    for byte in POST + b"5\r\n\r\nhell":
+        buffer.append(byte)
+        assert take_request(buffer, 5) is None
+    buffer += b"o" + POST + b"0\r\n\r\nnext"
+    request = take_request(buffer, 5)
+    assert request is not None
+    assert (request.method, request.path, request.body) == ("POST", "/x", b"hello")
+    request = take_request(buffer, 5)
+    assert request is not None
+    assert (request.body, bytes(buffer)) == (b"", b"next")
+
+
+@pytest.mark.parametrize(
+    ("length", "most", "status"),
+    [
+        ("1", 0, 400),
+        ("6", 5, 413),
+        ("-1", 5, 400),
+        ("+1", 5, 400),
+        ("1, 1", 5, 400),
+        ("\u0661", 5, 400),
+        ("1\r\nTransfer-Encoding: chunked", 5, 400),
+        ("1\r\nContent-Length: 1", 5, 400),
+    ],
+)
+def test_bodies_that_are_refused(length: str, most: int, status: int) -> None:
+    with pytest.raises(BadRequest) as refused:
+        take_request(bytearray(POST + length.encode() + b"\r\n\r\nhello!"), most)
+    assert refused.value.status == status
 
 
 def test_a_response_has_the_size_of_all_pieces() -> None:
