@@ -31,6 +31,7 @@ from korvet.draining import hand_over
 from korvet.embedded.disk_space import DiskSpace
 from korvet.embedded.maxmemory import keep_maxmemory
 from korvet.embedded.sockets import socket_of, url_of
+from korvet.faults.table import FaultTable
 from korvet.groups.config import GroupConfig
 from korvet.logs import FollowedLevel
 from korvet.observe.lag import LagWatch
@@ -44,6 +45,7 @@ from korvet.security.authorizer import Authorizer, parse_super_users
 from korvet.security.credentials import Credentials
 from korvet.server.backpressure import Backpressure
 from korvet.server.dispatch import Dispatcher
+from korvet.server.faulty_dispatch import FaultyDispatcher
 from korvet.server.listener import Listener
 from korvet.storage.brokers.mailbox import Mailbox
 from korvet.storage.copies import PartitionCopies
@@ -95,7 +97,7 @@ async def run(
 ) -> None:
     """Serve until cancelled. `ready(address, admin)` is called once clients are accepted, with the advertised
     address, and the URL of the admin endpoint (empty without one). `probe`: see AdminService. `ephemeral`:
-    the broker is one for tests, whose data may be lost.
+    the broker is one for tests, which may ask for faults, and whose data may be lost.
 
     Raises StoreError if Redis cannot be used, ConfigError if a TLS file cannot be used, and OSError if an
     address cannot be listened on.
@@ -104,10 +106,11 @@ async def run(
     # This takes time, and clients wait for the broker once it has its lease.
     freeze_long_lived_objects()
     lifecycle = Lifecycle()
-    admin = AdminService(config, lifecycle, probe)
+    faults = FaultTable() if ephemeral else None
+    admin = AdminService(config, lifecycle, probe, faults)
     try:
         await admin.start()
-        await _serve(config, redis_url, lifecycle, admin, ready, ephemeral=ephemeral)
+        await _serve(config, redis_url, lifecycle, admin, ready, faults)
     finally:
         await admin.close()
 
@@ -118,8 +121,7 @@ async def _serve(
     lifecycle: Lifecycle,
     admin: AdminService,
     ready: Ready,
-    *,
-    ephemeral: bool,
+    faults: FaultTable | None,
 ) -> None:
     authorizer, credentials, quotas = _authorizer(config), Credentials(), ClientQuotas()
     live = LiveConfig(config)
@@ -139,7 +141,7 @@ async def _serve(
             setup = partial(_setup, parts, redis_url)
             address = next(iter(endpoints.values()))
             now_ready = partial(ready, address, admin.url(address.host))
-            await _run(parts, admin, setup, now_ready, ephemeral=ephemeral)
+            await _run(parts, admin, setup, now_ready, faults)
         finally:
             await end(*tasks, announcement)
             await parts.transactions.close()
@@ -263,8 +265,7 @@ async def _run(
     admin: AdminService,
     setup: Callable[[], Setup],
     ready: Callable[[], None],
-    *,
-    ephemeral: bool,
+    faults: FaultTable | None,
 ) -> None:
     member = parts.member
     changes = _ChangeListener(parts)
@@ -272,7 +273,12 @@ async def _run(
     member.on_lost = lambda error: None if lost.done() else lost.set_exception(StoreError(str(error)))
     freeze_long_lived_objects()
     services = _services(parts)
-    dispatcher = Dispatcher(services, Backpressure(_IN_FLIGHT_BYTES))
+    backpressure = Backpressure(_IN_FLIGHT_BYTES)
+    dispatcher = (
+        Dispatcher(services, backpressure)
+        if faults is None
+        else FaultyDispatcher(services, backpressure, faults)
+    )
     tasks: list[asyncio.Task[None]] = []
     try:
         parts.lifecycle.phase = Phase.LOADING
@@ -288,7 +294,8 @@ async def _run(
             await member.wait_known()
         parts.lifecycle.phase = Phase.SERVING
         ready()
-        if not ephemeral:
+        # The data of an ephemeral broker may be lost.
+        if faults is None:
             # One broker is enough: the others would log the same.
             outlooks = partial(watch_outlooks, parts.store.router, setup, lambda: member.is_controller)
             tasks.append(keep("outlooks", outlooks))

@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from korvet.admin.endpoint import Endpoint, livez
+from korvet.admin.faults import FaultPages
 from korvet.admin.health import is_ready
 from korvet.admin.http import Request, Response, text_response
 from korvet.admin.metrics_page import MetricsPage
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from korvet.config.settings import Config
+    from korvet.faults.table import FaultTable
     from korvet.observe.lifecycle import Lifecycle
     from korvet.observe.parts import Parts
     from korvet.server.certificates import UsedCertificate
@@ -34,12 +36,17 @@ if TYPE_CHECKING:
 class AdminService:
     """Serves the pages of one broker."""
 
-    def __init__(self, config: Config, lifecycle: Lifecycle, probe: str = "") -> None:
-        """`probe`: the address of the unix socket that answers `korvet ready`; empty for none."""
+    def __init__(
+        self, config: Config, lifecycle: Lifecycle, probe: str = "", faults: FaultTable | None = None
+    ) -> None:
+        """`probe`: the address of the unix socket that answers `korvet ready`; empty for none. `faults`:
+        those of an ephemeral broker, which clients may ask for.
+        """
         self._config = config
         self._probe = probe
         self._readiness = Readiness(lifecycle, config.admin_ready_redis_ms)
         self._status = StatusPage(lifecycle, self._readiness, self._certificates)
+        self._faults = None if faults is None else FaultPages(faults)
         self._registry = Registry()
         self._server: AdminServer | None = None
         self._probed: AdminServer | None = None
@@ -60,7 +67,8 @@ class AdminService:
                 "/readyz": self._readyz,
                 "/metrics": metrics.answer,
                 "/status": self._status.answer,
-            }
+            },
+            {} if self._faults is None else self._faults.actions,
         )
         self._registry.add(collectors.of_process(self._lag))
         self._registry.add(
@@ -81,6 +89,8 @@ class AdminService:
     def attach(self, parts: Parts, dispatcher: Dispatcher, setup: Callable[[], Setup]) -> None:
         """Show a broker's parts from now on. `setup`: what Redis does not report of the setup now."""
         self._readiness.parts = parts
+        if self._faults is not None:
+            self._faults.parts = parts
         if self._server is not None:
             self._status.setup = setup
             self._registry.add(collectors.of_broker(parts, dispatcher))

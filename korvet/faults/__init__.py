@@ -1,0 +1,1 @@
+"""Faults on request, for tests of Kafka clients. Only an ephemeral broker has them."""
