@@ -2,6 +2,7 @@
 
 from korvet.testing.broker import KorvetBroker
 from korvet.testing.errors import KorvetBrokerError
+from korvet.testing.faults import Fault, Faults
 from korvet.testing.verbs import Record
 
-__all__ = ["KorvetBroker", "KorvetBrokerError", "Record"]
+__all__ = ["Fault", "Faults", "KorvetBroker", "KorvetBrokerError", "Record"]

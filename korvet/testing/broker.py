@@ -11,6 +11,7 @@ from korvet.config.keys import variable_of
 from korvet.embedded.ephemeral import EphemeralServer, reserved_port
 from korvet.embedded.errors import EmbeddedServerError
 from korvet.testing.errors import KorvetBrokerError
+from korvet.testing.faults import Faults
 from korvet.testing.process import BrokerProcess
 from korvet.testing.security import Security, prepare
 from korvet.testing.verbs import Record, Verbs
@@ -51,6 +52,8 @@ class KorvetBroker:
         if brokers < 1:
             raise ValueError(f"brokers={brokers}: expected at least 1")
         self.aio = AsyncVerbs(self)
+        self.faults = Faults(lambda: [broker.admin_url for broker in self._started()])
+        """What clients meet when a test asks for it."""
         self._settings = {key: _text(value) for key, value in (settings or {}).items()}
         self._count = brokers
         self._tls = tls
