@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from korvet.config.address import Address
 
 # Longest start and stop, on a busy machine.
-START_TIMEOUT_S: Final = 60.0
+START_TIMEOUT_S: Final = 120.0
 _STOP_TIMEOUT_S: Final = 30.0
 _PIECE_BYTES: Final = 65_536
 # Settings of the machine's other brokers.

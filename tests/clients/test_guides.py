@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from korvet.spark.session.jars import DELTA, KAFKA, JarsMissing, fetch_jars
-from tests.support.guides import DOCS, FILES, FIRST_TOPIC, JARS, Desk, blocks, starts_servers
+from tests.support.guides import DOCS, FILES, FIRST_TOPIC, JARS, SOURCES, Desk, blocks, starts_servers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +27,13 @@ COMMAND = re.compile(
     re.MULTILINE,
 )
 FETCH_TIMEOUT_S = 60
+# What a page runs that needs a tool.
+TOOLS = {
+    "redis-cli": "valkey-cli ",
+    "java": "korvet (?:export|report|tables)|pyspark|korvet.spark|^java ",
+    "node": "^node ",
+    "go": "^go ",
+}
 # The most words of a guide besides its blocks.
 WORDS = 800
 
@@ -62,11 +69,8 @@ def test_commands_work_as_printed(page: Path, tmp_path: Path, request: pytest.Fi
 
 def _skip_without_tools(page: Path) -> None:
     text = "\n".join(block.text for block in blocks(page) if block.runs)
-    for tool in ("redis-cli", "java"):
-        needed = {"redis-cli": "valkey-cli ", "java": "korvet (?:export|report|tables)|pyspark|korvet.spark"}[
-            tool
-        ]
-        if re.search(needed, text) and shutil.which(tool) is None:
+    for tool, needed in TOOLS.items():
+        if re.search(needed, text, re.MULTILINE) and shutil.which(tool) is None:
             pytest.skip(f"needs {tool} on PATH")
     if "korvet jars" in text:
         try:
@@ -83,8 +87,8 @@ def test_every_command_is_run_or_says_why_not(page: Path) -> None:
     text = page.read_text("utf-8")
     assert text.count("\n```") == 2 * len(blocks(page))
     for block in blocks(page):
-        assert block.language in {"sh", "python", "js", "go", "sql", "text", *FILES}, block
-        assert block.reason or block.language not in {"js", "go", "sql"}, block
+        assert block.language in {"sh", "sql", "text", *FILES, *SOURCES}, block
+        assert block.reason or block.runs or block.file or block.language in {"text", *FILES}, block
         assert block.language != "text" or not COMMAND.search(block.text), block
     outside = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
     assert re.findall(r"(?<=\n\n)    \S.*", outside) == [], "a block without fences"

@@ -1,7 +1,8 @@
 """Runs the blocks of a page of docs/ as printed, in their order, on a network of their own.
 
-- ```sh and ```python run. A line that starts a server runs until the end of the page.
-- A block of a file (toml, ini, conf, yaml, properties) that begins with `# NAME` is written to that file.
+- ```sh and ```python run. A line that starts a server runs until the end of the page, unless it ends with &.
+- A block of a file (toml, ini, conf, yaml, properties) or of source that begins with `# NAME` or `// NAME` is
+  written to that file.
 - A block is left out if the line above says why: `*Not run by the tests: needs a Docker engine.*`
 - ```text holds output and notation, no commands.
 """
@@ -30,6 +31,8 @@ FIRST_TOPIC: Final = DOCS / "start" / "first-topic.md"
 """The page that begins with an empty folder, and makes what guides begin with."""
 JARS: Final = Path(os.environ.get("KORVET_JARS_DIR") or ROOT / ".cache" / "jars")
 FILES: Final = {"toml", "ini", "conf", "yaml", "properties"}
+SOURCES: Final = {"python", "js", "go", "java"}
+_NAME: Final = re.compile(r"(?:#|//) (\S+\.\w+)\n")
 # The beginnings of lines that start a server, and what the server writes when it is ready.
 SERVERS: Final = {
     "korvet serve": "korvet is ready",
@@ -60,9 +63,15 @@ class Block:
     line: int
 
     @property
+    def file(self) -> str | None:
+        """The name of the file that the block is written to."""
+        name = _NAME.match(self.text) if self.language in FILES | SOURCES else None
+        return None if name is None else name[1]
+
+    @property
     def runs(self) -> bool:
         """Whether the block is executed."""
-        return self.language in {"sh", "python"} and not self.reason
+        return self.language in {"sh", "python"} and not self.reason and self.file is None
 
 
 def blocks(page: Path) -> list[Block]:
@@ -77,11 +86,16 @@ def blocks(page: Path) -> list[Block]:
 def starts_servers(page: Path) -> bool:
     """Whether a page starts its own servers, and so begins with nothing."""
     return any(
-        line.startswith(tuple(SERVERS))
+        _server_of(line) is not None
         for block in blocks(page)
         if block.runs
         for line in block.text.splitlines()
     )
+
+
+def _server_of(line: str) -> str | None:
+    """What a line starts, if that runs until the end of the page."""
+    return next((start for start in SERVERS if line.startswith(start) and not line.endswith("&")), None)
 
 
 class Desk:
@@ -113,6 +127,7 @@ class Desk:
             "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
             "KORVET_JARS_DIR": str(JARS),
             "SPARK_LOCAL_IP": "127.0.0.1",
+            "GOCACHE": str(ROOT / ".cache" / "go-build"),
         }
 
     def close(self) -> None:
@@ -127,8 +142,8 @@ class Desk:
             where = f"{page.relative_to(ROOT)}:{block.line}"
             if block.reason:
                 continue
-            if block.language in FILES and (name := re.match(r"# (\S+)\n", block.text)) is not None:
-                (self.folder / name[1]).write_text(block.text)
+            if block.file is not None:
+                (self.folder / block.file).write_text(block.text)
             elif block.language == "python":
                 self._run(where, [sys.executable, "-c", block.text])
             elif block.language == "sh":
@@ -138,7 +153,7 @@ class Desk:
         """Run commands and start servers, in the order of their lines."""
         commands: list[str] = []
         for line in [*re.sub(r"\\\n\s*", "", text).splitlines(), ""]:
-            server = next((start for start in SERVERS if line.startswith(start)), None)
+            server = _server_of(line)
             if server is None and line:
                 commands.append(line)
                 continue
