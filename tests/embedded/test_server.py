@@ -397,7 +397,7 @@ def test_an_old_server_is_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 # Starts what its arguments say with a watching shim, says so and waits.
-OWNER = """
+STARTER = """
 import signal, subprocess, sys
 from korvet.embedded.shim import shimmed
 lock_fd = int(sys.argv[1])
@@ -411,7 +411,7 @@ def test_the_watching_shim_ends_the_server_with_its_owner(tmp_path: Path) -> Non
     """For systems without PR_SET_PDEATHSIG, and for owners that start servers in threads."""
     lock = folder.FolderLock(tmp_path / "server.lock")
     assert lock.acquire()
-    command = [sys.executable, "-c", OWNER, str(lock.fd), "/bin/sleep", "1000"]
+    command = [sys.executable, "-c", STARTER, str(lock.fd), "/bin/sleep", "1000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=[lock.fd]) as owner:
         lock.release()
         assert owner.stdout is not None

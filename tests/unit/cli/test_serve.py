@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from korvet.cli import serve
+from korvet.config.address import Address
 from korvet.config.settings import Config
 from tests.support.polling import until_async
 
@@ -57,7 +58,7 @@ def test_a_standard_output_that_takes_nothing_does_not_end_the_broker(
 ) -> None:
     with Path("/dev/full").open("w") as full:
         monkeypatch.setattr("sys.stdout", full)
-        serve._announce(Config(redis="redis://h"), None)("127.0.0.1", 9092)
+        serve._announce(Config(redis="redis://h"), None)(Address("127.0.0.1", 9092), "")
         monkeypatch.undo()
         # What is still in the buffer can't be written either.
         with contextlib.suppress(OSError):
