@@ -19,13 +19,14 @@ from urllib.parse import urlsplit
 
 import click
 
+from korvet.config.address import Address, redacted
 from korvet.config.errors import ConfigError
 from korvet.config.settings import Config
-from korvet.embedded.ephemeral import HOST, EphemeralServer, log_tail
+from korvet.embedded.ephemeral import HOST, EphemeralServer, answers, log_tail
 from korvet.embedded.errors import EmbeddedServerError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from korvet.broker import Ready
 
@@ -78,11 +79,20 @@ def check(config: Config, join: str | None) -> None:
         raise ConfigError(f"--join: expected the `redis` of an ephemeral broker, redis://...@{HOST}:PORT")
 
 
-def start_server(config: Config) -> EphemeralServer:
-    """Start the server that holds the data. Raises EmbeddedServerError."""
+def start_server(config: Config, meanwhile: Callable[[], None]) -> EphemeralServer:
+    """Start the server that holds the data, and call `meanwhile`. Raises EmbeddedServerError."""
     server = EphemeralServer(config.embedded_module, config.embedded_maxmemory)
-    server.start()
+    server.start(meanwhile)
     return server
+
+
+def wait_for_server(url: str) -> None:
+    """Wait until the server of another broker answers: it may be starting, too. Raises
+    EmbeddedServerError.
+    """
+    parts = urlsplit(url)
+    if not answers(Address(HOST, parts.port or 0), parts.password or ""):
+        raise EmbeddedServerError(f"no server answers at {redacted(url)}")
 
 
 async def watch(server: EphemeralServer) -> NoReturn:

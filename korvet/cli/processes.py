@@ -16,6 +16,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+import click
 import msgspec
 
 from korvet.admin.merged import MergedService
@@ -47,8 +48,8 @@ _STOP_TIMEOUT_S: Final = 30.0
 _HIGHEST_PORT: Final = 65535
 
 
-class ProcessesError(Exception):
-    """The brokers can't be kept running. The message is for the user."""
+class ProcessesError(click.ClickException):
+    """The brokers can't be kept running."""
 
 
 def broker_configs(config: Config) -> list[Config]:

@@ -7,6 +7,8 @@ import collections
 import contextlib
 import ctypes
 import errno
+import gc
+import importlib
 import logging
 import os
 import platform
@@ -20,9 +22,8 @@ from typing import TYPE_CHECKING
 import click
 import uvloop
 
-from korvet import broker, logs
-from korvet.cli import ephemeral, processes
-from korvet.cli.processes import ProcessesError
+from korvet import logs
+from korvet.cli import ephemeral
 from korvet.cli.profile import profiled
 from korvet.config.address import Address, redacted
 from korvet.config.errors import ConfigError
@@ -164,9 +165,6 @@ def serve(
     settings = _configure(file, _split(pairs), flags, is_ephemeral=is_ephemeral)
     if is_ephemeral:
         ephemeral.check(settings, join)
-    _keep_large_buffers()
-    _allow_all_files()
-    signal.signal(signal.SIGTERM, _leave)
     try:
         if is_ephemeral:
             _serve_ephemeral(settings, profile, join)
@@ -208,6 +206,7 @@ def _configure(
 
 
 def _serve(settings: Config, profile: Path | None) -> None:
+    _prepare_process()
     server = None if settings.redis else _start_embedded(settings)
     try:
         url = settings.redis or ("" if server is None else server.url)
@@ -215,8 +214,12 @@ def _serve(settings: Config, profile: Path | None) -> None:
         alone = settings.processes == 1
         probed = here(settings.node_id if alone else None, settings.listener_specs[0].port, settings.data_dir)
         if alone:
+            from korvet import broker  # noqa: PLC0415  # see _import_broker
+
             work: _Work = {"broker": partial(broker.run, settings, url, ready, probed.path)}
         else:
+            from korvet.cli import processes  # noqa: PLC0415  # only for several
+
             work = {"brokers": partial(processes.run, settings, url, ready, profile, probed.path)}
         if server is not None:
             room = Room(server.socket, DiskSpace(server.data_dir, settings.disk_reserve_bytes))
@@ -229,9 +232,15 @@ def _serve(settings: Config, profile: Path | None) -> None:
 
 
 def _serve_ephemeral(settings: Config, profile: Path | None, join: str | None) -> None:
-    server = ephemeral.start_server(settings) if join is None else None
+    _prepare_process()
+    server = ephemeral.start_server(settings, _import_broker) if join is None else None
     try:
+        if join is not None:
+            _import_broker()
+            ephemeral.wait_for_server(join)
         url = join or ("" if server is None else server.url)
+        from korvet import broker  # noqa: PLC0415  # see _import_broker
+
         # `korvet ready` asks other brokers of the machine, so there is no probe.
         work: _Work = {"broker": partial(broker.run, settings, url, ephemeral.announce(url), ephemeral=True)}
         if server is not None:
@@ -247,12 +256,26 @@ def _run(work: _Work, profile: Path | None) -> None:
     try:
         with profiled(profile) if profile is not None else contextlib.nullcontext():
             uvloop.run(_run_all(work))
-    except (StoreError, ProcessesError) as error:
+    except StoreError as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
         if error.errno not in _ADDRESS_ERRORS:
             raise
         raise click.ClickException(f"cannot listen on {error.strerror}") from error
+
+
+def _prepare_process() -> None:
+    _keep_large_buffers()
+    _allow_all_files()
+    signal.signal(signal.SIGTERM, _leave)
+
+
+def _import_broker() -> None:
+    """Import what brokers consist of. This takes longer than an empty server takes to start."""
+    # Collections among all these modules find nothing.
+    gc.disable()
+    importlib.import_module("korvet.broker")
+    gc.enable()
 
 
 def _split(pairs: tuple[str, ...]) -> dict[str, str]:
@@ -288,7 +311,7 @@ def _start_embedded(settings: Config) -> EmbeddedServer:
         maxmemory_bytes=settings.embedded_maxmemory,
         on_loading=report,
     )
-    server.start()
+    server.start(_import_broker)
     module = "with" if server.loaded_module else "without"
     limit = f"{settings.embedded_maxmemory} bytes" if settings.embedded_maxmemory else "no limit"
     logger.info(

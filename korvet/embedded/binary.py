@@ -44,10 +44,12 @@ def installed_servers() -> list[ServerBinary]:
 
 def find_server() -> ServerBinary:
     """Returns the server program to run. Raises EmbeddedServerError that lists the ways to install one."""
-    found = installed_servers()
-    for server in found:
+    found = []
+    for path in _candidates():
+        server = identify(path)
         if server.version >= OLDEST_VERSION:
             return server
+        found.append(server)
     reason = "; too old: " + ", ".join(map(str, found)) if found else ""
     raise EmbeddedServerError(
         f"no Valkey or Redis server of version 7.0 or newer was found{reason}. Install one of these: "

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, TYPE_CHECKING, Final
 
 from korvet.config.address import Address
@@ -71,9 +71,10 @@ class EphemeralServer:
         """The `redis://` URL of the running server, with its password."""
         return f"redis://:{self._password}@{self.address}"
 
-    def start(self) -> None:
-        """Start the server and wait until it answers. Raises EmbeddedServerError: no program, or the end of
-        the server's log.
+    def start(self, meanwhile: Callable[[], None] | None = None) -> None:
+        """Start the server, call `meanwhile` while it starts, and wait until it answers. An attempt that
+        fails is repeated, with `meanwhile` and maybe another port. Raises EmbeddedServerError: no program, or
+        the end of the server's log.
         """
         self.binary = find_server()
         # No trial, which an append-only file would need: a server that doesn't load it is started again.
@@ -82,7 +83,9 @@ class EphemeralServer:
             for _ in range(_MOST_PORTS):
                 with reserved_port() as self.address:
                     self._launch()
-                    if self._answers():
+                    if meanwhile is not None:
+                        meanwhile()
+                    if answers(self.address, self._password, lambda: self.described_end() is None):
                         return
                 text = _end_of(self.log).lower()
                 if self.loaded_module is not None and any(sign in text for sign in NOT_LOADED):
@@ -111,7 +114,7 @@ class EphemeralServer:
             start_new_session=True,  # Ctrl-C in a terminal reaches only us; we stop the server last
         )
         assert self._process.stdin is not None
-        # A server that has ended takes nothing; `_answers` finds out.
+        # A server that has ended takes nothing; `answers` finds out.
         with contextlib.suppress(BrokenPipeError), self._process.stdin as settings:
             settings.write(self._settings().encode())
 
@@ -136,18 +139,6 @@ class EphemeralServer:
             pairs["loadmodule"] = str(self.loaded_module)
         return "".join(f'{key} "{value}"\n' for key, value in pairs.items())
 
-    def _answers(self) -> bool:
-        """Wait until the server answers. Returns False if it ends or takes too long."""
-        deadline = time.monotonic() + _START_TIMEOUT_S
-        while self.described_end() is None and time.monotonic() < deadline:
-            try:
-                with Probe(self.address, password=self._password) as probe:
-                    probe.ping()
-                    return True
-            except ProbeError:
-                time.sleep(_POLL_S)
-        return False
-
     def described_end(self) -> str | None:
         """Returns how the server has ended, for a message; None while it runs."""
         status = None if self._process is None else self._process.poll()
@@ -169,6 +160,19 @@ class EphemeralServer:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def answers(address: Address, password: str, awaited: Callable[[], bool] = lambda: True) -> bool:
+    """Wait until a server answers. Returns False if it takes too long, or once it is not `awaited`."""
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while awaited() and time.monotonic() < deadline:
+        try:
+            with Probe(address, password=password) as probe:
+                probe.ping()
+                return True
+        except ProbeError:
+            time.sleep(_POLL_S)
+    return False
 
 
 def log_tail(log: IO[bytes]) -> str:

@@ -36,6 +36,8 @@ STOP_TIMEOUT_S = 120.0
 # The first Valkey that reads snapshots of Redis 7.4 and newer, as far as it knows the types in them.
 _READS_FOREIGN_SNAPSHOTS = (9, 0, 0)
 _POLL_S = 0.01
+# Longest wait for the answer to a request to stop.
+_ASKING_TIMEOUT_S = 1.0
 _LOG_TAIL_LINES = 15
 _WRITES_NEED_REPLICAS = "min-replicas-to-write"
 # Lines of the server's log when it refuses its own files.
@@ -103,8 +105,9 @@ class EmbeddedServer:
             raise EmbeddedServerError(f"no server is running on {self.data_dir}")
         return self._pid
 
-    def start(self) -> str:
-        """Start the server and wait until it answers. Returns its `unix://` URL.
+    def start(self, meanwhile: Callable[[], None] | None = None) -> str:
+        """Start the server, call `meanwhile` while it starts, and wait until it answers. Returns its
+        `unix://` URL.
 
         Call it on the main thread: the kernel ends the server with the *thread* that started it. Raises
         EmbeddedServerError: no program, folder in use, folder of another server, incomplete copy of a folder,
@@ -126,6 +129,8 @@ class EmbeddedServer:
             self._check_disk_space()
             self._choose_module()
             self.launch()
+            if meanwhile is not None:
+                meanwhile()
             self.wait_ready()
         except BaseException:
             self._end()
@@ -281,7 +286,7 @@ class EmbeddedServer:
             self._process.terminate()
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """Stop the server with SIGTERM, wait until it has written everything, and release the folder.
+        """Stop the server, wait until it has written everything, and release the folder.
 
         Does nothing if the server wasn't started. Raises EmbeddedServerError if the server had to be killed.
         """
@@ -365,18 +370,27 @@ class EmbeddedServer:
             )
 
     def _end(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
-        """End the process, if there is one, with SIGTERM. Returns False if it had to be killed."""
+        """End the process, if there is one, in order. Returns False if it had to be killed."""
         process, self._process = self._process, None
         if process is None:
             return True
         try:
-            process.terminate()
+            self._ask_to_end(process)
             process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             os.kill(self._pid, signal.SIGKILL)
             process.wait()
             return False
         return True
+
+    def _ask_to_end(self, process: subprocess.Popen[bytes]) -> None:
+        if process.poll() is None:
+            try:
+                # At once; the server sees a signal only at its next tick, after up to 100 ms.
+                with Probe(self._socket, _ASKING_TIMEOUT_S) as probe:
+                    probe.shut_down()
+            except ProbeError:
+                process.terminate()
 
     def _report_loading(self, loaded_bytes: int, total_bytes: int) -> None:
         if self._on_loading is not None:

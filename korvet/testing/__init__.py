@@ -3,6 +3,6 @@
 from korvet.testing.broker import KorvetBroker
 from korvet.testing.errors import KorvetBrokerError
 from korvet.testing.faults import Fault, Faults
-from korvet.testing.verbs import Record
+from korvet.testing.record import Record
 
 __all__ = ["Fault", "Faults", "KorvetBroker", "KorvetBrokerError", "Record"]

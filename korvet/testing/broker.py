@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 from typing import TYPE_CHECKING, Final, Self
 
-from korvet.cli.client import Bootstrap
-from korvet.config.keys import variable_of
 from korvet.embedded.ephemeral import EphemeralServer, reserved_port
 from korvet.embedded.errors import EmbeddedServerError
 from korvet.testing.errors import KorvetBrokerError
 from korvet.testing.faults import Faults
 from korvet.testing.process import BrokerProcess
 from korvet.testing.security import Security, prepare
-from korvet.testing.verbs import Record, Verbs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
     from korvet.config.address import Address
+    from korvet.testing.record import Record
+    from korvet.testing.verbs import Verbs
+
 
 _MODULE: Final = "auto"
 _NO_LIMIT: Final = 0
@@ -113,15 +114,17 @@ class KorvetBroker:
 
     def start(self) -> None:
         """Start everything, or the brokers that were stopped, on their addresses and with their data."""
+        is_first = not self._brokers
         try:
-            if not self._brokers:
-                self._prepare()
-            stopped = [broker for broker in self._brokers if not broker.runs]
-            for broker in stopped:
-                broker.launch()
-            for broker in stopped:
+            if is_first:
+                launched = self._launch_all()
+            else:
+                launched = [broker for broker in self._brokers if not broker.runs]
+                for broker in launched:
+                    broker.launch(self.redis_url)
+            for broker in launched:
                 broker.wait_ready()
-            if stopped == self._brokers:
+            if is_first:
                 for user, password in self._users.items():
                     self._client().set_password(user, password)
         except BaseException:
@@ -181,7 +184,8 @@ class KorvetBroker:
         assert self._verbs is not None
         return self._verbs
 
-    def _prepare(self) -> None:
+    def _launch_all(self) -> list[BrokerProcess]:
+        """Start the server and the brokers at the same time. Returns the brokers, which are not ready yet."""
         self._server = server = EphemeralServer(_MODULE, _NO_LIMIT)
         self._security = security = prepare(
             tls=self._tls,
@@ -189,18 +193,26 @@ class KorvetBroker:
             super_users=self._settings.get(_SUPER_USERS, ""),
             files=self._cleanup,
         )
-        try:
-            server.start()
-        except EmbeddedServerError as error:
-            raise KorvetBrokerError(str(error)) from error
-        variables = {**security.variables, variable_of("join"): server.url}
         for number in range(self._count):
             # Reserved to the end, so that a restart finds the port free.
             address = self._cleanup.enter_context(reserved_port())
-            self._brokers.append(
-                BrokerProcess(number + 1, address, self._options(security, address), variables, server.log)
-            )
-        self._verbs = Verbs(Bootstrap(self.bootstrap_servers, security.client))
+            options = self._options(security, address)
+            self._brokers.append(BrokerProcess(number + 1, address, options, security.variables, server.log))
+
+        def meanwhile() -> None:
+            for broker in self._brokers:
+                broker.stop(abruptly=True)
+                broker.launch(server.url)
+            importlib.import_module("korvet.testing.verbs")
+
+        try:
+            server.start(meanwhile)
+        except EmbeddedServerError as error:
+            raise KorvetBrokerError(str(error)) from error
+        from korvet.testing.verbs import Verbs  # noqa: PLC0415  # imported meanwhile
+
+        self._verbs = Verbs(self.bootstrap_servers, security.client)
+        return self._brokers
 
     def _options(self, security: Security, address: Address) -> Sequence[str]:
         own = {key: value for key, value in self._settings.items() if key != _SUPER_USERS or not self._users}

@@ -11,6 +11,7 @@ import sys
 import time
 from typing import IO, TYPE_CHECKING, Final
 
+from korvet.config.keys import variable_of
 from korvet.embedded.ephemeral import log_tail
 from korvet.testing.errors import KorvetBrokerError
 
@@ -52,13 +53,13 @@ class BrokerProcess:
         """Whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
-    def launch(self) -> None:
-        """Start the process, and don't wait for it."""
+    def launch(self, redis_url: str) -> None:
+        """Start the process on the data of a server, and don't wait for it."""
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(_SETTINGS_PREFIX)}
         command = [sys.executable, "-m", "korvet", "serve", "--ephemeral", "--parent", str(os.getpid())]
         self._process = subprocess.Popen(
             [*command, "--node-id", str(self._node_id), *self._options],
-            env={**inherited, **self._variables},
+            env={**inherited, **self._variables, variable_of("join"): redis_url},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -13,9 +13,12 @@ from korvet.cli import group_requests, log_requests, topic_requests, user_reques
 from korvet.cli.client import Bootstrap, ClientError, Cluster
 from korvet.security.scram import MIN_ITERATIONS, ScramMechanism
 from korvet.testing.errors import KorvetBrokerError
+from korvet.testing.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from korvet.cli.security import ClientSecurity
 
 Result = TypeVar("Result")
 
@@ -37,22 +40,12 @@ _READ_WAIT_MS: Final = 0
 _NO_MEMBERS: Final = frozenset({"Empty", "Dead"})
 
 
-class Record(NamedTuple):
-    """A record of a topic. Without a key, or for a tombstone, `key` or `value` is None."""
-
-    partition: int
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
-
-
 class Verbs:
     """A client of the brokers, for one thread at a time; others wait."""
 
-    def __init__(self, bootstrap: Bootstrap) -> None:
-        self._bootstrap = bootstrap
+    def __init__(self, servers: str, security: ClientSecurity) -> None:
+        """`servers`: HOST:PORT, separated by commas."""
+        self._bootstrap = Bootstrap(servers, security)
         self._cluster: Cluster | None = None
         self._lock = threading.Lock()
 

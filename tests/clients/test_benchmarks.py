@@ -1,6 +1,7 @@
 """The suite of benchmarks runs: every load client against a real broker, one table, JSON and a picture."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -67,6 +68,17 @@ def test_goals_are_compared(tmp_path: Path) -> None:
     wanted = {goal.benchmark for goal in goals_of(("produce", "wide_fetch"))}
     assert {row["benchmark"] for row in content["rows"]} == wanted
     assert "redis" in {goal["side"] for goal in content["goals"]}
+
+
+def test_starts_are_measured_beside_those_of_another_checkout() -> None:
+    arguments = ["--rounds", "1", "--beside", str(ROOT)]
+    done = run([sys.executable, "-m", "benchmarks.starting", *arguments], 300, cwd=ROOT)
+    assert done.returncode == 0, done.stderr.decode()
+    rows = [
+        line for line in done.stdout.decode().splitlines() if "Metadata" in line or "KorvetBroker" in line
+    ]
+    assert len(rows) == 6
+    assert all(len(re.findall(r"\d\.\d{3}", row)) == 2 for row in rows)
 
 
 def test_a_failing_client_says_why() -> None:
