@@ -1,5 +1,6 @@
 # Four images: `broker` runs korvet on a Redis or Valkey, `report` adds Spark and Java for `korvet report`, `spark` is for
-# drivers and executors on Kubernetes, and `redis` is a Valkey with korvet's server module.
+# drivers and executors on Kubernetes, and `redis` is a Valkey with korvet's server module. The licences of their packages
+# are in /opt/korvet/LICENSES.txt; crc32c has the LGPL.
 
 FROM python:3.12.11-slim-bookworm AS build
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
@@ -10,7 +11,8 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends gcc libc6-dev \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
-COPY pyproject.toml setup.py README.md pyspark_korvet.py ./
+COPY pyproject.toml setup.py README.md LICENSE pyspark_korvet.py ./
+COPY tools/licenses.py tools/licenses.py
 COPY offsets offsets
 COPY spark spark
 COPY korvet korvet
@@ -18,7 +20,8 @@ COPY deploy/grafana deploy/grafana
 COPY deploy/prometheus deploy/prometheus
 RUN python -m venv /opt/korvet \
     && KORVET_REQUIRE_EXT=1 /opt/korvet/bin/pip install --no-cache-dir . \
-    && cp "$(/opt/korvet/bin/korvet module)" /opt/korvet_module.so
+    && cp "$(/opt/korvet/bin/korvet module)" /opt/korvet_module.so \
+    && /opt/korvet/bin/python tools/licenses.py > /opt/korvet/LICENSES.txt
 
 FROM valkey/valkey:8.1.4-bookworm AS redis
 COPY --from=build /opt/korvet_module.so /usr/local/lib/korvet_module.so
@@ -41,7 +44,8 @@ ENTRYPOINT ["korvet"]
 CMD ["serve", "--listen", "0.0.0.0:9092"]
 
 FROM build AS build-report
-RUN KORVET_REQUIRE_EXT=1 /opt/korvet/bin/pip install --no-cache-dir '.[kafka]'
+RUN KORVET_REQUIRE_EXT=1 /opt/korvet/bin/pip install --no-cache-dir '.[kafka]' \
+    && /opt/korvet/bin/python tools/licenses.py > /opt/korvet/LICENSES.txt
 
 FROM broker AS report
 USER 0:0
