@@ -92,6 +92,7 @@ usage: ./dev COMMAND [ARGUMENT...]
   bench kernel [OPTION...]   run the benchmark of the compiled kernel
   robustness [OPTION...]     run clients and faults by seeds, and check their histories (--help)
   simulate [OPTION...]       the same on simulated servers and clocks, thousands of seeds (--help)
+  release [VERSION...]       build wheels of these or all versions of Python, check and try them
   run COMMAND...             run a command in the environment: ./dev run korvet serve
   docs                       build the site of docs/ in build/site; fails if a link leads nowhere
   clean                      remove the environment, caches and build results
@@ -118,6 +119,7 @@ def main(arguments: list[str]) -> int:
         "robustness": robustness,
         "simulate": simulate,
         "docs": docs,
+        "release": release,
         "run": run,
         "clean": clean,
     }
@@ -231,6 +233,11 @@ def simulate(arguments: list[str]) -> int:
 def docs(arguments: list[str]) -> int:
     """Run `./dev docs`."""
     return execute([str(PYTHON), "-m", "tools.site", *arguments], prepare({"docs"}, java=False))
+
+
+def release(arguments: list[str]) -> int:
+    """Run `./dev release`."""
+    return execute([str(PYTHON), "-m", "tools.release", *arguments], prepare(set(), java=False))
 
 
 def run(arguments: list[str]) -> int:

@@ -1,0 +1,122 @@
+"""Uses an installed korvet as a newcomer does: the environment has the base installation and nothing else.
+
+    python -I tools/release_trial.py CLIENT compiled|interpreted
+
+CLIENT is a folder with kafka-python. Runs in the environment that is tried, so it imports only the standard
+library and that client. Prints what it has seen; any failure is an exception.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+_KORVET = Path(sys.executable).with_name("korvet")
+_READY_S = 120
+_RECORD_MS = 60_000
+# Commands of the base installation, and those of the extra `spark`.
+_COMMANDS = """
+    serve topics configs groups users acls quotas transactions offsets top ready doctor backup restore upgrade
+    repair module rewrite monitoring version
+"""
+_SPARK_COMMANDS = "report export tables jars"
+# ioctl numbers and flags of netdevice(7).
+_SIOCSIFFLAGS = 0x8914
+_IFF_UP = 1
+
+
+def main(client: str, expected: str) -> None:
+    """Run the trial."""
+    networks = [name for _, name in socket.if_nameindex()]
+    if networks == ["lo"]:
+        _raise_loopback()
+    facts = json.loads(_korvet("version", "--json"))
+    assert facts["accelerated"] == (expected == "compiled"), facts
+    assert (facts["module"] is not None) == (expected == "compiled"), facts
+    assert "Usage: korvet" in _korvet("--help")
+    for command in _COMMANDS.split():
+        assert "Usage: korvet" in _korvet(command, "--help")
+    for command in _SPARK_COMMANDS.split():
+        done = subprocess.run([_KORVET, command], capture_output=True, text=True, check=False)
+        assert done.returncode != 0
+        assert "pip install 'korvet[spark]'" in done.stderr, done.stderr
+    with tempfile.TemporaryDirectory() as folder:
+        _korvet("monitoring", folder)
+        assert list(Path(folder).glob("grafana/dashboards/*.json"))
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        _serve(client, Path(folder))
+    took_s = time.monotonic() - began
+    print(  # noqa: T201
+        f"korvet {facts['korvet']} on Python {facts['python']}, {expected}, {', '.join(facts['servers'])}: "
+        f"a broker kept a record and stopped, {took_s:.1f} s; networks: {', '.join(networks)}"
+    )
+
+
+def _serve(client: str, folder: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    log = folder / "log"
+    with log.open("w") as output:
+        command = [_KORVET, "serve", "--listen", address, "--data-dir", folder / "data"]
+        broker = subprocess.Popen(command, stdout=output, stderr=output)
+    try:
+        _korvet("ready", "--listen", address, "--wait", str(_READY_S))
+        _exchange(client, address)
+        listed = json.loads(_korvet("groups", "list", "--bootstrap-server", address, "--json"))
+        assert [group["group"] for group in listed] == ["trial"], listed
+        broker.terminate()
+        status = broker.wait(_READY_S)
+        assert status == 0, status
+    except BaseException:
+        sys.stderr.write(log.read_text())
+        raise
+    finally:
+        broker.kill()
+        broker.wait()
+
+
+def _exchange(client: str, address: str) -> None:
+    """Produce a record, and consume it in a group."""
+    sys.path.append(client)
+    import kafka  # noqa: PLC0415  # from the folder that is named
+
+    producer: Any = kafka.KafkaProducer(bootstrap_servers=address)
+    producer.send("trial", b"kept").get(_RECORD_MS / 1000)
+    producer.close()
+    consumer: Any = kafka.KafkaConsumer(
+        "trial",
+        bootstrap_servers=address,
+        group_id="trial",
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=_RECORD_MS,
+    )
+    record = next(iter(consumer))
+    assert record.value == b"kept", record
+    consumer.commit()
+    consumer.close()
+
+
+def _korvet(*arguments: str) -> str:
+    done = subprocess.run([_KORVET, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"korvet {' '.join(arguments)}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def _raise_loopback() -> None:
+    """Switch on the loopback of a new network namespace."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
+        fcntl.ioctl(opened, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", _IFF_UP))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
