@@ -33,9 +33,12 @@ if TYPE_CHECKING:
 DEFAULTS: Final[Mapping[str, str]] = {
     "listen": f"{HOST}:0",
     "admin.listen": f"{HOST}:0",
-    # Tests expect Kafka's offsets, and wait for the first record of a group.
+    # Tests expect Kafka's offsets.
     "log.offset.assignment": "dense",
+    # Tests wait for rebalances. Members of consumer groups learn of one by a heartbeat.
     "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.assignment.interval.ms": "0",
+    "group.consumer.heartbeat.interval.ms": "500",
 }
 """The settings that differ from those of other brokers."""
 

@@ -148,9 +148,9 @@ def serve(
     Several brokers can share a keyspace, each with its own node ID and address. Start them one by one with
     the same --redis, or together with --processes.
 
-    With --ephemeral, new topics have dense offsets, groups don't wait for more members, and the admin
-    endpoint has a free port, unless other settings are given. The line is an object with
-    `bootstrap_servers`, `redis`, `admin` and `pid`.
+    With --ephemeral, new topics have dense offsets, groups rebalance at once, and the admin endpoint has a
+    free port, unless other settings are given. The line is an object with `bootstrap_servers`, `redis`,
+    `admin` and `pid`.
 
     \b
     korvet serve
