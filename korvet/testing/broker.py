@@ -131,15 +131,20 @@ class KorvetBroker:
             self.close()
             raise
 
-    def stop(self, *, abruptly: bool = False) -> None:
-        """Stop the brokers, with SIGKILL if `abruptly`; `start` continues with their data."""
+    def stop(self, *, abruptly: bool = False, node_id: int | None = None) -> None:
+        """Stop the brokers, with SIGKILL if `abruptly`; `start` continues with their data. `node_id`: only
+        this one; the IDs count from 1.
+        """
+        chosen = [broker for broker in self._started() if node_id in (None, broker.node_id)]
+        if not chosen:
+            raise ValueError(f"node_id={node_id}: expected a number from 1 to {self._count}")
         self._client().disconnect()
-        for broker in self._started():
+        for broker in chosen:
             broker.stop(abruptly=abruptly)
 
-    def restart(self, *, abruptly: bool = False) -> None:
-        """Stop the brokers, and start them again on their addresses and with their data."""
-        self.stop(abruptly=abruptly)
+    def restart(self, *, abruptly: bool = False, node_id: int | None = None) -> None:
+        """Stop the brokers, or one, and start them again on their addresses and with their data."""
+        self.stop(abruptly=abruptly, node_id=node_id)
         self.start()
 
     def close(self) -> None:
@@ -229,13 +234,13 @@ class AsyncVerbs:
         """See KorvetBroker.start."""
         await asyncio.to_thread(self._broker.start)
 
-    async def stop(self, *, abruptly: bool = False) -> None:
+    async def stop(self, *, abruptly: bool = False, node_id: int | None = None) -> None:
         """See KorvetBroker.stop."""
-        await asyncio.to_thread(self._broker.stop, abruptly=abruptly)
+        await asyncio.to_thread(self._broker.stop, abruptly=abruptly, node_id=node_id)
 
-    async def restart(self, *, abruptly: bool = False) -> None:
+    async def restart(self, *, abruptly: bool = False, node_id: int | None = None) -> None:
         """See KorvetBroker.restart."""
-        await asyncio.to_thread(self._broker.restart, abruptly=abruptly)
+        await asyncio.to_thread(self._broker.restart, abruptly=abruptly, node_id=node_id)
 
     async def create_topic(
         self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None

@@ -42,7 +42,7 @@ class BrokerProcess:
         """`variables`: settings in the environment. The broker writes to `log`."""
         self.address = address
         self.admin_url = ""
-        self._node_id = node_id
+        self.node_id = node_id
         self._options = options
         self._variables = variables
         self._log = log
@@ -58,7 +58,7 @@ class BrokerProcess:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(_SETTINGS_PREFIX)}
         command = [sys.executable, "-m", "korvet", "serve", "--ephemeral", "--parent", str(os.getpid())]
         self._process = subprocess.Popen(
-            [*command, "--node-id", str(self._node_id), *self._options],
+            [*command, "--node-id", str(self.node_id), *self._options],
             env={**inherited, **self._variables, variable_of("join"): redis_url},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

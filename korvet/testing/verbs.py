@@ -46,6 +46,7 @@ class Verbs:
     def __init__(self, servers: str, security: ClientSecurity) -> None:
         """`servers`: HOST:PORT, separated by commas."""
         self._bootstrap = Bootstrap(servers, security)
+        self._has_several = "," in servers
         self._cluster: Cluster | None = None
         self._lock = threading.Lock()
 
@@ -108,7 +109,9 @@ class Verbs:
                 # After an error without a code, a connection is unusable.
                 if error.code is None:
                     self.disconnect()
-                if error.code not in _PASSING or time.monotonic() > deadline:
+                # Another broker takes over from one that does not answer.
+                passes = error.code in _PASSING or (error.code is None and self._has_several)
+                if not passes or time.monotonic() > deadline:
                     raise KorvetBrokerError(str(error)) from error
             time.sleep(_PAUSE_S)
 

@@ -152,6 +152,14 @@ def test_several_brokers_share_the_data() -> None:
         assert {partition.leader for partition in leaders.values()} == {1, 2, 3}
         broker.restart()
         assert len(broker.records("shared")) == 60
+        broker.stop(abruptly=True, node_id=2)
+        # The others lead its partitions once its lease has expired.
+        assert len(broker.records("shared")) == 60
+        produce(broker, "shared", [b"beside"])
+        broker.start()
+        assert len(broker.records("shared")) == 61
+        with pytest.raises(ValueError, match="node_id=4: expected a number from 1 to 3"):
+            broker.stop(node_id=4)
 
 
 @pytest.mark.short

@@ -122,7 +122,7 @@ import pathlib
 import pytest
 from confluent_kafka import Producer
 
-@pytest.mark.parametrize("number", range(40))
+@pytest.mark.parametrize("number", range(COUNT))
 def test_it(number, korvet_broker, korvet_topic):
     producer = Producer({"bootstrap.servers": korvet_broker.bootstrap_servers})
     producer.produce(korvet_topic, b"%d" % number)
@@ -133,9 +133,10 @@ def test_it(number, korvet_broker, korvet_topic):
 """
 
 
-def test_each_worker_has_a_broker_and_each_test_a_topic(tests: pytest.Pytester) -> None:
-    tests.makepyfile(WORKERS)
-    run(tests, "-n", "4").assert_outcomes(passed=40)
+@pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.long)])
+def test_each_worker_has_a_broker_and_each_test_a_topic(count: int, tests: pytest.Pytester) -> None:
+    tests.makepyfile(WORKERS.replace("COUNT", str(count)))
+    run(tests, "-n", "4").assert_outcomes(passed=count)
     addresses = [path.read_text() for path in tests.path.glob("gw*")]
     assert len(set(addresses)) == len(addresses) == 4
 
