@@ -24,6 +24,7 @@ from korvet.config.address import Address
 from korvet.config.machine_memory import described_end, memory_kills
 from korvet.embedded.allocator import server_environment
 from korvet.embedded.binary import ServerBinary, find_server
+from korvet.embedded.conf import conf
 from korvet.embedded.errors import EmbeddedServerError
 from korvet.embedded.module import NOT_LOADED, OFF
 from korvet.embedded.probe import Probe, ProbeError
@@ -76,10 +77,10 @@ class EphemeralServer:
         fails is repeated, with `meanwhile` and maybe another port. Raises EmbeddedServerError: no program, or
         the end of the server's log.
         """
-        self.binary = find_server()
-        # No trial, which an append-only file would need: a server that doesn't load it is started again.
-        self.loaded_module = None if self._module_setting == OFF else find_module()
         try:
+            self.binary = find_server()
+            # No trial, which an append-only file would need: a server that doesn't load it is started again.
+            self.loaded_module = None if self._module_setting == OFF else find_module()
             for _ in range(_MOST_PORTS):
                 with reserved_port() as self.address:
                     self._launch()
@@ -116,7 +117,7 @@ class EphemeralServer:
         assert self._process.stdin is not None
         # A server that has ended takes nothing; `answers` finds out.
         with contextlib.suppress(BrokenPipeError), self._process.stdin as settings:
-            settings.write(self._settings().encode())
+            settings.write(os.fsencode(self._settings()))
 
     def _settings(self) -> str:
         pairs = {
@@ -137,7 +138,7 @@ class EphemeralServer:
         }
         if self.loaded_module is not None:
             pairs["loadmodule"] = str(self.loaded_module)
-        return "".join(f'{key} "{value}"\n' for key, value in pairs.items())
+        return conf(pairs)
 
     def described_end(self) -> str | None:
         """Returns how the server has ended, for a message; None while it runs."""

@@ -20,6 +20,7 @@ from korvet.config.machine_memory import described_end, memory_kills
 from korvet.embedded import append_only, folder, privacy, shim, sockets, writer
 from korvet.embedded.allocator import server_environment
 from korvet.embedded.binary import ServerBinary, find_server
+from korvet.embedded.conf import conf
 from korvet.embedded.disk_space import DiskSpace
 from korvet.embedded.errors import EmbeddedServerError
 from korvet.embedded.module import AUTO, NOT_LOADED, choose_module, refusal
@@ -335,8 +336,7 @@ class EmbeddedServer:
         if self.binary.kind == "valkey" and self.binary.version >= _READS_FOREIGN_SNAPSHOTS:
             # A backup may hold the snapshot of another server. One with unknown types is refused.
             pairs["rdb-version-check"] = "relaxed"
-        lines = [f"{key} {_quoted(value)}" for key, value in pairs.items()]
-        return "# Every start of the embedded server replaces this file.\n" + "\n".join(lines) + "\n"
+        return "# Every start of the embedded server replaces this file.\n" + conf(pairs)
 
     def _take_server_lock(self) -> None:
         """Take the lock, which is free once the last server is gone. A killed server may need a moment."""
@@ -395,8 +395,3 @@ class EmbeddedServer:
     def _report_loading(self, loaded_bytes: int, total_bytes: int) -> None:
         if self._on_loading is not None:
             self._on_loading(loaded_bytes, total_bytes)
-
-
-def _quoted(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'

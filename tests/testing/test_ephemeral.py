@@ -16,6 +16,9 @@ from confluent_kafka import Consumer, Producer
 
 from korvet.cli.client import Cluster
 from korvet.cli.topic_requests import create_topic
+from korvet.embedded.ephemeral import EphemeralServer
+from korvet.embedded.errors import EmbeddedServerError
+from korvet.testing import KorvetBroker, KorvetBrokerError
 from tests.support.polling import until
 from tests.support.processes import alive, run
 from tests.testing.conftest import COMMAND, WAIT_S, Ephemeral, bare_environment, descendants, until_ended
@@ -202,6 +205,39 @@ def test_a_killed_part_takes_the_others_along(name: str, serve: Callable[..., Ep
     broker.process.wait(WAIT_S)
     until_ended(broker.pids)
     assert not alive(server)
+
+
+def test_a_module_that_is_not_loaded_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = tmp_path / 'a "module".so'
+    broken.write_bytes(b"no module")
+    monkeypatch.setattr("korvet.embedded.ephemeral.find_module", lambda: broken)
+    attempts: list[str] = []
+    server = EphemeralServer("auto", 0)
+    server.start(lambda: attempts.append(server.url))
+    try:
+        assert server.loaded_module is None
+        assert "does not load korvet's server module" in caplog.text
+        assert len(attempts) == 2
+        with redis.Redis.from_url(server.url) as client:
+            assert client.ping()
+            assert all(module[b"name"] != b"korvet" for module in client.module_list())
+    finally:
+        server.stop()
+
+
+def test_a_server_that_does_not_start_shows_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = EphemeralServer("off", 0)
+    monkeypatch.setattr(server, "_settings", lambda: "no-such-directive yes\n")
+    with pytest.raises(EmbeddedServerError, match=r"(?s)while starting.*no-such-directive"):
+        server.start()
+
+
+def test_a_machine_without_a_server_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("korvet.embedded.binary._candidates", lambda: iter(()))
+    with pytest.raises(KorvetBrokerError, match="Install one of these"):
+        KorvetBroker().start()
 
 
 def test_the_probe_of_this_machine_sees_other_brokers_only(serve: Callable[..., Ephemeral]) -> None:
