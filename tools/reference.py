@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import yaml
 
 import korvet.admin.merged
 import korvet.broker
@@ -38,7 +39,9 @@ from tools import compatibility, spark_support
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+ALERT_RULES = ROOT / "deploy" / "prometheus" / "rules" / "alerts.yml"
 # The configs that `configs.TopicPolicy` uses: they have an effect.
 HONOURED = {
     configs.ACKS_ALL_FSYNC,
@@ -129,6 +132,8 @@ _REGISTERED = re.compile(
 )
 _NAMED = re.compile(r"^\w+ \(key \d+\), versions? \d+(?:-\d+)?(?: \((KIP[^)]*)\))?\. *")
 _FACT = re.compile(r"\{f\.(?:server\.)?(\w+?)(?:_s)?(?::[^}]*)?\}")
+# A page that an alert names, from the root.
+_PAGE = re.compile(r"\bdocs/([\w/-]+\.md)(#[\w-]+)?")
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -303,6 +308,28 @@ def alerts() -> str:
     )
 
 
+def prometheus_alerts() -> str:
+    """Returns a table of Prometheus's alerts, from their annotations."""
+
+    def link(page: re.Match[str]) -> str:
+        title = (DOCS / page[1]).read_text().partition("\n")[0].removeprefix("# ")
+        return f"[{title}](../{page[1]}{page[2] or ''})"
+
+    groups = yaml.safe_load(ALERT_RULES.read_text())["groups"]
+    alerting = (rule for group in groups for rule in group["rules"] if "alert" in rule)
+    return _table(
+        ("alert", "severity", "meaning", "what to do"),
+        (
+            (
+                f"`{rule['alert']}`",
+                rule["labels"]["severity"],
+                *(_PAGE.sub(link, rule["annotations"][name]) for name in ("description", "action")),
+            )
+            for rule in alerting
+        ),
+    )
+
+
 def redis_keys() -> str:
     """Returns a table of all keys in Redis, by the docstrings of Keyspace: `TYPE: contents`."""
     space = Keyspace()
@@ -385,6 +412,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "metrics": metrics,
     "alerts": alerts,
     "losses": losses,
+    "prometheus_alerts": prometheus_alerts,
     "source_options": source_options,
     "sink_options": sink_options,
     "redis_keys": redis_keys,
