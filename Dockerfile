@@ -4,11 +4,12 @@
 
 FROM python:3.12.11-slim-bookworm AS build
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
-# The compiled kernels and the server module need a C compiler; the final images don't.
+# The compiled kernels and the server module need a C compiler, and the jar for Spark Connect one of Java; the final
+# images don't.
 # Debian has one version of a package per release, so there is nothing to pin.
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends gcc libc6-dev \
+    && apt-get install -y --no-install-recommends gcc libc6-dev openjdk-17-jdk-headless \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY pyproject.toml setup.py README.md LICENSE pyspark_korvet.py ./

@@ -16,6 +16,8 @@ import korvet
 
 PARTS = ("offsets", "spark")
 FORMAT_MODULE = "pyspark_korvet.py"
+# Of what is compiled.
+SOURCES = (".c", ".java")
 
 
 def is_bundled() -> bool:
@@ -31,7 +33,7 @@ def write_bundle(target: Path) -> Path:
         for part in PARTS:
             for source in sorted((package / part).rglob("*")):
                 inner = Path("korvet", part, source.relative_to(package / part))
-                if source.is_file() and "__pycache__" not in inner.parts and source.suffix != ".c":
+                if source.is_file() and "__pycache__" not in inner.parts and source.suffix not in SOURCES:
                     archive.write(source, str(inner))
         if (package.parent / FORMAT_MODULE).is_file():
             archive.write(package.parent / FORMAT_MODULE, FORMAT_MODULE)

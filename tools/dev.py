@@ -40,6 +40,7 @@ HEARTBEAT_S = 20.0
 # Runs of tools.spark_versions that --all adds to the tests with .venv's Spark.
 OTHER_SPARKS = ("4.0", "4.1", "connect")
 FORMAT_MODULE = "pyspark_korvet.py"
+DRIVER_JAR = "spark/session/driver.jar"
 # Files that the installed project depends on. Its Python modules are used in place.
 INPUTS = (
     "pyproject.toml",
@@ -48,6 +49,7 @@ INPUTS = (
     "korvet/records/kernel/_crc32c.*",
     "korvet/storage/module/*.[ch]",
     "spark/records/kernel/*.py",
+    "spark/session/driver/**/*.java",
 )
 # Variables of another Spark or Python that would change what runs here, or how fast: a program that may not
 # store its bytecode compiles all of it at every start.
@@ -259,6 +261,7 @@ def clean(arguments: list[str]) -> int:
     for package in ("korvet/records/kernel", "spark/records/kernel", "korvet/storage/module"):
         for path in (ROOT / package).glob("*.so"):
             path.unlink()
+    (ROOT / DRIVER_JAR).unlink(missing_ok=True)
     return 0
 
 

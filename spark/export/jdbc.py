@@ -10,24 +10,28 @@ import re
 import uuid
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from korvet.spark.export.target import ERROR, HOW_TO_REPLACE, OVERWRITE, ExportError, Target
-from korvet.spark.session.driver_calls import DriverError, call
+from korvet.spark.session.driver_calls import DriverError, in_driver
 from korvet.spark.session.failures import NEEDS_JAR
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
     from korvet.spark.export.checkpoint import Identity
+    from korvet.spark.session.driver_calls import Calls
+
+    # What a transaction does with a statement (java.sql.Statement).
+    Step = Callable[[Calls, Any], Any]
 
 # This table has one row per continuous export into the database: the number of its newest batch.
 PROGRESS_TABLE = "korvet_exports"
-# A step of a transaction (DatabaseCalls.java): its name and arguments.
-Step = tuple[Any, ...]
-_NO_CONNECTION = "korvet.spark.DatabaseCalls$NoConnection"
+_DIALECTS: Final = "org.apache.spark.sql.jdbc.JdbcDialects"
+_OPTIONS: Final = "org.apache.spark.sql.execution.datasources.jdbc.JdbcOptionsInWrite"
+_COMMONS: Final = "org.apache.commons.lang3"
 # What precedes the name of a table: catalog and schema, which may be quoted.
 _SCHEMA = re.compile(r"""(?:(?:"[^"]*"|`[^`]*`|\[[^]]*\]|[^".`\[\]]+)\.)*""")
 # Spark finds a driver outside its class path only by the name of its class.
@@ -139,7 +143,15 @@ class _Database:
 
     def exists(self, table: str) -> bool:
         """Return whether the database has the table."""
-        return bool(self.transaction(("exists", table))[0])
+
+        def query(calls: Calls, statement: Any) -> None:
+            statement.executeQuery(self._dialect(calls).getTableExistsQuery(table)).close()
+
+        try:
+            self.transaction(query)
+        except DriverError:
+            return False
+        return True
 
     def drop(self, table: str) -> None:
         """Drop a table."""
@@ -150,8 +162,18 @@ class _Database:
         if not self.exists(PROGRESS_TABLE):
             columns = "(export_id VARCHAR(64) NOT NULL PRIMARY KEY, batch_id NUMERIC(19) NOT NULL)"
             self.transaction(update(f"CREATE TABLE {PROGRESS_TABLE} {columns}"))
-        query = f"SELECT batch_id FROM {PROGRESS_TABLE} WHERE export_id = '{export_id}'"
-        (found,) = self.transaction(("number", query))
+
+        def newest(_: Calls, statement: Any) -> Any:
+            # Has a row in any case.
+            rows = statement.executeQuery(
+                f"SELECT MAX(batch_id) FROM {PROGRESS_TABLE} WHERE export_id = '{export_id}'"
+            )
+            rows.next()
+            number = rows.getString(1)
+            rows.close()
+            return number
+
+        found = self.transaction(newest)
         if found is not None:
             return int(found)
         self.transaction(update(f"INSERT INTO {PROGRESS_TABLE} VALUES ('{export_id}', -1)"))
@@ -161,27 +183,74 @@ class _Database:
         """Return the step that notes a batch. It fails if another run of the export has noted the batch."""
         noted = f"UPDATE {PROGRESS_TABLE} SET batch_id = {batch_id}"
         where = f"WHERE export_id = '{export_id}' AND batch_id < {batch_id}"
-        return ("change", f"{noted} {where}", f"another run of the export has written batch {batch_id}")
+        overtaken = f"another run of the export has written batch {batch_id}"
+
+        def advance(calls: Calls, statement: Any) -> None:
+            changed = statement.executeUpdate(f"{noted} {where}")
+            calls.static(f"{_COMMONS}.Validate", "inclusiveBetween", 1, 1, changed, overtaken)
+
+        return advance
 
     def copying(self, staging: str, frame: DataFrame) -> Step:
         """Return the step that copies all rows of the staging table into the target."""
-        return ("copy", staging, self.table, frame.columns)
 
-    def transaction(self, *steps: Step) -> list[Any]:
-        """Take steps in one transaction. Returns their results; a failed step undoes those before it."""
-        options = {**self._options, "url": self._url, "dbtable": self.table}
+        def quoted(calls: Calls) -> Any:
+            names, dialect = calls.new("java.util.ArrayList"), self._dialect(calls)
+            for name in frame.columns:
+                names.add(dialect.quoteIdentifier(name))
+            return calls.static(f"{_COMMONS}.StringUtils", "join", names, ", ")
+
+        names = in_driver(self._spark, quoted)
+        return update(f"INSERT INTO {self.table} ({names}) SELECT {names} FROM {staging}")
+
+    def transaction(self, *steps: Step) -> Any:
+        """Take steps in one transaction. Returns the last one's result. A failed step undoes the others."""
+
+        def taken(calls: Calls) -> Any:
+            connection = self._connection(calls)
+            calls.on_failure(connection.rollback)
+            connection.setAutoCommit(False)
+            statement, result = connection.createStatement(), None
+            for step in steps:
+                result = step(calls, statement)
+            connection.commit()
+            return result
+
         try:
-            results: list[Any] = call(self._spark, "database", options=options, steps=steps)
-        except DriverError as error:
-            if _NO_CONNECTION in error.classes:
-                raise _no_connection(self._url, error) from error
+            return in_driver(self._spark, taken)
+        except DriverError:
+            self._check_connection()
             raise
-        return results
+
+    def _check_connection(self) -> None:
+        """Raises ExportError if the database can't be connected to."""
+        try:
+            in_driver(self._spark, lambda calls: self._connection(calls).isReadOnly())
+        except DriverError as error:
+            raise _no_connection(self._url, error) from error
+
+    def _connection(self, calls: Calls) -> Any:
+        """A connection that is closed at the end."""
+        options = calls.new("java.util.HashMap")
+        for name, value in {**self._options, "url": self._url, "dbtable": self.table}.items():
+            options.put(name, value)
+        given = calls.static("org.apache.spark.api.python.PythonUtils", "toScalaMap", options)
+        connect = self._dialect(calls).createConnectionFactory(calls.new(_OPTIONS, given))
+        connection = connect.apply(-1)
+        calls.at_the_end(connection.close)
+        return connection
+
+    def _dialect(self, calls: Calls) -> Any:
+        return calls.static(_DIALECTS, "get", self._url)
 
 
 def update(sql: str) -> Step:
     """Return the step of a statement without a result."""
-    return ("update", sql)
+
+    def execute(_: Calls, statement: Any) -> None:
+        statement.executeUpdate(sql)
+
+    return execute
 
 
 def _no_connection(url: str, error: DriverError) -> ExportError:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from korvet.spark.session.redaction import redacted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Sequence
 
 # The last line of a traceback of korvet's exceptions. Their messages are written for users.
 _OURS = re.compile(r"^korvet\.[\w.]+: (.+)$", re.MULTILINE)
@@ -30,12 +30,21 @@ NEEDS_JAR = "add its jar by --jar FILE or --package GROUP:ARTIFACT:VERSION"
 def in_one_line(error: Exception) -> str:
     """Return the cause of a failure, without plans, stack traces, passwords and Spark's wrappers."""
     failure = getattr(error, "java_exception", None)
-    return _line_of([str(error)] if failure is None else list(_messages(failure)))
+    return _line_of([str(error)]) if failure is None else of_call(causes_of(failure))
 
 
-def of_call(causes: Sequence[Mapping[str, Any]]) -> str:
-    """Return the cause of a failed call into the driver (DriverCalls.java), as in_one_line does."""
-    return _line_of([cause["message"] or cause["classes"][0] for cause in causes])
+def of_call(causes: Sequence[tuple[str, str]]) -> str:
+    """Return the cause of a failed call into the driver, as in_one_line does. causes: as of causes_of."""
+    return _line_of([message or name for name, message in causes])
+
+
+def causes_of(failure: Any) -> list[tuple[str, str]]:
+    """Return the class names and messages of a Java exception and its causes, outermost first."""
+    causes = []
+    while failure is not None:
+        causes.append((str(failure.getClass().getName()), str(failure.getMessage() or "")))
+        failure = failure.getCause()
+    return causes
 
 
 def _line_of(texts: list[str]) -> str:
@@ -65,10 +74,3 @@ def _of_python(text: str) -> str | None:
         return None
     ours, raised = _OURS.search(traceback), _RAISED.search(traceback)
     return ours[1] if ours else raised[1] if raised else None
-
-
-def _messages(failure: Any) -> Iterator[str]:
-    """The messages of a Java exception and its causes; the class name if there is no message."""
-    while failure is not None:
-        yield str(failure.getMessage() or failure.toString())
-        failure = failure.getCause()

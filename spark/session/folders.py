@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from korvet.spark.session.driver_calls import call
+from korvet.spark.session.driver_calls import in_driver
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
+
+    from korvet.spark.session.driver_calls import Calls
+
+    # Calls of the file system (org.apache.hadoop.fs.FileSystem), with the path.
+    Work = Callable[[Calls, Any, Any], Any]
+
+_FILES: Final = "org.apache.hadoop.fs"
+_ITERATORS: Final = "org.apache.hadoop.util.functional.RemoteIterators"
+_STRINGS: Final = "org.apache.commons.lang3.StringUtils"
+_STREAMS: Final = "org.apache.commons.io.IOUtils"
+_UTF_8: Final = "UTF-8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +35,12 @@ class Folder:
     @classmethod
     def of_uri(cls, spark: SparkSession, uri: str) -> Folder:
         """Return the folder of an escaped URI, as in DataFrame.inputFiles; its location is as in `files`."""
-        return cls(spark, str(cls(spark, uri)._call("unescape")))
+
+        def qualified(calls: Calls) -> Any:
+            path = calls.new(f"{_FILES}.Path", calls.new("java.net.URI", uri))
+            return _system(calls, path).makeQualified(path).toString()
+
+        return cls(spark, in_driver(spark, qualified))
 
     def child(self, name: str) -> Folder:
         """Return the path of that name in this folder, whether it exists or not."""
@@ -37,50 +53,93 @@ class Folder:
 
     def exists(self) -> bool:
         """Return whether a file or folder with this path exists."""
-        return bool(self._call("exists"))
+        return bool(self._run(lambda _, system, path: system.exists(path)))
 
     def delete(self) -> None:
         """Delete the folder and its content. Does nothing if it doesn't exist."""
-        self._call("delete")
+        self._run(lambda _, system, path: system.delete(path, True))
 
     def rename(self, target: Folder) -> None:
         """Move the folder to an unused path. Raises FileExistsError if it is used, OSError if the move fails.
 
         A move within one file system is atomic. Object stores copy.
         """
-        if target.exists():
-            raise FileExistsError(f"{target.location} exists")
-        if not self._call("rename", target=target.location):
+
+        def rename(calls: Calls, system: Any, path: Any) -> Any:
+            return system.rename(path, calls.new(f"{_FILES}.Path", target.location))
+
+        if target.exists() or not self._run(rename):
+            if target.exists():
+                raise FileExistsError(f"{target.location} exists")
             raise OSError(f"{self.location} could not be renamed to {target.location}")
 
     def read_text(self) -> str:
         """Return the content of a small file."""
-        return str(self._call("read"))
+
+        def read(calls: Calls, system: Any, path: Any) -> Any:
+            stream = system.open(path)
+            calls.at_the_end(stream.close)
+            return calls.static(_STREAMS, "toString", stream, _UTF_8)
+
+        return str(self._run(read))
 
     def write_text(self, text: str) -> None:
         """Create a small file atomically. Raises FileExistsError if it exists, OSError on failure."""
-        if not self._call("create", scratch=self.scratch().location, text=text):
-            if self.exists():
-                raise FileExistsError(f"{self.location} exists")
-            raise OSError(f"{self.location} could not be created")
+
+        def write(calls: Calls, system: Any, path: Any) -> Any:
+            stream = system.create(path)
+            calls.at_the_end(stream.close)
+            return calls.static(_STREAMS, "write", text, stream, _UTF_8)
+
+        scratch = self.scratch()
+        scratch._run(write)
+        try:
+            scratch.rename(self)
+        except OSError:
+            scratch.delete()
+            raise
 
     def files(self) -> Iterator[str]:
         """Yield the URIs of the files in the folder that are not hidden, at any depth."""
-        for uri, inner in self._call("list"):
-            if not any(map(_is_hidden, inner.strip("/").split("/"))):
+
+        def listing(calls: Calls, system: Any, path: Any) -> Any:
+            found = calls.static(_ITERATORS, "toList", system.listFiles(path, True))
+            # Py4J passes an array only for a parameter of exactly its class.
+            kind = calls.static("java.lang.Class", "forName", f"[L{_FILES}.FileStatus;")
+            statuses = calls.static("java.util.Arrays", "copyOf", found.toArray(), found.size(), kind)
+            paths = calls.new("java.util.ArrayList")
+            paths.add(system.makeQualified(path).toString())
+            inner = calls.static(f"{_FILES}.FileUtil", "stat2Paths", statuses)
+            paths.add(calls.static("scala.runtime.ScalaRunTime", "genericWrapArray", inner).mkString("\0"))
+            return calls.static(_STRINGS, "join", paths, "\0")
+
+        if not self.exists():
+            return
+        root, *uris = self._run(listing).split("\0")
+        for uri in filter(None, uris):
+            if not any(map(_is_hidden, uri.removeprefix(root).strip("/").split("/"))):
                 yield uri
 
     def qualified(self) -> str:
         """Return the absolute path with its scheme."""
-        return str(self._call("qualify"))
+        return str(self._run(lambda _, system, path: system.makeQualified(path).toString()))
 
     def local_path(self) -> str | None:
         """Return the path on a local disk of the driver; None on another file system."""
         scheme, _, path = self.qualified().partition(":")
         return path if scheme == "file" else None
 
-    def _call(self, action: str, **more: Any) -> Any:
-        return call(self.spark, "file", action=action, path=self.location, **more)
+    def _run(self, work: Work) -> Any:
+        def on_system(calls: Calls) -> Any:
+            path = calls.new(f"{_FILES}.Path", self.location)
+            return work(calls, _system(calls, path), path)
+
+        return in_driver(self.spark, on_system)
+
+
+def _system(calls: Calls, path: Any) -> Any:
+    """The file system of a path, with the settings of the session."""
+    return path.getFileSystem(calls.session.sessionState().newHadoopConf())
 
 
 def _is_hidden(name: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
+import shutil
 import sys
 import tarfile
 import zipfile
@@ -51,6 +52,8 @@ def test_a_release_is_built_and_tried(
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     if not release.find_pythons([version]):
         pytest.skip(f"needs a Python {version} that can create environments and compile")
+    if shutil.which("javac") is None:
+        pytest.skip("needs a JDK")
     assert release.main([version]) == 0, capfd.readouterr().err
     tried = capfd.readouterr().err
     for how in ("compiled", "interpreted"):
@@ -66,6 +69,10 @@ def test_a_release_is_built_and_tried(
         assert {f"korvet/monitoring/{name}" for name in MONITORING} <= names
     assert "korvet/storage/module/korvet_module.so" in in_wheel
     assert "korvet/storage/module/korvet_module.c" in in_source - in_wheel
+    assert "korvet/spark/session/driver.jar" in in_wheel
+    driver = ROOT / "spark" / "session" / "driver"
+    java = {f"korvet/spark/session/driver/{path.relative_to(driver)}" for path in driver.rglob("*.java")}
+    assert java <= in_source - in_wheel
     if sys.platform == "linux" and platform.machine() == "x86_64":
         assert "manylinux_2_17_x86_64" in wheel.name
 

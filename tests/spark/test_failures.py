@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
@@ -26,8 +28,8 @@ class Thrown:
     def getCause(self) -> Thrown | None:  # noqa: N802 (Java's name)
         return self._cause
 
-    def toString(self) -> str:  # noqa: N802 (Java's name)
-        return "java.lang.Thrown"
+    def getClass(self) -> SimpleNamespace:  # noqa: N802 (Java's name)
+        return SimpleNamespace(getName=lambda: "java.lang.Thrown")
 
 
 @pytest.mark.parametrize(
