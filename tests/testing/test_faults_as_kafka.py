@@ -1,0 +1,213 @@
+"""What clients do about a fault on request is what they do about the same error of Apache Kafka.
+
+Expected is what two brokers of Kafka 4.4.0 gave: NOT_LEADER_OR_FOLLOWER and NOT_COORDINATOR by moving the
+partition to the other broker, NOT_ENOUGH_REPLICAS by raising `min.insync.replicas` for a second,
+MESSAGE_TOO_LARGE by lowering `max.message.bytes`, closed connections and lost answers by a proxy,
+REBALANCE_IN_PROGRESS by another member that comes and leaves, an expired member by LeaveGroup from elsewhere,
+and an aborted transaction by a timeout of a second.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from korvet.testing import KorvetBroker
+from tests.support.polling import until
+from tests.testing.sessions import WAIT_S, Aiokafka, Java, Librdkafka
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.testing.sessions import Session
+
+pytestmark = pytest.mark.timeout(900)
+
+CLIENTS: Final[list[Callable[[str], Session]]] = [Librdkafka, Aiokafka, Java]
+TOO_LARGE: Final = {
+    Librdkafka: "MSG_SIZE_TOO_LARGE",
+    Aiokafka: "MessageSizeTooLargeError",
+    Java: "RecordTooLargeException",
+}
+FENCED: Final = {
+    # After the abort: a record; then abort, begin, a record and commit.
+    (Librdkafka, "send"): ["_FENCED", "_FENCED", "_FENCED", "_FATAL", "_FENCED"],
+    (Aiokafka, "send"): [
+        "ProducerFenced",
+        "ProducerFenced",
+        "AssertionError",
+        "IllegalOperation",
+        "AssertionError",
+    ],
+    (Java, "send"): ["InvalidProducerEpochException", "", "", "", ""],
+    # After the abort: commit; then as above.
+    (Librdkafka, "commit"): ["_FENCED", "_FENCED", "_FENCED", "_FATAL", "_FENCED"],
+    (Aiokafka, "commit"): [
+        "ProducerFenced",
+        "AssertionError",
+        "AssertionError",
+        "IllegalOperation",
+        "AssertionError",
+    ],
+    (Java, "commit"): ["InvalidTxnStateException", *["KafkaException"] * 4],
+}
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[KorvetBroker]:
+    with KorvetBroker() as made:
+        yield made
+
+
+@pytest.fixture(params=CLIENTS, ids=lambda client: client.__name__.lower())
+def session(broker: KorvetBroker, request: pytest.FixtureRequest) -> Iterator[Session]:
+    made: Session = request.param(broker.bootstrap_servers)
+    yield made
+    made.close()
+    broker.faults.clear()
+
+
+@pytest.fixture
+def topic(broker: KorvetBroker, request: pytest.FixtureRequest) -> str:
+    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
+    broker.create_topic(name)
+    return name
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+@pytest.mark.parametrize(
+    ("method", "arguments", "times", "copies"),
+    [
+        ("fail", ("Produce", "NOT_LEADER_OR_FOLLOWER"), 1, 1),
+        ("fail", ("Produce", "NOT_ENOUGH_REPLICAS"), 3, 1),
+        ("disconnect", ("Produce",), 1, 1),
+        ("lose_answer", ("Produce",), 1, 2),
+    ],
+)
+def test_a_record_is_sent_again(
+    session: Session,
+    broker: KorvetBroker,
+    topic: str,
+    idempotent: bool,
+    method: str,
+    arguments: Any,
+    times: int,
+    copies: int,
+) -> None:
+    assert session.producer(idempotent=idempotent) == ""
+    assert session.send(topic, "1") == ""
+    fault = getattr(broker.faults, method)(*arguments, topic=topic, times=times)
+    assert session.send(topic, "2") == session.send(topic, "3") == ""
+    assert fault.left == 0
+    values = [record.value for record in broker.records(topic)]
+    assert values == [b"1", *[b"2"] * (1 if idempotent else copies), b"3"]
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_a_record_that_is_too_large_is_an_error(
+    session: Session, broker: KorvetBroker, topic: str, idempotent: bool
+) -> None:
+    session.producer(idempotent=idempotent)
+    assert session.send(topic, "1") == ""
+    broker.faults.fail("Produce", "MESSAGE_TOO_LARGE", topic=topic, times=None)
+    error = TOO_LARGE[type(session)]  # type: ignore[index]
+    assert [session.send(topic, value) for value in "23"] == [error] * 2
+    assert len(broker.records(topic)) == 1
+
+
+@pytest.mark.parametrize("step", ["send", "commit"])
+def test_a_producer_learns_that_its_transaction_was_aborted(
+    session: Session, broker: KorvetBroker, topic: str, step: str
+) -> None:
+    assert session.producer(idempotent=True, transactional_id=topic) == ""
+    assert session.begin() == session.send(topic, "1") == ""
+    broker.faults.abort_transaction(topic)
+    results = [
+        session.send(topic, "2") if step == "send" else session.commit_transaction(),
+        session.abort_transaction(),
+        session.begin(),
+        session.send(topic, "3"),
+        session.commit_transaction(),
+    ]
+    assert results == FENCED[type(session), step]  # type: ignore[index]
+
+
+def fail_fetches(broker: KorvetBroker, session: Session, topic: str) -> None:
+    fault = broker.faults.fail("Fetch", "NOT_LEADER_OR_FOLLOWER", topic=topic)
+    until(lambda: session.poll() == [] and fault.left == 0, WAIT_S, "a fetch")
+
+
+def move_leader(broker: KorvetBroker, session: Session, topic: str) -> None:
+    broker.faults.move_leader(topic)
+
+
+def lose_coordinator(broker: KorvetBroker, session: Session, topic: str) -> None:
+    for api in ("Heartbeat", "OffsetCommit"):
+        broker.faults.fail(api, "NOT_COORDINATOR", group=topic)
+
+
+def move_coordinator(broker: KorvetBroker, session: Session, topic: str) -> None:
+    broker.faults.move_coordinator(group=topic)
+
+
+def rebalance(broker: KorvetBroker, session: Session, topic: str) -> None:
+    broker.faults.fail("Heartbeat", "REBALANCE_IN_PROGRESS", group=topic)
+
+
+def expire(broker: KorvetBroker, session: Session, topic: str) -> None:
+    broker.faults.expire_member(topic, session.member())
+
+
+@pytest.mark.parametrize(
+    ("happens", "ended"),
+    [
+        (fail_fetches, ""),
+        (move_leader, ""),
+        (lose_coordinator, ""),
+        (move_coordinator, ""),
+        (rebalance, "revoked"),
+        (expire, "lost"),
+    ],
+)
+def test_a_consumer_goes_on(
+    session: Session,
+    broker: KorvetBroker,
+    topic: str,
+    happens: Callable[[KorvetBroker, Session, str], None],
+    ended: str,
+) -> None:
+    values: list[str] = []
+
+    def read_until(value: str) -> None:
+        def found() -> bool:
+            values.extend(session.poll())
+            return value in values
+
+        until(found, WAIT_S, f"record {value}")
+
+    session.producer(idempotent=True)
+    session.subscribe(topic, topic)
+    session.send(topic, "1")
+    read_until("1")
+    assert session.commit() == ""
+    session.send(topic, "2")
+    read_until("2")
+    assert values == ["1", "2"]
+    session.told.clear()
+    happens(broker, session, topic)
+    if ended:
+        until(lambda: values.extend(session.poll()) or "assigned" in session.told, WAIT_S, "an assignment")
+    session.send(topic, "3")
+    read_until("3")
+    # librdkafka gives up if a coordinator loads for long.
+    allowed = {"", "COORDINATOR_LOAD_IN_PROGRESS"} if happens is move_coordinator else {""}
+    while error := session.commit():
+        assert error in allowed
+    # aiokafka knows no lost partitions.
+    loss = "revoked" if isinstance(session, Aiokafka) else ended
+    assert session.told == ([loss, "assigned"] if ended else [])
+    # Uncommitted records come again.
+    assert values == ["1", "2", *(["2"] if ended else []), "3"]
+    assert all(fault["left"] == 0 for fault in broker.faults.listed())
+    assert broker.committed(topic) == {(topic, 0): 3}
