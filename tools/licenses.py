@@ -35,8 +35,8 @@ def licence_of(package: Distribution) -> str:
     metadata = package.metadata
     classifiers = metadata.get_all("Classifier") or ()
     classes = [each.rpartition(" :: ")[2] for each in classifiers if each.startswith("License ::")]
-    name = (metadata.get("License") or "").strip().partition("\n")[0]
-    found = metadata.get("License-Expression") or " or ".join(classes) or name
+    names = [name.partition("\n")[0] for name in metadata.get_all("License") or ()]
+    found = " or ".join(metadata.get_all("License-Expression") or classes or names)
     if not found:
         sys.exit(f"licenses: {package.name} names no licence")
     return found

@@ -102,7 +102,7 @@ def find_pythons(versions: Sequence[str]) -> dict[str, Path]:
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     found = {}
     for version in versions:
-        folders = [*os.get_exec_path(), *sorted(root.glob(f"versions/{version}.*/bin"))]
+        folders: list[str | Path] = [*os.get_exec_path(), *sorted(root.glob(f"versions/{version}.*/bin"))]
         candidates = [Path(folder, f"python{version}") for folder in folders]
         python = next(filter(is_complete, candidates), None)
         if python is not None:
@@ -158,7 +158,6 @@ def wheel(python: Path, source: Path, tools: Path) -> Path:
     repair = [tools / "python", "-m", "auditwheel", "repair", "--strip", "--wheel-dir", DIST, untagged]
     run(f"auditwheel of {python.name}", repair, PATH=f"{tools}{os.pathsep}{os.environ['PATH']}")
     (repaired,) = {*DIST.iterdir()} - before
-    dev.say(f"{repaired.name}: {repaired.stem.rpartition('-')[2]}")
     return repaired
 
 
@@ -185,7 +184,9 @@ def attempt(python: Path, file: Path, *, compiled: bool) -> None:
 def without_network() -> list[str]:
     """Returns a command that runs another one in a network with nothing but loopback; empty if none may."""
     unshare = shutil.which("unshare")
-    for options in (["--net"], ["--net", "--map-root-user"]) if unshare else ():
+    if unshare is None:
+        return []
+    for options in (["--net"], ["--net", "--map-root-user"]):
         done = subprocess.run([unshare, *options, "true"], capture_output=True, check=False)
         if done.returncode == 0:
             return [unshare, *options]
@@ -213,7 +214,7 @@ def weigh(what: str, environment: Path) -> None:
         raise ReleaseError(f"the {what} takes more than {MOST_BYTES / 1e6:.0f} MB")
 
 
-def run(what: str, command: Sequence[str | Path], **variables: str) -> str:
+def run(what: str, command: Sequence[object], **variables: str) -> str:
     """Run a step. Returns its output. Raises ReleaseError."""
     began = time.monotonic()
     environ: Mapping[str, str] = {

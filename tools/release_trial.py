@@ -67,7 +67,7 @@ def _serve(client: str, folder: Path) -> None:
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     log = folder / "log"
     with log.open("w") as output:
-        command = [_KORVET, "serve", "--listen", address, "--data-dir", folder / "data"]
+        command: list[str | Path] = [_KORVET, "serve", "--listen", address, "--data-dir", folder / "data"]
         broker = subprocess.Popen(command, stdout=output, stderr=output)
     try:
         _korvet("ready", "--listen", address, "--wait", str(_READY_S))
