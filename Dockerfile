@@ -50,9 +50,11 @@ RUN KORVET_REQUIRE_EXT=1 /opt/korvet/bin/pip install --no-cache-dir '.[kafka]' \
 
 FROM broker AS report
 USER 0:0
+# Spark starts Java and Python workers: tini reaps them, and passes signals on, which the kernel keeps from a first process
+# without handlers.
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends openjdk-17-jre-headless \
+    && apt-get install -y --no-install-recommends openjdk-17-jre-headless tini \
     && rm -rf /var/lib/apt/lists/* \
     && install -d -o korvet -g korvet /report
 COPY --from=build-report /opt/korvet /opt/korvet
@@ -62,15 +64,11 @@ RUN korvet jars delta && chown -R korvet:korvet /opt/korvet-jars
 USER 10001:10001
 WORKDIR /report
 HEALTHCHECK NONE
+ENTRYPOINT ["tini", "--", "korvet"]
 CMD ["report", "--help"]
 
 FROM report AS spark
 USER 0:0
-# An executor is the parent of Python workers: tini reaps them.
-# hadolint ignore=DL3008
-RUN apt-get update \
-    && apt-get install -y --no-install-recommends tini \
-    && rm -rf /var/lib/apt/lists/*
 COPY deploy/kubernetes/spark-entrypoint.sh /opt/spark-entrypoint.sh
 RUN cp /opt/korvet-jars/delta-*.jar /opt/korvet/lib/python3.12/site-packages/pyspark/jars/
 USER 10001:10001
