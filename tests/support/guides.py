@@ -121,7 +121,9 @@ class Desk:
             (programs / name).symlink_to(server)
         if (client := shutil.which("redis-cli")) is not None:
             (programs / "valkey-cli").symlink_to(client)
-        self._environ = {name: value for name, value in os.environ.items() if not name.startswith("KORVET_")}
+        # Readers may have hypothesis, whose plugin pytest loads.
+        left_out = ("KORVET_", "PYTHONPATH")
+        self._environ = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
         self._environ |= {
             "HOME": str(folder),
             "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
