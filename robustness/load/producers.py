@@ -189,7 +189,8 @@ class Session:
 
         threading.Thread(target=work, name=f"{self._process} step", daemon=True).start()
         try:
-            done.result(2 * STEP_TIMEOUT_S)
+            # Longer than the step may repeat, and short enough for the client's successor to make progress.
+            done.result(STEP_TIMEOUT_S + 2 * REQUEST_TIMEOUT_S)
         except TimeoutError as error:
             _LEFT_BEHIND.append(self.client)
             raise Abandoned("a step hangs") from error
