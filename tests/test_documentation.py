@@ -172,5 +172,12 @@ def _resolve(name: str) -> object:
         return getattr(_resolve(parent), attribute)
 
 
+@pytest.mark.parametrize("page", sorted((DOCS / "decisions").glob("*.md")), **BY_PATH)
+def test_a_decision_says_in_short_why_and_what_follows(page):
+    text = page.read_text()
+    assert len(text.split()) <= 250
+    assert set(re.findall(r"^\*\*(\w+)\.\*\*", text, re.MULTILINE)) >= {"Context", "Decision", "Consequences"}
+
+
 def test_the_picture_of_the_report_is_a_png():
     assert (ROOT / "docs" / "images" / "report.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
