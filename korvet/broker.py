@@ -31,7 +31,6 @@ from korvet.draining import hand_over
 from korvet.embedded.disk_space import DiskSpace
 from korvet.embedded.maxmemory import keep_maxmemory
 from korvet.embedded.sockets import socket_of, url_of
-from korvet.faults.table import FaultTable
 from korvet.groups.config import GroupConfig
 from korvet.logs import FollowedLevel
 from korvet.observe.lag import LagWatch
@@ -45,7 +44,6 @@ from korvet.security.authorizer import Authorizer, parse_super_users
 from korvet.security.credentials import Credentials
 from korvet.server.backpressure import Backpressure
 from korvet.server.dispatch import Dispatcher
-from korvet.server.faulty_dispatch import FaultyDispatcher
 from korvet.server.listener import Listener
 from korvet.storage.brokers.mailbox import Mailbox
 from korvet.storage.copies import PartitionCopies
@@ -72,8 +70,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import TypeAlias
 
+    from korvet.admin.faults import FaultPages
     from korvet.config.address import Address
     from korvet.config.settings import Config
+    from korvet.faults.table import FaultTable
     from korvet.storage.durability import Setup
     from korvet.storage.log.resources import LogResources
     from korvet.storage.refusals import Refusals
@@ -106,11 +106,11 @@ async def run(
     # This takes time, and clients wait for the broker once it has its lease.
     freeze_long_lived_objects()
     lifecycle = Lifecycle()
-    faults = FaultTable() if ephemeral else None
-    admin = AdminService(config, lifecycle, probe, faults)
+    pages = _fault_pages() if ephemeral else None
+    admin = AdminService(config, lifecycle, probe, pages)
     try:
         await admin.start()
-        await _serve(config, redis_url, lifecycle, admin, ready, faults)
+        await _serve(config, redis_url, lifecycle, admin, ready, None if pages is None else pages.faults)
     finally:
         await admin.close()
 
@@ -274,11 +274,12 @@ async def _run(
     freeze_long_lived_objects()
     services = _services(parts)
     backpressure = Backpressure(_IN_FLIGHT_BYTES)
-    dispatcher = (
-        Dispatcher(services, backpressure)
-        if faults is None
-        else FaultyDispatcher(services, backpressure, faults)
-    )
+    if faults is None:
+        dispatcher = Dispatcher(services, backpressure)
+    else:
+        from korvet.server.faulty_dispatch import FaultyDispatcher  # noqa: PLC0415  # see _fault_pages
+
+        dispatcher = FaultyDispatcher(services, backpressure, faults)
     tasks: list[asyncio.Task[None]] = []
     try:
         parts.lifecycle.phase = Phase.LOADING
@@ -470,6 +471,12 @@ class _ChangeListener:
                 await asyncio.sleep(_DELETION_RETRY_S)
             else:
                 causes.ended("deletions")
+
+
+def _fault_pages() -> FaultPages:
+    from korvet.admin.faults import FaultPages  # noqa: PLC0415  # other brokers don't load what makes faults
+
+    return FaultPages()
 
 
 def _authorizer(config: Config) -> Authorizer | None:

@@ -13,6 +13,7 @@ A request for something that another broker leads is redirected to that broker.
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -31,7 +32,7 @@ from korvet.faults.asked import (
     decode,
     fault_of,
 )
-from korvet.faults.table import TooManyFaults
+from korvet.faults.table import FaultTable, TooManyFaults
 from korvet.groups.group import Member
 from korvet.groups.messages import HeartbeatReply, HeartbeatRequest
 from korvet.groups.shard import GroupShard
@@ -44,11 +45,12 @@ if TYPE_CHECKING:
 
     from korvet.admin.endpoint import Page
     from korvet.admin.http import Request
-    from korvet.faults.table import Counted, FaultTable
+    from korvet.faults.table import Counted
     from korvet.groups.consumer.member import Member as ConsumerMember
     from korvet.observe.parts import Parts
 
 _NO_GENERATION: Final = -1
+_PAUSE_S: Final = 0.02
 
 
 _Event: TypeAlias = "Callable[[Parts, bytes], Awaitable[dict[str, Any]]]"
@@ -79,8 +81,9 @@ class _Refused(Exception):
 class FaultPages:
     """The pages about faults of one broker."""
 
-    def __init__(self, faults: FaultTable) -> None:
-        self._faults = faults
+    def __init__(self) -> None:
+        self.faults = FaultTable()
+        """Those that were asked for."""
         self.parts: Parts | None = None
         """The broker's parts, once they exist."""
         self.actions: Mapping[tuple[str, str], Page] = {
@@ -96,18 +99,18 @@ class FaultPages:
 
     async def _list(self, request: Request) -> Response:
         del request
-        return _json(HTTPStatus.OK, {"faults": [_shown(each) for each in self._faults]})
+        return _json(HTTPStatus.OK, {"faults": [_shown(each) for each in self.faults]})
 
     async def _add(self, request: Request) -> Response:
         try:
-            added = self._faults.add(fault_of(decode(request.body, AskedFault)))
+            added = self.faults.add(fault_of(decode(request.body, AskedFault)))
         except (BadFault, TooManyFaults) as error:
             return text_response(HTTPStatus.BAD_REQUEST, str(error))
         return _json(HTTPStatus.CREATED, _shown(added))
 
     async def _clear(self, request: Request) -> Response:
         del request
-        self._faults.clear()
+        self.faults.clear()
         return _json(HTTPStatus.OK, {"faults": []})
 
     # Events
@@ -177,8 +180,12 @@ async def _move(parts: Parts, topic: str, partition: int) -> dict[str, Any]:
     _check_leads(parts, topic, partition)
     member = parts.member
     member.rejoin()
-    while member.rejoins:
+    while True:
         await member.refresh()
+        if not member.rejoins:
+            break
+        # Another loss was reported meanwhile, or the broker stops.
+        await asyncio.sleep(_PAUSE_S)
     leader = member.assignment.leader(topic, partition)
     return {"topic": topic, "partition": partition, "leader": leader.node_id, "leader_epoch": leader.epoch}
 

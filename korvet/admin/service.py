@@ -7,7 +7,6 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from korvet.admin.endpoint import Endpoint, livez
-from korvet.admin.faults import FaultPages
 from korvet.admin.health import is_ready
 from korvet.admin.http import Request, Response, text_response
 from korvet.admin.metrics_page import MetricsPage
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from korvet.admin.faults import FaultPages
     from korvet.config.settings import Config
-    from korvet.faults.table import FaultTable
     from korvet.observe.lifecycle import Lifecycle
     from korvet.observe.parts import Parts
     from korvet.server.certificates import UsedCertificate
@@ -37,16 +36,16 @@ class AdminService:
     """Serves the pages of one broker."""
 
     def __init__(
-        self, config: Config, lifecycle: Lifecycle, probe: str = "", faults: FaultTable | None = None
+        self, config: Config, lifecycle: Lifecycle, probe: str = "", faults: FaultPages | None = None
     ) -> None:
         """`probe`: the address of the unix socket that answers `korvet ready`; empty for none. `faults`:
-        those of an ephemeral broker, which clients may ask for.
+        the pages of an ephemeral broker.
         """
         self._config = config
         self._probe = probe
         self._readiness = Readiness(lifecycle, config.admin_ready_redis_ms)
         self._status = StatusPage(lifecycle, self._readiness, self._certificates)
-        self._faults = None if faults is None else FaultPages(faults)
+        self._faults = faults
         self._registry = Registry()
         self._server: AdminServer | None = None
         self._probed: AdminServer | None = None

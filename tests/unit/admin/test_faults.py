@@ -14,7 +14,6 @@ from korvet.admin.faults import FaultPages
 from korvet.admin.http import Request
 from korvet.admin.service import AdminService
 from korvet.config.settings import Config
-from korvet.faults.table import FaultTable
 from korvet.observe.lifecycle import Lifecycle
 
 api.load_all()
@@ -22,8 +21,8 @@ api.load_all()
 
 class Pages:
     def __init__(self) -> None:
-        self.table = FaultTable()
-        self._pages = FaultPages(self.table)
+        self._pages = FaultPages()
+        self.table = self._pages.faults
 
     async def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         """The status, and the text or the JSON object."""
@@ -65,8 +64,8 @@ async def test_nothing_happens_while_the_broker_starts() -> None:
         assert (await pages.ask("POST", f"/faults/{path}", {}))[0] == HTTPStatus.SERVICE_UNAVAILABLE
 
 
-@pytest.mark.parametrize("faults", [None, FaultTable()])
-async def test_only_brokers_with_faults_have_the_pages(faults: FaultTable | None) -> None:
+@pytest.mark.parametrize("faults", [None, FaultPages()])
+async def test_only_brokers_with_faults_have_the_pages(faults: FaultPages | None) -> None:
     service = AdminService(Config(admin_listen="127.0.0.1:0"), Lifecycle(), faults=faults)
     await service.start()
     try:
