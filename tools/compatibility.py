@@ -74,14 +74,6 @@ def clients() -> tuple[Client, ...]:
             ("test_kafka_python.py",),
         ),
         Client(
-            "kafka-python's own integration tests",
-            "newest",
-            "run from its source distribution, with `log.offset.assignment=dense`; the file lists tests that "
-            "can't pass",
-            ("test_kafka_python_suite.py",),
-            every_run=False,
-        ),
-        Client(
             "aiokafka",
             "newest",
             "idempotent and plain producers, codecs, groups, offsets for times, seek, administration",
@@ -98,6 +90,13 @@ def clients() -> tuple[Client, ...]:
                 ("sarama", "github.com/IBM/sarama", ""),
                 ("segmentio/kafka-go", "github.com/segmentio/kafka-go", ""),
             )
+        ),
+        Client(
+            "kafka-python's and franz-go's own tests",
+            "as above",
+            "run unchanged on the broker of `korvet.testing`",
+            ("test_suites.py",),
+            every_run=False,
         ),
     )
 

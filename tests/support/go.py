@@ -56,6 +56,18 @@ def run_source(source: str, folder: Path, timeout_s: float = 100) -> str:
     return done.stdout.decode()
 
 
+def build_tests(package: str) -> tuple[Path, Path]:
+    """Build the tests that a package of these modules has; returns the program, and the folder to run it in.
+
+    Skips as GoPrograms.build does.
+    """
+    go = _go_with_modules()
+    PROGRAMS.mkdir(parents=True, exist_ok=True)
+    program = PROGRAMS / f"{package.rpartition('/')[2]}.test"
+    _execute([go, "test", "-c", "-vet=off", "-o", str(program), package], SOURCES)
+    return program, Path(_execute([go, "list", "-f", "{{.Dir}}", package], SOURCES).strip())
+
+
 def _go_with_modules() -> str:
     """The compiler, once it has all modules; skips if it is missing."""
     go = shutil.which("go")
@@ -70,10 +82,15 @@ def _go_with_modules() -> str:
 
 
 def _build(go: str, folder: Path, output: str, packages: str) -> None:
-    command = [go, "build", "-buildvcs=false", "-o", output, packages]
-    built = run(command, BUILD_TIMEOUT_S, cwd=folder)
-    if built.returncode != 0:
-        raise AssertionError(f"go build: {built.stderr.decode(errors='replace')[-4000:]}")
+    _execute([go, "build", "-buildvcs=false", "-o", output, packages], folder)
+
+
+def _execute(command: list[str], folder: Path) -> str:
+    """Run a command of Go to its end; returns its output."""
+    done = run(command, BUILD_TIMEOUT_S, cwd=folder)
+    if done.returncode != 0:
+        raise AssertionError(f"{' '.join(command)}: {done.stderr.decode(errors='replace')[-4000:]}")
+    return done.stdout.decode()
 
 
 def _require(go: str) -> None:
