@@ -56,7 +56,8 @@ class BrokerProcess:
     def launch(self, redis_url: str) -> None:
         """Start the process on the data of a server, and don't wait for it."""
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(_SETTINGS_PREFIX)}
-        command = [sys.executable, "-m", "korvet", "serve", "--ephemeral", "--parent", str(os.getpid())]
+        # Without -P, modules of the working folder come first.
+        command = [sys.executable, "-P", "-m", "korvet", "serve", "--ephemeral", "--parent", str(os.getpid())]
         self._process = subprocess.Popen(
             [*command, "--node-id", str(self.node_id), *self._options],
             env={**inherited, **self._variables, variable_of("join"): redis_url},

@@ -20,6 +20,7 @@ from tests.testing.conftest import WAIT_S, descendants, until_ended
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from pathlib import Path
 pytestmark = pytest.mark.timeout(900)
 
 
@@ -294,4 +295,14 @@ def test_nothing_is_left_after_the_block() -> None:
         assert len(started) == 4
         broker.create_topic("topic")
     until_ended(started)
+def test_modules_of_the_working_folder_are_not_those_of_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("korvet", "queue"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a module of the tests')\n")
+    monkeypatch.chdir(tmp_path)
+    with KorvetBroker() as broker:
+        broker.create_topic("topic")
+
+
     broker.close()
