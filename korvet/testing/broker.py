@@ -53,7 +53,7 @@ class KorvetBroker:
         if brokers < 1:
             raise ValueError(f"brokers={brokers}: expected at least 1")
         self.aio = AsyncVerbs(self)
-        self.faults = Faults(lambda: [broker.admin_url for broker in self._started()])
+        self.faults = Faults(self._admin_urls)
         """What clients meet when a test asks for it."""
         self._settings = {key: _text(value) for key, value in (settings or {}).items()}
         self._count = brokers
@@ -203,6 +203,12 @@ class KorvetBroker:
             address = self._cleanup.enter_context(reserved_port())
             options = self._options(security, address)
             self._brokers.append(BrokerProcess(number + 1, address, options, security.variables, server.log))
+    def _admin_urls(self) -> list[str]:
+        urls = [broker.admin_url for broker in self._started() if broker.runs]
+        if not urls:
+            raise KorvetBrokerError("no broker runs: `start` starts them")
+        return urls
+
 
         def meanwhile() -> None:
             for broker in self._brokers:

@@ -82,7 +82,7 @@ class Faults:
     """The faults of brokers. Methods raise KorvetBrokerError, which names what is wrong in a request."""
 
     def __init__(self, admin_urls: Callable[[], Sequence[str]]) -> None:
-        """`admin_urls`: returns the URL of each broker's admin endpoint."""
+        """`admin_urls`: returns the URL of the admin endpoint of each broker that runs."""
         self._admin_urls = admin_urls
 
     def fail(self, api: str, error: str, **which: Unpack[Which]) -> Fault:

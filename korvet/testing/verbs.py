@@ -59,8 +59,7 @@ class Verbs:
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
         """Create a topic, and wait until all brokers know it."""
         self._ask(lambda cluster: topic_requests.create_topic(cluster, name, partitions, configs))
-        for broker in self._ask(Cluster.brokers):
-            self._ask(partial(Cluster.topic, name=name, broker=broker))
+        self._ask(lambda cluster: _check_known(cluster, name))
 
     def records(self, topic: str) -> list[Record]:
         """Returns all records, sorted by partition and offset."""
@@ -114,6 +113,12 @@ class Verbs:
                 if not passes or time.monotonic() > deadline:
                     raise KorvetBrokerError(str(error)) from error
             time.sleep(_PAUSE_S)
+
+
+def _check_known(cluster: Cluster, topic: str) -> None:
+    """Raises ClientError unless all brokers know the topic."""
+    for broker in cluster.brokers():
+        cluster.topic(topic, broker=broker)
 
 
 def _records(cluster: Cluster, topic: str) -> list[Record]:

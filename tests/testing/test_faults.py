@@ -421,6 +421,20 @@ def test_with_several_brokers_the_one_that_leads_does_it() -> None:
         produce()
 
 
+def test_faults_are_those_of_the_brokers_that_run() -> None:
+    with KorvetBroker(brokers=2) as broker:
+        broker.create_topic("topic")
+        broker.stop(node_id=1)
+        fault = broker.faults.fail("Produce", "NOT_ENOUGH_REPLICAS", topic="topic")
+        assert fault.left == 1
+        broker.create_topic("other")  # the second broker leads all partitions now
+        assert broker.faults.move_leader("topic") > 0
+        broker.faults.clear()
+        broker.stop()
+        with pytest.raises(KorvetBrokerError, match="no broker runs"):
+            broker.faults.listed()
+
+
 def test_faults_end_when_they_are_cleared_or_their_broker_ends() -> None:
     with KorvetBroker() as broker:
         for end in (broker.faults.clear, broker.restart):
