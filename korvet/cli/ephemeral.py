@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -78,8 +79,16 @@ def check(config: Config, join: str | None) -> None:
             "--ephemeral runs one broker: start others with --join, the `redis` of the first one, and a "
             "--node-id of their own"
         )
-    if join is not None and (urlsplit(join).scheme != "redis" or urlsplit(join).hostname != HOST):
+    if join is not None and not _is_ephemeral_server(join):
         raise ConfigError(f"--join: expected the `redis` of an ephemeral broker, redis://...@{HOST}:PORT")
+
+
+def _is_ephemeral_server(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme == "redis" and parts.hostname == HOST and bool(parts.port)
+    except ValueError:  # no port, no address
+        return False
 
 
 def start_server(config: Config, meanwhile: Callable[[], None]) -> EphemeralServer:
@@ -117,6 +126,8 @@ def announce(redis_url: str) -> Ready:
             "admin": admin,
             "pid": os.getpid(),
         }
+        if sys.stdout is None:
+            raise click.ClickException("standard output is closed")
         try:
             click.echo(json.dumps(line))
         except OSError as error:

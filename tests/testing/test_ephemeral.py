@@ -120,7 +120,9 @@ CONTRADICTIONS = {
     "--redis": ["--redis", "redis://127.0.0.1:1"],
     "--data-dir": ["--data-dir", "there"],
     "--processes": ["--processes", "3"],
-    "--join": ["--join", "redis://another.host:6379"],
+    "--join of another host": ["--join", "redis://another.host:6379"],
+    "--join without a port": ["--join", "redis://127.0.0.1"],
+    "--join with another port": ["--join", "redis://127.0.0.1:port"],
     "--parent": ["--parent", "1"],
 }
 
@@ -193,6 +195,13 @@ def test_it_ends_if_nobody_reads_its_line(scratch: Path) -> None:
         _, said = process.communicate(timeout=WAIT_S)
     assert process.returncode == 1
     assert b"standard output takes no text" in said
+
+
+def test_it_ends_if_its_line_has_no_place(scratch: Path) -> None:
+    closed = ["/bin/sh", "-c", 'exec "$@" >&-', "-", *COMMAND]
+    done = run(closed, WAIT_S, env=bare_environment(scratch), cwd=scratch)
+    assert done.returncode == 1
+    assert b"Error: standard output is closed" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["broker", "watcher", "server"])
