@@ -26,6 +26,20 @@ if TYPE_CHECKING:
 _MODULE: Final = "auto"
 _NO_LIMIT: Final = 0
 _SUPER_USERS: Final = "super.users"
+# Settings that a KorvetBroker makes itself, so that its properties tell where everything is.
+_OWN: Final = frozenset(
+    {
+        "admin.listen",
+        "advertise",
+        "advertised.listeners",
+        "data_dir",
+        "listen",
+        "listeners",
+        "node_id",
+        "processes",
+        "redis",
+    }
+)
 _GROUP_TIMEOUT_S: Final = 30.0
 
 
@@ -52,6 +66,8 @@ class KorvetBroker:
     ) -> None:
         if brokers < 1:
             raise ValueError(f"brokers={brokers}: expected at least 1")
+        if refused := _OWN.intersection(settings or ()):
+            raise ValueError(f"settings: {', '.join(sorted(refused))}: a KorvetBroker sets this itself")
         self.aio = AsyncVerbs(self)
         self.faults = Faults(self._admin_urls)
         """What clients meet when a test asks for it."""

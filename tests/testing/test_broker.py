@@ -282,6 +282,8 @@ def test_settings_of_the_environment_are_those_of_other_brokers(monkeypatch: pyt
     monkeypatch.setenv("KORVET_NUM_PARTITIONS", "7")
     with KorvetBroker() as broker:
         described = Producer(config_of(broker)).list_topics("new", WAIT_S)
+    with pytest.raises(ValueError, match="settings: listeners, node_id: a KorvetBroker sets this itself"):
+        KorvetBroker(settings={"listeners": "PLAINTEXT://127.0.0.1:0", "node_id": 7})
         assert len(described.topics["new"].partitions) == 1
 
 
