@@ -177,9 +177,12 @@ class KorvetBroker:
             if server is not None:
                 server.stop()
 
-    def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
+    def create_topic(
+        self, name: str, partitions: int = 1, configs: Mapping[str, object] | None = None
+    ) -> None:
         """Create a topic, and return when all brokers know it."""
-        self._client().create_topic(name, partitions, configs or {})
+        texts = {key: _text(value) for key, value in (configs or {}).items()}
+        self._client().create_topic(name, partitions, texts)
 
     def records(self, topic: str) -> list[Record]:
         """Returns all records of a topic, sorted by partition and offset. Those of open and aborted
@@ -200,6 +203,12 @@ class KorvetBroker:
             raise KorvetBrokerError("the broker was not started: use `with KorvetBroker() as broker`")
         return self._brokers
 
+    def _admin_urls(self) -> list[str]:
+        urls = [broker.admin_url for broker in self._started() if broker.runs]
+        if not urls:
+            raise KorvetBrokerError("no broker runs: `start` starts them")
+        return urls
+
     def _client(self) -> Verbs:
         self._started()
         assert self._verbs is not None
@@ -219,12 +228,6 @@ class KorvetBroker:
             address = self._cleanup.enter_context(reserved_port())
             options = self._options(security, address)
             self._brokers.append(BrokerProcess(number + 1, address, options, security.variables, server.log))
-    def _admin_urls(self) -> list[str]:
-        urls = [broker.admin_url for broker in self._started() if broker.runs]
-        if not urls:
-            raise KorvetBrokerError("no broker runs: `start` starts them")
-        return urls
-
 
         def meanwhile() -> None:
             for broker in self._brokers:
@@ -265,7 +268,7 @@ class AsyncVerbs:
         await asyncio.to_thread(self._broker.restart, abruptly=abruptly, node_id=node_id)
 
     async def create_topic(
-        self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
+        self, name: str, partitions: int = 1, configs: Mapping[str, object] | None = None
     ) -> None:
         """See KorvetBroker.create_topic."""
         await asyncio.to_thread(self._broker.create_topic, name, partitions, configs)

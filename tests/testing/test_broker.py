@@ -12,6 +12,7 @@ import pytest
 import redis
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, ConfigResource
 
 from korvet.testing import KorvetBroker, KorvetBrokerError, Record
 from tests.support.processes import children
@@ -19,8 +20,8 @@ from tests.testing.conftest import WAIT_S, descendants, until_ended
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
     from pathlib import Path
+
 pytestmark = pytest.mark.timeout(900)
 
 
@@ -102,6 +103,13 @@ def test_a_group_of_the_new_protocol_is_waited_for(shared: KorvetBroker) -> None
         shared.wait_for_group("new", timeout_s=WAIT_S)
     finally:
         consumer.close()
+
+
+def test_configs_of_a_topic_may_be_numbers(shared: KorvetBroker) -> None:
+    shared.create_topic("numbers", configs={"retention.ms": 60_000})
+    client = AdminClient(config_of(shared))
+    (described,) = client.describe_configs([ConfigResource("topic", "numbers")]).values()
+    assert described.result(WAIT_S)["retention.ms"].value == "60000"
 
 
 def test_what_a_broker_refuses_is_said(shared: KorvetBroker) -> None:
@@ -274,6 +282,8 @@ def test_a_broker_that_was_not_started_says_so() -> None:
         _ = broker.ca_file
     with pytest.raises(ValueError, match="brokers=0"):
         KorvetBroker(brokers=0)
+    with pytest.raises(ValueError, match="settings: listeners, node_id: a KorvetBroker sets this itself"):
+        KorvetBroker(settings={"listeners": "PLAINTEXT://127.0.0.1:0", "node_id": 7})
     broker.close()
 
 
@@ -282,9 +292,17 @@ def test_settings_of_the_environment_are_those_of_other_brokers(monkeypatch: pyt
     monkeypatch.setenv("KORVET_NUM_PARTITIONS", "7")
     with KorvetBroker() as broker:
         described = Producer(config_of(broker)).list_topics("new", WAIT_S)
-    with pytest.raises(ValueError, match="settings: listeners, node_id: a KorvetBroker sets this itself"):
-        KorvetBroker(settings={"listeners": "PLAINTEXT://127.0.0.1:0", "node_id": 7})
         assert len(described.topics["new"].partitions) == 1
+
+
+def test_modules_of_the_working_folder_are_not_those_of_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("korvet", "queue"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a module of the tests')\n")
+    monkeypatch.chdir(tmp_path)
+    with KorvetBroker() as broker:
+        broker.create_topic("topic")
 
 
 @pytest.mark.short
@@ -297,14 +315,4 @@ def test_nothing_is_left_after_the_block() -> None:
         assert len(started) == 4
         broker.create_topic("topic")
     until_ended(started)
-def test_modules_of_the_working_folder_are_not_those_of_the_broker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("korvet", "queue"):
-        (tmp_path / f"{name}.py").write_text("raise SystemExit('a module of the tests')\n")
-    monkeypatch.chdir(tmp_path)
-    with KorvetBroker() as broker:
-        broker.create_topic("topic")
-
-
     broker.close()
