@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
 
 from korvet.spark.export.all_tables import update_tables
-from korvet.spark.session.folders import Folder
 from korvet.spark.source.address import Address
 from korvet.spark.source.errors import SourceError
 from korvet.spark.source.source import SCHEMA
@@ -23,6 +21,7 @@ from tests.spark.test_week import DAY, MONDAY, NOW, after, moment, the_week, top
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -46,22 +45,14 @@ def test_nothing_stored_yet(spark: SparkSession, tmp_path: Path) -> None:
         stored.read("no-such-table")
 
 
-def test_tables_without_their_checkpoint_take_no_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_without_their_checkpoint_take_no_rows(spark: SparkSession, tmp_path: Path) -> None:
     """A new query would begin with batch 0, which these tables have."""
-
-    def call(folder: Folder, action: str) -> bool | list[tuple[str, str]]:
-        path = Path(folder.location)
-        return path.exists() if action == "exists" else [(str(each), each.name) for each in path.glob("*")]
-
-    monkeypatch.setattr(Folder, "_call", call)
     (tmp_path / "_state" / "done").mkdir(parents=True)
     (tmp_path / "_state" / "done" / "0").touch()
     (tmp_path / "_checkpoint").mkdir()
-    session: Any = None
+    source: Any = None
     with pytest.raises(SourceError, match="have no checkpoint any more: restore the folder as a whole, or"):
-        StoredTables(session, str(tmp_path)).update(session, NOW)
+        StoredTables(spark, str(tmp_path)).update(source, NOW)
 
 
 @pytest.mark.usefixtures("delta", "few_rows")
