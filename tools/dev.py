@@ -29,7 +29,7 @@ LOG = CACHE / "install.log"
 
 OLDEST_JAVA = 17
 # Number of processes that share the tests of a whole run (pytest-xdist).
-TEST_PROCESSES = 3
+TEST_PROCESSES = 4
 # Exit status of pytest after Ctrl-C.
 INTERRUPTED = 2
 # Decides which servers of the tests load the server module: default, all or none.
