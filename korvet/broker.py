@@ -413,6 +413,8 @@ def _housekeeping(parts: Parts) -> list[asyncio.Task[None]]:
 
 def _embedded_disk(config: Config, redis_url: str) -> DiskSpace | None:
     """Returns the disk of the embedded server; None if korvet uses another Redis."""
+    if not redis_url.startswith("unix:"):
+        return None
     folder = Path(config.data_dir).absolute()
     socket = socket_of(folder)
     if socket is None or redis_url != url_of(socket):

@@ -59,8 +59,7 @@ class EphemeralServer:
         self._maxmemory_bytes = maxmemory_bytes
         self._password = secrets.token_urlsafe(18)
         self._process: subprocess.Popen[bytes] | None = None
-        # Neither a program's end nor kill -9 leaves a file that has no name.
-        self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # open until `stop`
+        self.log = _unnamed_file()
         self._memory_kills: int | None = None
         self.binary: ServerBinary | None = None
         self.loaded_module: Path | None = None
@@ -174,6 +173,18 @@ def answers(address: Address, password: str, awaited: Callable[[], bool] = lambd
         except ProbeError:
             time.sleep(_POLL_S)
     return False
+
+
+def _unnamed_file() -> IO[bytes]:
+    """Returns an empty file that has no name, so that neither a program's end nor kill -9 leaves it. On Linux
+    it is in memory: there may be no folder where files can be written.
+    """
+    file: IO[bytes]
+    if sys.platform == "linux":
+        file = os.fdopen(os.memfd_create("korvet-log"), "w+b")
+    else:
+        file = tempfile.TemporaryFile()  # noqa: SIM115  # open until `stop`
+    return file
 
 
 def log_tail(log: IO[bytes]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
+import sys
+import tempfile
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
@@ -301,6 +303,17 @@ def test_modules_of_the_working_folder_are_not_those_of_the_broker(
     for name in ("korvet", "queue"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('a module of the tests')\n")
     monkeypatch.chdir(tmp_path)
+    with KorvetBroker() as broker:
+        broker.create_topic("topic")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the log needs a folder elsewhere")
+def test_it_needs_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deleted = tmp_path / "deleted"
+    deleted.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deleted))
+    monkeypatch.chdir(deleted)
+    deleted.rmdir()
     with KorvetBroker() as broker:
         broker.create_topic("topic")
 
