@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from functools import partial
@@ -48,6 +49,7 @@ class Verbs:
         self._bootstrap = Bootstrap(servers, security)
         self._has_several = "," in servers
         self._cluster: Cluster | None = None
+        self._process = os.getpid()
         self._lock = threading.Lock()
 
     def disconnect(self) -> None:
@@ -102,6 +104,10 @@ class Verbs:
         while True:
             try:
                 with self._lock:
+                    if self._process != os.getpid():
+                        # After a fork, the parent uses the same connections.
+                        self.disconnect()
+                        self._process = os.getpid()
                     self._cluster = self._cluster or Cluster(self._bootstrap)
                     return request(self._cluster)
             except ClientError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import ssl
 import sys
@@ -105,6 +106,24 @@ def test_a_group_of_the_new_protocol_is_waited_for(shared: KorvetBroker) -> None
         shared.wait_for_group("new", timeout_s=WAIT_S)
     finally:
         consumer.close()
+
+
+def test_processes_that_were_forked_ask_at_the_same_time(shared: KorvetBroker) -> None:
+    shared.create_topic("forked")
+    forking = multiprocessing.get_context("fork")
+    processes = [forking.Process(target=ask_often, args=(shared, "forked")) for _ in range(3)]
+    for process in processes:
+        process.start()
+    ask_often(shared, "forked")
+    for process in processes:
+        process.join(WAIT_S)
+        assert process.exitcode == 0
+
+
+def ask_often(broker: KorvetBroker, topic: str) -> None:
+    for _ in range(50):
+        assert broker.records(topic) == []
+        assert broker.committed(topic) == {}
 
 
 def test_configs_of_a_topic_may_be_numbers(shared: KorvetBroker) -> None:
