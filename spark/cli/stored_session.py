@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Final
 
 from korvet.spark.cli.options import is_this_machine
 from korvet.spark.session.delta import delta_session
-from korvet.spark.tables.store import NOTE, STATE, store_id_of
+from korvet.spark.tables.store import NOTE, STATE, check_note
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# By default Delta reads its log in 50 tasks, for tables of millions of files.
-_SMALL_LOGS: Final = {"spark.databricks.delta.snapshotPartitions": "2"}
+# By default Delta reads its log in 50 tasks, for tables of millions of files. To list all files of a table
+# beside each commit takes a job for the first commit, and outside UTC one for each, to verify the list.
+_SMALL_LOGS: Final = {
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.databricks.delta.allFilesInCrc.enabled": "false",
+}
 
 
 def stored_session(location: str, master: str) -> tuple[list[Path], Mapping[str, str]]:
@@ -25,6 +29,6 @@ def stored_session(location: str, master: str) -> tuple[list[Path], Mapping[str,
     if is_this_machine(master) and "://" not in location and not location.startswith("file:"):
         note = Path(location) / STATE / NOTE
         if note.exists():
-            store_id_of(note.read_text("utf-8", "replace"), location)
+            check_note(note.read_text("utf-8", "replace"), location)
     jars, settings = delta_session(master)
     return jars, {**settings, **_SMALL_LOGS} if jars else settings

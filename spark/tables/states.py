@@ -1,7 +1,7 @@
 """The state between batches of stored tables: what the rows of later batches depend on, stored separately.
 
 `<name>/<batch>` has the rows of a state. `done/<batch>` is written last: it marks a complete batch, and names
-the batch that wrote each state.
+the batch that wrote each state. `snapshot/<ms>` is written before the first rows of the newest snapshot.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 COMMITS, GROUPS, MEMBERS = NAMES = ("commits", "groups", "members")
 DONE: Final = "done"
+SNAPSHOT: Final = "snapshot"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class States:
 
     def complete(self) -> set[int]:
         """Return the numbers of the complete batches whose states are kept."""
-        return {int(uri.rpartition("/")[2]) for uri in self.folder.child(DONE).files()}
+        return numbers(self.folder.child(DONE))
 
     def newest(self) -> int | None:
         """Return the number of the newest complete batch; None before the first."""
@@ -99,3 +100,25 @@ class States:
             if needed.writers.get(name) != writer:
                 self.folder.child(name).child(str(writer)).delete()
         self.folder.child(DONE).child(str(number)).delete()
+
+    def begin_snapshot(self, as_of_ms: int) -> bool:
+        """Note a snapshot before its first rows are written.
+
+        Returns whether an earlier update may have written rows of this time: it is not after the newest one.
+        The first releases with Delta noted none.
+        """
+        notes = self.folder.child(SNAPSHOT)
+        begun = numbers(notes)
+        newest = max(begun, default=None)
+        if newest is not None and newest >= as_of_ms:
+            return True
+        notes.child(str(as_of_ms)).write_text("")
+        for earlier in begun:
+            notes.child(str(earlier)).delete()
+        return newest is None
+
+
+def numbers(folder: Folder) -> set[int]:
+    """Return the numbers that files of a folder have for names."""
+    names = (uri.rpartition("/")[2] for uri in folder.files())
+    return {int(name) for name in names if name.isdecimal()}

@@ -1,15 +1,15 @@
 """Where stored tables keep their rows: a Delta table for each, in the folder of its name.
 
-Each write is one commit, so readers never see half of one. Histories and sums are appended. The number of the
-batch is in the commit, so Delta skips a repeated batch. A snapshot replaces the rows of its time. Current
-tables are overwritten. A column that a later release adds is added to the table with the next rows.
+Each write is one commit, so readers never see half of one. Histories, sums and snapshots are appended, and
+current tables are overwritten. Only if an earlier attempt may have written the same rows, the table is asked
+for them, because Delta then computes the state of its log: a batch that is there is skipped, and a snapshot
+replaces the rows of its time. A column that a later release adds is added to the table with the next rows.
 Compaction is Delta's own, and changes nothing for its readers.
 """
 
 from __future__ import annotations
 
 import json
-import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from korvet.spark.tables.catalog import Table
 
 STATE: Final = "_state"
-# The file in the folder of the state that names the format, and a number of the folder.
+# The file in the folder of the state that names the format.
 NOTE: Final = "format"
 BATCH: Final = "batch"
 SRC_DATE: Final = "src_date"
@@ -51,12 +51,12 @@ _LISTING_TASKS: Final = "16"
 class Store:
     """The rows of all tables of a folder. Rows have the table's columns, and those of `added_columns`.
 
-    Several tables may be written at the same time. store_id: distinguishes the folder's commits from those of
-    a folder before it.
+    Several tables may be written at the same time. attempted: the newest batch of which an earlier update may
+    have written rows; -1 for none.
     """
 
     folder: Folder
-    store_id: str
+    attempted: int = -1
     # Names of tables that exist. To ask takes a query.
     _known: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
@@ -72,38 +72,36 @@ class Store:
         if not any(state.files()):
             return None
         note = state.child(NOTE)
-        store_id = store_id_of(note.read_text() if note.exists() else None, folder.location)
+        check_note(note.read_text() if note.exists() else None, folder.location)
         check_delta(folder.spark)
-        return cls(folder, store_id)
+        return cls(folder)
 
     @classmethod
-    def begun(cls, folder: Folder) -> Store:
-        """Return the store of a folder, begun unless it is there. Raises as `of` does."""
-        found = cls.of(folder)
-        if found is None:
+    def begin(cls, folder: Folder) -> None:
+        """Begin a folder unless an update has begun it. Raises as `of` does."""
+        if cls.of(folder) is None:
             check_delta(folder.spark)
-            found = cls(folder, uuid.uuid4().hex)
-            text = json.dumps({"form": DELTA, "store_id": found.store_id})
-            folder.child(STATE).child(NOTE).write_text(text)
-        return found
+            folder.child(STATE).child(NOTE).write_text(json.dumps({"form": DELTA}))
 
     def add(self, table: Table, number: int, frame: DataFrame) -> None:
         """Append a batch's rows of a history or of sums, unless the table has the batch."""
-        numbered = shaped(frame, table).withColumn(BATCH, sf.lit(number).cast("bigint"))
-        self._save(table, self._once(_evolving(numbered.write.mode("append")), number))
+        if not self._has(table, number):
+            numbered = shaped(frame, table).withColumn(BATCH, sf.lit(number).cast("bigint"))
+            self._save(table, _evolving(numbered.write.mode("append")))
 
-    def add_snapshot(self, table: Table, as_of_ms: int, frame: DataFrame) -> None:
-        """Add a snapshot, in place of its rows from an earlier attempt."""
+    def add_snapshot(self, table: Table, as_of_ms: int, frame: DataFrame, *, again: bool) -> None:
+        """Add a snapshot; if the table may have rows of its time (`again`), in their place."""
         columns = {AS_OF_DATE: sf.lit(day_of(as_of_ms)), AS_OF_MS: sf.lit(as_of_ms).cast("bigint")}
+        write = frame.withColumns(columns).write
         same = f"{AS_OF_DATE} = DATE'{day_of(as_of_ms)}' AND {AS_OF_MS} = {as_of_ms}"
-        writer = frame.withColumns(columns).write.mode("overwrite").option("replaceWhere", same)
+        writer = write.mode("overwrite").option("replaceWhere", same) if again else write.mode("append")
         self._save(table, _evolving(writer))
 
     def replace(self, table: Table, number: int, frame: DataFrame) -> None:
         """Overwrite a current table by its rows as of a batch, unless it is of this batch already."""
-        numbered = frame.withColumn(BATCH, sf.lit(number).cast("bigint"))
-        writer = numbered.write.mode("overwrite").option("overwriteSchema", "true")
-        self._save(table, self._once(writer, number))
+        if not self._has(table, number):
+            numbered = frame.withColumn(BATCH, sf.lit(number).cast("bigint"))
+            self._save(table, numbered.write.mode("overwrite").option("overwriteSchema", "true"))
 
     def rows(self, table: Table) -> DataFrame:
         """Return all rows of a table, also those of an incomplete batch; none if it has not been written.
@@ -165,9 +163,11 @@ class Store:
         writer.partitionBy(*by).format(DELTA).save(self._location(table))
         self._known.add(table.name)
 
-    def _once(self, writer: DataFrameWriter, number: int) -> DataFrameWriter:
-        """The writer of a commit that Delta skips if the table has one of this number or a later one."""
-        return writer.option("txnAppId", f"korvet.{self.store_id}").option("txnVersion", str(number))
+    def _has(self, table: Table, number: int) -> bool:
+        """Whether an earlier update wrote rows of a batch to a table."""
+        if number > self.attempted:
+            return False
+        return not self.rows(table).where(sf.col(BATCH) == number).isEmpty()
 
     def _exists(self, table: Table) -> bool:
         if table.name not in self._known and self.folder.child(table.name).child(_LOG).exists():
@@ -219,14 +219,13 @@ def day_of(at_ms: int) -> date:
     return datetime.fromtimestamp(at_ms / 1000, UTC).date()
 
 
-def store_id_of(note: str | None, location: str) -> str:
-    """Return the number of a folder with a state, by its note. The oldest releases wrote none.
+def check_note(note: str | None, location: str) -> None:
+    """Check the note of a folder with a state. The oldest releases wrote none.
 
     Raises SourceError if the note is damaged, or if the tables are files of an earlier release.
     """
     try:
-        found = {"form": "parquet", "store_id": ""} if note is None else json.loads(note)
-        form, store_id = str(found["form"]), str(found["store_id"])
+        form = "parquet" if note is None else str(json.loads(note)["form"])
     except (ValueError, TypeError, KeyError) as error:
         raise SourceError(
             f"{location}/{STATE}/{NOTE} is damaged: it has no format of stored tables"
@@ -236,4 +235,3 @@ def store_id_of(note: str | None, location: str) -> str:
             f"the tables in {location} are {form} files, which only earlier releases update: begin again in "
             "another folder; an earlier release can export what __consumer_offsets no longer has"
         )
-    return store_id

@@ -12,7 +12,8 @@
 A query with a checkpoint reads each record of the stream once. Histories only grow, partitioned by day. The
 state that later rows depend on is stored separately and is small, so no history is read again. Every batch
 writes rows with its number, from the state of the previous batch. An interrupted batch runs again, and its
-rows count once. korvet.spark.tables.store keeps the rows.
+rows count once. Spark plans a batch in the checkpoint before it runs, so only a batch that was planned before
+an update may have rows already. korvet.spark.tables.store keeps the rows.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from korvet.spark.tables.health import Rules
 from korvet.spark.tables.membership import IS_NEW
 from korvet.spark.tables.questions import QUESTIONS, question_sql
 from korvet.spark.tables.readers import smallest_offsets
-from korvet.spark.tables.states import COMMITS, GROUPS, MEMBERS, NAMES, State, States
+from korvet.spark.tables.states import COMMITS, GROUPS, MEMBERS, NAMES, State, States, numbers
 from korvet.spark.tables.store import AS_OF_DATE, BATCH, STATE, Store, day_of
 from korvet.spark.tables.views import GROUP_PARTITION
 
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
 CHECKPOINT: Final = "_checkpoint"
 # What Spark writes into a checkpoint first.
 QUERY: Final = "metadata"
+# The folder in a checkpoint with a file for each batch that was planned.
+PLANNED: Final = "offsets"
 # The table that makes a snapshot complete.
 LAST_WRITTEN: Final = "group_status"
 # Columns that the states of groups don't need.
@@ -100,11 +103,15 @@ class StoredTables:
                 f"the tables in {location} have no checkpoint any more: restore the folder as a whole, or "
                 "begin again in another one"
             )
-        self._store = Store.begun(self._folder)
+        Store.begin(self._folder)
+        attempted = max(numbers(checkpoint.child(PLANNED)), default=-1)
+        self._store = Store(self._folder, attempted)
 
         # Spark Connect sends this function to the server. A session can't be sent.
         def take(batch: DataFrame, number: int) -> None:
-            StoredTables(batch.sparkSession, location, rules)._take(batch, number, as_of_ms, ends)
+            tables = StoredTables(batch.sparkSession, location, rules)
+            tables._store = Store(tables._folder, attempted)
+            tables._take(batch, number, as_of_ms, ends)
 
         query = (
             source.writeStream.foreachBatch(take)
@@ -303,9 +310,10 @@ class StoredTables:
 
     def _write_snapshot(self, tables: Views, as_of_ms: int, number: int | None) -> None:
         """The status of groups is written last: it makes a snapshot the newest one."""
-        store, known = self._store, [TABLES[name] for name in tables.names if name not in tables.empty]
+        store, again = self._store, self._states.begin_snapshot(as_of_ms)
+        known = [TABLES[name] for name in tables.names if name not in tables.empty]
         snapshots = {
-            table.name: partial(store.add_snapshot, table, as_of_ms, tables.view(table.name))
+            table.name: partial(store.add_snapshot, table, as_of_ms, tables.view(table.name), again=again)
             for table in known
             if table.kind == "snapshot"
         }
@@ -328,7 +336,7 @@ class StoredTables:
 
     @cached_property
     def _store(self) -> Store:
-        return Store.of(self._folder) or Store(self._folder, store_id="")
+        return Store.of(self._folder) or Store(self._folder)
 
     def _add(self, name: str, number: int, frame: DataFrame) -> None:
         """Write a batch's rows of a history."""

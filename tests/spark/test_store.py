@@ -11,7 +11,8 @@ from pyspark.sql import functions as sf
 from korvet.spark.session.folders import Folder
 from korvet.spark.source.errors import SourceError
 from korvet.spark.tables.catalog import TABLES
-from korvet.spark.tables.store import Store
+from korvet.spark.tables.states import States
+from korvet.spark.tables.store import STATE, Store
 from korvet.spark.tables.stored_tables import StoredTables
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ def folder(spark: SparkSession, tmp_path: Path) -> Folder:
 
 @pytest.fixture
 def store(folder: Folder) -> Store:
-    return Store.begun(folder)
+    Store.begin(folder)
+    return Store(folder)
 
 
 def frame(spark: SparkSession, table: Table, *rows: dict[str, Any]) -> DataFrame:
@@ -54,14 +56,17 @@ def column(found: DataFrame, name: str) -> list[Any]:
 
 
 def test_each_batch_once(spark: SparkSession, store: Store) -> None:
-    for batch, group in ((0, "a"), (0, "a"), (1, "b"), (0, "late")):
-        store.add(HISTORY, batch, frame(spark, HISTORY, rebalance(group, FIRST_MS)))
+    store.add(HISTORY, 0, frame(spark, HISTORY, rebalance("a", FIRST_MS)))
+    # An update after one that was killed in batch 1.
+    later = Store(store.folder, attempted=1)
+    for batch, group in ((0, "a"), (1, "b"), (1, "b"), (0, "late"), (2, "c")):
+        later.add(HISTORY, batch, frame(spark, HISTORY, rebalance(group, FIRST_MS)))
     rows = store.rows(HISTORY).select("group", "batch").collect()
-    assert sorted(map(tuple, rows)) == [("a", 0), ("b", 1)]
+    assert sorted(map(tuple, rows)) == [("a", 0), ("b", 1), ("c", 2)]
     # The same number in a folder that was begun again is another batch.
-    again = Store(store.folder, "another")
-    again.add(HISTORY, 0, frame(spark, HISTORY, rebalance("c", FIRST_MS)))
-    assert column(store.rows(HISTORY), "group") == ["a", "b", "c"]
+    again = Store(store.folder)
+    again.add(HISTORY, 0, frame(spark, HISTORY, rebalance("d", FIRST_MS)))
+    assert column(store.rows(HISTORY), "group") == ["a", "b", "c", "d"]
 
 
 @pytest.mark.usefixtures("new_york")
@@ -69,7 +74,8 @@ def test_snapshots_and_current_rows(spark: SparkSession, store: Store) -> None:
     def snapshot(at_ms: int, *groups: str) -> None:
         as_of = {"as_of_ts": datetime.fromtimestamp(at_ms / 1000, UTC)}
         rows = [{"group": group, **as_of} for group in groups]
-        store.add_snapshot(SNAPSHOT, at_ms, frame(spark, SNAPSHOT, *rows))
+        again = States(store.folder.child(STATE)).begin_snapshot(at_ms)
+        store.add_snapshot(SNAPSHOT, at_ms, frame(spark, SNAPSHOT, *rows), again=again)
 
     snapshot(FIRST_MS, "a", "b")
     snapshot(FIRST_MS + 1, "c")
@@ -80,8 +86,9 @@ def test_snapshots_and_current_rows(spark: SparkSession, store: Store) -> None:
 
     assert store.rows(CURRENT).count() == 0
     store.replace(CURRENT, 3, frame(spark, CURRENT, {"topic": "t", "group": "a"}))
-    store.replace(CURRENT, 3, frame(spark, CURRENT))
-    store.replace(CURRENT, 4, frame(spark, CURRENT, {"topic": "t", "group": "b"}))
+    later = Store(store.folder, attempted=4)
+    later.replace(CURRENT, 3, frame(spark, CURRENT))
+    later.replace(CURRENT, 4, frame(spark, CURRENT, {"topic": "t", "group": "b"}))
     assert column(store.rows(CURRENT), "group") == ["b"]
     # Queries that have begun still find the former rows.
     location = store.folder.child(CURRENT.name).location
@@ -129,14 +136,26 @@ def test_compaction_merges_the_files_of_earlier_days(
 
 def test_a_folder_is_begun_once(folder: Folder) -> None:
     assert Store.of(folder) is None
-    found = Store.begun(folder)
-    assert Store.begun(folder) == Store.of(folder) == found
+    for _ in range(2):
+        Store.begin(folder)
+        assert Store.of(folder) == Store(folder)
+
+
+def test_only_a_snapshot_after_all_others_is_new(folder: Folder) -> None:
+    states = States(folder.child(STATE))
+    # Earlier releases noted none.
+    may_be_there = [states.begin_snapshot(at_ms) for at_ms in (5, 5, 7, 7, 6, 8)]
+    assert may_be_there == [True, True, False, True, True, False]
+    # An update that was killed before it deleted the note of the snapshot before.
+    folder.child(STATE).child("snapshot").child("7").write_text("")
+    assert [states.begin_snapshot(at_ms) for at_ms in (7, 8, 9, 7)] == [True, True, False, True]
 
 
 def test_an_update_that_was_killed_before_its_note(folder: Folder) -> None:
     folder.child("_state").child("format").scratch().write_text("{")
     assert Store.of(folder) is None
-    assert Store.begun(folder) == Store.of(folder)
+    Store.begin(folder)
+    assert Store.of(folder) == Store(folder)
 
 
 @pytest.mark.parametrize("note", [None, '{"form": "parquet", "store_id": "a"}'])
@@ -149,8 +168,8 @@ def test_parquet_folders_of_earlier_releases_are_refused(folder: Folder, note: s
         StoredTables(folder.spark, folder.location).read("offset_commits")
 
 
-@pytest.mark.parametrize("note", ["", "[]", '{"form": "delta"}'])
+@pytest.mark.parametrize("note", ["", "[]", '{"store_id": "a"}'])
 def test_a_damaged_note_of_a_folder_is_named(folder: Folder, note: str) -> None:
     folder.child("_state").child("format").write_text(note)
     with pytest.raises(SourceError, match="a folder/_state/format is damaged"):
-        Store.begun(folder)
+        Store.begin(folder)

@@ -68,10 +68,10 @@ def test_an_interrupted_snapshot_is_not_the_newest(
     update_tables(spark, address, folder)
     add = Store.add_snapshot
 
-    def cut(store: Store, table: Table, as_of_ms: int, frame: DataFrame) -> None:
+    def cut(store: Store, table: Table, as_of_ms: int, frame: DataFrame, *, again: bool) -> None:
         if table.name == "partition_status":
             raise Cut
-        add(store, table, as_of_ms, frame)
+        add(store, table, as_of_ms, frame, again=again)
 
     monkeypatch.setattr(Store, "add_snapshot", cut)
     monkeypatch.setattr("time.time_ns", lambda: (NOW + 1) * 1_000_000)
