@@ -66,12 +66,12 @@ def test_days_are_in_utc(spark: SparkSession, keyspace: Keyspace, tmp_path: Path
     rows = Tables(source, None, late).view("offset_commits").collect()
     assert [row["src_date"] for row in rows] == [day, day]
     stored = StoredTables(spark, str(tmp_path))
-    store = Store(Folder(spark, str(tmp_path)), "")
+    store = Store(Folder(spark, str(tmp_path)))
     table = TABLES["topic_sizes"]
     for at_ms in (late, late + 1):
         as_of_ts = sf.timestamp_millis(sf.lit(at_ms)).alias("as_of_ts")
         nulls = [sf.lit(None).cast(each.type).alias(each.name) for each in table.columns[:-1]]
-        store.add_snapshot(table, at_ms, spark.range(1).select(*nulls, as_of_ts))
+        store.add_snapshot(table, at_ms, spark.range(1).select(*nulls, as_of_ts), again=False)
         assert stored.read("topic_sizes", at_ms).count() == 1
     assert sorted(store.days(table)) == [day, day + timedelta(days=1)]
 
