@@ -135,8 +135,10 @@ def _acl(acl: Any, pattern: int) -> str:
 
 def _name(numbers: type[IntEnum], number: int) -> str:
     """The name of a number of the protocol; the number itself if it is unknown."""
-    named = numbers._value2member_map_.get(number)
-    return str(number) if named is None else named.name
+    try:
+        return numbers(number).name
+    except ValueError:
+        return str(number)
 
 
 def _altered_users(request: Any, response: Any) -> Iterator[Change]:
