@@ -46,7 +46,8 @@ async def init_producer_id(context: RequestContext, request: Any) -> Any:
     elif not _may_produce(context):
         return refuse(context, request, ErrorCode.cluster_authorization_failed)
     known = (getattr(request, "producer_id", _NONE), getattr(request, "producer_epoch", _NONE))
-    if (known[0] == _NONE) != (known[1] == _NONE):
+    # Kafka refuses an empty ID before it looks for the coordinator, which may be loading.
+    if (known[0] == _NONE) != (known[1] == _NONE) or request.transactional_id == "":
         return refuse(context, request, ErrorCode.invalid_request)
     if request.transactional_id is not None:
         return await _of_transactions(context, request, known)

@@ -310,7 +310,7 @@ class TransactionShard:
     # InitProducerId
 
     def _init_producer(self, request: InitRequest) -> InitReply:
-        if not request.transactional_id or not fits_string(request.transactional_id):
+        if not fits_string(request.transactional_id):
             return InitReply(ErrorCode.invalid_request)
         if not 0 < request.timeout_ms <= self._config.max_timeout_ms:
             return InitReply(ErrorCode.invalid_transaction_timeout)

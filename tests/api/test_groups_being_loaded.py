@@ -1,4 +1,4 @@
-"""OffsetFetch while the coordinator loads the group."""
+"""Requests to a coordinator that loads its groups or transactions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from kio.schema.errors import ErrorCode
 from korvet.api import offset_fetch
 from korvet.coordinator.refusals import refuse
 from korvet.coordinator.service import CoordinatorService
+from korvet.coordinator.transactions import TransactionService
 from korvet.groups.messages import FetchRequest
+from korvet.transactions.messages import InitReply
 from tests.api.asking import connect
 from tests.support.polling import until
 
@@ -161,3 +163,19 @@ def test_librdkafka_reads_although_its_assignment_grows_meanwhile(
         until(has_read_all, DEADLINE_S, "all partitions")
     finally:
         consumer.close()
+
+
+def test_an_empty_transactional_id_is_refused_before_transactions_are_loaded(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def loading(self: TransactionService, key: str, handler: Any, request: Any) -> Any:
+        del self, key, handler, request
+        return InitReply(ErrorCode.coordinator_load_in_progress)
+
+    monkeypatch.setattr(TransactionService, "call", loading)
+    assert [initialised(client, name) for name in ("t", "")] == [LOADING, ErrorCode.invalid_request.value]
+
+
+def initialised(client: Client, transactional_id: str) -> int:
+    made = client("InitProducerId", 4, transactional_id=transactional_id, transaction_timeout=60_000)
+    return int(made.error_code)

@@ -50,10 +50,6 @@ def test_a_timeout_that_is_not_allowed(timeout_ms: int) -> None:
     assert Driver().init(timeout_ms=timeout_ms).error is ErrorCode.invalid_transaction_timeout
 
 
-def test_an_id_has_to_have_a_name() -> None:
-    assert Driver().init("").error is ErrorCode.invalid_request
-
-
 def test_a_producer_that_goes_on_gets_the_next_epoch_once() -> None:
     driver = Driver()
     driver.init()
