@@ -209,6 +209,58 @@ def test_a_phone_shows_all_columns(phone: Page) -> None:
     phone.evaluate("location.hash = ''")
 
 
+# Labels that are cut at the edge of their chart, or touch another label of it.
+UNREADABLE = """[...document.querySelectorAll('figure svg[role=img]')].flatMap((chart) => {
+    const edge = chart.getBoundingClientRect();
+    const labels = [...chart.querySelectorAll('text')];
+    const boxes = labels.map((node) => node.getBoundingClientRect());
+    const whole = (box) => box.left >= edge.left - 0.5 && box.right <= edge.right + 0.5
+        && box.top >= edge.top - 0.5 && box.bottom <= edge.bottom + 0.5;
+    const touch = (one, other) => one !== other && one.right + 2 >= other.left && other.right + 2 >= one.left
+        && one.bottom > other.top + 2 && other.bottom > one.top + 2;
+    return labels.filter((_, at) => !whole(boxes[at]) || boxes.some((box) => touch(box, boxes[at])))
+        .map((node) => `${chart.getAttribute('aria-label')}: ${node.textContent}`);
+})"""
+LABELS = "[...document.querySelectorAll('figure svg[role=img] text')].map((node) => node.textContent)"
+SECOND_MS = 1000
+# Lengths of a chart's step in ms, and the most unread records and the longest wait in ms on it.
+SCALES = [
+    (SECOND_MS, 1, 500),
+    (60 * SECOND_MS, 1_250, 290 * SECOND_MS),
+    (900 * SECOND_MS, 24_000, 1_100 * SECOND_MS),
+    (86_400 * SECOND_MS, 240_000_000, 20 * 86_400 * SECOND_MS),
+    (30 * 86_400 * SECOND_MS, 2**53, 900 * 86_400 * SECOND_MS),
+]
+
+
+def scaled(step_ms: int, unread: int, wait_ms: int) -> dict[str, Any]:
+    """A document with one group, whose charts have these scales."""
+    made = document(1, names=("scaled",))
+    made |= {"from": made["as_of"] // step_ms * step_ms - 95 * step_ms, "step": step_ms}
+    shares = [number / 95 for number in range(96)]
+    values = [[round(most * share) for share in shares] for most in (unread, wait_ms, unread)]
+    made["groups"][0]["history"] = [series(each) for each in values]
+    return made
+
+
+@pytest.mark.parametrize("width", [360, 390, 1400])
+def test_labels_of_all_charts_are_whole(tmp_path: Path, width: int) -> None:
+    if find_browser() is None:
+        pytest.skip("no Chromium or Chrome on PATH, and none in KORVET_BROWSER")
+    seen = set()
+    with open_page(width, 900) as page:
+        for number, scale in enumerate(SCALES):
+            path = tmp_path / f"{number}.html"
+            path.write_text(render(scaled(*scale)), encoding="utf-8")
+            for address in ("", "#group=scaled"):
+                page.show(path.as_uri() + address)
+                wait(page, "document.querySelectorAll('figure svg[role=img]').length === 4")
+                assert page.evaluate(UNREADABLE) == [], (scale, address)
+                seen |= set(page.evaluate(LABELS))
+        assert page.errors == []
+    assert {"500 ms", "2 min 30 s", "20 min", "10 d", "25K"} <= seen
+
+
 CHANGED_ROWS = """[...document.querySelectorAll('.card')]
     .filter((card) => card.textContent.startsWith('Changes since'))
     .flatMap((card) => [...card.querySelectorAll('tbody tr')]).map((row) => row.textContent)"""

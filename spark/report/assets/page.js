@@ -26,7 +26,7 @@ const PAGE_ROWS = 100;
 const HEAT_ROWS = 40;
 const ATTENTION_ROWS = 8;
 const CHANGE_ROWS = 20;
-const LONG_TEXT = 40;
+const WIDE_TEXT = 12, LONG_TEXT = 40;
 
 // Small helpers: nodes, numbers, times.
 
@@ -164,11 +164,16 @@ async function pictureOf(title, picture) {
   return canvas.toDataURL("image/png");
 }
 
-const W = 560, H = 180, LEFT = 56, RIGHT = 12, TOP = 12, BOTTOM = 26;
 // A phone: page.css has the same width.
 const narrow = matchMedia("(max-width: 640px)");
 const span = Math.max(data.as_of - data.from, 1);
-const xOf = (ms) => LEFT + (W - LEFT - RIGHT) * Math.min(Math.max((ms - data.from) / span, 0), 1);
+const H = 180, RIGHT = 12, TOP = 12, BASE = H - 26, LABEL_GAP = 12;
+const LABEL_PX = 11;
+const pencil = document.createElement("canvas").getContext("2d");
+function widthOf(text, size = LABEL_PX) {
+  pencil.font = `${size}px ${getComputedStyle(document.body).fontFamily}`;
+  return pencil.measureText(text).width;
+}
 
 function niceTop(value, isTime) {
   if (value <= 0) return isTime ? 1000 : 1;
@@ -182,38 +187,45 @@ function niceTop(value, isTime) {
   return [1, 2, 2.5, 5, 10].map((factor) => factor * power * unit).find((top) => top >= value);
 }
 
-function timeTicks() {
-  const steps = [1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800];
-  const step = (steps.find((size) => span / (size * 1000) <= 6) || steps[steps.length - 1]) * 1000;
+// The labels of an axis of this length, at most as many as fit: their places on it, and texts.
+const DAY_S = 86400, YEAR_S = 365 * DAY_S;
+function timeTicks(length, size = LABEL_PX) {
+  const steps = [1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 14400, 21600, 43200, DAY_S, 2 * DAY_S, 7 * DAY_S, 30 * DAY_S, 90 * DAY_S, YEAR_S];
+  const form = (step) => (step < 60 ? [11, 19] : step < DAY_S ? [11, 16] : step < 30 * DAY_S ? [5, 10] : [0, 7]);
+  const most = (step) => Math.min(6, length / (widthOf("0000-00-00 00:00:00".slice(...form(step)), size) + LABEL_GAP) - 1);
+  const step = steps.find((each) => span / (each * 1000) <= most(each)) || Math.ceil(span / (YEAR_S * 1000 * most(YEAR_S))) * YEAR_S;
   const ticks = [];
-  for (let at = Math.ceil(data.from / step) * step; at <= data.as_of; at += step) {
-    const text = new Date(at).toISOString();
-    const midnight = at % 86400000 === 0;
-    ticks.push([at, midnight ? text.slice(5, 10) : step < 60000 ? text.slice(11, 19) : text.slice(11, 16)]);
+  for (let at = Math.ceil(data.from / (step * 1000)) * step * 1000; at <= data.as_of; at += step * 1000) {
+    const midnight = step < DAY_S && at % (DAY_S * 1000) === 0;
+    ticks.push([((at - data.from) / span) * length, new Date(at).toISOString().slice(...(midnight ? [5, 10] : form(step)))]);
   }
   return ticks;
 }
 
+// The axes of a chart. A label is as wide as its text, and no part of it is outside the picture.
 function frame(title, top, format, isTime) {
-  const base = H - BOTTOM, svg = s("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": title });
-  const whole = !isTime && top < 4 ? top : 2;
-  for (let index = 0; index <= whole; index += 1) {
-    const y = base - ((base - TOP) * index) / whole;
-    svg.append(s("line", { class: "grid", x1: LEFT, x2: W - RIGHT, y1: y, y2: y }),
-      s("text", { x: LEFT - 8, y: y + 4, "text-anchor": "end" }, format((top * index) / whole)));
+  const width = narrow.matches ? 336 : 560;
+  const lines = !isTime && top < 4 ? top : 2;
+  const labels = Array.from({ length: lines + 1 }, (_, index) => format((top * index) / lines));
+  const left = Math.ceil(Math.max(narrow.matches ? 32 : 56, ...labels.map((text) => widthOf(text) + LABEL_GAP))), length = width - left - RIGHT;
+  const svg = s("svg", { viewBox: `0 0 ${width} ${H}`, role: "img", "aria-label": title, "font-size": LABEL_PX });
+  labels.forEach((text, index) => {
+    const y = BASE - ((BASE - TOP) * index) / lines;
+    svg.append(s("line", { class: "grid", x1: left, x2: width - RIGHT, y1: y, y2: y }), s("text", { x: left - 8, y: y + 4, "text-anchor": "end" }, text));
+  });
+  for (const [at, text] of timeTicks(length)) {
+    const half = widthOf(text) / 2 + 1;
+    svg.append(s("text", { x: Math.min(left + at, width - half), y: H - 7, "text-anchor": "middle" }, text));
   }
-  for (const [at, text] of timeTicks()) {
-    svg.append(s("text", { x: xOf(at), y: H - 7, "text-anchor": "middle" }, text));
-  }
-  return svg;
+  return { svg, width, left, length, xOf: (ms) => left + length * Math.min(Math.max((ms - data.from) / span, 0), 1) };
 }
 
-function under(svg, find) {
-  const cursor = s("line", { class: "cursor", y1: TOP, y2: H - BOTTOM, x1: -9, x2: -9 });
+function under({ svg, width, left, length, xOf }, find) {
+  const cursor = s("line", { class: "cursor", y1: TOP, y2: BASE, x1: -9, x2: -9 });
   svg.append(cursor);
   svg.addEventListener("pointermove", (event) => {
     const box = svg.getBoundingClientRect();
-    const at = data.from + (((event.clientX - box.left) / box.width) * W - LEFT) / (W - LEFT - RIGHT) * span;
+    const at = data.from + (((event.clientX - box.left) / box.width) * width - left) / length * span;
     const [where, lines] = find(at);
     cursor.setAttribute("x1", xOf(where));
     cursor.setAttribute("x2", xOf(where));
@@ -226,37 +238,37 @@ const bucketAt = (at) => Math.min(Math.max(Math.ceil((at - data.from) / data.ste
 
 function areaChart(title, values, format, isTime, colour) {
   const top = niceTop(Math.max(...values.map((value) => value || 0)), isTime);
-  const svg = frame(title, top, format, isTime), base = H - BOTTOM;
-  const y = (value) => base - (base - TOP) * Math.min(value / top, 1);
+  const axes = frame(title, top, format, isTime), { svg, xOf } = axes;
+  const y = (value) => BASE - (BASE - TOP) * Math.min(value / top, 1);
   let line = "", area = "", open = false, last = 0;
   values.forEach((value, index) => {
-    if (value === null) { if (open) area += `L${last} ${base}Z`; open = false; return; }
+    if (value === null) { if (open) area += `L${last} ${BASE}Z`; open = false; return; }
     const x = xOf(Math.min(times[index], data.as_of)).toFixed(1);
-    area += `${open ? "L" : `M${x} ${base}L`}${x} ${y(value).toFixed(1)}`;
+    area += `${open ? "L" : `M${x} ${BASE}L`}${x} ${y(value).toFixed(1)}`;
     line += `${open ? "L" : "M"}${x} ${y(value).toFixed(1)}`;
     open = true;
     last = x;
   });
-  if (open) area += `L${last} ${base}Z`;
+  if (open) area += `L${last} ${BASE}Z`;
   svg.append(s("path", { class: `area ${colour}`, d: area }), s("path", { class: `line ${colour}`, d: line }));
-  return under(svg, (at) => {
+  return under(axes, (at) => {
     const index = bucketAt(at);
     return [Math.min(times[index], data.as_of), [format(values[index]), `${clock(Math.min(times[index], data.as_of))} UTC`]];
   });
 }
 
 function barChart(title, values) {
-  const top = niceTop(Math.max(...values, 0), false), base = H - BOTTOM;
-  const svg = frame(title, top, short, false);
-  const slot = (W - LEFT - RIGHT) * (data.step / span);
+  const top = niceTop(Math.max(...values, 0), false);
+  const axes = frame(title, top, short, false), { svg, xOf } = axes;
+  const slot = axes.length * (data.step / span);
   let path = "";
   values.forEach((value, index) => {
     if (!value) return;
-    const x = xOf(times[index] - data.step), height = Math.max((base - TOP) * (value / top), 1);
-    path += `M${(x + slot * 0.12).toFixed(1)} ${base}v${(-height).toFixed(1)}h${(slot * 0.76).toFixed(1)}v${height.toFixed(1)}Z`;
+    const x = xOf(times[index] - data.step), height = Math.max((BASE - TOP) * (value / top), 1);
+    path += `M${(x + slot * 0.12).toFixed(1)} ${BASE}v${(-height).toFixed(1)}h${(slot * 0.76).toFixed(1)}v${height.toFixed(1)}Z`;
   });
   svg.append(s("path", { class: "bars", d: path }));
-  return under(svg, (at) => {
+  return under(axes, (at) => {
     const index = bucketAt(at), begin = times[index] - data.step;
     return [begin + data.step / 2, [plural(values[index], "commit"), `from ${clock(begin)} UTC, ${duration(data.step)}`]];
   });
@@ -265,21 +277,20 @@ function barChart(title, values) {
 // One stripe per generation: the colour changes at a rebalance, the height is the number of members.
 function timeline(title, rebalances) {
   const shown = rebalances.filter((row) => row.at <= data.as_of);
-  const top = Math.max(...shown.map((row) => row.members), 1), base = H - BOTTOM;
-  const svg = frame(title, niceTop(top, false), short, false);
-  const scale = niceTop(top, false);
+  const scale = niceTop(Math.max(...shown.map((row) => row.members), 1), false);
+  const axes = frame(title, scale, short, false), { svg, xOf } = axes;
   shown.forEach((row, index) => {
     const end = index + 1 < shown.length ? shown[index + 1].at : data.as_of;
     if (end < data.from) return;
-    const x = xOf(row.at), width = Math.max(xOf(end) - x, 1), height = (base - TOP) * (row.members / scale);
-    svg.append(s("rect", { class: `stripe stripe${row.generation % 2 ? 1 : 0}`, x, y: base - height, width, height }));
+    const x = xOf(row.at), width = Math.max(xOf(end) - x, 1), height = (BASE - TOP) * (row.members / scale);
+    svg.append(s("rect", { class: `stripe stripe${row.generation % 2 ? 1 : 0}`, x, y: BASE - height, width, height }));
     if (row.at >= data.from) {
       const kind = row.left > 0 ? "left" : row.joined > 0 ? "joined" : "same";
-      svg.append(s("line", { class: `mark ${kind}`, x1: x, x2: x, y1: base - Math.max(height, 6), y2: base }));
-      svg.append(s("circle", { class: `dot ${kind}`, cx: x, cy: base - height, r: 4 }));
+      svg.append(s("line", { class: `mark ${kind}`, x1: x, x2: x, y1: BASE - Math.max(height, 6), y2: BASE }));
+      svg.append(s("circle", { class: `dot ${kind}`, cx: x, cy: BASE - height, r: 4 }));
     }
   });
-  return under(svg, (at) => {
+  return under(axes, (at) => {
     const row = [...shown].reverse().find((each) => each.at <= at) || shown[0];
     return [row.at, [`generation ${row.generation}: ${row.kind}`, `${plural(row.members, "member")}, +${row.joined} \u2212${row.left}`,
       `since ${clock(row.at, true)} UTC`]];
@@ -294,7 +305,7 @@ function heatMap(title, rows) {
   const cell = 18, height = rows.length * cell + 24, scale = 2;
   const canvas = h("canvas", { width: width * scale, height: height * scale, role: "img", "aria-label": title, class: "heat" });
   const most = Math.max(...rows.flatMap((group) => group.commits), 1);
-  const slot = (width - label) / data.buckets;
+  const slot = (width - label) / data.buckets, gap = slot > 4 ? 1 : 0;
   const probe = h("span", { hidden: "" });
   document.body.append(probe);
   const colour = (css) => { probe.style.color = css; return getComputedStyle(probe).color; };
@@ -310,13 +321,13 @@ function heatMap(title, rows) {
     pen.fillText(clipped(pen, group.name || "(empty name)", label - 14), 0, row * cell + cell / 2);
     group.commits.forEach((value, index) => {
       pen.fillStyle = value ? shades[Math.round((Math.log1p(value) / Math.log1p(most)) * 16)] : empty;
-      pen.fillRect(label + index * slot, row * cell + 1, Math.max(slot - 1, 0.5), cell - 2);
+      pen.fillRect(label + index * slot, row * cell + 1, slot - gap, cell - 2);
     });
   });
   pen.fillStyle = dim;
   pen.textAlign = "center";
-  for (const [at, words] of timeTicks()) {
-    pen.fillText(words, label + ((width - label) * (at - data.from)) / (data.step * data.buckets), rows.length * cell + 14);
+  for (const [at, words] of timeTicks((width - label) * span / (data.step * data.buckets), 12)) {
+    pen.fillText(words, Math.min(label + at, width - pen.measureText(words).width / 2), rows.length * cell + 14);
   }
   const find = (event) => {
     const box = canvas.getBoundingClientRect();
@@ -348,7 +359,7 @@ function spark(values) {
     path += `${open ? "L" : "M"}${((index / Math.max(values.length - 1, 1)) * 96).toFixed(1)} ${(21 - 18 * (value / top)).toFixed(1)}`;
     open = true;
   });
-  return s("svg", { viewBox: "0 0 96 24", class: "spark", "aria-hidden": "true" }, s("path", { class: "line", d: path }));
+  return s("svg", { viewBox: "0 0 96 24", class: "spark", preserveAspectRatio: "none", "aria-hidden": "true" }, s("path", { class: "line", d: path }));
 }
 
 // Parts of the page.
@@ -389,7 +400,8 @@ function cell(content, head, kind) {
 }
 function table(heads, rows, empty) {
   if (!rows.length) return h("p", { class: "note" }, empty || "None.");
-  const form = (index, content) => (heads[index][1] ? "n" : typeof content === "string" && content.length > LONG_TEXT ? "long" : null);
+  const longer = (content, length) => typeof content === "string" && content.length > length;
+  const form = (index, content) => (heads[index][1] ? (longer(content, WIDE_TEXT) ? "n wide" : "n") : longer(content, LONG_TEXT) ? "long" : null);
   return h("div", { class: "scroll" }, h("table", { role: "table", class: "blocks" },
     h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, heads.map((head, index) => h("th", { role: "columnheader", scope: "col", class: form(index, head[0]) }, head[0])))),
     h("tbody", { role: "rowgroup" }, rows.map((row) => h("tr", { role: "row" }, row.map((content, index) => cell(content, heads[index][0], form(index, content))))))));
