@@ -22,14 +22,17 @@ from korvet.spark.cli.declared import flag, flag_of, with_options
 from korvet.spark.export.target import ExportError
 from korvet.spark.report.pictures import BrowserError
 from korvet.spark.report.thresholds import ThresholdError
+from korvet.spark.session.command_config import read_command_config
 from korvet.spark.session.connect import ConnectError
 from korvet.spark.session.driver_calls import DriverError
 from korvet.spark.session.failures import in_one_line
-from korvet.spark.session.jars import JarsMissing
+from korvet.spark.session.jars import JarsMissing, find_jars
+from korvet.spark.session.kafka_probe import likely_cause
 from korvet.spark.session.redaction import redacted
 from korvet.spark.session.session import JavaMissing, build_session, is_submitted, submitted_session
 from korvet.spark.source.address import DEFAULT_KEYSPACE, Address, Secret, Tls, split_url
 from korvet.spark.source.errors import SourceError
+from korvet.spark.tables.readers import KafkaReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -161,6 +164,52 @@ def named(context: click.Context, option: click.Parameter, given: str | None) ->
     if given is not None and not given.strip():
         raise click.BadParameter("must not be empty", context, option)
     return given
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaOptions:
+    """The options of a Kafka cluster on the command line."""
+
+    bootstrap: str | None = flag(
+        "--bootstrap",
+        metavar="HOST:PORT,...",
+        callback=named,
+        help="Read with the Kafka protocol from these bootstrap servers, not from Redis.",
+    )
+    command_config: Path | None = flag(
+        "--command-config",
+        metavar="FILE",
+        type=click.Path(dir_okay=False, path_type=Path),
+        envvar="KORVET_COMMAND_CONFIG",
+        help="Properties of Kafka's Java clients (TLS, SASL), as Kafka's tools take them. With --bootstrap.",
+    )
+
+    @property
+    def is_given(self) -> bool:
+        """Whether Kafka is read. Raises UsageError for the option of a file without servers."""
+        source = click.get_current_context().get_parameter_source("command_config")
+        if self.bootstrap is None and source is ParameterSource.COMMANDLINE:
+            raise click.UsageError("--command-config needs --bootstrap HOST:PORT")
+        return self.bootstrap is not None
+
+    def reader(self) -> tuple[KafkaReader, list[Path]]:
+        """Return the reader and the jars that it needs, after checks that need no Spark.
+
+        Raises UsageError without servers, SourceError if the file can't be used or no server can, and
+        JarsMissing.
+        """
+        if not self.is_given or self.bootstrap is None:
+            raise click.UsageError("Kafka needs --bootstrap HOST:PORT")
+        properties = {} if self.command_config is None else read_command_config(self.command_config)
+        jars = find_jars()
+        cause = likely_cause(self.bootstrap, properties)
+        if cause is not None:
+            raise SourceError(f"no usable Kafka at {self.bootstrap}: {cause}")
+        return KafkaReader(self.bootstrap, properties), jars
+
+
+with_kafka = with_options(KafkaOptions, "kafka")
+"""Adds the options of a Kafka cluster. The command gets them as one parameter `kafka`, KafkaOptions."""
 
 
 def check_folder(folder: Path, *, make: bool) -> None:

@@ -14,6 +14,7 @@ import click
 from korvet.spark.cli.alert_options import PICTURES_STATUS, AlertOptions, exit_status, with_alert_options
 from korvet.spark.cli.declared import flag, with_options
 from korvet.spark.cli.options import (
+    KafkaOptions,
     RedisOptions,
     absolute,
     check_folder,
@@ -22,6 +23,7 @@ from korvet.spark.cli.options import (
     progress,
     spark_session,
     user_errors,
+    with_kafka,
     with_redis,
 )
 from korvet.spark.cli.stored_session import stored_session
@@ -29,7 +31,6 @@ from korvet.spark.report.comparison import parse_reference
 from korvet.spark.report.kept import write_kept_report
 from korvet.spark.report.pictures import BrowserError, find_browser, save_pictures
 from korvet.spark.report.report import write_report
-from korvet.spark.session.jars import find_jars
 from korvet.spark.session.redaction import redacted
 from korvet.spark.session.short_jvm import short_session
 from korvet.spark.source.connection import connected
@@ -49,9 +50,6 @@ HOUR_MS = 3_600_000
 class ReportOptions:
     """What a report is made of, and where it is written."""
 
-    bootstrap: str | None = flag(
-        "--bootstrap", metavar="HOST:PORT", help="Kafka bootstrap servers, for --source kafka."
-    )
     source: str | None = flag(
         "--source",
         type=click.Choice(["korvet", "kafka"]),
@@ -95,10 +93,13 @@ class ReportOptions:
 
 @click.command()
 @with_redis
+@with_kafka
 @with_options(ReportOptions, "options")
 @with_alert_options
 @master_option
-def report(redis: RedisOptions, options: ReportOptions, alerting: AlertOptions, master: str) -> None:
+def report(
+    redis: RedisOptions, kafka: KafkaOptions, options: ReportOptions, alerting: AlertOptions, master: str
+) -> None:
     """Report on consumer groups: one HTML page, Parquet tables, and alerts.
 
     \b
@@ -121,8 +122,8 @@ def report(redis: RedisOptions, options: ReportOptions, alerting: AlertOptions, 
         if options.png and find_browser() is None:
             raise BrowserError("--png needs a browser: install Chromium or Chrome, or set KORVET_BROWSER")
         if options.stored_in is None:
-            done = _report_now(redis, options, alerting, master, notify)
-        elif options.bootstrap is None and options.source is None:
+            done = _report_now(redis, kafka, options, alerting, master, notify)
+        elif not kafka.is_given and options.source is None:
             done = _report_stored(options.stored_in, options, alerting, master, notify)
         else:
             raise click.UsageError("--from reads stored tables: no --source and no --bootstrap")
@@ -148,6 +149,7 @@ def _draw(done: Report, notify: Callable[[str], None]) -> bool:
 
 def _report_now(
     redis: RedisOptions,
+    kafka: KafkaOptions,
     options: ReportOptions,
     alerting: AlertOptions,
     master: str,
@@ -157,7 +159,7 @@ def _report_now(
     thresholds = alerting.parsed_thresholds()
     now_ms = time.time_ns() // 1_000_000
     reference = None if options.compare_to is None else parse_reference(options.compare_to, now_ms)
-    reader, jars = _reader(redis, options)
+    reader, jars = _reader(redis, kafka, options.source)
     check_folder(options.out, make=True)
     notify("Starting Spark")
     with spark_session("korvet report", master, jars=jars) as spark:
@@ -210,14 +212,13 @@ def _summary(done: Report) -> str:
     return f"{groups}{attention}. Report: {done.page.resolve()}"
 
 
-def _reader(redis: RedisOptions, options: ReportOptions) -> tuple[RedisReader | KafkaReader, list[Path]]:
+def _reader(
+    redis: RedisOptions, kafka: KafkaOptions, source: str | None
+) -> tuple[RedisReader | KafkaReader, list[Path]]:
     """The reader of the source, and the jars that it needs. Raises UsageError, SourceError, JarsMissing."""
-    bootstrap = options.bootstrap
-    if (options.source or ("kafka" if bootstrap else "korvet")) == "kafka":
-        if bootstrap is None:
-            raise click.UsageError("--source kafka needs --bootstrap HOST:PORT")
-        return KafkaReader(bootstrap), find_jars()
-    if bootstrap is not None:
+    if (source or ("kafka" if kafka.is_given else "korvet")) == "kafka":
+        return kafka.reader()
+    if kafka.is_given:
         raise click.UsageError("--bootstrap is for --source kafka; use --redis URL")
     reader = RedisReader(redis.address())
     # Checked before the seconds that Spark takes to start.

@@ -14,17 +14,23 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from korvet.spark.session.driver_calls import is_connect
-from korvet.spark.session.failures import root_of
+from korvet.spark.session.failures import causes_of
 from korvet.spark.session.jars import JarsMissing
+from korvet.spark.session.kafka_probe import likely_cause
+from korvet.spark.session.redaction import redacted
 from korvet.spark.source.errors import SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
 API_TIMEOUT_MS = 20_000
 REQUEST_TIMEOUT_MS = 10_000
+_ADVERTISED = (
+    "the bootstrap servers answer; can this machine reach the brokers at the addresses that they advertise "
+    "(advertised.listeners)?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +44,17 @@ class Extent:
 class Cluster:
     """Requests to one Kafka cluster. All raise SourceError if it does not answer."""
 
-    def __init__(self, jvm: Any, admin: Any, bootstrap: str) -> None:
+    def __init__(self, jvm: Any, admin: Any, bootstrap: str, properties: Mapping[str, str]) -> None:
         self._kafka = jvm.org.apache.kafka
         self._java = jvm.java.util
         self._admin = admin
         self._bootstrap = bootstrap
+        self._properties = properties
 
     def partitions(self, topics: Iterable[str]) -> dict[str, list[int]]:
         """Return the partitions of the topics that exist (Metadata). Creates no topic."""
         wanted = set(topics)
-        with _failures(self._bootstrap):
+        with _failures(self._bootstrap, self._properties):
             options = self._kafka.clients.admin.ListTopicsOptions().listInternal(True)
             existing = self._java.ArrayList()
             for name in self._admin.listTopics(options).names().get():
@@ -60,7 +67,7 @@ class Cluster:
 
     def extents(self, topic_partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Extent]:
         """Return the extents of partitions (ListOffsets, read_committed). All must exist."""
-        with _failures(self._bootstrap):
+        with _failures(self._bootstrap, self._properties):
             spec, committed = self._kafka.clients.admin.OffsetSpec, self._levels.READ_COMMITTED
             first = self._offsets(topic_partitions, spec.earliest(), committed)
             end = self._offsets(topic_partitions, spec.latest(), committed)
@@ -71,7 +78,7 @@ class Cluster:
 
     def ends(self, topic_partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """Return the log end offsets of partitions (ListOffsets, read_uncommitted). All must exist."""
-        with _failures(self._bootstrap):
+        with _failures(self._bootstrap, self._properties):
             latest = self._kafka.clients.admin.OffsetSpec.latest()
             return self._offsets(topic_partitions, latest, self._levels.READ_UNCOMMITTED)
 
@@ -98,11 +105,12 @@ class Cluster:
 
 
 @contextmanager
-def cluster_of(spark: SparkSession, bootstrap: str) -> Iterator[Cluster]:
+def cluster_of(spark: SparkSession, bootstrap: str, properties: Mapping[str, str]) -> Iterator[Cluster]:
     """Return the cluster at the bootstrap servers, until the end of the block.
 
-    Raises JarsMissing if the session has no Kafka client, SourceError for unusable servers and for a session
-    of Spark Connect, whose driver is not of this process.
+    properties: of Kafka's clients, as of read_command_config. Raises JarsMissing if the session has no Kafka
+    client, SourceError for unusable servers and for a session of Spark Connect, whose driver is not of this
+    process.
     """
     if is_connect(spark):
         raise SourceError(
@@ -114,24 +122,37 @@ def cluster_of(spark: SparkSession, bootstrap: str) -> Iterator[Cluster]:
     if isinstance(client, JavaPackage):
         raise JarsMissing("this Spark session has no Kafka client: start it with the jars of `korvet jars`")
     settings = jvm.java.util.Properties()
-    settings.setProperty("bootstrap.servers", bootstrap)
-    settings.setProperty("default.api.timeout.ms", str(API_TIMEOUT_MS))
-    settings.setProperty("request.timeout.ms", str(REQUEST_TIMEOUT_MS))
-    with _failures(bootstrap):
+    for name, value in {
+        "default.api.timeout.ms": str(API_TIMEOUT_MS),
+        "request.timeout.ms": str(REQUEST_TIMEOUT_MS),
+        **properties,
+        "bootstrap.servers": bootstrap,
+    }.items():
+        settings.setProperty(name, value)
+    with _failures(bootstrap, properties):
         admin = client.create(settings)
     try:
-        yield Cluster(jvm, admin, bootstrap)
+        yield Cluster(jvm, admin, bootstrap, properties)
     finally:
         admin.close()
 
 
 @contextmanager
-def _failures(bootstrap: str) -> Iterator[None]:
+def _failures(bootstrap: str, properties: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except Py4JJavaError as error:
-        root = root_of(error.java_exception)
-        words = root.getMessage() or root.toString()
+        words = _words(causes_of(error.java_exception), bootstrap, properties)
         raise SourceError(f"no usable Kafka at {bootstrap}: {words}") from error
     except PySparkException as error:
-        raise SourceError(f"no usable Kafka at {bootstrap}: {error}") from error
+        raise SourceError(f"no usable Kafka at {bootstrap}: {redacted(str(error))}") from error
+
+
+def _words(causes: Sequence[tuple[str, str]], bootstrap: str, properties: Mapping[str, str]) -> str:
+    """The root cause of a failure. causes: of causes_of."""
+    name, message = causes[-1]
+    kind = name.rpartition(".")[2]
+    if any(each.endswith(("TimeoutException", "DisconnectException")) for each, _ in causes):
+        return f"{message or kind}; {likely_cause(bootstrap, properties) or _ADVERTISED}"
+    # The message of Java's exceptions about files is only the path.
+    return redacted(f"{kind}: {message}" if "/" in message and " " not in message else message or kind)

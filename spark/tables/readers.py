@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql import functions as sf
@@ -22,8 +22,11 @@ from korvet.spark.source.topics import OFFSETS_TOPIC, load_topics
 from korvet.spark.tables.decode import newest_records, not_after
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from pyspark.sql import DataFrame, SparkSession
 
+    from korvet.spark.session.kafka_cluster import Cluster
     from korvet.spark.source.address import Address
 
 Starts = Mapping[str, Mapping[int, int]]
@@ -42,6 +45,13 @@ SIZES = (
 FIRST_CLOCK_OFFSET = 1_000_000_000_000 << SEQUENCE_BITS
 # Commits behind an open transaction of another group count at once.
 OFFSETS_OPTIONS = {"openTransactions": "pass"}
+# Options of the connector's consumers, unless their properties contain others. All records exist already: a
+# fetch at the end of a partition would delay the requests after it.
+CONSUMER = {
+    "max.poll.records": "10000",
+    "max.partition.fetch.bytes": str(8 << 20),
+    "fetch.max.wait.ms": "1",
+}
 # Without this setting the connector's planner silently drops internal topics.
 DEPRECATED_FETCHING = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
 
@@ -192,10 +202,11 @@ class KafkaReader:
     """Reads through the Kafka protocol, by Spark's official connector. Works with Kafka, too.
 
     Partitions are always assigned, because a subscription joins a group and writes to the topic that it
-    reads.
+    reads. properties: of Kafka's Java clients, which plans and logs may show (read_command_config).
     """
 
     bootstrap: str
+    properties: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -210,7 +221,7 @@ class KafkaReader:
 
         Raises SourceError if Kafka does not answer, JarsMissing in a session without the connector.
         """
-        with cluster_of(spark, self.bootstrap) as cluster:
+        with self._cluster(spark) as cluster:
             existing = cluster.partitions([OFFSETS_TOPIC])
         if not existing:
             return None
@@ -248,7 +259,7 @@ class KafkaReader:
 
         Raises as offsets_topic does.
         """
-        with cluster_of(spark, self.bootstrap) as cluster:
+        with self._cluster(spark) as cluster:
             existing = cluster.partitions(topics)
             topic_partitions = [(topic, part) for topic in existing for part in existing[topic]]
             starts, ends = cluster.extents(topic_partitions), cluster.ends(topic_partitions)
@@ -263,7 +274,7 @@ class KafkaReader:
 
         The connector waits for a topic that does not exist, and refuses an offset outside the log.
         """
-        with cluster_of(spark, self.bootstrap) as cluster:
+        with self._cluster(spark) as cluster:
             existing = cluster.partitions(starts)
             topic_partitions = [
                 (topic, part) for topic in existing for part in existing[topic] if part in starts[topic]
@@ -276,20 +287,24 @@ class KafkaReader:
                 readable.setdefault(topic, {})[partition] = start
         return readable
 
+    def _cluster(self, spark: SparkSession) -> AbstractContextManager[Cluster]:
+        return cluster_of(spark, self.bootstrap, self.properties)
+
     def _load(self, spark: SparkSession, starting: Starts) -> DataFrame:
         spark.conf.set(DEPRECATED_FETCHING, "true")
         assign = {topic: sorted(parts) for topic, parts in starting.items()}
+        consumer = {
+            **CONSUMER,
+            **self.properties,
+            "bootstrap.servers": self.bootstrap,
+            "isolation.level": "read_committed",
+            "allow.auto.create.topics": "false",
+        }
         return (
             spark.read.format("kafka")
-            .option("kafka.bootstrap.servers", self.bootstrap)
+            .options(**{f"kafka.{name}": value for name, value in consumer.items()})
             .option("assign", json.dumps(assign))
             .option("startingOffsets", json.dumps(starting))
-            .option("kafka.isolation.level", "read_committed")
-            .option("kafka.max.poll.records", "10000")
-            .option("kafka.max.partition.fetch.bytes", str(8 << 20))
-            # All records exist already. A fetch at the end of a partition would delay the requests after it.
-            .option("kafka.fetch.max.wait.ms", "1")
-            .option("kafka.allow.auto.create.topics", "false")
             .option("includeHeaders", "true")
             .option("failOnDataLoss", "false")
             .load()

@@ -189,6 +189,12 @@ def test_command_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (cli.report, ["--source", "kafka"], "needs --bootstrap"),
         (cli.report, ["--bootstrap", "h:1", "--source", "korvet"], "is for --source kafka"),
         (cli.report, ["--bootstrap", "h:1"], "run `korvet jars` once"),
+        (cli.report, ["--command-config", "x"], "--command-config needs --bootstrap HOST:PORT"),
+        (
+            cli.report,
+            ["--bootstrap", "h:1", "--command-config", f"{file}x"],
+            "filex: No such file or directory",
+        ),
         (cli.report, ["--from", "x", "--bootstrap", "h:1"], "--from reads stored tables: no --source"),
         (cli.export, ["t", "--to", str(tmp_path)], "use --mode append or --mode overwrite"),
         (cli.export, ["t", "--to", "x", "--format", "jdbc"], "needs the name of a table"),
