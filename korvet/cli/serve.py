@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import click
 import uvloop
 
-from korvet import logs
+from korvet import logs, unread
 from korvet.cli import ephemeral
 from korvet.cli.profile import profiled
 from korvet.config.address import Address, redacted
@@ -158,6 +158,7 @@ def serve(
     korvet serve --config korvet.toml --processes 4
     korvet serve --ephemeral
     """
+    unread.unblock()
     if is_ephemeral:
         ephemeral.end_with(parent)
     elif join is not None or parent is not None:

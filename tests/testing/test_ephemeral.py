@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
-from typing import TYPE_CHECKING
+from contextlib import closing
+from typing import IO, TYPE_CHECKING
 
 import pytest
 import redis
@@ -19,12 +23,12 @@ from korvet.cli.topic_requests import create_topic
 from korvet.embedded.ephemeral import EphemeralServer
 from korvet.embedded.errors import EmbeddedServerError
 from korvet.testing import KorvetBroker, KorvetBrokerError
-from tests.support.polling import until
+from tests.support.polling import patient, until
 from tests.support.processes import alive, run
 from tests.testing.conftest import COMMAND, WAIT_S, Ephemeral, bare_environment, descendants, until_ended
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.timeout(600)
@@ -183,6 +187,63 @@ def test_it_starts_nothing_for_a_parent_that_has_ended(scratch: Path) -> None:
     done = run([*COMMAND, "--parent", str(gone.pid)], WAIT_S, env=bare_environment(scratch))
     assert done.returncode == 1
     assert b"is not the parent of this one, or has ended" in done.stderr
+
+
+def full(kind: str) -> tuple[IO[bytes], IO[bytes]]:
+    """The two ends of a pipe or socket that takes nothing more."""
+    if kind == "pipe":
+        reading, writing = os.pipe()
+    else:  # as Node gives to its child processes
+        reading, writing = (each.detach() for each in socket.socketpair())
+    os.set_blocking(writing, False)
+    for piece in (b"x" * 1024, b"x"):
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writing, piece)
+    os.set_blocking(writing, True)
+    return open(reading, "rb"), open(writing, "wb")
+
+
+@contextlib.contextmanager
+def logging_to(output: IO[bytes], scratch: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A broker whose standard error is `output`, once it is ready."""
+    process = subprocess.Popen(
+        [*COMMAND, "--log-level", "debug"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=output,
+        cwd=scratch,
+        env=bare_environment(scratch),
+    )
+    assert process.stdout is not None
+    with closing(process.stdout):
+        assert select.select([process.stdout], [], [], patient(WAIT_S))[0], "it waits for a reader"
+        yield process
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(WAIT_S) == 0
+
+
+@pytest.mark.short
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_nobody_has_to_read_its_log(kind: str, scratch: Path) -> None:
+    reading, writing = full(kind)
+    with reading, writing, logging_to(writing, scratch) as process:
+        assert process.stdout is not None
+        bootstrap = json.loads(process.stdout.readline())["bootstrap_servers"]
+        with Cluster(bootstrap) as cluster:
+            create_topic(cluster, "made", 1, {})
+        assert topics(bootstrap) == {"made"}
+
+
+def test_a_log_that_is_read_late_has_every_line(scratch: Path) -> None:
+    reading, writing = full("pipe")
+    with reading, logging_to(writing, scratch) as process:
+        writing.close()
+        process.send_signal(signal.SIGTERM)
+        lines = reading.read().lstrip(b"x").decode().splitlines()
+    assert "admin endpoint at" in lines[0]
+    assert any(line.endswith("korvet.cli.serve: stopping") for line in lines)
+    assert not [line for line in lines if "dropped" in line]
 
 
 def test_it_ends_if_nobody_reads_its_line(scratch: Path) -> None:
