@@ -1,10 +1,14 @@
-"""Reads pages of another process through its unix socket (`admin.socket`, or that of `korvet ready`)."""
+"""Reads pages of another process: through its unix socket (`admin.socket`, or that of `korvet ready`), or a
+connection that is handed over to it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from korvet.admin.handover import Handover
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,10 +29,13 @@ class Fetched(NamedTuple):
         return self.body.decode()
 
 
-async def fetch(path: Path | str, page: str, accept: str, timeout_s: float) -> Fetched:
-    """Read a page. Raises OSError, also if it takes too long, and ValueError if the answer is malformed."""
+async def fetch(place: Path | str | Handover, page: str, accept: str, timeout_s: float) -> Fetched:
+    """Read a page. `place`: the address of a socket, or what connects.
+
+    Raises OSError, also if it takes too long, and ValueError if the answer is malformed.
+    """
     async with asyncio.timeout(timeout_s):
-        reader, writer = await asyncio.open_unix_connection(sock=_connected(str(path)))
+        reader, writer = await asyncio.open_unix_connection(sock=_connected(place))
         try:
             request = f"GET {page} HTTP/1.1\r\nHost: korvet\r\nAccept: {accept}\r\nConnection: close\r\n\r\n"
             writer.write(request.encode())
@@ -37,12 +44,14 @@ async def fetch(path: Path | str, page: str, accept: str, timeout_s: float) -> F
             writer.close()
 
 
-def _connected(path: str) -> socket.socket:
+def _connected(place: Path | str | Handover) -> socket.socket:
     """A connection, which needs no wait. Event loops do not connect to abstract sockets."""
+    if isinstance(place, Handover):
+        return place.connect()
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.setblocking(False)
-        connection.connect(path)
+        connection.connect(str(place))
     except OSError:
         connection.close()
         raise

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import tempfile
-from contextlib import ExitStack
 from functools import partial
 from http import HTTPStatus
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from korvet.admin.client import Fetched, fetch
 from korvet.admin.endpoint import Endpoint, livez
+from korvet.admin.handover import Handover
 from korvet.admin.http import PLAIN, Request, Response, text_response
 from korvet.admin.metrics_page import metrics_response, prefers_open_metrics
 from korvet.admin.server import AdminServer
@@ -48,43 +46,32 @@ causes = Causes(log)
 _METRICS_S: Final = 8.0
 # Limits the wait for one broker's health: kubelets wait for a second by default.
 _HEALTH_S: Final = 0.8
-# Limits the length of a path of a unix socket on all systems.
-_LONGEST_PATH: Final = 100
 
 
 class MergedService:
-    """Serves the pages of several brokers. It reads those of each broker through a unix socket in a private
-    folder.
-    """
+    """Serves the pages of several brokers, with those of each broker."""
 
     def __init__(self, config: Config, node_ids: Sequence[int], probe: str = "") -> None:
         """`probe`: the address of the unix socket that answers `korvet ready`; empty for none."""
         self._config = config
         self._probe = probe
         self._node_ids = node_ids
-        self._sockets: dict[int, Path] = {}
+        self._handovers = {node_id: Handover() for node_id in node_ids}
         self._up: dict[int, bool] = {}
         self._registry = Registry()
         self._lag = EventLoopLag()
-        self._cleanup = ExitStack()
         self._server: AdminServer | None = None
         self._probed: AdminServer | None = None
         self._watch: asyncio.Task[None] | None = None
 
-    async def start(self) -> Mapping[int, Path]:
-        """Answer `korvet ready`, and serve all pages if the settings ask for an endpoint. Returns the unix
-        socket (`admin.socket`) that each broker has to serve. Raises ConfigError and OSError; see
+    async def start(self) -> Mapping[int, Handover]:
+        """Answer `korvet ready`, and serve all pages if the settings ask for an endpoint. Returns what
+        connects to the endpoint of each broker by its standard input. Raises ConfigError and OSError; see
         AdminServer.open.
         """
         self._probed = AdminServer.open_probe(self._probe, self._readyz)
         if not self._config.serves_admin:
-            return {}
-        folder = Path(self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix="korvet-admin-")))
-        if len(str(folder)) > _LONGEST_PATH - len("/1000000000"):
-            folder = Path(
-                self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix="korvet-admin-", dir="/tmp"))
-            )
-        self._sockets = {node_id: folder / str(node_id) for node_id in self._node_ids}
+            return self._handovers
         pages = {"/livez": livez, "/readyz": self._readyz, "/metrics": self._metrics, "/status": self._status}
         endpoint = Endpoint(pages)
         self._registry.add(collectors.of_process(self._lag))
@@ -92,7 +79,7 @@ class MergedService:
         self._server = server = await AdminServer.open(self._config, endpoint)
         self._registry.add([("certificates", partial(collect_certificates, lambda: server.certificates))])
         self._watch = keep("event loop lag", self._lag.watch)
-        return self._sockets
+        return self._handovers
 
     def url(self, host: str) -> str:
         """See AdminServer.url; empty without an endpoint."""
@@ -104,14 +91,17 @@ class MergedService:
         for server in (self._server, self._probed):
             if server is not None:
                 await server.close()
-        self._cleanup.close()
+        for handover in self._handovers.values():
+            handover.close()
 
     def _collect(self) -> Iterator[Samples]:
         yield Samples(_BROKER_UP, [(_BROKER_UP.text(node_id), int(up)) for node_id, up in self._up.items()])
 
     async def _metrics(self, request: Request) -> Response:
         open_metrics = prefers_open_metrics(request.field("accept"))
-        fetched = await self._fetch_all("/metrics", OPEN_METRICS if open_metrics else TEXT, _METRICS_S)
+        fetched = await self._fetch_all(
+            "/metrics", OPEN_METRICS if open_metrics else TEXT, _METRICS_S, self._handovers
+        )
         pages = {node_id: page.text for node_id, page in fetched.items() if page.status == HTTPStatus.OK}
         self._up = {node_id: node_id in pages for node_id in self._node_ids}
         own = "".join(rendered(self._registry.collect(), open_metrics=open_metrics))
@@ -121,7 +111,8 @@ class MergedService:
 
     async def _readyz(self, request: Request) -> Response:
         del request
-        fetched = await self._fetch_all("/readyz", PLAIN, _HEALTH_S, self._sockets or children())
+        places = self._handovers if self._config.serves_admin else children()
+        fetched = await self._fetch_all("/readyz", PLAIN, _HEALTH_S, places)
         lines = []
         for node_id in self._node_ids:
             page = fetched.get(node_id)
@@ -134,7 +125,7 @@ class MergedService:
 
     async def _status(self, request: Request) -> Response:
         del request
-        fetched = await self._fetch_all("/status", "application/json", _METRICS_S)
+        fetched = await self._fetch_all("/status", "application/json", _METRICS_S, self._handovers)
         brokers = {
             str(node_id): msgspec.Raw(page.body)
             if (page := fetched.get(node_id)) is not None and page.status == HTTPStatus.OK
@@ -144,20 +135,21 @@ class MergedService:
         return Response(HTTPStatus.OK, [msgspec.json.encode({"brokers": brokers})], "application/json")
 
     async def _fetch_all(
-        self, page: str, accept: str, timeout_s: float, sockets: Mapping[int, Path | str] | None = None
+        self, page: str, accept: str, timeout_s: float, places: Mapping[int, Handover] | Mapping[int, str]
     ) -> dict[int, Fetched]:
-        """A page of each broker that answers on its socket (default: `admin.socket`)."""
-        asked = self._sockets if sockets is None else sockets
+        """A page of each broker that answers at its place."""
         answers = await asyncio.gather(
-            *(self._fetch(node_id, path, page, accept, timeout_s) for node_id, path in asked.items())
+            *(self._fetch(node_id, place, page, accept, timeout_s) for node_id, place in places.items())
         )
-        return {node_id: answer for node_id, answer in zip(asked, answers, strict=True) if answer is not None}
+        return {
+            node_id: answer for node_id, answer in zip(places, answers, strict=True) if answer is not None
+        }
 
     async def _fetch(
-        self, node_id: int, path: Path | str, page: str, accept: str, timeout_s: float
+        self, node_id: int, place: Handover | str, page: str, accept: str, timeout_s: float
     ) -> Fetched | None:
         try:
-            answer = await fetch(path, page, accept, timeout_s)
+            answer = await fetch(place, page, accept, timeout_s)
         except (OSError, ValueError) as error:
             message = "%s of node %d cannot be read: %s"
             causes.warn(error, message, page, node_id, error or type(error), work=(page, node_id))

@@ -16,6 +16,7 @@ import msgspec
 from korvet.admin.access import Access
 from korvet.admin.connection import HttpConnection
 from korvet.admin.endpoint import Endpoint, livez
+from korvet.admin.handover import ON_STANDARD_INPUT, Handed
 from korvet.config.errors import ConfigError
 from korvet.server.acceptor import Acceptor, bind
 from korvet.server.connections import ConnectionLimits, Connections
@@ -39,6 +40,7 @@ _MOST_PER_HOST: Final = 16
 _HANDSHAKE_S: Final = 10.0
 _ALL_HOSTS: Final = ("", "0.0.0.0", "::")
 _LOOPBACK: Final = ("127.", "::1")
+_STANDARD_INPUT: Final = 0
 
 
 class AdminServer:
@@ -66,7 +68,9 @@ class AdminServer:
         try:
             if config.admin_address is not None:
                 await server._listen(config, config.admin_address)
-            if config.admin_socket is not None:
+            if config.admin_socket == ON_STANDARD_INPUT:
+                server._take_from_parent()
+            elif config.admin_socket is not None:
                 server._listen_locally(Path(config.admin_socket))
         except BaseException:
             await server.close()
@@ -136,6 +140,13 @@ class AdminServer:
                 "other hosts can read the metrics and the status of this broker, with the names of topics "
                 "and groups: set admin.token or admin.basic.user, or listen on 127.0.0.1"
             )
+
+    def _take_from_parent(self) -> None:
+        try:
+            handed = Handed(_STANDARD_INPUT)
+        except OSError as error:
+            raise ConfigError(f"admin.socket = -: standard input is no socket: {error.strerror}") from error
+        self._accept("admin socket", [handed], Access(None, None, None), None)
 
     def _listen_locally(self, path: Path) -> None:
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

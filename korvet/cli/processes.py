@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
+from korvet.admin.handover import ON_STANDARD_INPUT
 from korvet.admin.merged import MergedService
 from korvet.config.address import Address, parse_address
 from korvet.config.errors import ConfigError
@@ -29,9 +30,10 @@ from korvet.embedded.shim import bound
 from korvet.security.listeners import parse_endpoints
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from korvet.admin.handover import Handover
     from korvet.broker import Ready
     from korvet.config.settings import Config
     from korvet.security.listeners import Endpoint
@@ -84,7 +86,7 @@ def broker_configs(config: Config) -> list[Config]:
             node_id=config.node_id + number,
             # The first port is this process's own.
             admin_listen="" if admin is None else _moved(admin, number + 1),
-            admin_socket=None,
+            admin_socket=ON_STANDARD_INPUT if config.serves_admin else None,
             listen=_moved(config.listen_address, number),
             advertise=config.advertise_address and _moved(config.advertise_address, number),
             listeners=_all_moved(listening, number),
@@ -137,8 +139,10 @@ def _all_moved(endpoints: Iterable[Endpoint], number: int) -> str | None:
 class _Broker:
     """One broker: a process that is restarted when it exits by itself."""
 
-    def __init__(self, config: Config, profile: Path | None) -> None:
+    def __init__(self, config: Config, profile: Path | None, handover: Handover) -> None:
+        """`handover`: connects to the admin endpoint of the process."""
         self._config = config
+        self._handover = handover
         self._profile = profile
         self._process: asyncio.subprocess.Process | None = None
         self.address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -166,13 +170,14 @@ class _Broker:
         if self._profile is not None:
             command += ["--profile", f"{self._profile}.{self._config.node_id}"]
         # A session of its own: Ctrl-C in a terminal reaches only this process, which then stops the brokers.
-        process = self._process = await asyncio.create_subprocess_exec(
-            *bound(command),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            env=environment(self._config),
-            start_new_session=True,
-        )
+        with self._handover.renew() as stdin:
+            process = self._process = await asyncio.create_subprocess_exec(
+                *bound(command),
+                stdin=stdin.fileno(),
+                stdout=asyncio.subprocess.PIPE,
+                env=environment(self._config),
+                start_new_session=True,
+            )
         logger.info("node %d is process %d", self._config.node_id, process.pid)
         assert process.stdout is not None
         async for line in process.stdout:
@@ -222,16 +227,11 @@ async def run(config: Config, redis_url: str, ready: Ready, profile: Path | None
     configs = broker_configs(msgspec.structs.replace(config, redis=redis_url))
     admin = MergedService(config, [each.node_id for each in configs], probe)
     try:
-        sockets = await admin.start()
-        brokers = [_Broker(_with_socket(each, sockets), profile) for each in configs]
+        handovers = await admin.start()
+        brokers = [_Broker(each, profile, handovers[each.node_id]) for each in configs]
         await _run(brokers, lambda address: ready(address, admin.url(address.host)))
     finally:
         await admin.close()
-
-
-def _with_socket(config: Config, sockets: Mapping[int, Path]) -> Config:
-    path = sockets.get(config.node_id)
-    return config if path is None else msgspec.structs.replace(config, admin_socket=str(path))
 
 
 async def _run(brokers: list[_Broker], ready: Callable[[Address], None]) -> None:

@@ -26,7 +26,8 @@ class AdminSettings(TopicSettings, frozen=True, kw_only=True, forbid_unknown_fie
         str | None,
         Meta(
             description="Path of a unix socket with the same pages, for processes of the same user. It needs "
-            "no token. With `--processes`, the main process serves it."
+            "no token. With `--processes`, the main process serves it. `-` stands for connections that the "
+            "parent process hands over by standard input, as this main process does."
         ),
     ] = None
     admin_ssl_keystore_location: Annotated[

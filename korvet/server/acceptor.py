@@ -87,6 +87,10 @@ class Acceptor:
                 return
             try:
                 accepted, address = listening.accept()
+            except EOFError:
+                # The process that hands connections over has ended.
+                asyncio.get_running_loop().remove_reader(listening)
+                return
             except OSError as error:
                 if error.errno in _EXHAUSTED:
                     log.error("no connection can be accepted for %.0f s: %s", _PAUSE_S, error)

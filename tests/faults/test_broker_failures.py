@@ -31,12 +31,15 @@ from tests.faults.brokers import (
 from tests.support.admin import create_topic
 from tests.support.confluent import producer, read_all, send
 from tests.support.load import QUICK
+from tests.support.pages import Pages
 from tests.support.polling import until
+from tests.support.ports import free_port
 from tests.support.processes import alive
 from tests.support.servers import KorvetServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.api.asking import Client
 
@@ -214,6 +217,24 @@ def test_processes_of_one_command(own_korvet: Callable[..., KorvetServer]) -> No
     pids |= {int(node): int(pid) for node, pid in re.findall(r"node (\d) is process (\d+)", server.tail())}
     assert not any(alive(pid) for pid in [*pids.values(), store])
     assert "Traceback" not in server.tail(100_000)
+
+
+def test_processes_that_are_killed_leave_no_temporary_file(tmp_path: Path) -> None:
+    pages = Pages(free_port())
+    server = KorvetServer("--processes", "2", "--set", f"admin.listen=127.0.0.1:{pages.port}")
+    server.environ = {"TMPDIR": str(tmp_path)}
+    try:
+        server.start()
+        pids = [server.store_pid(), *map(int, re.findall(r"node \d is process (\d+)", server.tail()))]
+        assert len(pids) == 3
+        until(lambda: pages.read("/readyz").status == 200, 40, "both are ready")
+        shown = pages.read("/metrics").text
+        assert all(f'korvet_broker_up{{node_id="{node}"}} 1' in shown for node in (1, 2))
+        server.process.kill()
+        until(lambda: not any(map(alive, pids)), 40, "all processes have ended")
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        server.discard()
 
 
 def test_a_process_that_cannot_start_ends_the_command(own_korvet: Callable[..., KorvetServer]) -> None:

@@ -16,11 +16,13 @@ import pytest
 from korvet.admin import server as admin_server
 from korvet.admin.client import fetch
 from korvet.admin.endpoint import Endpoint, livez
+from korvet.admin.handover import ON_STANDARD_INPUT, Handed, Handover
 from korvet.admin.server import AdminServer
 from korvet.config.errors import ConfigError
 from korvet.config.settings import Config
 from tests.support.certificates import Authority
 from tests.support.pages import Pages
+from tests.support.polling import until_async
 from tests.support.running import run
 
 if TYPE_CHECKING:
@@ -133,6 +135,57 @@ def test_a_file_in_place_of_the_unix_socket_stays(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Address already in use"):
         run(AdminServer.open(Config(admin_socket=str(path)), Endpoint({})))
     assert path.read_text() == "precious"
+
+
+async def test_connections_are_handed_over_to_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    handover = Handover()
+    with pytest.raises(ConnectionRefusedError):
+        await fetch(handover, "/livez", "*/*", DEADLINE_S)
+    # A process and the one that replaces it.
+    for _ in range(2):
+        stdin = handover.renew()
+        # The process has not come so far yet.
+        early = asyncio.create_task(fetch(handover, "/livez", "*/*", DEADLINE_S))
+        await asyncio.sleep(0)
+        monkeypatch.setattr(admin_server, "_STANDARD_INPUT", stdin.fileno())
+        async with serving(admin_socket=ON_STANDARD_INPUT, admin_token="x"):
+            stdin.close()
+            answer = await early
+            assert (answer.status, answer.text) == (200, "ok\n")
+            assert (await fetch(handover, "/x", "*/*", DEADLINE_S)).status == 404
+        with pytest.raises(OSError):
+            await fetch(handover, "/livez", "*/*", DEADLINE_S)
+    handover.close()
+
+
+async def test_no_more_is_expected_of_a_process_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    handover, ends = Handover(), []
+    accept = Handed.accept
+
+    def counted(handed: Handed) -> tuple[socket.socket, Any]:
+        try:
+            return accept(handed)
+        except EOFError:
+            ends.append(handed)
+            raise
+
+    monkeypatch.setattr(Handed, "accept", counted)
+    with handover.renew() as stdin:
+        monkeypatch.setattr(admin_server, "_STANDARD_INPUT", stdin.fileno())
+        async with serving(admin_socket=ON_STANDARD_INPUT):
+            await fetch(handover, "/livez", "*/*", DEADLINE_S)
+            handover.close()
+            await until_async(lambda: ends, DEADLINE_S, "the end is seen")
+            for _ in range(10):
+                await asyncio.sleep(0)
+    assert len(ends) == 1
+
+
+def test_standard_input_that_is_no_socket_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (tmp_path / "file").open("wb") as file:
+        monkeypatch.setattr(admin_server, "_STANDARD_INPUT", file.fileno())
+        with pytest.raises(ConfigError, match="standard input is no socket"):
+            run(AdminServer.open(Config(admin_socket=ON_STANDARD_INPUT), Endpoint({})))
 
 
 async def test_connections_are_limited(
