@@ -40,7 +40,6 @@ from korvet.storage.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
-    from types import FrameType
     from typing import Any, TypeAlias
 
     from korvet.broker import Ready
@@ -268,7 +267,6 @@ def _run(work: _Work, profile: Path | None) -> None:
 def _prepare_process() -> None:
     _keep_large_buffers()
     _allow_all_files()
-    signal.signal(signal.SIGTERM, _leave)
 
 
 def _import_broker() -> None:
@@ -287,11 +285,6 @@ def _split(pairs: tuple[str, ...]) -> dict[str, str]:
             raise ConfigError(f"--set {pair}: expected KEY=VALUE")
         found[key] = value
     return found
-
-
-def _leave(signum: int, frame: FrameType | None) -> None:
-    """SIGTERM arrived before the event loop runs."""
-    raise SystemExit(0)
 
 
 def _start_embedded(settings: Config) -> EmbeddedServer:

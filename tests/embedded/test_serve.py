@@ -167,6 +167,31 @@ def test_a_folder_that_needs_the_module_is_refused_without_and_served_after_a_re
     assert "without korvet's server module" in server.tail()
 
 
+# Runs `korvet serve`, and sends itself SIGTERM when it imports the module that is named first.
+EARLY_SIGNAL = """
+import os, signal, sys
+from korvet import cli
+
+early = sys.argv.pop(1)
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == early:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+sys.meta_path.insert(0, Finder())
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("moment", ["korvet.cli.app", "korvet.cli.serve", "korvet.broker"])
+def test_a_signal_at_the_start_is_an_orderly_stop(moment: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", EARLY_SIGNAL, moment, "serve", "--listen", "127.0.0.1:0"]
+    done = run([*command, "--data-dir", str(tmp_path / "data")], TIMEOUT_S)
+    assert (done.returncode, done.stdout) == (0, b""), done.stderr
+    assert b"Traceback" not in done.stderr
+
+
 def test_an_interrupt_ends_it_too(server: KorvetServer) -> None:
     store = server.store_pid()
     os.kill(server.process.pid, signal.SIGINT)
