@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import importlib
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from korvet.embedded.ephemeral import EphemeralServer, reserved_port
 from korvet.embedded.errors import EmbeddedServerError
@@ -15,13 +16,16 @@ from korvet.testing.process import BrokerProcess
 from korvet.testing.security import Security, prepare
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
     from types import TracebackType
 
     from korvet.config.address import Address
     from korvet.testing.record import Record
     from korvet.testing.verbs import Verbs
 
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 _MODULE: Final = "auto"
 _NO_LIMIT: Final = 0
@@ -119,7 +123,9 @@ class KorvetBroker:
     @property
     def security_protocol(self) -> str:
         """What clients set as `security.protocol`."""
-        return "PLAINTEXT" if self._security is None else self._security.protocol
+        self._started()
+        assert self._security is not None
+        return self._security.protocol
 
     @property
     def ca_file(self) -> str:
@@ -129,20 +135,19 @@ class KorvetBroker:
         return self._security.ca_file
 
     def start(self) -> None:
-        """Start everything, or the brokers that were stopped, on their addresses and with their data."""
-        is_first = not self._brokers
+        """Start everything, or the brokers that were stopped, on their addresses and with their data.
+
+        If that fails, it is as before: what was started is stopped again, data are kept, and `start` may be
+        tried again.
+        """
+        if self._brokers:
+            self._start_again()
+            return
         try:
-            if is_first:
-                launched = self._launch_all()
-            else:
-                launched = [broker for broker in self._brokers if not broker.runs]
-                for broker in launched:
-                    broker.launch(self.redis_url)
-            for broker in launched:
+            for broker in self._launch_all():
                 broker.wait_ready()
-            if is_first:
-                for user, password in self._users.items():
-                    self._client().set_password(user, password)
+            for user, password in self._users.items():
+                self._client().set_password(user, password)
         except BaseException:
             self.close()
             raise
@@ -155,11 +160,14 @@ class KorvetBroker:
         if not chosen:
             raise ValueError(f"node_id={node_id}: expected a number from 1 to {self._count}")
         self._client().disconnect()
-        for broker in chosen:
-            broker.stop(abruptly=abruptly)
+        with contextlib.ExitStack() as every:
+            for broker in chosen:
+                every.callback(broker.stop, abruptly=abruptly)
 
     def restart(self, *, abruptly: bool = False, node_id: int | None = None) -> None:
-        """Stop the brokers, or one, and start them again on their addresses and with their data."""
+        """Stop the brokers, or one, and start them again on their addresses and with their data. If that
+        fails, they are stopped; see `start`.
+        """
         self.stop(abruptly=abruptly, node_id=node_id)
         self.start()
 
@@ -168,6 +176,7 @@ class KorvetBroker:
         brokers, self._brokers = self._brokers, []
         server, self._server = self._server, None
         verbs, self._verbs = self._verbs, None
+        self._security = None
         with self._cleanup:
             if verbs is not None:
                 verbs.disconnect()
@@ -214,6 +223,18 @@ class KorvetBroker:
         assert self._verbs is not None
         return self._verbs
 
+    def _start_again(self) -> None:
+        stopped = [broker for broker in self._brokers if not broker.runs]
+        try:
+            for broker in stopped:
+                broker.launch(self.redis_url)
+            for broker in stopped:
+                broker.wait_ready()
+        except BaseException:
+            for broker in stopped:
+                broker.stop(abruptly=True)
+            raise
+
     def _launch_all(self) -> list[BrokerProcess]:
         """Start the server and the brokers at the same time. Returns the brokers, which are not ready yet."""
         self._server = server = EphemeralServer(_MODULE, _NO_LIMIT)
@@ -249,41 +270,29 @@ class KorvetBroker:
         return [*security.listener(address), *(f"--set={key}={value}" for key, value in own.items())]
 
 
+def _in_thread(
+    method: Callable[Concatenate[KorvetBroker, Given], Result],
+) -> Callable[Concatenate[AsyncVerbs, Given], Coroutine[Any, Any, Result]]:
+    @functools.wraps(method)
+    async def run(verbs: AsyncVerbs, /, *args: Given.args, **named: Given.kwargs) -> Result:
+        return await asyncio.to_thread(method, verbs._broker, *args, **named)
+
+    return run
+
+
 class AsyncVerbs:
     """The methods of a KorvetBroker as coroutines, which leave the event loop to the clients under test."""
 
     def __init__(self, broker: KorvetBroker) -> None:
         self._broker = broker
 
-    async def start(self) -> None:
-        """See KorvetBroker.start."""
-        await asyncio.to_thread(self._broker.start)
-
-    async def stop(self, *, abruptly: bool = False, node_id: int | None = None) -> None:
-        """See KorvetBroker.stop."""
-        await asyncio.to_thread(self._broker.stop, abruptly=abruptly, node_id=node_id)
-
-    async def restart(self, *, abruptly: bool = False, node_id: int | None = None) -> None:
-        """See KorvetBroker.restart."""
-        await asyncio.to_thread(self._broker.restart, abruptly=abruptly, node_id=node_id)
-
-    async def create_topic(
-        self, name: str, partitions: int = 1, configs: Mapping[str, object] | None = None
-    ) -> None:
-        """See KorvetBroker.create_topic."""
-        await asyncio.to_thread(self._broker.create_topic, name, partitions, configs)
-
-    async def records(self, topic: str) -> list[Record]:
-        """See KorvetBroker.records."""
-        return await asyncio.to_thread(self._broker.records, topic)
-
-    async def committed(self, group: str) -> dict[tuple[str, int], int]:
-        """See KorvetBroker.committed."""
-        return await asyncio.to_thread(self._broker.committed, group)
-
-    async def wait_for_group(self, group: str, members: int = 1, timeout_s: float = _GROUP_TIMEOUT_S) -> None:
-        """See KorvetBroker.wait_for_group."""
-        await asyncio.to_thread(self._broker.wait_for_group, group, members, timeout_s)
+    start = _in_thread(KorvetBroker.start)
+    stop = _in_thread(KorvetBroker.stop)
+    restart = _in_thread(KorvetBroker.restart)
+    create_topic = _in_thread(KorvetBroker.create_topic)
+    records = _in_thread(KorvetBroker.records)
+    committed = _in_thread(KorvetBroker.committed)
+    wait_for_group = _in_thread(KorvetBroker.wait_for_group)
 
 
 def _text(value: object) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import socket
 import ssl
 import sys
 import tempfile
 import urllib.request
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -172,6 +174,25 @@ def test_data_and_addresses_outlive_a_restart(abruptly: bool) -> None:
         assert [record.value for record in broker.records("kept")] == [b"before", b"after"]
 
 
+def test_a_start_that_fails_can_be_repeated() -> None:
+    with KorvetBroker() as broker:
+        produce(broker, "kept", [b"before"])
+        port = int(broker.bootstrap_servers.partition(":")[2])
+        broker.stop()
+        with socket.socket() as taken:
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken.bind(("127.0.0.1", port))
+            taken.listen()
+            for start in (broker.start, partial(broker.restart, node_id=1)):
+                with pytest.raises(KorvetBrokerError, match=f"(?s)ended with status 1 .*:{port}: Address"):
+                    start()
+            assert broker.bootstrap_servers == f"127.0.0.1:{port}"
+            with pytest.raises(KorvetBrokerError, match="no broker runs"):
+                broker.faults.clear()
+        broker.start()
+        assert [record.value for record in broker.records("kept")] == [b"before"]
+
+
 def test_several_brokers_share_the_data() -> None:
     with KorvetBroker(brokers=3) as broker:
         assert len(broker.bootstrap_servers.split(",")) == 3
@@ -299,6 +320,8 @@ def test_a_broker_that_was_not_started_says_so() -> None:
         broker.records("topic")
     with pytest.raises(KorvetBrokerError, match="was not started"):
         _ = broker.bootstrap_servers
+    with pytest.raises(KorvetBrokerError, match="was not started"):
+        _ = broker.security_protocol
     with pytest.raises(KorvetBrokerError, match="tls=True"):
         _ = broker.ca_file
     with pytest.raises(ValueError, match="brokers=0"):
