@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
+from korvet.backup.numbers import raised
 from korvet.coordinator import transaction_term
 from korvet.coordinator.loader import OffsetsLoader
 from korvet.coordinator.markers import LocalMarkers, MarkerWriter
@@ -25,8 +27,10 @@ from korvet.offsets.transaction_log import (
 )
 from korvet.records.control import ControlMarker
 from korvet.records.kernel import encode_append_records, parse_batch
+from korvet.storage.fields import pairs_of
 from korvet.storage.keys import TRANSACTIONS_TOPIC
 from korvet.storage.log.values import ProducerSequence, ReceivedBatch
+from korvet.storage.producer_ids import FIRST_ID
 from korvet.transactions.config import TransactionConfig
 from korvet.transactions.messages import (
     BUMPING_PROTOCOL,
@@ -69,9 +73,7 @@ class Running:
 
     async def begun(self) -> tuple[int, int]:
         """A transaction with a record in each partition; returns its producer's id and epoch."""
-        init: InitReply = await self.service.call(
-            NAME, TransactionShard.init_producer, InitRequest(NAME, 60_000)
-        )
+        init = await until_async(self._init, 60, "a producer ID is there")
         assert init.error is ErrorCode.none
         identity = init.producer_id, init.producer_epoch
         partitions = frozenset(("t", number) for number in range(PARTITIONS))
@@ -82,6 +84,11 @@ class Running:
         for number in range(PARTITIONS):
             await self.write(number, ProducerSequence(*identity, 0, True))
         return identity
+
+    async def _init(self) -> InitReply | None:
+        request = InitRequest(NAME, 60_000)
+        reply: InitReply = await self.service.call(NAME, TransactionShard.init_producer, request)
+        return None if reply.error is ErrorCode.coordinator_load_in_progress else reply
 
     async def write(self, partition: int, stamp: ProducerSequence) -> None:
         data = forms.whole_batch(
@@ -164,6 +171,25 @@ async def test_transactions_go_on_after_a_failover_that_lost_their_topic(server:
         await one.service.wait_loaded()
         assert one.store.catalogue.get(TRANSACTIONS_TOPIC) is not None
         assert await one.end(await one.begun(), committed=True) is ErrorCode.none
+
+
+async def test_new_producers_get_new_ids_after_a_restore(server: Server, prefix: str) -> None:
+    """Producers with IDs from before the restore are fenced, and a broker takes IDs in advance."""
+    async with running(server, prefix) as one:
+        cluster = one.store.commands.keyspace.cluster
+        taken, _ = await one.begun()
+        now_ms = time.time_ns() // 1_000_000
+        numbers = raised(dict(pairs_of(await one.store.commands.call("HGETALL", cluster))), now_ms, now_ms, 0)
+        first_id = numbers[FIRST_ID]
+        assert taken < first_id
+        await one.store.commands.call("HSET", cluster, FIRST_ID, first_id, "next_producer_id", first_id)
+        await lose_topic(one.store, TRANSACTIONS_TOPIC)
+        one.service.follow_assignment()
+        await one.service.make_topic()
+        await one.service.wait_loaded()
+        identity = await one.begun()
+        assert identity[0] >= first_id
+        assert await one.end(identity, committed=True) is ErrorCode.none
 
 
 @pytest.mark.parametrize("committed", [True, False])

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from korvet.config.live import LiveConfig
+from korvet.config.settings import Config
+from korvet.groups.config import OwnConfigs
+from korvet.quotas.throttle import ClientQuotas
 from korvet.records.control import ControlMarker
+from korvet.security.credentials import Credentials
 from korvet.storage.brokers.claims import claim
 from korvet.storage.errors import (
     FencedEpoch,
@@ -24,7 +29,9 @@ from korvet.storage.link.barrier import Level
 from korvet.storage.link.futures import awaited
 from korvet.storage.log.deletion import delete_before
 from korvet.storage.log.values import ProducerSequence
+from korvet.storage.shared_configs import SharedConfigs
 from tests.storage.live_brokers import RECORD, WAIT_S, agreed, broker, led, member_of, nodes, proxied_broker
+from tests.storage.proxy import proxied_store
 from tests.storage.test_release import opened, released
 from tests.support.logs import append_own, read_log
 from tests.support.polling import until, until_async
@@ -144,6 +151,32 @@ async def test_each_failover_counts_once(
             await leads_again(store, version)
             lines = [each for each in caplog.messages if "its newest writes may be lost" in each]
             assert (member_of(store).counts.rejoins, len(lines)) == (count, count)
+
+
+async def test_a_change_of_quotas_is_in_force_after_a_failover_that_lost_another_one(
+    pair: tuple[Server, Server], prefix: str
+) -> None:
+    """Changes are counted in Redis: the first one after the failover has the number of the lost one."""
+    primary, replica = pair
+    lost, kept = (((("user", user),), "producer_byte_rate") for user in ("lost", "kept"))
+    async with proxied_store(primary.socket, prefix) as (proxy, store):
+        parts = Credentials(), ClientQuotas(), OwnConfigs(), LiveConfig(Config())
+        shared = SharedConfigs(store.commands, None, *parts)
+        await shared.refresh()
+        primary.client.set("sent", 1)
+        primary.client.wait(1, 5000)
+        replica.client.replicaof("NO", "ONE")
+        await shared.change_quotas({lost: 1000.0})
+        assert shared.quotas.values == {lost: 1000.0}
+        write = store.commands.links(store.commands.keyspace.cluster).server.write
+        before = write.history
+        proxy.socket = replica.socket
+        await proxy.cut()
+        await until_async(
+            lambda: write.connected and write.history != before, WAIT_S, "the store is at the new primary"
+        )
+        await shared.change_quotas({kept: 1000.0})
+        assert shared.quotas.values == {kept: 1000.0}
 
 
 async def test_epochs_stay_after_a_failover_that_loses_nothing(

@@ -13,6 +13,7 @@ from korvet.api.producing.unpacking import Unpacked
 from korvet.records.compression import compress
 from korvet.records.produce_request import ProducePartition, ProduceRequest, ProduceTopic
 from korvet.storage.log.counts import TopicCounts
+from korvet.storage.log.values import Appended
 from korvet.storage.topic import Topic
 from korvet.topics.configs import policy_of
 from korvet.topics.directory import Place
@@ -35,11 +36,21 @@ class Broker:
         self.reply: Callable[[AddReply], None] | None = None
         self.responses: list[Any] = []
         self.failures: list[ErrorCode] = []
+        self.appended: list[Callable[[Appended], None]] = []
+        self.released: list[Callable[[None], None]] = []
         topic = Topic(name="t", topic_id=None, partitions=1)  # type: ignore[arg-type]
         counts = TopicCounts()
         state = SimpleNamespace(counts=counts)
-        log: Any = SimpleNamespace(topic=topic, partition=0, append=self.append, state=state)
-        place = Place(topic, log, policy_of({"message.timestamp.before.max.ms": str(2**62)}, {}), False)
+        self.log: Any = SimpleNamespace(
+            topic=topic,
+            partition=0,
+            append=self.append,
+            state=state,
+            missing_replicas=None,
+            waits_for_replicas=False,
+            await_released=self.await_released,
+        )
+        place = Place(topic, self.log, policy_of({"message.timestamp.before.max.ms": str(2**62)}, {}), False)
         unpacking = SimpleNamespace(at_once=lambda *_: None, soon=self.soon)
         client = SimpleNamespace(
             access=None,
@@ -54,6 +65,7 @@ class Broker:
             client=client,
             trace=None,
             unpacked_bytes=0,
+            stored=lambda: self.steps.append("stored"),
             failed=lambda error, topic: self.failures.append(error),
             services=SimpleNamespace(
                 topics=SimpleNamespace(place=lambda key, index: place),
@@ -71,9 +83,16 @@ class Broker:
         self.steps.append("asks")
         self.reply = done
 
-    def append(self, *_: object, **__: object) -> bool:
+    def append(
+        self, received: Any, producer: Any, check: Any, done: Callable[[Appended], None], **_: object
+    ) -> bool:
         self.steps.append("appends")
+        self.appended.append(done)
         return False
+
+    def await_released(self, end: int, timeout_ms: int, done: Callable[[None], None]) -> None:
+        self.steps.append("waits")
+        self.released.append(done)
 
     def produce(self) -> None:
         section, attributes = compress(GZIP, PLAIN), GZIP | TRANSACTIONAL
@@ -103,6 +122,24 @@ def test_a_batch_is_appended_as_soon_as_its_transaction_is_known(absent: bool) -
     else:
         assert broker.steps[2:] == ["appends", "resumed"]
         assert not broker.responses
+
+
+def test_records_that_only_replicas_lack_no_longer_count_as_on_their_way() -> None:
+    """A late replica holds up no producer that asks for none."""
+    broker = Broker()
+    broker.log.waits_for_replicas = True
+    data = forms.batch_bytes(PLAIN, 1)
+    topic = ProduceTopic("t", None, (ProducePartition(0, data), ProducePartition(1, data)))
+    produce(broker.context, ProduceRequest(-1, 1000, None, (topic,)), broker.responses.append)
+    first, second = broker.appended
+    first(Appended(5, 0, 5, 0, 0, False, -1))
+    assert broker.steps == ["appends", "appends", "waits"]
+    second(Appended(6, 0, 6, 0, 0, False, -1))
+    assert broker.steps[2:] == ["waits", "stored", "waits"]
+    for released in broker.released:
+        assert broker.responses == []
+        released(None)
+    assert len(broker.responses) == 1
 
 
 def test_a_request_names_no_more_bad_records_than_one_batch_may() -> None:
