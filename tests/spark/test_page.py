@@ -166,6 +166,44 @@ def test_light_and_dark(report: Path, page: Page) -> None:
     page.show(report.as_uri())
 
 
+# Visible texts whose contrast with their background is below 4.5 (WCAG 2, level AA).
+PALE = """(() => {
+    const parse = (css) => {
+        const [r, g, b, alpha = 1] = css.match(/[\\d.]+/g).map(Number);
+        return (css.startsWith('color(') ? [r * 255, g * 255, b * 255] : [r, g, b]).concat(alpha);
+    };
+    const over = ([r, g, b, alpha], under) =>
+        [r, g, b].map((value, at) => value * alpha + under[at] * (1 - alpha));
+    const ground = (node) => {
+        const own = parse(getComputedStyle(node).backgroundColor);
+        const parent = node.parentElement;
+        return own[3] === 1 ? own : over(own, parent ? ground(parent) : [255, 255, 255]);
+    };
+    const part = (value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
+    const light = ([r, g, b]) => 0.2126 * part(r / 255) + 0.7152 * part(g / 255) + 0.0722 * part(b / 255);
+    const isText = (child) => child.nodeType === 3 && child.textContent.trim();
+    const shown = [...document.querySelectorAll('body *')].filter((node) => [...node.childNodes].some(isText)
+        && node.getBoundingClientRect().width);
+    return shown.flatMap((node) => {
+        const chart = node.ownerSVGElement, style = getComputedStyle(node);
+        const below = ground(chart ? chart.parentElement : node);
+        const one = light(over(parse(chart ? style.fill : style.color), below)), other = light(below);
+        const contrast = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+        return contrast < 4.5 ? [`${node.className} ${node.textContent}: ${contrast.toFixed(2)}`] : [];
+    });
+})()"""
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_texts_have_contrast(page: Page, compared: Path, report: Path, dark: bool) -> None:
+    page.show(compared.as_uri(), dark=dark)
+    assert page.evaluate(PALE) == []
+    page.evaluate("document.querySelector('.groups a').click()")
+    wait(page, "document.querySelector('.group h1') !== null")
+    assert page.evaluate(PALE) == []
+    page.show(report.as_uri())
+
+
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("compared") / "report.html"
