@@ -301,10 +301,15 @@ def alerts() -> str:
     schema = json.loads(
         files("korvet.spark.report").joinpath("assets", "alerts.schema.json").read_text("utf-8")
     )
-    parts = (("field", schema["properties"]), ("field of an alert", schema["$defs"]["alert"]["properties"]))
+    parts = {"field": schema} | {
+        f"field of {name}": schema["$defs"][name.split()[-1]] for name in ("an alert", "a finding")
+    }
     return "\n\n".join(
-        _table((title, "meaning"), ((f"`{name}`", field["description"]) for name, field in fields.items()))
-        for title, fields in parts
+        _table(
+            (title, "meaning"),
+            ((f"`{name}`", field["description"]) for name, field in part["properties"].items()),
+        )
+        for title, part in parts.items()
     )
 
 

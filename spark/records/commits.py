@@ -35,6 +35,8 @@ _WITH_EXPIRY, _WITH_EPOCH, _FLEXIBLE = 1, 3, 4
 _KEY_FRAME = 10
 _OFFSET_AT, _EPOCH_AT = 2, 10
 _TIME_BYTES = 8
+# The time of a commit that has none.
+_NO_TIME = -1
 _TOPIC_ID_BYTES = 16
 # The tags of a flexible value with a topic ID: one tag, number 0, of 16 bytes.
 _TAG = (1, 0, _TOPIC_ID_BYTES)
@@ -311,6 +313,10 @@ class _Values:
             none = nulls | (ms < 0) | (ms > MAX_SPARK_MS)
             return pa.array(np.where(none, 0, ms) * 1000, mask=none).cast(pa.timestamp("us", tz="UTC"))
 
+        def moments() -> pa.Array:
+            ms = column.read(">i8", commit_at)
+            return pa.array(ms, mask=nulls | (ms == _NO_TIME))
+
         def expiries() -> pa.Array:
             return pa.array(np.where(versions == _WITH_EXPIRY, column.read(">i8", after), -1), mask=nulls)
 
@@ -321,7 +327,7 @@ class _Values:
         return {
             "committed_offset": lambda: pa.array(column.read(">i8", start + _OFFSET_AT), mask=nulls),
             "leader_epoch": epochs,
-            "commit_ms": lambda: pa.array(column.read(">i8", commit_at), mask=nulls),
+            "commit_ms": moments,
             "commit_ts": times,
             "expire_ms": expiries,
             "topic_id": topic_ids,
@@ -419,7 +425,7 @@ def _commit_columns(key: OffsetCommitKey, value: OffsetCommitValue | None) -> di
         "committed_offset": value.offset,
         "leader_epoch": value.leader_epoch,
         "metadata": value.metadata,
-        "commit_ms": ms,
+        "commit_ms": None if ms == _NO_TIME else ms,
         "commit_ts": ms * 1000 if 0 <= ms <= MAX_SPARK_MS else None,
         "expire_ms": value.expire_timestamp_ms,
         "topic_id": value.topic_id,

@@ -8,11 +8,13 @@ from urllib.parse import quote
 
 from korvet.spark.report.thresholds import CRITICAL, NOTICE, WARNING
 from korvet.spark.report.times import clock, duration, iso
+from korvet.spark.tables.kafka_offsets import HANGING, HIDDEN, NOT_READ, ORIGIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from korvet.spark.report.thresholds import Limits, Thresholds
+    from korvet.spark.tables.kafka_offsets import Finding
 
 # Version of the JSON document: a field that is removed or gets another meaning increases it.
 JSON_VERSION = 1
@@ -36,6 +38,8 @@ KINDS = {
     PAST_END: WARNING,
     STALE: NOTICE,
 }
+# Findings about the cluster, worst first.
+FINDINGS = {HANGING: CRITICAL, NOT_READ: NOTICE, HIDDEN: NOTICE, ORIGIN: OK}
 _RANKS = {kind: rank for rank, kind in enumerate(KINDS)}
 _MEANING = {
     "lost": "missed records that were deleted before it read them",
@@ -231,8 +235,11 @@ def alerts_document(
     groups: int,
     compared_to_ms: int | None,
     console: str | None,
+    findings: Iterable[Finding] = (),
 ) -> dict[str, Any]:
-    """Return the alerts as JSON values; assets/alerts.schema.json describes them."""
+    """Return the alerts and findings as JSON values; assets/alerts.schema.json describes them."""
+    about_cluster = findings_as_json(findings)
+    severities = [alert.severity for alert in alerts] + [each["severity"] for each in about_cluster]
     worst: dict[str, int] = {}
     for alert in alerts:
         rank = severity_rank(alert.severity)
@@ -245,16 +252,28 @@ def alerts_document(
         "as_of": iso(as_of_ms),
         "history_ms": history_ms,
         "compared_to_ms": compared_to_ms,
-        "severity": worst_severity(alerts),
+        "severity": min(severities, key=severity_rank, default=OK),
         "groups": groups,
         "groups_by_severity": {**counts, OK: groups - len(worst)},
         "alerts": [_as_json(alert, console) for alert in alerts],
+        "findings": about_cluster,
     }
 
 
-def worst_severity(alerts: Iterable[Alert]) -> str:
-    """Return the worst severity of alerts, `ok` if there are none."""
-    return min((alert.severity for alert in alerts), key=severity_rank, default=OK)
+def findings_as_json(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    """Return findings about the cluster as JSON values, worst first."""
+    kinds = [*FINDINGS]
+    return [
+        {
+            "severity": FINDINGS[each.kind],
+            "kind": each.kind,
+            "topic": each.topic,
+            "partition": each.partition,
+            "message": each.message if each.age_ms is None else f"{each.message} ({duration(each.age_ms)})",
+            "age_ms": each.age_ms,
+        }
+        for each in sorted(findings, key=lambda each: kinds.index(each.kind))
+    ]
 
 
 def _as_json(alert: Alert, console: str | None) -> Mapping[str, Any]:

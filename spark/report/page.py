@@ -43,10 +43,15 @@ def render(document: Mapping[str, Any]) -> str:
         "style": _asset("page.css"),
         "script": script,
         "script_hash": f"sha256-{digest}",
-        "body": _NO_SCRIPT if document["groups"] else _EMPTY,
+        "body": _NO_SCRIPT if document["groups"] else _EMPTY + _findings(document["findings"]),
         "data": _json_for_html(_packed(document)),
     }
     return _PLACEHOLDER.sub(lambda found: parts[found[1]], _asset("page.html"))
+
+
+def _findings(findings: Sequence[Mapping[str, Any]]) -> str:
+    """What a page without groups states about the cluster."""
+    return "".join(f"<p class='note left'>{escape(each['message'])}</p>" for each in findings)
 
 
 def series(values: Sequence[int | None]) -> str:

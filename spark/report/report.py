@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as sf
 
 from korvet.spark.report import comparison
-from korvet.spark.report.alerts import alerts_document, find_alerts
+from korvet.spark.report.alerts import alerts_document, find_alerts, findings_as_json
 from korvet.spark.report.comparison import CHANGES, STATUS_TABLE, Earlier, Reference
 from korvet.spark.report.groups import MAX_GONE, ReportTables, gone_groups, page_groups
 from korvet.spark.report.page import render
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
+    from korvet.spark.tables.kafka_offsets import Finding
     from korvet.spark.tables.readers import TopicReader
 
 PAGE_NAME, ALERTS_NAME = "report.html", "alerts.json"
@@ -117,8 +118,11 @@ def write_report(
         with tuned_for(spark, kept.count()):
             span, history = _write_tables(kept, run, reader, rules or health.Rules())
     remove(folder / _EARLIER)
+    tables = ReportTables(spark, folder)
+    topics = [row["topic"] for row in tables.table(STATUS_TABLE).select("topic").distinct().collect()]
+    findings = reader.findings(spark, topics, as_of_ms)
     notify("Writing the page")
-    return write_page(ReportTables(spark, folder), run, span, history, thresholds or Thresholds(), console)
+    return write_page(tables, run, span, history, thresholds or Thresholds(), console, findings)
 
 
 def write_page(
@@ -128,8 +132,12 @@ def write_page(
     history: list[Row] | None,
     thresholds: Thresholds,
     console: str | None,
+    findings: Sequence[Finding] = (),
 ) -> Report:
-    """Write the page and the alerts. history: rows of trends.group_trends; None without any."""
+    """Write the page and the alerts. history: rows of trends.group_trends; None without any.
+
+    findings: about the cluster.
+    """
     questions: list[Callable[[], Any]] = [
         tables.topic_states,
         partial(tables.past_ends, run.as_of_ms - run.history_ms),
@@ -155,6 +163,7 @@ def write_page(
         "gone_total": len(gone),
         "gone": gone[:MAX_GONE],
         "console": console,
+        "findings": findings_as_json(findings),
         "total": len(groups),
         "groups": groups[:MAX_GROUPS],
     }
@@ -168,6 +177,7 @@ def write_page(
         groups=len(groups),
         compared_to_ms=run.compared_to_ms,
         console=console,
+        findings=findings,
     )
     text = json.dumps(found, indent=1, ensure_ascii=False)
     (run.folder / ALERTS_NAME).write_text(f"{text}\n", encoding="utf-8")

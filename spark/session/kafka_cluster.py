@@ -22,6 +22,7 @@ from korvet.spark.source.errors import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from pyspark.sql import SparkSession
 
@@ -45,29 +46,32 @@ class Cluster:
     """Requests to one Kafka cluster. All raise SourceError if it does not answer."""
 
     def __init__(self, jvm: Any, admin: Any, bootstrap: str, properties: Mapping[str, str]) -> None:
+        self.jvm = jvm
+        """The driver's."""
+        self.admin = admin
+        """Kafka's admin client."""
         self._kafka = jvm.org.apache.kafka
         self._java = jvm.java.util
-        self._admin = admin
         self._bootstrap = bootstrap
         self._properties = properties
 
     def partitions(self, topics: Iterable[str]) -> dict[str, list[int]]:
         """Return the partitions of the topics that exist (Metadata). Creates no topic."""
         wanted = set(topics)
-        with _failures(self._bootstrap, self._properties):
+        with self.failures():
             options = self._kafka.clients.admin.ListTopicsOptions().listInternal(True)
             existing = self._java.ArrayList()
-            for name in self._admin.listTopics(options).names().get():
+            for name in self.admin.listTopics(options).names().get():
                 if name in wanted:
                     existing.add(name)
-            described = self._admin.describeTopics(existing).allTopicNames().get()
+            described = self.admin.describeTopics(existing).allTopicNames().get()
             return {
                 name: sorted(part.partition() for part in described[name].partitions()) for name in described
             }
 
     def extents(self, topic_partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Extent]:
         """Return the extents of partitions (ListOffsets, read_committed). All must exist."""
-        with _failures(self._bootstrap, self._properties):
+        with self.failures():
             spec, committed = self._kafka.clients.admin.OffsetSpec, self._levels.READ_COMMITTED
             first = self._offsets(topic_partitions, spec.earliest(), committed)
             end = self._offsets(topic_partitions, spec.latest(), committed)
@@ -78,9 +82,13 @@ class Cluster:
 
     def ends(self, topic_partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """Return the log end offsets of partitions (ListOffsets, read_uncommitted). All must exist."""
-        with _failures(self._bootstrap, self._properties):
+        with self.failures():
             latest = self._kafka.clients.admin.OffsetSpec.latest()
             return self._offsets(topic_partitions, latest, self._levels.READ_UNCOMMITTED)
+
+    def failures(self) -> AbstractContextManager[None]:
+        """Return a context in which failed requests raise SourceError."""
+        return _failures(self._bootstrap, self._properties)
 
     @property
     def _levels(self) -> Any:
@@ -97,7 +105,7 @@ class Cluster:
         for key in keys.values():
             asked.put(key, spec)
         options = self._kafka.clients.admin.ListOffsetsOptions(level)
-        answers = self._admin.listOffsets(asked, options)
+        answers = self.admin.listOffsets(asked, options)
         return {
             topic_partition: answers.partitionResult(key).get().offset()
             for topic_partition, key in keys.items()

@@ -28,7 +28,7 @@ COMMIT_COLUMNS: Final = """
     committed_offset bigint: the next offset to read
     leader_epoch int: -1 for none
     metadata string: the client's text
-    commit_ms bigint: time of the commit, ms
+    commit_ms bigint: time of the commit, ms; null if unknown
     commit_ts timestamp: the same; null if Spark can't represent that time
     expire_ms bigint: the commit's own expiry time, -1 for none
     topic_id binary: 16 bytes; null if not recorded
@@ -328,7 +328,7 @@ _ALL: Final = (
         usual_interval_ms bigint: the median of up to ten previous intervals; null below three
         end_offset bigint: the partition's log end when it was looked up; null if the partition doesn't exist
         lost_records bigint: upper bound of records deleted before they were read; null if unknown
-        commit_ms bigint: time of the commit, ms
+        commit_ms bigint: time of the commit, ms; null if unknown
         commit_ts timestamp: the same
         """
         + SOURCE_COLUMNS

@@ -188,9 +188,10 @@ def decoded_quarantine(rows: DataFrame) -> DataFrame:
 def offset_commits(records: DataFrame, columns: Sequence[str] = ()) -> DataFrame:
     """Return every readable offset commit and tombstone (value columns null), one row per record.
 
-    `commit_ms` and `expire_ms` are times in the record, in ms, -1 for none. `commit_ts` is null if Spark
-    can't represent the time. `src_*` is the record's position in `__consumer_offsets`. columns: only these
-    columns are built; select() can't avoid building columns. Raises KeyError for an unknown column.
+    `commit_ms` and `expire_ms` are times in the record, in ms; without one, null and -1. `commit_ts` is null
+    if Spark can't represent the time, too. `src_*` is the record's position in `__consumer_offsets`.
+    columns: only these are built; select() can't avoid building columns. Raises KeyError for an unknown
+    column.
     """
     chosen = StructType([COMMIT_TYPE[name] for name in columns]) if columns else COMMIT_TYPE
     sources = [own for name, own in SOURCES.items() if name in chosen.names]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from pyspark.sql import functions as sf
 
 from korvet.offsets.packing import SEQUENCE_BITS
+from korvet.spark.session import kafka_state
 from korvet.spark.session.kafka_cluster import cluster_of
 from korvet.spark.source.connection import connected
 from korvet.spark.source.extents import extents
@@ -20,6 +21,7 @@ from korvet.spark.source.settings import SourceOptions, options_of
 from korvet.spark.source.source import FORMAT, SCHEMA
 from korvet.spark.source.topics import OFFSETS_TOPIC, load_topics
 from korvet.spark.tables.decode import newest_records, not_after
+from korvet.spark.tables.kafka_offsets import as_records, confirmed, groups_in, hanging, missing, origin
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from korvet.spark.session.kafka_cluster import Cluster
     from korvet.spark.source.address import Address
+    from korvet.spark.tables.kafka_offsets import Finding
 
 Starts = Mapping[str, Mapping[int, int]]
 EARLIEST, LATEST = -2, -1
@@ -88,6 +91,9 @@ class TopicReader(Protocol):
 
     def sizes(self, spark: SparkSession) -> DataFrame | None:
         """Return the current sizes of all partitions (SIZES); None if they can't be told."""
+
+    def findings(self, spark: SparkSession, topics: Collection[str], as_of_ms: int) -> list[Finding]:
+        """Return what a report of these consumed topics states beside its groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +186,10 @@ class RedisReader:
         ]
         return spark.createDataFrame(rows, SIZES)
 
+    def findings(self, spark: SparkSession, topics: Collection[str], as_of_ms: int) -> list[Finding]:
+        """Return nothing: all is in Redis, and korvet ends transactions after their timeout."""
+        return []
+
     def _partitions(self) -> dict[str, int]:
         with connected(self.address) as connection:
             # Raises SourceError for an unreadable offsets topic; the report would show no groups otherwise.
@@ -214,18 +224,45 @@ class KafkaReader:
         return self.bootstrap
 
     def offsets_topic(self, spark: SparkSession) -> DataFrame | None:
-        """Return all records of `__consumer_offsets` that count; None if the cluster has no such topic.
+        """Return all records of `__consumer_offsets` that count; None if the cluster has no groups.
 
-        A partition ends before its first open transaction: the connector never sees the markers that would
-        tell which later records count.
+        A partition is read up to its first open transaction: the connector never sees the markers that would
+        tell which later records count. Of these, the commits count that coordinators confirm, and all records
+        on groups. If the topic can't be read, the records are made of the coordinators' answers.
 
         Raises SourceError if Kafka does not answer, JarsMissing in a session without the connector.
         """
         with self._cluster(spark) as cluster:
-            existing = cluster.partitions([OFFSETS_TOPIC])
-        if not existing:
-            return None
-        return self._load(spark, {OFFSETS_TOPIC: dict.fromkeys(existing[OFFSETS_TOPIC], EARLIEST)})
+            existing = cluster.partitions([OFFSETS_TOPIC]).get(OFFSETS_TOPIC)
+            if existing is None or self._refused(cluster, [OFFSETS_TOPIC]):
+                names = kafka_state.groups(cluster)
+                now, _ = kafka_state.described(cluster, names)
+                return as_records(spark, kafka_state.committed(cluster, names), now) if names else None
+            places = [(OFFSETS_TOPIC, part) for part in existing]
+            extents, ends = cluster.extents(places), cluster.ends(places)
+            held = {part: extents[topic, part].end for topic, part in places}
+            held = {part: end for part, end in held.items() if end < ends[OFFSETS_TOPIC, part]}
+            starts = {OFFSETS_TOPIC: dict.fromkeys(existing, EARLIEST)}
+            stops = {OFFSETS_TOPIC: {**dict.fromkeys(existing, LATEST), **held}}
+            stable = self._load(spark, starts, stops)
+            if not held:
+                return stable
+            later = self._after(spark, held, ends)
+            truth = kafka_state.committed(cluster, groups_in(later))
+            later = self._after(spark, held, cluster.ends([(OFFSETS_TOPIC, part) for part in held]))
+        return stable.unionByName(confirmed(later, truth))
+
+    def _after(
+        self, spark: SparkSession, held: Mapping[int, int], ends: Mapping[tuple[str, int], int]
+    ) -> DataFrame:
+        """The records of `__consumer_offsets` from the first open transaction of each partition on."""
+        stops = {part: ends[OFFSETS_TOPIC, part] for part in held}
+        return self._load(spark, {OFFSETS_TOPIC: held}, {OFFSETS_TOPIC: stops}, isolation="read_uncommitted")
+
+    def _refused(self, cluster: Cluster, topics: Collection[str]) -> frozenset[str]:
+        """The topics that the login may not read."""
+        found = kafka_state.rights(cluster, topics)
+        return found.hidden | found.unreadable
 
     def newest_records(self, spark: SparkSession, count: int, as_of_ms: int) -> DataFrame | None:
         """Return the records that the current state of groups depends on; None without an offsets topic.
@@ -238,6 +275,22 @@ class KafkaReader:
     def open_transactions(self, spark: SparkSession) -> DataFrame | None:
         """Return None: the connector does not tell whose a record is."""
         return None
+
+    def findings(self, spark: SparkSession, topics: Collection[str], as_of_ms: int) -> list[Finding]:
+        """Return hanging transactions, what the login may not read, and where the numbers are from.
+
+        Raises as offsets_topic does.
+        """
+        with self._cluster(spark) as cluster:
+            rights = kafka_state.rights(cluster, [OFFSETS_TOPIC, *topics])
+            existing = cluster.partitions([OFFSETS_TOPIC, *topics])
+            places = [(topic, part) for topic in existing for part in existing[topic]]
+            extents, ends = cluster.extents(places), cluster.ends(places)
+            held = [place for place in places if extents[place].end < ends[place]]
+            transactions = kafka_state.open_transactions(cluster, held)
+        has_history = OFFSETS_TOPIC in existing and OFFSETS_TOPIC not in rights.unreadable
+        later = [part for topic, part in held if topic == OFFSETS_TOPIC] if has_history else []
+        return [*hanging(transactions, as_of_ms), *missing(rights, has_history), origin(has_history, later)]
 
     def sizes(self, spark: SparkSession) -> DataFrame | None:
         """Return None: Kafka's offsets don't count records, and its consumers don't know sizes."""
@@ -290,14 +343,21 @@ class KafkaReader:
     def _cluster(self, spark: SparkSession) -> AbstractContextManager[Cluster]:
         return cluster_of(spark, self.bootstrap, self.properties)
 
-    def _load(self, spark: SparkSession, starting: Starts) -> DataFrame:
+    def _load(
+        self,
+        spark: SparkSession,
+        starting: Starts,
+        ending: Starts | None = None,
+        isolation: str = "read_committed",
+    ) -> DataFrame:
+        """The records from the given offsets on, up to the others or the end."""
         spark.conf.set(DEPRECATED_FETCHING, "true")
         assign = {topic: sorted(parts) for topic, parts in starting.items()}
         consumer = {
             **CONSUMER,
             **self.properties,
             "bootstrap.servers": self.bootstrap,
-            "isolation.level": "read_committed",
+            "isolation.level": isolation,
             "allow.auto.create.topics": "false",
         }
         return (
@@ -305,6 +365,7 @@ class KafkaReader:
             .options(**{f"kafka.{name}": value for name, value in consumer.items()})
             .option("assign", json.dumps(assign))
             .option("startingOffsets", json.dumps(starting))
+            .option("endingOffsets", "latest" if ending is None else json.dumps(ending))
             .option("includeHeaders", "true")
             .option("failOnDataLoss", "false")
             .load()

@@ -50,6 +50,7 @@ def document(
         "buckets": STEPS,
         "commits": 4_812_377,
         "unreadable": 3,
+        "findings": [],
         "compared_to": AS_OF_MS - 86_400_000 if compared else None,
         "gone_total": 1 if compared else 0,
         "gone": [{"name": "<i>old", "record_lag": 12, "lag_ms": 4000, "partitions": 2}] if compared else [],

@@ -525,9 +525,17 @@ function fleet() {
     h("section", { class: "tiles" }, tiles.map(([value, label, tone]) => h("div", { class: tone || null }, h("b", {}, value), h("span", {}, label)))),
     left ? h("p", { class: "note left" }, `Figures and charts include the ${count(groups.length)} groups that need attention most. The Parquet tables contain all ${count(data.total)}.`) : "",
     h("div", { class: "share", "aria-hidden": "true" }, widths.map(([status, size]) => h("i", { class: STATUS[status][0], style: `flex-grow:${size}`, title: `${size} ${words(status)}` }))),
+    ...findings(),
     attention(troubled),
     data.compared_to === null ? "" : changesCard(),
   ];
+}
+
+// What the report states about the cluster: what needs attention or is missing, and where the numbers are from.
+function findings() {
+  const [told, serious] = [true, false].map((isOk) => data.findings.filter((each) => (each.severity === "ok") === isOk));
+  const list = h("ul", { class: "findings" }, serious.map((each) => h("li", { class: each.severity === "critical" ? "bad" : null }, each.message)));
+  return [serious.length ? card("The cluster", list) : "", ...told.map((each) => h("p", { class: "note left" }, each.message))];
 }
 
 // The alerts after the first.

@@ -1,0 +1,250 @@
+"""What a Kafka cluster tells about groups, transactions and rights, by its admin client in Spark's JVM.
+
+It is the truth of now. The history is in `__consumer_offsets`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+from korvet.spark.session.failures import root_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from korvet.spark.session.kafka_cluster import Cluster
+
+_NO_EPOCH = -1
+
+
+class Committed(NamedTuple):
+    """The committed offset of a group for a partition. leader_epoch: -1 for none."""
+
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+class Member(NamedTuple):
+    """A member of a group, with its partitions by topic."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    assigned: dict[str, list[int]]
+
+
+class GroupNow(NamedTuple):
+    """A consumer group as its coordinator describes it."""
+
+    group: str
+    protocol: str
+    members: list[Member]
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction that holds the last stable offset of a partition back. Times are in ms.
+
+    start_offset: of its first record in the partition. transactional_id, timeout_ms: None if no coordinator
+    has the transaction, so that nobody will end it. since_ms: its start; without a coordinator, the time of
+    its last record.
+    """
+
+    topic: str
+    partition: int
+    producer_id: int
+    start_offset: int
+    transactional_id: str | None
+    since_ms: int
+    timeout_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """Topics that a login may not see (`hidden`: no Describe) or not read (`unreadable`: no Read)."""
+
+    hidden: frozenset[str] = frozenset()
+    unreadable: frozenset[str] = frozenset()
+
+
+def rights(cluster: Cluster, topics: Collection[str]) -> Rights:
+    """Return what the login may not do (Metadata, DescribeTopicPartitions). Creates no topic."""
+    options = cluster.jvm.org.apache.kafka.clients.admin.DescribeTopicsOptions
+    names = _list(cluster, topics)
+    hidden, unreadable = set(), set()
+    with cluster.failures():
+        asked = options().includeAuthorizedOperations(True)
+        answers = cluster.admin.describeTopics(names, asked).topicNameValues()
+        for name in answers:
+            try:
+                allowed = answers[name].get().authorizedOperations()
+            except Py4JJavaError as error:
+                kind = _kind(error)
+                if kind == "TopicAuthorizationException":
+                    hidden.add(name)
+                elif kind not in ("UnknownTopicOrPartitionException", "InvalidTopicException"):
+                    raise
+                continue
+            # Brokers without ACLs allow everything; old ones tell nothing.
+            if allowed is not None and "READ" not in {each.toString() for each in allowed}:
+                unreadable.add(name)
+    return Rights(frozenset(hidden), frozenset(unreadable))
+
+
+def groups(cluster: Cluster) -> list[str]:
+    """Return the consumer groups that the login may describe (ListGroups), also those without members."""
+    with cluster.failures():
+        return sorted(each.groupId() for each in cluster.admin.listConsumerGroups().all().get())
+
+
+def committed(cluster: Cluster, groups: Collection[str]) -> list[Committed]:
+    """Return the committed offsets of groups (OffsetFetch), without those of open transactions.
+
+    Groups that don't exist or that the login may not describe have none.
+    """
+    if not groups:
+        return []
+    spec = cluster.jvm.org.apache.kafka.clients.admin.ListConsumerGroupOffsetsSpec()
+    asked = cluster.jvm.java.util.HashMap()
+    for group in groups:
+        asked.put(group, spec)
+    found: list[Committed] = []
+    with cluster.failures():
+        answers = cluster.admin.listConsumerGroupOffsets(asked)
+        for group in groups:
+            try:
+                offsets = answers.partitionsToOffsetAndMetadata(group).get()
+            except Py4JJavaError as error:
+                if _kind(error) not in ("GroupAuthorizationException", "GroupIdNotFoundException"):
+                    raise
+                continue
+            for entry in offsets.entrySet():
+                where, at = entry.getKey(), entry.getValue()
+                if at is not None:
+                    epoch = at.leaderEpoch()
+                    number = epoch.get() if epoch.isPresent() else _NO_EPOCH
+                    found.append(
+                        Committed(group, where.topic(), where.partition(), at.offset(), number, at.metadata())
+                    )
+    return found
+
+
+def described(cluster: Cluster, groups: Collection[str]) -> tuple[list[GroupNow], list[str]]:
+    """Return the groups with their members (DescribeGroups, ConsumerGroupDescribe), and those refused."""
+    found, refused = [], []
+    with cluster.failures():
+        answers = cluster.admin.describeConsumerGroups(_list(cluster, groups)).describedGroups()
+        for group in groups:
+            try:
+                answer = answers[group].get()
+            except Py4JJavaError as error:
+                if _kind(error) == "GroupAuthorizationException":
+                    refused.append(group)
+                elif _kind(error) != "GroupIdNotFoundException":
+                    raise
+                continue
+            members = [_member(each) for each in answer.members()]
+            found.append(GroupNow(group, answer.partitionAssignor() or "", members))
+    return found, refused
+
+
+def _member(described: Any) -> Member:
+    assigned: dict[str, list[int]] = {}
+    for part in described.assignment().topicPartitions():
+        assigned.setdefault(part.topic(), []).append(part.partition())
+    instance = described.groupInstanceId()
+    return Member(
+        described.consumerId(),
+        instance.get() if instance.isPresent() else None,
+        described.clientId(),
+        described.host(),
+        assigned,
+    )
+
+
+def open_transactions(
+    cluster: Cluster, topic_partitions: Collection[tuple[str, int]]
+) -> list[OpenTransaction]:
+    """Return the open transactions of partitions (DescribeProducers, ListTransactions, DescribeTransactions).
+
+    Partitions whose producers the login may not see have none.
+    """
+    if not topic_partitions:
+        return []
+    open_ones = list(_open_producers(cluster, topic_partitions))
+    if not open_ones:
+        return []
+    known = _coordinated(cluster, {state.producerId() for _, state in open_ones})
+    found = []
+    for (topic, partition), state in open_ones:
+        coordinated = known.get((topic, partition, state.producerId()))
+        name, since_ms, timeout_ms = coordinated or (None, state.lastTimestamp(), None)
+        start = state.currentTransactionStartOffset().getAsLong()
+        found.append(OpenTransaction(topic, partition, state.producerId(), start, name, since_ms, timeout_ms))
+    return found
+
+
+def _open_producers(
+    cluster: Cluster, topic_partitions: Collection[tuple[str, int]]
+) -> Iterator[tuple[tuple[str, int], Any]]:
+    place = cluster.jvm.org.apache.kafka.common.TopicPartition
+    asked = {each: place(*each) for each in topic_partitions}
+    with cluster.failures():
+        answers = cluster.admin.describeProducers(_list(cluster, asked.values()))
+        for each, key in asked.items():
+            try:
+                producers = answers.partitionResult(key).get().activeProducers()
+            except Py4JJavaError as error:
+                if _kind(error) != "TopicAuthorizationException":
+                    raise
+                continue
+            for state in producers:
+                if state.currentTransactionStartOffset().isPresent():
+                    yield each, state
+
+
+def _coordinated(
+    cluster: Cluster, producer_ids: Collection[int]
+) -> dict[tuple[str, int, int], tuple[str, int, int]]:
+    """The transactions of producers that a coordinator has: name, start and timeout, by partition and ID."""
+    found = {}
+    with cluster.failures():
+        listed = cluster.admin.listTransactions().all().get()
+        names = [each.transactionalId() for each in listed if each.producerId() in producer_ids]
+        answers = cluster.admin.describeTransactions(_list(cluster, names))
+        for name in names:
+            try:
+                transaction = answers.description(name).get()
+            except Py4JJavaError as error:
+                # It has ended since, or the login may not see it.
+                if _kind(error) not in (
+                    "TransactionalIdNotFoundException",
+                    "TransactionalIdAuthorizationException",
+                ):
+                    raise
+                continue
+            since = transaction.transactionStartTimeMs()
+            if since.isPresent():
+                times = (name, since.getAsLong(), transaction.transactionTimeoutMs())
+                for part in transaction.topicPartitions():
+                    found[part.topic(), part.partition(), transaction.producerId()] = times
+    return found
+
+
+def _list(cluster: Cluster, items: Collection[Any]) -> Any:
+    made = cluster.jvm.java.util.ArrayList()
+    for item in items:
+        made.add(item)
+    return made
+
+
+def _kind(error: Py4JJavaError) -> str:
+    """The class of the root cause, without its package."""
+    return str(root_of(error.java_exception).getClass().getSimpleName())
