@@ -166,10 +166,13 @@ def missing(rights: Rights, has_history: bool) -> Iterator[Finding]:
         )
         yield Finding(NOT_READ, message, OFFSETS_TOPIC)
     for topic in sorted(rights.unreadable - {OFFSETS_TOPIC}):
-        message = f"{topic} can't be read with this login: its lag is unknown (ACL: Read on the topic)"
+        message = (
+            f"{topic} can't be read with this login: its lag is a difference of offsets, and its waiting "
+            "time is unknown (ACL: Read on the topic)"
+        )
         yield Finding(NOT_READ, message, topic)
     for topic in sorted(rights.hidden - {OFFSETS_TOPIC}):
-        message = f"{topic} is hidden from this login: its lag is unknown (ACL: Describe on the topic)"
+        message = f"{topic} is hidden from this login: its lag is shown as 0 (ACL: Describe on the topic)"
         yield Finding(HIDDEN, message, topic)
 
 

@@ -18,7 +18,7 @@ from korvet.spark.source.extents import extents
 from korvet.spark.source.newest import NEEDED
 from korvet.spark.source.reader import has_records
 from korvet.spark.source.settings import SourceOptions, options_of
-from korvet.spark.source.source import FORMAT, SCHEMA
+from korvet.spark.source.source import FORMAT
 from korvet.spark.source.topics import OFFSETS_TOPIC, load_topics
 from korvet.spark.tables.decode import newest_records, not_after
 from korvet.spark.tables.kafka_offsets import as_records, confirmed, groups_in, hanging, missing, origin
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from korvet.spark.session.kafka_cluster import Cluster
+    from korvet.spark.session.kafka_cluster import Cluster, Extent
     from korvet.spark.source.address import Address
     from korvet.spark.tables.kafka_offsets import Finding
 
@@ -299,13 +299,28 @@ class KafkaReader:
     def records(self, spark: SparkSession, starts: Starts) -> DataFrame:
         """Return the records from the given offsets on, of partitions that exist.
 
+        Of topics that the login may not read, each offset counts as a record, without a time.
+
         Raises as offsets_topic does.
         """
         columns = ("topic", "partition", "offset", "timestamp")
-        starting = self._existing(spark, starts)
-        if not starting:
-            return spark.createDataFrame([], SCHEMA).select(*columns)
-        return self._load(spark, starting).select(*columns)
+        starting, counted = self._existing(spark, starts)
+        found = spark.createDataFrame([], RECORDS)
+        if starting:
+            found = self._load(spark, starting).select(*columns)
+        if not counted:
+            return found
+        rows = [
+            (topic, part, start, counted[topic, part].end - 1)
+            for topic, parts in starts.items()
+            for part, start in parts.items()
+            if (topic, part) in counted
+            for start in [max(start, counted[topic, part].first)]
+            if start < counted[topic, part].end
+        ]
+        spans = spark.createDataFrame(rows, "topic string, partition int, start bigint, last bigint")
+        offsets = spans.select("topic", "partition", sf.explode(sf.sequence("start", "last")).alias("offset"))
+        return found.unionByName(offsets.withColumn("timestamp", sf.lit(None).cast("timestamp")))
 
     def ends(self, spark: SparkSession, topics: Collection[str]) -> DataFrame:
         """Return the current starts and ends of the topics' partitions (ENDS), without missing topics.
@@ -322,8 +337,11 @@ class KafkaReader:
             rows.append((*topic_partition, end, start, 0 if start < FIRST_CLOCK_OFFSET else start))
         return spark.createDataFrame(rows, ENDS)
 
-    def _existing(self, spark: SparkSession, starts: Starts) -> dict[str, dict[int, int]]:
-        """The starts with records to read, not before a partition's log start.
+    def _existing(
+        self, spark: SparkSession, starts: Starts
+    ) -> tuple[dict[str, dict[int, int]], dict[tuple[str, int], Extent]]:
+        """The starts with records to read, not before a partition's log start; the extents of partitions that
+        the login may not read.
 
         The connector waits for a topic that does not exist, and refuses an offset outside the log.
         """
@@ -333,12 +351,13 @@ class KafkaReader:
                 (topic, part) for topic in existing for part in existing[topic] if part in starts[topic]
             ]
             extents = cluster.extents(topic_partitions)
+            refused = self._refused(cluster, existing)
         readable: dict[str, dict[int, int]] = {}
         for (topic, partition), extent in extents.items():
             start = max(starts[topic][partition], extent.first)
-            if start < extent.end:
+            if topic not in refused and start < extent.end:
                 readable.setdefault(topic, {})[partition] = start
-        return readable
+        return readable, {place: extent for place, extent in extents.items() if place[0] in refused}
 
     def _cluster(self, spark: SparkSession) -> AbstractContextManager[Cluster]:
         return cluster_of(spark, self.bootstrap, self.properties)
