@@ -125,8 +125,9 @@ def build_session(
 
     This machine is the driver, unless the master is the URL of a Spark Connect server (`sc://host:port`).
     jars: added to the class path of driver and executors, for example the Kafka connector. conf: Spark
-    settings that override all others. On a cluster, executors get korvet from the driver and use the same
-    path of Python. Raises JavaMissing without Java 17 or newer, and as connect_session does.
+    settings that override all others. On a cluster, executors get korvet from the driver. Workers run
+    `spark.pyspark.python`, by default this Python. Raises JavaMissing without Java 17 or newer, and as
+    connect_session does.
     """
     if master.startswith(SCHEME):
         return connect_session(app, master, jars=jars, settings={**SETTINGS, **(conf or {})})
@@ -138,12 +139,12 @@ def build_session(
         "spark.pyspark.python": sys.executable,
         "spark.pyspark.driver.python": sys.executable,
     }
-    if master.startswith("local"):
+    if runs_in_driver(master):
         settings |= _LOCAL_SETTINGS
     if jars:
         settings["spark.jars"] = ",".join(str(jar) for jar in jars)
     settings.update(conf or {})
-    with _launch_environment(quiet=quiet) as logging_conf:
+    with _launch_environment(settings, quiet=quiet) as logging_conf:
         return _start(app, master, settings, logging_conf)
 
 
@@ -159,6 +160,11 @@ def _start(app: str, master: str, settings: dict[str, str], logging_conf: Path |
         builder = builder.config(name, value)
     session: SparkSession = builder.getOrCreate()
     return _prepared(session)
+
+
+def runs_in_driver(master: str) -> bool:
+    """Return whether tasks run in the driver's process: `local` and `local[N]`, but not `local-cluster`."""
+    return master.partition("[")[0] == "local"
 
 
 def is_submitted() -> bool:
@@ -179,7 +185,7 @@ def submitted_session(app: str) -> SparkSession:
 def _prepared(session: SparkSession) -> SparkSession:
     """The session with the format registered, and with korvet on the executors of a cluster."""
     context = session.sparkContext
-    if not str(context.master).startswith("local"):
+    if not runs_in_driver(str(context.master)):
         import tempfile  # noqa: PLC0415 (only here, not on executors)
 
         from korvet.spark.bundle import is_bundled, write_bundle  # noqa: PLC0415 (as above)
@@ -194,7 +200,7 @@ def _prepared(session: SparkSession) -> SparkSession:
 
 
 @contextmanager
-def _launch_environment(*, quiet: bool) -> Iterator[Path | None]:
+def _launch_environment(settings: Mapping[str, str], *, quiet: bool) -> Iterator[Path | None]:
     """Set the environment of the JVM and its workers, and restore this process's at the end of the block.
 
     The parent directory of the package is added to the workers' path, so that a source tree works without
@@ -211,8 +217,9 @@ def _launch_environment(*, quiet: bool) -> Iterator[Path | None]:
             logging_conf.write_text(_QUIET_LOGGING)
         for name in _FOREIGN_VARIABLES:
             os.environ.pop(name, None)
-        os.environ["PYSPARK_PYTHON"] = sys.executable
-        os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        # PySpark reads only these variables, not the settings.
+        os.environ["PYSPARK_PYTHON"] = settings["spark.pyspark.python"]
+        os.environ["PYSPARK_DRIVER_PYTHON"] = settings["spark.pyspark.driver.python"]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, saved.get("PYTHONPATH")]))
         try:
             yield logging_conf

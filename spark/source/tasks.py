@@ -13,6 +13,7 @@ from pyspark.sql.datasource import InputPartition
 
 from korvet.offsets.packing import entry_id
 from korvet.spark.records.arrow import record_batch
+from korvet.spark.records.compiled import warn_if_missing
 from korvet.spark.records.entries import columns_of
 from korvet.spark.source.connection import connected
 from korvet.spark.source.errors import DataLoss
@@ -77,10 +78,11 @@ def read_task(
 
     Pages are hundreds of thousands of short-lived tuples without cycles; visiting them takes half of the
     time. Other tasks run later in the same worker process, so the collector's state is always restored.
-    Raises SourceError, DataLoss.
+    Logs a warning if there is no compiled kernel. Raises SourceError, DataLoss.
     """
     if not isinstance(partition, Task):
         raise TypeError(f"not a task of this source: {partition!r}")
+    warn_if_missing()
     collecting = gc.isenabled()
     gc.disable()
     try:

@@ -66,8 +66,9 @@ def test_a_task_runs_there(keyspace: Keyspace, tmp_path: Path, absent: tuple[str
 
 
 @pytest.mark.parametrize("foreign", [False, True])
-def test_from_an_archive(keyspace: Keyspace, tmp_path: Path, foreign: bool) -> None:
-    """With its kernel, unless it was built for another system."""
+@pytest.mark.parametrize("entry", ["{folder}/korvet.zip", "./korvet.zip", "korvet.zip"])
+def test_from_an_archive(keyspace: Keyspace, tmp_path: Path, entry: str, foreign: bool) -> None:
+    """With its kernel, unless it was built for another system. Executors have it on their path as ./NAME."""
     bundle = write_bundle(tmp_path / "korvet.zip")
     with zipfile.ZipFile(bundle) as archive:
         names = archive.namelist()
@@ -82,9 +83,14 @@ def test_from_an_archive(keyspace: Keyspace, tmp_path: Path, foreign: bool) -> N
             for name, data in parts.items():
                 archive.writestr(name, b"\x7fELF" if name in kernels else data)
     sent = sent_task(keyspace, tmp_path)
-    program = f"import sys; sys.path.insert(0, {str(bundle)!r})\n{PROGRAM}\n" + (
+    program = f"import sys; sys.path.insert(0, {entry.format(folder=tmp_path)!r})\n{PROGRAM}\n" + (
         "import korvet.spark.records.compiled as used\n"
         "print(korvet.__file__ if not used.__file__.startswith(sys.path[0]) else used.kernel is not None)"
     )
-    done = run([sys.executable, "-c", program, str(sent), "cython"], 120)
-    assert done.stdout.decode().split("\n")[:2] == [ROWS, str(bool(kernels) and not foreign)], done
+    done = run([sys.executable, "-c", program, str(sent), "cython"], 120, cwd=tmp_path)
+    works = bool(kernels) and not foreign
+    assert done.stdout.decode().split("\n")[:2] == [ROWS, str(works)], done
+    warnings = [line for line in done.stderr.decode().splitlines() if "without its compiled kernel" in line]
+    assert len(warnings) == (0 if works else 1)
+    if foreign and kernels:
+        assert f"{kernels[0]} in {entry.format(folder=tmp_path)} can't be loaded: " in warnings[0]
