@@ -176,16 +176,19 @@ class FaultPages:
 
 
 async def _move(parts: Parts, topic: str, partition: int) -> dict[str, Any]:
-    """Let the broker lead its partitions in a new leader epoch, as after a loss of writes in Redis."""
+    """Let another broker lead the partition, if there is one, and this one its other partitions in a new
+    leader epoch.
+    """
     _check_leads(parts, topic, partition)
     member = parts.member
-    member.rejoin()
+    member.yield_partition(topic, partition)
     while True:
         await member.refresh()
         if not member.rejoins:
             break
         # Another loss was reported meanwhile, or the broker stops.
         await asyncio.sleep(_PAUSE_S)
+    await member.wait_known()
     leader = member.assignment.leader(topic, partition)
     return {"topic": topic, "partition": partition, "leader": leader.node_id, "leader_epoch": leader.epoch}
 

@@ -121,15 +121,16 @@ class Faults:
             _ask("DELETE", url + _PATH)
 
     def move_leader(self, topic: str, partition: int = 0) -> int:
-        """Let the partition have a new leader epoch, which is returned; its broker leads all its partitions
-        in that epoch. Until then clients get NOT_LEADER_OR_FOLLOWER.
+        """Let another broker lead the partition in a new leader epoch, which is returned; or the same one, if
+        there is no other. Until then clients get NOT_LEADER_OR_FOLLOWER. The former leader leads its other
+        partitions in that epoch, too.
         """
         moved = self._event("move-leader", topic=topic, partition=partition)
         return int(moved["leader_epoch"])
 
     def move_coordinator(self, *, group: str | None = None, transactional_id: str | None = None) -> None:
         """As `move_leader`, for the partition of `__consumer_offsets` or `__transaction_state`. The
-        coordinator loads its groups or transactions again.
+        new coordinator loads its groups or transactions.
         """
         self._event("move-coordinator", group=group, transactional_id=transactional_id)
 

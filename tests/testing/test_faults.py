@@ -12,6 +12,7 @@ from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaException, Producer
 from kafka import KafkaConsumer, KafkaProducer
 
+from korvet.cli.client import Cluster
 from korvet.testing import KorvetBroker, KorvetBrokerError
 from tests.support.polling import until
 
@@ -210,6 +211,20 @@ class Reader:
         until(enough, WAIT_S, f"{count} records")
         return found
 
+    def commit(self) -> None:
+        """Commit what was read, also while the coordinator loads for so long that the client gives up."""
+
+        def commits() -> bool:
+            try:
+                self.consumer.commit(asynchronous=False)
+            except KafkaException as error:
+                if error.args[0].name() != "COORDINATOR_LOAD_IN_PROGRESS":
+                    raise
+                return False
+            return True
+
+        until(commits, WAIT_S, "a commit")
+
     def poll_until(self, condition: Callable[[], bool]) -> None:
         """Poll without reading anything."""
 
@@ -300,17 +315,7 @@ def test_a_coordinator_that_moves_keeps_its_members(broker: KorvetBroker, topic:
     with_librdkafka(broker.bootstrap_servers, topic, [b"2"])
     assert reader.read(1) == [b"2"]
 
-    def commits() -> bool:
-        try:
-            reader.consumer.commit(asynchronous=False)
-        except KafkaException as error:
-            if error.args[0].name() != "COORDINATOR_LOAD_IN_PROGRESS":
-                raise
-            # The client gives up if the coordinator loads for long.
-            return False
-        return True
-
-    until(commits, WAIT_S, "a commit")
+    reader.commit()
     broker.wait_for_group(reader.group)
     assert (reader.consumer.memberid(), reader.told) == (member, [])
 
@@ -419,6 +424,49 @@ def test_with_several_brokers_the_one_that_leads_does_it() -> None:
         for partition in range(8):
             assert broker.faults.move_leader("many", partition) > 0
         produce()
+
+
+def test_a_leader_and_a_coordinator_move_to_another_broker() -> None:
+    with KorvetBroker(brokers=3) as broker:
+        broker.create_topic("moving", partitions=3)
+        asking = Producer({"bootstrap.servers": broker.bootstrap_servers})
+
+        def leaders() -> list[int]:
+            found = asking.list_topics("moving", WAIT_S).topics["moving"].partitions
+            return [found[partition].leader for partition in range(3)]
+
+        def coordinator() -> str:
+            with Cluster(broker.bootstrap_servers) as cluster:
+                return str(cluster.coordinator(reader.group))
+
+        reader = Reader(broker, "moving", **{"metadata.max.age.ms": 1000})
+        assert with_librdkafka(broker.bootstrap_servers, "moving", [b"1"]) == [""]
+        assert reader.read(1) == [b"1"]
+        reader.commit()
+        reader.told.clear()
+        before = leaders()
+        seen = [before[0]]
+        epochs = []
+        for number in range(2, 5):
+            epochs.append(broker.faults.move_leader("moving"))
+            now = leaders()
+            assert now[0] != seen[-1]
+            assert now[1:] == before[1:]
+            seen.append(now[0])
+            value = b"%d" % number
+            assert with_librdkafka(broker.bootstrap_servers, "moving", [value]) == [""]
+            assert reader.read(1) == [value]
+        assert seen[3] == seen[0]
+        assert sorted(seen[:3]) == [1, 2, 3]
+        assert epochs == sorted(set(epochs))
+        member = reader.consumer.memberid()
+        former = coordinator()
+        broker.faults.move_coordinator(group=reader.group)
+        assert coordinator() != former
+        reader.commit()
+        broker.wait_for_group(reader.group)
+        assert (reader.consumer.memberid(), reader.told) == (member, [])
+        reader.consumer.close()
 
 
 def test_faults_are_those_of_the_brokers_that_run() -> None:

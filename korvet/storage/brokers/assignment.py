@@ -3,6 +3,9 @@
 All brokers compute the same leaders from the same version, so no broker hands out partitions. When a broker
 leaves, only the partitions that it led get new leaders. When a broker joins, only its own share of the
 partitions moves to it. All other partitions keep their leader and their leader epoch.
+
+A broker for tests may yield a partition when it joins again: the broker leads that has yielded the partition
+least often, and of these the one with the highest hash.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from korvet.storage.link.functions import PUBLIC_LIBRARY
 from korvet.storage.versions import FIRST_PROTOCOLS, Versions
@@ -41,6 +45,8 @@ class Broker(msgspec.Struct, frozen=True):
     """The Function library that the broker calls."""
     admin: str = ""
     """The URL of its admin endpoint; empty without one."""
+    yields: tuple[tuple[str, int], ...] = ()
+    """The partitions that it has yielded, each as often as that."""
 
     def endpoint(self, listener: str) -> tuple[str, int] | None:
         """Host and port for clients of a listener; None if the broker has no listener of that name."""
@@ -121,17 +127,41 @@ class Assignment:
             known.append(self.sole_leader or self._compute(topic, partition))
         return known
 
+    def yields_of(self, node_id: int, topic: str, partition: int) -> tuple[tuple[str, int], ...]:
+        """What a live broker has to yield from its next join on so that another broker leads a partition, if
+        there is one.
+        """
+        brokers = {broker.node_id: broker for broker in self.brokers}
+        own = brokers[node_id]
+        if len(brokers) == 1:
+            return own.yields
+        while Assignment(self.version, brokers.values()).leader(topic, partition).node_id == node_id:
+            own = replace(own, yields=(*own.yields, (topic, partition)))
+            brokers[node_id] = own
+        return own.yields
+
     def forget(self, topic: str) -> None:
         """Free what is kept of a topic that is deleted."""
         self._leaders.pop(topic, None)
 
     def _compute(self, topic: str, partition: int) -> Leader:
-        ranks = [(_rank(broker.node_id, topic, partition), broker) for broker in self.brokers]
-        highest, leader = max(ranks, key=lambda ranked: (ranked[0], ranked[1].node_id))
+        place = topic, partition
+        ranks = [
+            (-broker.yields.count(place), _rank(broker.node_id, *place), broker.node_id)
+            for broker in self.brokers
+        ]
+        highest = max(ranks)
+        leader = self.brokers[ranks.index(highest)]
         epoch = leader.joined
-        for node_id, since in self._left:
-            # A broker that left and ranks higher led the partition, or an even higher one did and left too.
-            if since > epoch and (_rank(node_id, topic, partition), node_id) > (highest, leader.node_id):
+        yielded = [
+            (broker.node_id, broker.joined)
+            for broker, rank in zip(self.brokers, ranks, strict=True)
+            if rank[0] != 0
+        ]
+        for node_id, since in (*self._left, *yielded):
+            # A broker that left or yielded, and ranks higher without that, led the partition; or an even
+            # higher one did, and left or yielded too.
+            if since > epoch and (0, _rank(node_id, *place), node_id) > highest:
                 epoch = since
         return self._leader(leader.node_id, epoch)
 

@@ -111,6 +111,8 @@ class Description(msgspec.Struct, frozen=True):
     """The Function library that the broker calls."""
     admin: str = ""
     """The URL of its admin endpoint; empty without one."""
+    yields: tuple[tuple[str, int], ...] = ()
+    """See Broker."""
 
 
 class NodeIdTaken(StoreError):
@@ -158,16 +160,14 @@ class Lease:
         self.counts = LeaseCounts()
         self.asked_s = 0.0
         """When the newest request was sent, by `steady_s`. The reply describes a later moment."""
-        self._description = msgspec.json.encode(
-            Description(
-                *endpoint,
-                Holder.this_process(),
-                tuple((name, host, port) for name, (host, port) in listeners.items()),
-                FORMATS,
-                PROTOCOLS,
-                library_name(),
-                admin,
-            )
+        self._description = Description(
+            *endpoint,
+            Holder.this_process(),
+            tuple((name, host, port) for name, (host, port) in listeners.items()),
+            FORMATS,
+            PROTOCOLS,
+            library_name(),
+            admin,
         )
 
     @classmethod
@@ -226,6 +226,10 @@ class Lease:
         if reply[0] == b"refused":
             raise self._taken(reply)
         return self._held(reply)
+
+    def yield_from_next_join(self, yields: tuple[tuple[str, int], ...]) -> None:
+        """Publish what this broker yields: see Broker. The renewal after this has to join again."""
+        self._description = msgspec.structs.replace(self._description, yields=yields)
 
     async def is_valid(self, version: int) -> bool:
         """Whether the entry of this broker still exists and the assignment still has this version. Used while
@@ -309,7 +313,7 @@ class Lease:
             self._node_id,
             self._token,
             self._lease_ms,
-            self._description,
+            msgspec.json.encode(self._description),
             dead_token,
             known_version,
             highest_version,
@@ -372,6 +376,7 @@ def _broker(node_id: bytes, joined: int, encoded: bytes) -> Broker:
         described.protocols,
         described.library,
         described.admin,
+        described.yields,
     )
 
 

@@ -230,6 +230,11 @@ class Membership:
             self.counts.rejoins += not again
             self._suspend()
 
+    def yield_partition(self, topic: str, partition: int) -> None:
+        """Let another broker lead a partition, if there is one, and lead all others in a new leader epoch."""
+        self._lease.yield_from_next_join(self.assignment.yields_of(self.node_id, topic, partition))
+        self.rejoin()
+
     async def refresh(self, since_s: float = math.inf) -> None:
         """Renew the lease, and follow all changes, unless a renewal that began after `since_s` (`steady_s`)
         has succeeded. Raises NodeIdTaken, VersionMisfit, KeyspaceLost and StorageError.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from korvet.storage.brokers.assignment import Assignment, Broker, Leader
 
@@ -70,6 +71,30 @@ def test_a_returning_broker_leads_in_a_new_epoch() -> None:
             assert [between[place], after[place]] == [Leader(1, 3), Leader(2, 4)]
         else:
             assert after[place] == between[place] == before[place]
+
+
+def test_a_partition_that_is_yielded_goes_round_and_no_other_moves() -> None:
+    brokers = {node_id: broker(node_id, node_id) for node_id in (1, 2, 3)}
+    before = leaders(Assignment(3, brokers.values()))
+    place = PLACES[0]
+    led = []
+    for version in range(4, 10):
+        former = brokers[before[place].node_id]
+        led.append(former.node_id)
+        yields = Assignment(version - 1, brokers.values()).yields_of(former.node_id, *place)
+        brokers[former.node_id] = replace(former, joined=version, yields=yields)
+        after = leaders(Assignment(version, brokers.values()))
+        assert after.pop(place).epoch == version
+        for each, leader in after.items():
+            moved = leader.node_id == former.node_id
+            assert leader == (Leader(former.node_id, version) if moved else before[each])
+        before = leaders(Assignment(version, brokers.values()))
+    assert sorted(led[:3]) == [1, 2, 3]
+    assert led[3:] == led[:3]
+
+
+def test_the_only_broker_yields_nothing() -> None:
+    assert Assignment(1, [broker(1)]).yields_of(1, *PLACES[0]) == ()
 
 
 def test_no_broker_is_no_assignment() -> None:
