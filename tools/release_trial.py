@@ -2,8 +2,8 @@
 
     python -I tools/release_trial.py CLIENT compiled|interpreted
 
-CLIENT is a folder with kafka-python. Runs in the environment that is tried, so it imports only the standard
-library and that client. Prints what it has seen; any failure is an exception.
+CLIENT is a folder with kafka-python and pytest. Runs in the environment that is tried, so it imports only the
+standard library and these. Prints what it has seen; any failure is an exception.
 """
 
 from __future__ import annotations
@@ -25,6 +25,14 @@ _READY_S = 120
 _RECORD_MS = 60_000
 # Commands of the extra `spark`.
 _SPARK_COMMANDS = {"report", "export", "tables", "jars"}
+_TEST = """\
+from kafka import KafkaProducer
+
+def test_an_order_is_sent(korvet_broker, korvet_topic):
+    KafkaProducer(bootstrap_servers=korvet_broker.bootstrap_servers).send(korvet_topic, b"hello").get(60)
+    assert [record.value for record in korvet_broker.records(korvet_topic)] == [b"hello"]
+"""
+_RUN_TESTS = "import sys; sys.path.append(sys.argv[1]); import pytest; sys.exit(pytest.main(sys.argv[2:]))"
 # ioctl numbers and flags of netdevice(7).
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 1
@@ -53,9 +61,14 @@ def main(client: str, expected: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         _serve(client, Path(folder))
     took_s = time.monotonic() - began
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        _run_test(client, Path(folder))
+    tested_s = time.monotonic() - began
     print(  # noqa: T201
         f"korvet {facts['korvet']} on Python {facts['python']}, {expected}, {', '.join(facts['servers'])}: "
-        f"a broker kept a record and stopped, {took_s:.1f} s; networks: {', '.join(networks)}"
+        f"a broker kept a record and stopped, {took_s:.1f} s; a test of five lines passed, {tested_s:.1f} s; "
+        f"networks: {', '.join(networks)}"
     )
 
 
@@ -102,6 +115,25 @@ def _exchange(client: str, address: str) -> None:
     assert record.value == b"kept", record
     consumer.commit()
     consumer.close()
+
+
+def _run_test(client: str, folder: Path) -> None:
+    """Run a test with the fixtures of the pytest plugin."""
+    (folder / "test_orders.py").write_text(_TEST)
+    command = [
+        sys.executable,
+        "-I",
+        "-c",
+        _RUN_TESTS,
+        client,
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "test_orders.py",
+    ]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout, done.stdout
 
 
 def _korvet(*arguments: str) -> str:
