@@ -6,6 +6,8 @@ import hashlib
 import json
 from typing import TYPE_CHECKING
 
+import pytest
+
 from korvet.backup.manifest import MANIFEST, SNAPSHOT
 from tests.backup.contents import failure, fill, success
 
@@ -32,6 +34,7 @@ def test_a_backup_with_another_keyspace_of_a_later_format_is_refused(start: Star
     success("restore", tmp_path / "other", "--check")
 
 
+@pytest.mark.short
 def test_a_target_that_evicts_keys_is_refused(start: Start, tmp_path: Path) -> None:
     """Else it evicts a part of the data while they are restored, and the restore succeeds nevertheless."""
     source = start(kind="redis")

@@ -77,6 +77,7 @@ def test_a_deletion_is_answered_while_another_broker_cannot_forget_the_offsets(
         until(lambda: not pair[0].client.exists(f"korvet:{TOPIC}:0"), 30, "the deletion ends by itself")
 
 
+@pytest.mark.short
 def test_a_member_stays_while_the_server_of_its_topic_is_silent(
     own_korvet: Callable[..., KorvetServer], cluster: RedisCluster
 ) -> None:

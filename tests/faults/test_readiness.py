@@ -264,6 +264,7 @@ def test_a_broker_that_drains_serves_and_is_not_ready(
     assert broker.server.process.exit_code == 0
 
 
+@pytest.mark.short
 def test_a_signal_to_all_processes_is_one_orderly_stop(watched: Callable[..., Watched]) -> None:
     """As systemd stops a service: the first process then signals the others once more."""
     broker = watched("--processes", "2", "--set", "drain.wait.ms=500")

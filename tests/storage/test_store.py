@@ -7,12 +7,16 @@ import subprocess
 import sys
 import time
 import uuid
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
 
 from korvet.config.address import Address
+from korvet.config.live import LiveConfig
+from korvet.config.settings import Config
 from korvet.records.kernel import encode_append_records, parse_batch
 from korvet.storage.brokers.lease import Holder
 from korvet.storage.errors import (
@@ -24,10 +28,12 @@ from korvet.storage.errors import (
 )
 from korvet.storage.keys import Keyspace
 from korvet.storage.store import Store
+from korvet.topics.directory import TopicDirectory
 from tests.storage.batches import decode
 from tests.storage.proxy import proxied_store, until
 from tests.support.logs import append_own, read_log
 from tests.support.ports import free_port
+from tests.support.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,6 +165,31 @@ async def test_an_unfinished_deletion_is_finished_later(server: Server, prefix: 
     assert server.client.keys(f"*{prefix}*") == [f"{{{prefix}}}:cluster".encode()]
     assert (await store.catalogue.create("t", 1)).topic_id != topic.topic_id
     await store.close()
+
+
+@pytest.mark.parametrize("change", ["partitions", "configs", "deletion"])
+async def test_a_change_is_repeated_if_another_broker_has_changed_the_topic(
+    server: Server, prefix: str, change: str
+) -> None:
+    groups = SimpleNamespace(forget_topic=AsyncMock())
+    async with open_store(server.url, prefix) as one, open_store(server.url, prefix) as other:
+        await one.catalogue.create("t", 1)
+        await other.catalogue.load()
+        await one.catalogue.set_configs("t", {"retention.ms": "5"})
+        directory = TopicDirectory(other.catalogue, other.logs, LiveConfig(Config()), cast("Any", groups))
+        if change == "partitions":
+            await directory.add_partitions("t", 2)
+        elif change == "configs":
+            await directory.alter_configs("t", lambda configs, _: {**configs, "retention.bytes": "7"})
+        else:
+            await directory.delete("t", asyncio.get_running_loop().time() + 60)
+        found = (await one.catalogue.load()).get("t")
+        expected = {
+            "partitions": (2, {"retention.ms": "5"}),
+            "configs": (1, {"retention.ms": "5", "retention.bytes": "7"}),
+            "deletion": None,
+        }
+        assert (None if found is None else (found.partitions, found.configs)) == expected[change]
 
 
 async def test_all_logs_of_topics_that_were_created_again_are_closed(server: Server, prefix: str) -> None:

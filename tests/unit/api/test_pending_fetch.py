@@ -113,6 +113,15 @@ class OpenTransaction(Log):
     )
 
 
+class Unconfirmed(Log):
+    """A log of which no replica and no earlier leader has confirmed anything yet."""
+
+    knows_watermark = False
+
+    def await_watermark(self, done: Callable[[StorageError | None], None]) -> None:
+        self.reads.append(lambda _: done(None))
+
+
 class Seen(NamedTuple):
     """What can be seen of a fetch from outside."""
 
@@ -348,6 +357,13 @@ def test_a_log_with_an_open_transaction_that_is_closed_is_no_longer_waited_for()
     scene.log.reads.pop()(scene.log.refusal)
     ((body,),) = scene.answers  # type: ignore[misc]
     assert struct.pack(">ih", 0, ErrorCode.not_leader_or_follower) in body
+
+
+@pytest.mark.parametrize("isolation_level", [READ_UNCOMMITTED, READ_COMMITTED])
+def test_the_end_of_a_log_whose_high_watermark_is_unknown_is_not_waited_at(isolation_level: int) -> None:
+    """Until it is known, the high watermark is the log start, and a read waits for it."""
+    assert Scene(isolation_level=isolation_level).seen() == WAITING
+    assert Scene(kind=Unconfirmed, isolation_level=isolation_level).seen() == READING
 
 
 def test_an_error_is_returned_without_the_records_that_were_read_before_it() -> None:
