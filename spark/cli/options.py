@@ -183,6 +183,12 @@ class KafkaOptions:
         envvar="KORVET_COMMAND_CONFIG",
         help="Properties of Kafka's Java clients (TLS, SASL), as Kafka's tools take them. With --bootstrap.",
     )
+    exact: bool = flag(
+        "--exact",
+        is_flag=True,
+        help="With --bootstrap, read all unread records to count them, although it may take long. "
+        "Otherwise lags are differences of offsets, which may be upper bounds.",
+    )
 
     @property
     def is_given(self) -> bool:
@@ -205,7 +211,7 @@ class KafkaOptions:
         cause = likely_cause(self.bootstrap, properties)
         if cause is not None:
             raise SourceError(f"no usable Kafka at {self.bootstrap}: {cause}")
-        return KafkaReader(self.bootstrap, properties), jars
+        return KafkaReader(self.bootstrap, properties, self.exact), jars
 
 
 with_kafka = with_options(KafkaOptions, "kafka")

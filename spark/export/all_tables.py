@@ -74,7 +74,7 @@ def update_tables(
             stored.update(
                 stream,
                 now_ms,
-                records=reader.records,
+                logs=reader.logs,
                 ends=reader.ends,
                 pending=reader.open_transactions,
                 sizes=reader.sizes,

@@ -11,7 +11,8 @@ from korvet.spark.source.topics import OFFSETS_TOPIC
 from korvet.spark.tables import decode, health
 from korvet.spark.tables.batch_tables import Tables, dated, shaped
 from korvet.spark.tables.catalog import NEED_NEWEST, NEED_RECORDS, TABLES, Table
-from korvet.spark.tables.readers import OFFSETS_OPTIONS, smallest_offsets
+from korvet.spark.tables.needs import Needs
+from korvet.spark.tables.readers import OFFSETS_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,9 +59,9 @@ def _counting_table(spark: SparkSession, reader: TopicReader, name: str, as_of_m
     if newest is None:
         newest = spark.createDataFrame([], SCHEMA)
     newest = newest.persist()
-    starts = smallest_offsets(health.recent_commits(decode.offset_commits(newest), window))
-    records, ends = reader.records(spark, starts), reader.ends(spark, starts)
-    return Tables(newest, records, as_of_ms, ends=ends).view(name)
+    needs = Needs.of_commits(health.recent_commits(decode.offset_commits(newest), window))
+    log, ends = reader.logs(spark, needs, as_of_ms), reader.ends(spark, needs.starts)
+    return Tables(newest, log, as_of_ms, ends=ends).view(name)
 
 
 def stream_table(

@@ -114,15 +114,15 @@ def state_at(commits: DataFrame, at_ms: int) -> Earlier:
     return Earlier(at_ms, positions.withColumns(unknown).select(*GROUP_PARTITION, *_EARLIER))
 
 
-def changes(earlier: Earlier, current: DataFrame, records: DataFrame | None, as_of_ms: int) -> DataFrame:
+def changes(earlier: Earlier, current: DataFrame, log: DataFrame | None, as_of_ms: int) -> DataFrame:
     """Return one row per partition of then or now, with the columns of CHANGES_SCHEMA.
 
-    current: partition_status at as_of_ms. records: the topics' records from the smallest position on; without
-    them the number of records read since is null. The records read since are those after the earlier position
+    current: partition_status at as_of_ms. log: the topics' logs from the smallest position on; without them
+    the number of records read since is null. The records read since are those after the earlier position
     that are not unread; a rewind makes them negative.
     """
     keys = list(GROUP_PARTITION)
-    counted = _counted(earlier, records, as_of_ms)
+    counted = _counted(earlier, log, as_of_ms)
     before = earlier.positions.join(counted, on=keys, how="left").select(
         *keys,
         sf.col("status").alias("status_before"),
@@ -144,10 +144,10 @@ def changes(earlier: Earlier, current: DataFrame, records: DataFrame | None, as_
     return joined.select(*(part.split()[0] for part in CHANGES_SCHEMA.split(", ")))
 
 
-def _counted(earlier: Earlier, records: DataFrame | None, as_of_ms: int) -> DataFrame:
+def _counted(earlier: Earlier, log: DataFrame | None, as_of_ms: int) -> DataFrame:
     """The lag of the earlier positions: `lag_then` and `wait_then` at their time, `remaining` at as_of_ms."""
     keys = list(GROUP_PARTITION)
-    if records is None:
+    if log is None:
         unknown = {name: sf.lit(None).cast("bigint") for name in ("lag_then", "wait_then", "remaining")}
         return earlier.positions.select(*keys).withColumns(unknown)
     marks = [
@@ -158,7 +158,7 @@ def _counted(earlier: Earlier, records: DataFrame | None, as_of_ms: int) -> Data
     ]
     then, now = sf.col("step") == 0, sf.col("step") == 1
     return (
-        lag_over_time(marks[0].union(marks[1]), records)
+        lag_over_time(marks[0].union(marks[1]), log)
         .groupBy(*keys)
         .agg(
             sf.max(sf.when(then, sf.col("record_lag"))).alias("lag_then"),

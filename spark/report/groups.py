@@ -202,6 +202,8 @@ def _summary(row: Row, alerts: Sequence[Alert]) -> dict[str, Any]:
             for alert in alerts[:MAX_ALERTS]
         ],
         "record_lag": row["record_lag"],
+        # Snapshots of earlier releases don't tell.
+        "exact": row["exact"] is not False,
         "lost": row["lost_records"],
         "lag_ms": row["time_lag_ms"],
         "age": None if row["commit_age_ms"] is None else max(0, row["commit_age_ms"]),
@@ -285,6 +287,7 @@ def _offsets(rows: list[Row]) -> dict[str, Any]:
                 # A string, because offsets exceed the exact numbers of JavaScript.
                 "committed": str(row["committed_offset"]),
                 "record_lag": row["record_lag"],
+                "exact": row["exact"] is not False,
                 "lag_ms": row["lag_ms"],
                 "commit": _ms(row["last_commit_ts"]),
             }

@@ -24,7 +24,7 @@ from korvet.spark.source.source import SCHEMA
 from korvet.spark.tables import decode, health, trends
 from korvet.spark.tables.batch_tables import DecodedTables
 from korvet.spark.tables.catalog import TABLES
-from korvet.spark.tables.readers import smallest_offsets
+from korvet.spark.tables.needs import Needs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -203,26 +203,24 @@ def _write_tables(
     commits = decode.decoded_commits(rows)
     first_ms = commits.agg(sf.min("commit_ms").alias("first")).collect()[0]["first"]
     span = trends.Span.over(first_ms, as_of_ms, run.history_ms)
-    run.notify("Reading the topics' records")
+    run.notify("Reading the topics' logs")
     positions = trends.positions_over_time(commits, span).persist()
     recent = health.recent_commits(commits, rules.window_commits)
     earlier = run.earlier or _state_then(commits, run.compare_to)
-    columns = ("topic", "partition", "committed_offset")
-    needed = positions.select(*columns).union(recent.select(*columns))
+    needs = Needs.of_commits(recent).with_lags(positions)
     if earlier is not None:
-        needed = needed.union(earlier.positions.select(*columns))
-    starts = smallest_offsets(needed)
-    records = reader.records(spark, starts).persist()
-    ends = reader.ends(spark, starts).persist()
+        needs = needs.with_state(earlier.positions, (earlier.at_ms, as_of_ms))
+    log = reader.logs(spark, needs, as_of_ms).persist()
+    ends = reader.ends(spark, needs.starts).persist()
     pending, sizes = reader.open_transactions(spark), reader.sizes(spark)
-    tables = DecodedTables(rows, records, as_of_ms, ends=ends, rules=rules, pending=pending, sizes=sizes)
+    tables = DecodedTables(rows, log, as_of_ms, ends=ends, rules=rules, pending=pending, sizes=sizes)
     run.notify("Computing the tables")
     with tables.shared():
         together(spark, [partial(_keep, run.folder, name, tables.view(name)) for name in TABLES])
-    write_changes(run, ReportTables(spark, run.folder), earlier, records)
+    write_changes(run, ReportTables(spark, run.folder), earlier, log)
     run.notify("Computing lag over time")
-    history = trends.group_trends(trends.lag_over_time(positions, records), commits, span).collect()
-    for frame in (rows, positions, records, ends):
+    history = trends.group_trends(trends.lag_over_time(positions, log), commits, span).collect()
+    for frame in (rows, positions, log, ends):
         frame.unpersist()
     return span, history
 
@@ -233,16 +231,16 @@ def _state_then(commits: DataFrame, compare_to: Reference | None) -> Earlier | N
     return comparison.state_at(commits, compare_to.at_ms)
 
 
-def write_changes(run: Run, tables: ReportTables, earlier: Earlier | None, records: DataFrame | None) -> None:
+def write_changes(run: Run, tables: ReportTables, earlier: Earlier | None, log: DataFrame | None) -> None:
     """Write the changes since the earlier state; without one, remove those of an earlier report.
 
-    records: as for comparison.changes.
+    log: as for comparison.changes.
     """
     if earlier is None:
         remove(run.folder / CHANGES)
         return
     run.notify("Comparing")
-    found = comparison.changes(earlier, tables.table(STATUS_TABLE), records, run.as_of_ms)
+    found = comparison.changes(earlier, tables.table(STATUS_TABLE), log, run.as_of_ms)
     _keep(run.folder, CHANGES, found)
 
 

@@ -45,11 +45,15 @@ class Extent:
 class Cluster:
     """Requests to one Kafka cluster. All raise SourceError if it does not answer."""
 
-    def __init__(self, jvm: Any, admin: Any, bootstrap: str, properties: Mapping[str, str]) -> None:
+    def __init__(
+        self, jvm: Any, admin: Any, settings: Any, bootstrap: str, properties: Mapping[str, str]
+    ) -> None:
         self.jvm = jvm
         """The driver's."""
         self.admin = admin
         """Kafka's admin client."""
+        self.settings = settings
+        """Of Kafka's clients, as Java's Properties."""
         self._kafka = jvm.org.apache.kafka
         self._java = jvm.java.util
         self._bootstrap = bootstrap
@@ -140,7 +144,7 @@ def cluster_of(spark: SparkSession, bootstrap: str, properties: Mapping[str, str
     with _failures(bootstrap, properties):
         admin = client.create(settings)
     try:
-        yield Cluster(jvm, admin, bootstrap, properties)
+        yield Cluster(jvm, admin, settings, bootstrap, properties)
     finally:
         admin.close()
 

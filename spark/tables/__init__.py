@@ -10,8 +10,9 @@ from korvet.spark.tables.decode import (
     quarantine,
 )
 from korvet.spark.tables.health import Rules
+from korvet.spark.tables.needs import Needs, smallest_offsets
 from korvet.spark.tables.questions import QUESTIONS, Objectives, question_sql
-from korvet.spark.tables.readers import ENDS, KafkaReader, RedisReader, smallest_offsets
+from korvet.spark.tables.readers import ENDS, KafkaReader, RedisReader
 from korvet.spark.tables.stored_tables import StoredTables
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "QUESTIONS",
     "TABLES",
     "KafkaReader",
+    "Needs",
     "Objectives",
     "RedisReader",
     "Rules",

@@ -1,6 +1,6 @@
 """The tables of korvet.spark.tables.catalog as lazy frames.
 
-tables = Tables(source, records, as_of_ms)
+tables = Tables(source, log, as_of_ms)
 tables.view("group_status").show()
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Views(ABC):
     """Tables that are computed from commits and group states, which a subclass supplies.
 
-    Lag and status also need the topics' records and the ends of partitions.
+    Lag and status also need the topics' logs and the ends of partitions.
     """
 
     @property
@@ -45,14 +45,14 @@ class Views(ABC):
 
     def __init__(
         self,
-        records: DataFrame | None,
+        log: DataFrame | None,
         as_of_ms: int,
         ends: DataFrame | None,
         rules: Rules | None,
         pending: DataFrame | None = None,
         sizes: DataFrame | None = None,
     ) -> None:
-        self._records = None if records is None else views.appended_until(records, as_of_ms)
+        self._log = None if log is None else views.appended_until(views.as_runs(log), as_of_ms)
         self._as_of_ms = as_of_ms
         self._rules = rules or Rules()
         self._ends = ends
@@ -62,7 +62,7 @@ class Views(ABC):
     @property
     def names(self) -> list[str]:
         """The tables of TABLES that can be computed."""
-        return [name for name in TABLES if self._records is not None or name not in NEED_RECORDS]
+        return [name for name in TABLES if self._log is not None or name not in NEED_RECORDS]
 
     @property
     def empty(self) -> Collection[str]:
@@ -71,7 +71,7 @@ class Views(ABC):
         return [name for name, frame in looked_up.items() if frame is None]
 
     def view(self, name: str) -> DataFrame:
-        """Return one table of TABLES. Raises KeyError for another name, or if the table needs `records`."""
+        """Return one table of TABLES. Raises KeyError for another name, or if the table needs `log`."""
         table = TABLES[name]
         frame: DataFrame = self._lag if name in ("record_lag", "time_lag") else getattr(self, f"_{name}")
         return shaped(frame, table)
@@ -127,14 +127,14 @@ class Views(ABC):
     @cached_property
     def _lag(self) -> DataFrame:
         return health.partition_lag(
-            self._last_commits, self._topic_records, self._as_of_ms, self._rules, self._ends
+            self._last_commits, self._topic_logs, self._as_of_ms, self._rules, self._ends
         )
 
     @cached_property
-    def _topic_records(self) -> DataFrame:
-        if self._records is None:
-            raise KeyError("lag and status need the topics' records")
-        return self._records
+    def _topic_logs(self) -> DataFrame:
+        if self._log is None:
+            raise KeyError("lag and status need the topics' logs")
+        return self._log
 
     @cached_property
     def _commit_rate(self) -> DataFrame:
@@ -175,24 +175,25 @@ class Views(ABC):
         moved = anomalies.moves(self._offset_commits)
         if self._ends is not None:
             return anomalies.anomalies(moved, self._ends, self._rules)
-        ends = None if self._records is None else log_ends(self._records)
+        ends = None if self._log is None else log_ends(self._log)
         return anomalies.anomalies(moved, ends, self._rules, complete=False)
 
 
 class _AllTables(Views):
     """All tables of one `__consumer_offsets`, as of one moment. Frames are lazy: persist those used often.
 
-    rows: the records of the offsets topic. Those after as_of_ms don't count. records: those of the consumed
-    topics (topic, partition, offset, timestamp) from each partition's oldest commit in the window on; without
-    them lag and status raise KeyError. ends: the existing partitions (see readers.ENDS); without it the ends
-    come from the records. pending: records of open transactions in the offsets topic; without them no offset
-    is pending. sizes: of the topics' partitions (readers.SIZES); without them topic_sizes is empty.
+    rows: the records of the offsets topic. Those after as_of_ms don't count. log: those of consumed topics
+    (topic, partition, offset, timestamp), or runs of them (runs.RUNS), from each partition's oldest commit in
+    the window on; without it lag and status raise KeyError. ends: the existing partitions (see readers.ENDS);
+    without it the ends come from the log. pending: records of open transactions in the offsets topic; without
+    them no offset is pending. sizes: of the topics' partitions (readers.SIZES); without them topic_sizes is
+    empty.
     """
 
     def __init__(
         self,
         rows: DataFrame,
-        records: DataFrame | None,
+        log: DataFrame | None,
         as_of_ms: int,
         *,
         ends: DataFrame | None = None,
@@ -200,7 +201,7 @@ class _AllTables(Views):
         pending: DataFrame | None = None,
         sizes: DataFrame | None = None,
     ) -> None:
-        super().__init__(records, as_of_ms, ends, rules, pending, sizes)
+        super().__init__(log, as_of_ms, ends, rules, pending, sizes)
         self._rows = rows
 
 
@@ -264,10 +265,11 @@ class DecodedTables(_AllTables):
         return dated(decode.decoded_quarantine(self._rows))
 
 
-def log_ends(records: DataFrame) -> DataFrame:
-    """Return the ends of partitions by their records. Records don't determine the starts."""
+def log_ends(runs: DataFrame) -> DataFrame:
+    """Return the ends of partitions by their runs. Runs don't determine the starts."""
     unknown = sf.lit(None).cast("bigint")
-    ends = records.groupBy("topic", "partition").agg((sf.max("offset") + 1).alias("end_offset"))
+    end = sf.max(sf.col("offset") + sf.col("records"))
+    ends = runs.groupBy("topic", "partition").agg(end.alias("end_offset"))
     return ends.withColumns({"start_offset": unknown, "known_from": unknown})
 
 

@@ -79,6 +79,7 @@ def _table(name: str, kind: str, about: str, columns: str) -> Table:
     return Table(name, kind, about, parse_columns(columns))
 
 
+_EXACT: Final = "exact boolean: false if record_lag is an upper bound\n"
 _AS_OF: Final = "as_of_ts timestamp: the time that the row holds for\n"
 _MEMBER: Final = f"""
     instance_id string: `group.instance.id` of a static member
@@ -129,6 +130,7 @@ _ALL: Final = (
         GROUP_PARTITION_COLUMNS
         + "committed_offset bigint: the next offset to read\n"
         + "record_lag bigint: unread records; gaps and deleted records don't count\n"
+        + _EXACT
         + _AS_OF,
     ),
     _table(
@@ -236,6 +238,7 @@ _ALL: Final = (
         status string: OK, WARNING, STOPPED, STALLED, REWIND, AHEAD or LOST
         committed_offset bigint: the next offset to read
         record_lag bigint: unread records
+        exact boolean: false if record_lag is an upper bound
         lost_records bigint: upper bound of records deleted before they were read; null if unknown
         lag_ms bigint: how long the first unread record has been waiting
         commits bigint: commits in the window
@@ -258,6 +261,7 @@ _ALL: Final = (
         topics bigint: topics with committed offsets
         partitions bigint: partitions with committed offsets
         record_lag bigint: unread records of all partitions
+        exact boolean: false if record_lag is an upper bound
         lost_records bigint: records deleted before they were read, of all partitions
         time_lag_ms bigint: the longest wait of any partition
         worst_topic string: topic of the partition with this status

@@ -1,8 +1,8 @@
 """The status of groups: Burrow's sliding-window rules for sparse offsets, stale groups, expiring offsets.
 
-Burrow subtracts offsets from the log end. Offsets here are sparse, so every lag is a number of records: those
-at or after the committed offset that had been appended by then. The append time of a record is in its offset
-(ms << 10 | sequence); on topics with dense offsets it is the timestamp.
+Burrow subtracts offsets from the log end. Offsets here may be sparse, so every lag is a number of records:
+those at or after the committed offset that had been appended by then. The append time of a record is in its
+offset (ms << 10 | sequence); on topics with dense offsets it is the timestamp.
 """
 
 from __future__ import annotations
@@ -76,19 +76,25 @@ def lost_records() -> Column:
 
 
 def partition_lag(
-    commits: DataFrame, records: DataFrame, as_of_ms: int, rules: Rules, ends: DataFrame | None = None
+    commits: DataFrame, log: DataFrame, as_of_ms: int, rules: Rules, ends: DataFrame | None = None
 ) -> DataFrame:
     """Return the lag of each committed partition as of now, and the numbers that decide its status.
 
-    commits: the last commits of each partition at least. records and ends: as for views.record_lag.
+    commits: the last commits of each partition at least. log and ends: as for views.record_lag.
     """
     known = commits.select(*GROUP_PARTITION, "committed_offset", "commit_ms", "tombstone", "src_offset")
-    window = recent_commits(record_lag(known, records, as_of_ms, ends), rules.window_commits)
+    window = recent_commits(record_lag(known, log, as_of_ms, ends), rules.window_commits)
     # The order of recent_commits, so that the commits are sorted once.
     newest_first = Window.partitionBy(*GROUP_PARTITION).orderBy(sf.col("src_offset").desc())
     fell = sf.col("lag_then") < sf.lead("lag_then").over(newest_first)
     newest = sf.struct(
-        "committed_offset", "record_lag", "lag_ms", "first_unread_offset", "first_unread_ts", *EXTENT
+        "committed_offset",
+        "record_lag",
+        "exact",
+        "lag_ms",
+        "first_unread_offset",
+        "first_unread_ts",
+        *EXTENT,
     )
     return (
         window.withColumn("fell", sf.coalesce(fell, sf.lit(False)))
@@ -157,6 +163,7 @@ def group_status(partitions: DataFrame, states: DataFrame, as_of_ms: int) -> Dat
         sf.count("*").alias("partitions"),
         *count.values(),
         sf.sum("record_lag").alias("record_lag"),
+        sf.min("exact").alias("exact"),
         sf.sum("lost_records").alias("lost_records"),
         sf.max("lag_ms").alias("time_lag_ms"),
         worst.alias("worst"),
@@ -173,6 +180,7 @@ def group_status(partitions: DataFrame, states: DataFrame, as_of_ms: int) -> Dat
         {
             **{name: sf.coalesce(name, zero) for name in numbers},
             "status": sf.coalesce("status", sf.lit("OK")),
+            "exact": sf.coalesce("exact", sf.lit(True)),
             "commit_age_ms": sf.try_subtract(sf.lit(as_of_ms), "last_ms"),
             "worst_topic": sf.col("worst.topic"),
             "worst_partition": sf.col("worst.partition"),

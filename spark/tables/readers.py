@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from pyspark.sql import functions as sf
-
-from korvet.offsets.packing import SEQUENCE_BITS
 from korvet.spark.session import kafka_state
 from korvet.spark.session.kafka_cluster import cluster_of
 from korvet.spark.source.connection import connected
@@ -21,16 +17,19 @@ from korvet.spark.source.settings import SourceOptions, options_of
 from korvet.spark.source.source import FORMAT
 from korvet.spark.source.topics import OFFSETS_TOPIC, load_topics
 from korvet.spark.tables.decode import newest_records, not_after
+from korvet.spark.tables.kafka_logs import look_up
 from korvet.spark.tables.kafka_offsets import as_records, confirmed, groups_in, hanging, missing, origin
+from korvet.spark.tables.views import FIRST_CLOCK_OFFSET, as_runs
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from korvet.spark.session.kafka_cluster import Cluster, Extent
+    from korvet.spark.session.kafka_cluster import Cluster
     from korvet.spark.source.address import Address
     from korvet.spark.tables.kafka_offsets import Finding
+    from korvet.spark.tables.needs import Needs
 
 Starts = Mapping[str, Mapping[int, int]]
 EARLIEST, LATEST = -2, -1
@@ -44,8 +43,6 @@ SIZES = (
     "topic string, partition int, start_offset bigint, end_offset bigint, entries bigint, "
     "appended_entries bigint, memory_bytes bigint"
 )
-# Lowest offset that contains a time, of the year 2001. No dense topic has as many records.
-FIRST_CLOCK_OFFSET = 1_000_000_000_000 << SEQUENCE_BITS
 # Commits behind an open transaction of another group count at once.
 OFFSETS_OPTIONS = {"openTransactions": "pass"}
 # Options of the connector's consumers, unless their properties contain others. All records exist already: a
@@ -80,8 +77,8 @@ class TopicReader(Protocol):
         aren't known.
         """
 
-    def records(self, spark: SparkSession, starts: Starts) -> DataFrame:
-        """Return topic, partition, offset and timestamp of the records from the offsets in `starts` on.
+    def logs(self, spark: SparkSession, needs: Needs, as_of_ms: int) -> DataFrame:
+        """Return the logs of topics that `needs` depends on: records (RECORDS), or runs of them (RUNS).
 
         Topics that don't exist are left out.
         """
@@ -137,6 +134,10 @@ class RedisReader:
         if not has_records(SourceOptions.parse(given)):
             return None
         return spark.read.format(FORMAT).options(**given).load()
+
+    def logs(self, spark: SparkSession, needs: Needs, as_of_ms: int) -> DataFrame:
+        """Return the records from the smallest offsets on."""
+        return self.records(spark, needs.starts)
 
     def records(self, spark: SparkSession, starts: Starts) -> DataFrame:
         """Return the records from the given offsets on. Other partitions of the topics are left out."""
@@ -212,11 +213,13 @@ class KafkaReader:
     """Reads through the Kafka protocol, by Spark's official connector. Works with Kafka, too.
 
     Partitions are always assigned, because a subscription joins a group and writes to the topic that it
-    reads. properties: of Kafka's Java clients, which plans and logs may show (read_command_config).
+    reads. properties: of Kafka's Java clients, which plans and logs may show (read_command_config). exact:
+    count the records of topics, all of which are fetched; otherwise lags are differences of offsets.
     """
 
     bootstrap: str
     properties: Mapping[str, str] = field(default_factory=dict)
+    exact: bool = False
 
     @property
     def name(self) -> str:
@@ -296,31 +299,31 @@ class KafkaReader:
         """Return None: Kafka's offsets don't count records, and its consumers don't know sizes."""
         return None
 
-    def records(self, spark: SparkSession, starts: Starts) -> DataFrame:
-        """Return the records from the given offsets on, of partitions that exist.
+    def logs(self, spark: SparkSession, needs: Needs, as_of_ms: int) -> DataFrame:
+        """Return the logs in runs, from a few lookups; if `exact`, the records from the smallest offsets on.
 
         Of topics that the login may not read, each offset counts as a record, without a time.
 
         Raises as offsets_topic does.
         """
+        with self._cluster(spark) as cluster:
+            refused = self._refused(cluster, needs.starts)
+            found = look_up(cluster, needs, as_of_ms, refused, exact=self.exact)
+        runs = found.frame(spark)
+        if not found.read_from:
+            return runs
+        return runs.unionByName(as_runs(self.records(spark, found.read_from)))
+
+    def records(self, spark: SparkSession, starts: Starts) -> DataFrame:
+        """Return the records from the given offsets on, of partitions that exist.
+
+        Raises as offsets_topic does.
+        """
         columns = ("topic", "partition", "offset", "timestamp")
-        starting, counted = self._existing(spark, starts)
-        found = spark.createDataFrame([], RECORDS)
-        if starting:
-            found = self._load(spark, starting).select(*columns)
-        if not counted:
-            return found
-        rows = [
-            (topic, part, start, counted[topic, part].end - 1)
-            for topic, parts in starts.items()
-            for part, start in parts.items()
-            if (topic, part) in counted
-            for start in [max(start, counted[topic, part].first)]
-            if start < counted[topic, part].end
-        ]
-        spans = spark.createDataFrame(rows, "topic string, partition int, start bigint, last bigint")
-        offsets = spans.select("topic", "partition", sf.explode(sf.sequence("start", "last")).alias("offset"))
-        return found.unionByName(offsets.withColumn("timestamp", sf.lit(None).cast("timestamp")))
+        starting = self._existing(spark, starts)
+        if not starting:
+            return spark.createDataFrame([], RECORDS)
+        return self._load(spark, starting).select(*columns)
 
     def ends(self, spark: SparkSession, topics: Collection[str]) -> DataFrame:
         """Return the current starts and ends of the topics' partitions (ENDS), without missing topics.
@@ -337,11 +340,8 @@ class KafkaReader:
             rows.append((*topic_partition, end, start, 0 if start < FIRST_CLOCK_OFFSET else start))
         return spark.createDataFrame(rows, ENDS)
 
-    def _existing(
-        self, spark: SparkSession, starts: Starts
-    ) -> tuple[dict[str, dict[int, int]], dict[tuple[str, int], Extent]]:
-        """The starts with records to read, not before a partition's log start; the extents of partitions that
-        the login may not read.
+    def _existing(self, spark: SparkSession, starts: Starts) -> dict[str, dict[int, int]]:
+        """The starts with records to read, not before a partition's log start.
 
         The connector waits for a topic that does not exist, and refuses an offset outside the log.
         """
@@ -351,13 +351,12 @@ class KafkaReader:
                 (topic, part) for topic in existing for part in existing[topic] if part in starts[topic]
             ]
             extents = cluster.extents(topic_partitions)
-            refused = self._refused(cluster, existing)
         readable: dict[str, dict[int, int]] = {}
         for (topic, partition), extent in extents.items():
             start = max(starts[topic][partition], extent.first)
-            if topic not in refused and start < extent.end:
+            if start < extent.end:
                 readable.setdefault(topic, {})[partition] = start
-        return readable, {place: extent for place, extent in extents.items() if place[0] in refused}
+        return readable
 
     def _cluster(self, spark: SparkSession) -> AbstractContextManager[Cluster]:
         return cluster_of(spark, self.bootstrap, self.properties)
@@ -389,13 +388,3 @@ class KafkaReader:
             .option("failOnDataLoss", "false")
             .load()
         )
-
-
-def smallest_offsets(commits: DataFrame) -> Starts:
-    """Return, for each committed partition, the offset from which records are needed to count every lag."""
-    starts: dict[str, dict[int, int]] = defaultdict(dict)
-    smallest = commits.groupBy("topic", "partition").agg(sf.min("committed_offset").alias("start"))
-    for row in smallest.collect():
-        # A partition with only tombstones has no committed offset.
-        starts[row["topic"]][row["partition"]] = max(0, row["start"] or 0)
-    return dict(starts)

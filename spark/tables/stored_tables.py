@@ -4,7 +4,7 @@
     stored.update(
         stream,
         as_of_ms,
-        records=reader.records,
+        logs=reader.logs,
         ends=reader.ends,
     )
     stored.read("group_status")
@@ -35,8 +35,8 @@ from korvet.spark.tables.batch_tables import Views, dated, shaped
 from korvet.spark.tables.catalog import TABLES
 from korvet.spark.tables.health import Rules
 from korvet.spark.tables.membership import IS_NEW
+from korvet.spark.tables.needs import Needs
 from korvet.spark.tables.questions import QUESTIONS, question_sql
-from korvet.spark.tables.readers import smallest_offsets
 from korvet.spark.tables.states import COMMITS, GROUPS, MEMBERS, NAMES, State, States, numbers
 from korvet.spark.tables.store import AS_OF_DATE, BATCH, STATE, Store, day_of
 from korvet.spark.tables.views import GROUP_PARTITION
@@ -47,9 +47,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from korvet.spark.tables.questions import Objectives
-    from korvet.spark.tables.readers import Starts
 
-    RecordsFrom = Callable[[SparkSession, Starts], DataFrame]
+    LogsOf = Callable[[SparkSession, Needs, int], DataFrame]
     EndsOf = Callable[[SparkSession, Collection[str]], DataFrame]
     Lookup = Callable[[SparkSession], DataFrame | None]
 
@@ -80,20 +79,20 @@ class StoredTables:
         source: DataFrame,
         as_of_ms: int,
         *,
-        records: RecordsFrom | None = None,
+        logs: LogsOf | None = None,
         ends: EndsOf | None = None,
         pending: Lookup | None = None,
         sizes: Lookup | None = None,
     ) -> None:
         """Process the new records of `source`, a stream of `__consumer_offsets`, and add a snapshot.
 
-        records: returns the topics' records from given offsets on; without it there is no lag and no status.
-        ends: returns the existing partitions of topics with their starts and ends; without it, no commit is
-        known to be outside the log. pending: returns the records of open transactions, None if they can't be
-        told; without it no offset is pending. sizes: returns those of the topics' partitions, or None;
-        without it topic_sizes gets no rows. All get the session to use. Raises SourceError if the folder has
-        lost its checkpoint or is of an earlier release, JarsMissing if the session lacks Delta, and the error
-        of a failed query; a later call continues from there.
+        logs: returns the logs of topics as of a moment (readers.TopicReader.logs); without it there is no lag
+        and no status. ends: returns the existing partitions of topics with their starts and ends; without it,
+        no commit is known to be outside the log. pending: returns the records of open transactions, None if
+        they can't be told; without it no offset is pending. sizes: returns those of the topics' partitions,
+        or None; without it topic_sizes gets no rows. All get the session to use. Raises SourceError if the
+        folder has lost its checkpoint or is of an earlier release, JarsMissing if the session lacks Delta,
+        and the error of a failed query; a later call continues from there.
         """
         location, rules = self._folder.location, self._rules
         checkpoint = self._folder.child(CHECKPOINT)
@@ -120,7 +119,7 @@ class StoredTables:
             .start()
         )
         query.awaitTermination()
-        self._add_snapshot(as_of_ms, _Lookups(records, ends, pending, sizes))
+        self._add_snapshot(as_of_ms, _Lookups(logs, ends, pending, sizes))
         self._store.finish()
 
     @property
@@ -289,15 +288,15 @@ class StoredTables:
     def _add_snapshot(self, as_of_ms: int, lookups: _Lookups) -> None:
         spark, number = self._spark, self._states.newest()
         state = self._states.after(number)
-        read, ends = lookups.records, lookups.ends
+        read, ends = lookups.logs, lookups.ends
         size = state.count(spark, *NAMES)
         with tuned_for(spark, size):
             commits = gathered(self._commits(state), *GROUP_PARTITION).persist()
-            starts = {} if read is None else smallest_offsets(commits.where(~sf.col("tombstone")))
-        unread = None if read is None else read(spark, starts).persist()
+            needs = Needs.of_commits(commits.where(~sf.col("tombstone")))
+            unread = None if read is None else read(spark, needs, as_of_ms).persist()
         try:
             size += 0 if unread is None else unread.count()
-            partitions = None if read is None or ends is None else ends(spark, starts)
+            partitions = None if read is None or ends is None else ends(spark, needs.starts)
             with tuned_for(spark, size):
                 more = lookups.of_snapshots(spark)
                 tables = _StateViews(state, commits, as_of_ms, self._rules, unread, partitions, *more)
@@ -347,7 +346,7 @@ class StoredTables:
 class _Lookups:
     """What an update looks up outside the topic that it follows."""
 
-    records: RecordsFrom | None = None
+    logs: LogsOf | None = None
     ends: EndsOf | None = None
     pending: Lookup | None = None
     sizes: Lookup | None = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
-from korvet.spark.tables.views import GROUP_PARTITION, appended_ms, waits_from
+from korvet.spark.tables.views import GROUP_PARTITION, unread, waiting_ms, waits_from
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -85,42 +85,23 @@ def positions_over_time(commits: DataFrame, span: Span) -> DataFrame:
     )
 
 
-def lag_over_time(positions: DataFrame, records: DataFrame) -> DataFrame:
+def lag_over_time(positions: DataFrame, log: DataFrame) -> DataFrame:
     """Return positions with `record_lag` and `lag_ms` at their times.
 
-    records: the topics' records; those below a partition's smallest position may be left out. The unread
-    records at a time are those appended until then, without those below the position; the first of them is
-    the next one by offset. Running counts over positions and records avoid a join by range.
+    log: as for views.record_lag. The unread records at a time are those appended until then, without those
+    below the position; the first of them is the next one by offset.
     """
-    marks = positions.select("*", sf.col("committed_offset").alias("at_offset"), sf.lit(0).alias("is_record"))
-    entries = records.select(
+    marks = positions.select(
         "topic",
         "partition",
-        sf.col("offset").alias("at_offset"),
-        appended_ms(sf.col("offset"), sf.col("timestamp")).alias("at_ms"),
-        waits_from(sf.col("offset"), sf.col("timestamp")).alias("record_ms"),
-        sf.lit(1).alias("is_record"),
+        sf.col("committed_offset").alias("at_offset"),
+        "at_ms",
+        sf.struct("group", "step", "committed_offset").alias("mark"),
     )
-    partition = Window.partitionBy("topic", "partition")
-    until_here = (Window.unboundedPreceding, Window.currentRow)
-    by_offset = partition.orderBy("at_offset", "is_record").rowsBetween(*until_here)
-    from_the_end = partition.orderBy(sf.col("at_offset").desc(), sf.col("is_record").desc())
-    by_time = partition.orderBy("at_ms", sf.col("is_record").desc()).rowsBetween(*until_here)
-    counted = marks.unionByName(entries, allowMissingColumns=True).select(
-        "*",
-        sf.sum("is_record").over(by_offset).alias("below"),
-        sf.sum("is_record").over(by_time).alias("appended"),
-        sf.last("record_ms", ignorenulls=True).over(from_the_end.rowsBetween(*until_here)).alias("first_ms"),
-    )
-    lag = sf.greatest(sf.col("appended") - sf.col("below"), sf.lit(0))
-    waited = sf.col("at_ms") - sf.col("first_ms")
-    # The greatest of null and 0 would be 0.
-    waiting = sf.when(waited.isNotNull(), sf.greatest(waited, sf.lit(0)))
-    return (
-        counted.where(sf.col("is_record") == 0)
-        .withColumn("record_lag", lag)
-        .withColumn("lag_ms", sf.when(sf.col("record_lag") == 0, sf.lit(0)).otherwise(waiting))
-        .select(*GROUP_PARTITION, "step", "committed_offset", "record_lag", "lag_ms")
+    counted = unread(marks, log).withColumn("record_lag", sf.col("lag_then"))
+    waited = sf.col("at_ms") - waits_from(sf.col("first_unread_offset"), sf.col("first_unread_ts"))
+    return counted.withColumn("lag_ms", waiting_ms(sf.col("record_lag"), waited)).select(
+        "mark.group", "topic", "partition", "mark.step", "mark.committed_offset", "record_lag", "lag_ms"
     )
 
 

@@ -60,7 +60,7 @@ class Updates:
         self.stored.update(
             stream,
             as_of_ms,
-            records=lambda *_: self._records,
+            logs=lambda *_: self._records,
             ends=lambda *_: self._ends,
             sizes=lambda _: self._sizes,
         )

@@ -22,7 +22,8 @@ from korvet.spark.source.address import Address
 from korvet.spark.source.errors import SourceError
 from korvet.spark.tables import readers, views
 from korvet.spark.tables.decode import group_metadata, offset_commits, quarantine
-from korvet.spark.tables.readers import KafkaReader, RedisReader, smallest_offsets
+from korvet.spark.tables.needs import smallest_offsets
+from korvet.spark.tables.readers import KafkaReader, RedisReader
 from tests.spark.conftest import CONNECT
 from tests.spark.scenario import METADATA, Expected, Place, Scenario, play
 from tests.support.confluent import read_all

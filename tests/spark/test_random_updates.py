@@ -149,7 +149,7 @@ def test_updates_come_to_the_same_as_the_whole(
         stored.update(
             stream,
             NOW,
-            records=lambda *_: records,
+            logs=lambda *_: records,
             ends=lambda *_: ends,
             pending=lambda _: pending,
             sizes=lambda _: sizes,

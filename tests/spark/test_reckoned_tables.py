@@ -16,7 +16,8 @@ from korvet.spark.tables.batch_tables import Tables
 from korvet.spark.tables.catalog import STATUSES, TABLES
 from korvet.spark.tables.decode import offset_commits
 from korvet.spark.tables.health import recent_commits
-from korvet.spark.tables.readers import RedisReader, smallest_offsets
+from korvet.spark.tables.needs import smallest_offsets
+from korvet.spark.tables.readers import RedisReader
 from korvet.spark.tables.stored_tables import StoredTables
 from tests.spark.reckoning.history import History
 from tests.spark.reckoning.tables import reckoned

@@ -94,8 +94,8 @@ def week_in_steps(
     records = spark.createDataFrame(topic_records(), RECORDS).cache()
     asked: list[Any] = []
 
-    def records_from(_: SparkSession, starts: Any) -> DataFrame:
-        asked.append(starts)
+    def logs_of(_: SparkSession, needs: Any, as_of_ms: int) -> DataFrame:
+        asked.append(needs.starts)
         return records
 
     places = spark.createDataFrame(topic_ends(), ENDS)
@@ -108,7 +108,7 @@ def week_in_steps(
 
     def update(as_of_ms: int) -> None:
         stream = spark.readStream.schema(SCHEMA).parquet(source)
-        stored.update(stream, as_of_ms, records=records_from, ends=ends_of)
+        stored.update(stream, as_of_ms, logs=logs_of, ends=ends_of)
 
     def cut(*_: object) -> None:
         raise Cut

@@ -47,7 +47,7 @@ def test_no_records_at_all(spark: SparkSession) -> None:
 def test_without_the_topics_records(spark: SparkSession) -> None:
     tables = Tables(spark.createDataFrame([], SCHEMA), None, NOW)
     for name in NEED_RECORDS:
-        with pytest.raises(KeyError, match="records"):
+        with pytest.raises(KeyError, match="logs"):
             tables.view(name)
     tables.create_views("without_")
     assert {table.name for table in spark.catalog.listTables(pattern="without_*")} == {

@@ -373,6 +373,8 @@ const nameOf = (group) => (group.name ? h("bdi", {}, group.name) : h("i", {}, "(
 const isolated = (text) => `\u2068${text}\u2069`;
 const why = (group) => (group.alerts.length ? group.alerts[0].message
   : group.age === null ? "has not committed anything" : STATUS[group.status][1]);
+// The unread records of a group or partition; an upper bound if Kafka's offsets may have gaps.
+const unread = (row, format) => (row.exact !== false ? "" : "\u2264 ") + format(row.record_lag);
 const address = (name) => `#group=${encodeURIComponent(name)}`;
 const link = (group) => h("a", { href: address(group.name), title: group.name || null }, nameOf(group));
 // Where the group is in a console, if the report has a template of its address.
@@ -383,7 +385,7 @@ const card = (title, ...children) => h("section", { class: "card" }, title && h(
 
 function sentence(group) {
   const parts = [];
-  if (group.record_lag) parts.push(`${count(group.record_lag)} unread, the first for ${duration(group.lag_ms)}`);
+  if (group.record_lag) parts.push(`${unread(group, count)} unread, the first for ${duration(group.lag_ms)}`);
   if (group.lost) parts.push(`${plural(group.lost, "record")} lost`);
   const change = changed(group);
   if (change) parts.push(change);
@@ -452,7 +454,7 @@ const COLUMNS = [
   ["Group", (group) => group.name.toLowerCase(), (group) => link(group), false],
   ["Status", (group) => group.rank, badgeOf, false],
   ["Unread over time", (group) => group.record_lag || 0, (group) => spark(group.lag), false],
-  ["Unread", (group) => group.record_lag ?? -1, (group) => short(group.record_lag), true],
+  ["Unread", (group) => group.record_lag ?? -1, (group) => unread(group, short), true],
   ["Waiting", (group) => group.lag_ms ?? -1, (group) => duration(group.lag_ms), true],
   ["Commits", (group) => group.total, (group) => short(group.total), true],
   ["Last commit", (group) => group.age ?? Infinity, (group) => ago(group.age), true],
@@ -516,7 +518,7 @@ function fleet() {
   const troubled = groups.filter((group) => group.alerts.length);
   const left = data.total - groups.length;
   const tiles = [[count(groups.length), left ? `of ${plural(data.total, "group")}` : groups.length === 1 ? "group" : "groups"], [count(troubled.length), "need attention", troubled.length ? "bad" : "ok"],
-    [short(sum("record_lag")), "unread records"], [duration(Math.max(...groups.map((group) => group.lag_ms || 0))), "longest wait"],
+    [(groups.every((group) => group.exact !== false) ? "" : "\u2264 ") + short(sum("record_lag")), "unread records"], [duration(Math.max(...groups.map((group) => group.lag_ms || 0))), "longest wait"],
     [count(sum("members")), "members"], [short(data.commits), "commits in the log"]];
   if (sum("lost")) tiles.push([short(sum("lost")), sum("lost") === 1 ? "record lost unread" : "records lost unread", "bad"]);
   if (data.unreadable) tiles.push([count(data.unreadable), data.unreadable === 1 ? "unreadable record" : "unreadable records", "bad"]);
@@ -585,7 +587,7 @@ function groupPage(group) {
     figure("Waiting", "of the first unread record", areaChart("Waiting", group.wait, duration, true, "two")),
     figure("Commits", `per ${duration(data.step)}`, barChart("Commits", group.commits.map((value) => value || 0)))];
   if (rebalances.length) charts.push(figure("Rebalances", "members by generation", timeline("Rebalances", rebalances)));
-  const facts = [["unread records", count(group.record_lag)], ["waiting", duration(group.lag_ms)], ["last commit", ago(group.age)],
+  const facts = [["unread records", unread(group, count)], ["waiting", duration(group.lag_ms)], ["last commit", ago(group.age)],
     ["members", count(group.members)], ["partitions", count(group.partitions)], ["generation", group.generation === null ? DASH : group.generation],
     ["assignor", group.protocol || DASH]];
   main.replaceChildren(
@@ -595,7 +597,7 @@ function groupPage(group) {
     card("Over time", h("div", { class: "figures" }, charts)),
     data.compared_to === null ? "" : card(`Changes since ${clock(data.compared_to)} UTC`, partitionChanges(group)),
     card("Offsets", table([["Topic"], ["Partition", 1], ["Status"], ["Committed offset", 1], ["Unread", 1], ["Waiting", 1], ["Last commit", 1]],
-      offsets.map((row) => [row.topic, row.partition, badge(row.status), row.committed, count(row.record_lag), duration(row.lag_ms),
+      offsets.map((row) => [row.topic, row.partition, badge(row.status), row.committed, unread(row, count), duration(row.lag_ms),
         ago(row.commit === null ? null : Math.max(0, data.as_of - row.commit))]), "No committed offsets."), more(group.partitions, offsets.length, "partitions")),
     card("Members", table([["Client"], ["Host"], ["Instance"], ["Assigned"], ["Member"], ["First seen (UTC)"], ["Last listed (UTC)"]],
       inventory.map((row) => [row.client, row.host, row.instance || DASH, row.assigned || DASH, h("code", {}, row.member), clock(row.first), row.active ? h("span", { class: "calm" }, "member now") : clock(row.last)]),

@@ -121,6 +121,7 @@ class Commits:
                 **_place_columns(place),
                 "committed_offset": record.value.offset,
                 "record_lag": len(self.unread(place, record.value.offset).records),
+                "exact": True,
                 "as_of_ts": self.as_of_ms,
             }
             for place, record in self.current.items()
@@ -154,6 +155,7 @@ class Commits:
                     "status": self._status(place, window),
                     "committed_offset": window[-1].offset,
                     "record_lag": len(unread.records),
+                    "exact": True,
                     "lost_records": self._lost(place, window[-1].offset),
                     "lag_ms": unread.wait_ms,
                     "commits": len(window),

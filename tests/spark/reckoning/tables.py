@@ -72,6 +72,7 @@ def group_status(commits: Commits, groups: Groups) -> list[Row]:
                 "topics": len({row["topic"] for row in mine}),
                 "partitions": len(mine),
                 "record_lag": sum(row["record_lag"] for row in mine),
+                "exact": True,
                 "lost_records": sum(lost) if lost else None,
                 "time_lag_ms": max((row["lag_ms"] for row in mine), default=None),
                 "worst_topic": worst["topic"] if worst else None,
