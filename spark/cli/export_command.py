@@ -12,6 +12,7 @@ import click
 
 from korvet.spark.cli.export_options import ExportOptions, with_export_options
 from korvet.spark.cli.options import (
+    KafkaOptions,
     RedisOptions,
     absolute,
     check_folder,
@@ -20,7 +21,9 @@ from korvet.spark.cli.options import (
     master_option,
     progress,
     spark_session,
+    tell,
     user_errors,
+    with_kafka,
     with_redis,
 )
 from korvet.spark.cli.stored_session import stored_session
@@ -43,7 +46,7 @@ from korvet.spark.session.delta import delta_session
 from korvet.spark.session.jars import fetch_package
 from korvet.spark.source.topics import OFFSETS_TOPIC
 from korvet.spark.tables.questions import QUESTIONS
-from korvet.spark.tables.readers import RedisReader
+from korvet.spark.tables.readers import KafkaReader, RedisReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -61,8 +64,9 @@ JDBC_PASSWORD = "KORVET_JDBC_PASSWORD"
 @click.command()
 @with_export_options
 @with_redis
+@with_kafka
 @master_option
-def export(redis: RedisOptions, options: ExportOptions, master: str) -> None:
+def export(redis: RedisOptions, kafka: KafkaOptions, options: ExportOptions, master: str) -> None:
     """Write topics, or a table about groups, to Parquet, Delta, Iceberg, CSV or JSON files, or a database.
 
     \b
@@ -77,12 +81,13 @@ def export(redis: RedisOptions, options: ExportOptions, master: str) -> None:
     korvet export orders --to jdbc:postgresql://db/shop --format jdbc --into orders \\
         --package org.postgresql:postgresql:42.7.4 --option user=ada
     """
-    options.check()
+    options.check(of_kafka=kafka.is_given)
     with user_errors(), progress() as notify:
         if options.all_tables:
             every_s = None if options.interval is None else seconds_of(options.interval)
             refresh_tables(
                 redis,
+                kafka,
                 options.location,
                 master,
                 notify,
@@ -91,29 +96,38 @@ def export(redis: RedisOptions, options: ExportOptions, master: str) -> None:
                 options=options.source_options,
             )
         else:
-            _export(redis, options, master, notify)
+            _export(redis, kafka, options, master, notify)
 
 
-def _export(redis: RedisOptions, options: ExportOptions, master: str, notify: Callable[[str], None]) -> None:
+def _export(
+    redis: RedisOptions,
+    kafka: KafkaOptions,
+    options: ExportOptions,
+    master: str,
+    notify: Callable[[str], None],
+) -> None:
     """Export topics or one table."""
     target = _target(options)
     _check_target(target, options, master)
     _check_table(options)
-    address = None if options.stored_in is not None else redis.address()
-    if address is not None:
-        topics = options.topics or [OFFSETS_TOPIC]
-        check_topics(address, topics, options.source_options, streaming=options.is_stream)
+    place: Address | KafkaReader | None = None
+    connector: list[Path] = []
+    if kafka.is_given:
+        place, connector = kafka.reader()
+    elif options.stored_in is None:
+        place, topics = redis.address(), options.topics or [OFFSETS_TOPIC]
+        check_topics(place, topics, options.source_options, streaming=options.is_stream)
     jars, conf = _session_needs(options, master)
     notify("Starting Spark")
-    with spark_session("korvet export", master, jars=jars, conf=conf) as spark:
+    with spark_session("korvet export", master, jars=[*connector, *jars], conf=conf) as spark:
         notify(f"Exporting {options.subject}")
-        if address is None:
+        if place is None:
             folder = _absolute(str(options.stored_in), PARQUET)
             export_batch(stored_table(spark, folder, options.subject), target)
         elif options.is_stream:
-            _follow(_Source(spark, address, options).stream(), target, options)
+            _follow(_Source(spark, place, options).stream(), target, options)
         else:
-            export_batch(_Source(spark, address, options).batch(), target)
+            export_batch(_Source(spark, place, options).batch(), target)
     click.echo(f"{options.subject}: in {target.name}")
 
 
@@ -163,21 +177,26 @@ class _Source:
     """The topics or the table that is exported, as a frame."""
 
     spark: SparkSession
-    address: Address
+    place: Address | KafkaReader
     options: ExportOptions
 
     def batch(self) -> DataFrame:
         """The records or rows as of now."""
+        if isinstance(self.place, KafkaReader):
+            return self._table(self.place)
         if self.options.source_table is None:
-            return read_topics(self.spark, self.address, self.options.topics, self.options.source_options)
+            return read_topics(self.spark, self.place, self.options.topics, self.options.source_options)
+        return self._table(RedisReader(self.place))
+
+    def _table(self, reader: RedisReader | KafkaReader) -> DataFrame:
         now_ms = time.time_ns() // 1_000_000
-        return batch_table(self.spark, RedisReader(self.address), self.options.source_table, now_ms)
+        return batch_table(self.spark, reader, self.options.subject, now_ms, tell)
 
     def stream(self) -> DataFrame:
         """The records or rows as they are added."""
-        if self.options.source_table is None:
-            return stream_topics(self.spark, self.address, self.options.topics, self.options.source_options)
-        return stream_table(self.spark, self.address, self.options.source_table, self.options.source_options)
+        if isinstance(self.place, KafkaReader) or self.options.source_table is not None:
+            return stream_table(self.spark, self.place, self.options.subject, self.options.source_options)
+        return stream_topics(self.spark, self.place, self.options.topics, self.options.source_options)
 
 
 def _absolute(location: str, form: str) -> str:

@@ -177,8 +177,11 @@ class ExportOptions:
         """The exported table or topics, for messages."""
         return self.source_table or ",".join(self.topics)
 
-    def check(self) -> None:
-        """Raises UsageError for options that exclude each other, or need another one."""
+    def check(self, *, of_kafka: bool) -> None:
+        """Raises UsageError for options that exclude each other, or need another one.
+
+        of_kafka: whether tables are made of a Kafka cluster.
+        """
         if [bool(self.topics), self.source_table is not None, self.all_tables].count(True) != 1:
             raise click.UsageError("give topics, --table NAME or --all-tables")
         if self.every != DEFAULT_EVERY and not self.continuous:
@@ -193,6 +196,8 @@ class ExportOptions:
             )
         if self.stored_in is not None and self.source_options:
             raise click.UsageError("--from FOLDER reads files: no --source-option")
+        if of_kafka and (self.topics or self.stored_in is not None or self.source_options):
+            raise click.UsageError("--bootstrap is for tables: no topics, no --from and no --source-option")
         if self.checkpoint and not self.is_stream:
             raise click.UsageError("--checkpoint needs --continuous or --available-now")
         if self.all_tables:

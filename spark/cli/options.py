@@ -20,6 +20,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from korvet.spark.cli.declared import flag, flag_of, with_options
 from korvet.spark.export.target import ExportError
+from korvet.spark.report.alerts import FINDINGS, OK
 from korvet.spark.report.pictures import BrowserError
 from korvet.spark.report.thresholds import ThresholdError
 from korvet.spark.session.command_config import read_command_config
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
+
+    from korvet.spark.tables.kafka_offsets import Finding
 
 # The embedded server's socket in its data folder; a symbolic link if that path is too long for a socket.
 EMBEDDED_SOCKET = "server.sock"
@@ -212,6 +215,13 @@ class KafkaOptions:
         if cause is not None:
             raise SourceError(f"no usable Kafka at {self.bootstrap}: {cause}")
         return KafkaReader(self.bootstrap, properties, self.exact), jars
+
+
+def tell(finding: Finding) -> None:
+    """Print a finding about a cluster, unless it is only where numbers are from."""
+    severity = FINDINGS[finding.kind]
+    if severity != OK:
+        click.echo(f"{severity}: {finding.message}", err=True)
 
 
 with_kafka = with_options(KafkaOptions, "kafka")

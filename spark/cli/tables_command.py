@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from korvet.spark.cli.options import (
+    KafkaOptions,
     RedisOptions,
     absolute,
     check_folder,
@@ -18,7 +19,9 @@ from korvet.spark.cli.options import (
     named,
     progress,
     spark_session,
+    tell,
     user_errors,
+    with_kafka,
     with_redis,
 )
 from korvet.spark.cli.stored_session import stored_session
@@ -31,6 +34,9 @@ from korvet.spark.tables.stored_tables import CHECKPOINT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from korvet.spark.source.address import Address
+    from korvet.spark.tables.readers import KafkaReader
 
 # A year: longer ones are mistakes, and the longest don't fit into a clock.
 _LONGEST_INTERVAL_S: Final = 366 * 86_400
@@ -67,9 +73,11 @@ def tables() -> None:
 )
 @click.option("--compact", is_flag=True, help="Also merge the files of each day before today.")
 @with_redis
+@with_kafka
 @master_option
 def refresh(
     redis: RedisOptions,
+    kafka: KafkaOptions,
     location: str,
     every_s: float | None,
     compact: bool,
@@ -85,14 +93,16 @@ def refresh(
     korvet tables refresh --to /data/groups
     korvet tables refresh --to /data/groups --every 60
     korvet tables refresh --to lake/groups --compact
+    korvet tables refresh --to /data/groups --bootstrap kafka:9092
     korvet export --table group_status --from /data/groups --to status.csv --format csv
     """
     with user_errors(), progress() as notify:
-        refresh_tables(redis, location, master, notify, every_s=every_s, compact=compact)
+        refresh_tables(redis, kafka, location, master, notify, every_s=every_s, compact=compact)
 
 
 def refresh_tables(
     redis: RedisOptions,
+    kafka: KafkaOptions,
     location: str,
     master: str,
     notify: Callable[[str], None],
@@ -105,14 +115,18 @@ def refresh_tables(
     location = absolute(location)
     if is_this_machine(master):
         check_folder(Path(location), make=False)
-    address = redis.address()
-    check_topics(address, [OFFSETS_TOPIC], options, streaming=True)
+    source: Address | KafkaReader
+    if kafka.is_given:
+        source, connector = kafka.reader()
+    else:
+        source, connector = redis.address(), []
+        check_topics(source, [OFFSETS_TOPIC], options, streaming=True)
     first = not Path(location, CHECKPOINT).exists()
     short = {} if first or every_s is not None else short_session(master)
     jars, conf = stored_session(location, master)
     notify("Starting Spark")
-    session = spark_session("korvet tables", master, jars=jars, conf={**short, **conf})
+    session = spark_session("korvet tables", master, jars=[*connector, *jars], conf={**short, **conf})
     with session as spark, interruptible():
         notify("Updating the tables")
-        update_tables(spark, address, location, every_s=every_s, compact=compact, options=options)
+        update_tables(spark, source, location, every_s=every_s, compact=compact, options=options, tell=tell)
     click.echo(f"all tables: in {redacted(location)}")

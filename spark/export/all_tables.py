@@ -1,4 +1,4 @@
-"""All tables of a keyspace, stored in a folder and updated: `korvet tables refresh`."""
+"""All tables of a keyspace or a Kafka cluster, stored in a folder and updated: `korvet tables refresh`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from korvet.spark.source.settings import SourceOptions
 from korvet.spark.source.topics import OFFSETS_TOPIC, load_topics, select_topics
 from korvet.spark.tables import decode
 from korvet.spark.tables.questions import QUESTIONS
-from korvet.spark.tables.readers import OFFSETS_OPTIONS, RedisReader
+from korvet.spark.tables.readers import OFFSETS_OPTIONS, KafkaReader, RedisReader
 from korvet.spark.tables.stored_tables import CHECKPOINT, StoredTables
 from korvet.spark.versions import features
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
     from korvet.spark.source.address import Address
+    from korvet.spark.tables.kafka_offsets import Finding
 
 # Records of one batch. The first update has all records, and Spark keeps a batch while it builds the tables.
 # Spark 4.0 and 4.1 can't limit a batch.
@@ -39,25 +40,24 @@ _UNITS_S = {"millisecond": 0.001, "second": 1, "minute": 60, "hour": 3600, "day"
 
 def update_tables(
     spark: SparkSession,
-    address: Address,
+    source: Address | KafkaReader,
     location: str,
     *,
     every_s: float | None = None,
     compact: bool = False,
     options: Mapping[str, str] | None = None,
+    tell: Callable[[Finding], None] = lambda finding: None,
 ) -> None:
     """Update the tables in a folder with the new records, and add a snapshot as of now.
 
     every_s: repeat at this interval until interrupted; None updates once. compact: also merge the files of
-    earlier days. options: of the source. Raises ExportError if the folder contains anything else, or is of an
-    earlier topic, JarsMissing if the session lacks Delta, SourceError as the source and StoredTables do, and
-    a failed query's error; a later call continues from there.
+    earlier days. options: of the source in Redis. tell: called with each finding about a Kafka cluster.
+    Raises ExportError if the folder contains anything else, or is of an earlier topic, JarsMissing if the
+    session lacks Delta, SourceError as the source and StoredTables do, and a failed query's error; a later
+    call continues from there.
     """
-    limit = {"maxRecordsPerTrigger": str(BATCH_RECORDS)} if features().read_limits else {}
-    given = {**OFFSETS_OPTIONS, "failOnDataLoss": "false", **limit, **(options or {})}
-    # The options may have another keyspace or password, which the topics' records need, too.
-    whole = topic_options(address, [OFFSETS_TOPIC], given)
-    reader = RedisReader(SourceOptions.parse(whole, streaming=True).address)
+    followed = _OfKafka(source) if isinstance(source, KafkaReader) else _OfRedis(source, options or {})
+    reader = followed.reader
     folder = Folder(spark, location)
 
     def check(fresh: bool) -> None:
@@ -68,8 +68,7 @@ def update_tables(
         stored = StoredTables(spark, location)
         while True:
             began = time.monotonic()
-            check_topic(folder.child(CHECKPOINT).child(TOPIC_ID), reader.address, location)
-            stream = stream_topics(spark, address, [OFFSETS_TOPIC], given, decode.NEEDED)
+            stream = followed.stream(spark, folder.child(CHECKPOINT).child(TOPIC_ID), location)
             now_ms = time.time_ns() // 1_000_000
             stored.update(
                 stream,
@@ -79,11 +78,43 @@ def update_tables(
                 pending=reader.open_transactions,
                 sizes=reader.sizes,
             )
+            if isinstance(source, KafkaReader):
+                for finding in source.findings(spark, stored.topics(now_ms), now_ms):
+                    tell(finding)
             if compact:
                 stored.compact(now_ms)
             if every_s is None:
                 return
             time.sleep(max(0.0, began + every_s - time.monotonic()))
+
+
+class _OfRedis:
+    """`__consumer_offsets` of a keyspace."""
+
+    def __init__(self, address: Address, options: Mapping[str, str]) -> None:
+        limit = {"maxRecordsPerTrigger": str(BATCH_RECORDS)} if features().read_limits else {}
+        self._address = address
+        self._options = {**OFFSETS_OPTIONS, "failOnDataLoss": "false", **limit, **options}
+        # The options may have another keyspace or password, which the topics' records need, too.
+        whole = topic_options(address, [OFFSETS_TOPIC], self._options)
+        self.reader = RedisReader(SourceOptions.parse(whole, streaming=True).address)
+
+    def stream(self, spark: SparkSession, note: Folder, location: str) -> DataFrame:
+        """The records as a stream, after check_topic."""
+        check_topic(note, self.reader.address, location)
+        return stream_topics(spark, self._address, [OFFSETS_TOPIC], self._options, decode.NEEDED)
+
+
+class _OfKafka:
+    """`__consumer_offsets` of a Kafka cluster."""
+
+    def __init__(self, reader: KafkaReader) -> None:
+        self.reader = reader
+
+    def stream(self, spark: SparkSession, note: Folder, location: str) -> DataFrame:
+        """The records as a stream, after check_topic_id."""
+        check_topic_id(note, self.reader.topic_id(spark), location)
+        return self.reader.stream(spark, BATCH_RECORDS).select(*decode.NEEDED)
 
 
 def check_topic(note: Folder, address: Address, location: str) -> None:
@@ -96,11 +127,15 @@ def check_topic(note: Folder, address: Address, location: str) -> None:
     with connected(address) as connection:
         known = load_topics(connection, address, (OFFSETS_TOPIC,))
         (topic,) = select_topics(known, (OFFSETS_TOPIC,), address)
-    if not topic.topic_id:
-        return
+    if topic.topic_id:
+        check_topic_id(note, topic.topic_id, location)
+
+
+def check_topic_id(note: Folder, topic_id: str, location: str) -> None:
+    """Note the ID of the topic that the tables follow, as check_topic does."""
     if not note.exists():
-        note.write_text(topic.topic_id)
-    elif note.read_text() != topic.topic_id:
+        note.write_text(topic_id)
+    elif note.read_text() != topic_id:
         raise ExportError(
             f"{OFFSETS_TOPIC} was deleted and created again since the tables in {location} began: choose "
             "another folder"

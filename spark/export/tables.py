@@ -12,7 +12,7 @@ from korvet.spark.tables import decode, health
 from korvet.spark.tables.batch_tables import Tables, dated, shaped
 from korvet.spark.tables.catalog import NEED_NEWEST, NEED_RECORDS, TABLES, Table
 from korvet.spark.tables.needs import Needs
-from korvet.spark.tables.readers import OFFSETS_OPTIONS
+from korvet.spark.tables.readers import OFFSETS_OPTIONS, KafkaReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from korvet.spark.source.address import Address
+    from korvet.spark.tables.kafka_offsets import Finding
     from korvet.spark.tables.readers import TopicReader
 
 # Tables whose rows come from one record each, so that rows can be added as records are added.
@@ -30,15 +31,24 @@ GROWING: Final[Mapping[str, Callable[[DataFrame], DataFrame]]] = {
 }
 
 
-def batch_table(spark: SparkSession, reader: TopicReader, name: str, as_of_ms: int) -> DataFrame:
+def batch_table(
+    spark: SparkSession,
+    reader: TopicReader,
+    name: str,
+    as_of_ms: int,
+    tell: Callable[[Finding], None] = lambda finding: None,
+) -> DataFrame:
     """Return a table as of a moment. Raises ExportError for an unknown table, SourceError as the reader.
 
-    For the tables that count the topics' records, `__consumer_offsets` is read once: the newest records of
-    groups stay cached until the session ends.
+    tell: called with each finding about the cluster that is read. For the tables that count the topics'
+    records, `__consumer_offsets` is read once: the newest records of groups stay cached until the session
+    ends.
     """
     table_named(name)
     if name in NEED_RECORDS:
-        return _counting_table(spark, reader, name, as_of_ms)
+        return _counting_table(spark, reader, name, as_of_ms, tell)
+    for finding in reader.findings(spark, (), as_of_ms):
+        tell(finding)
     is_current = name in NEED_NEWEST
     source = reader.newest_records(spark, 1, as_of_ms) if is_current else reader.offsets_topic(spark)
     if source is None:
@@ -52,7 +62,9 @@ def batch_table(spark: SparkSession, reader: TopicReader, name: str, as_of_ms: i
     return Tables(source, None, as_of_ms, ends=ends, pending=pending, sizes=sizes).view(name)
 
 
-def _counting_table(spark: SparkSession, reader: TopicReader, name: str, as_of_ms: int) -> DataFrame:
+def _counting_table(
+    spark: SparkSession, reader: TopicReader, name: str, as_of_ms: int, tell: Callable[[Finding], None]
+) -> DataFrame:
     """A table that counts the topics' records."""
     window = health.Rules().window_commits
     newest = reader.newest_records(spark, window, as_of_ms)
@@ -60,17 +72,25 @@ def _counting_table(spark: SparkSession, reader: TopicReader, name: str, as_of_m
         newest = spark.createDataFrame([], SCHEMA)
     newest = newest.persist()
     needs = Needs.of_commits(health.recent_commits(decode.offset_commits(newest), window))
+    for finding in reader.findings(spark, needs.starts, as_of_ms):
+        tell(finding)
     log, ends = reader.logs(spark, needs, as_of_ms), reader.ends(spark, needs.starts)
     return Tables(newest, log, as_of_ms, ends=ends).view(name)
 
 
 def stream_table(
-    spark: SparkSession, address: Address, name: str, options: Mapping[str, str] | None = None
+    spark: SparkSession, source: Address | KafkaReader, name: str, options: Mapping[str, str] | None = None
 ) -> DataFrame:
-    """Return a table of GROWING as a stream. Raises ExportError for another table, SourceError."""
+    """Return a table of GROWING as a stream. options: of the source in Redis.
+
+    Raises ExportError for another table, SourceError.
+    """
     table = growing_table(name)
-    source = stream_topics(spark, address, [OFFSETS_TOPIC], {**OFFSETS_OPTIONS, **(options or {})})
-    rows = GROWING[name](source)
+    if isinstance(source, KafkaReader):
+        records = source.stream(spark)
+    else:
+        records = stream_topics(spark, source, [OFFSETS_TOPIC], {**OFFSETS_OPTIONS, **(options or {})})
+    rows = GROWING[name](records)
     return shaped(dated(rows), table)
 
 

@@ -73,6 +73,13 @@ class Cluster:
                 name: sorted(part.partition() for part in described[name].partitions()) for name in described
             }
 
+    def topic_id(self, topic: str) -> str:
+        """Return the ID of a topic (KIP-516). It must exist."""
+        names = self._java.ArrayList()
+        names.add(topic)
+        with self.failures():
+            return str(self.admin.describeTopics(names).allTopicNames().get()[topic].topicId().toString())
+
     def extents(self, topic_partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Extent]:
         """Return the extents of partitions (ListOffsets, read_committed). All must exist."""
         with self.failures():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from korvet.spark.session import kafka_state
 from korvet.spark.session.kafka_cluster import cluster_of
 from korvet.spark.source.connection import connected
+from korvet.spark.source.errors import SourceError
 from korvet.spark.source.extents import extents
 from korvet.spark.source.newest import NEEDED
 from korvet.spark.source.reader import has_records
@@ -267,6 +268,31 @@ class KafkaReader:
         found = kafka_state.rights(cluster, topics)
         return found.hidden | found.unreadable
 
+    def stream(self, spark: SparkSession, batch_records: int | None = None) -> DataFrame:
+        """Return the records of `__consumer_offsets` as a stream, from the beginning.
+
+        A partition ends before its first open transaction. batch_records: the most of a batch. Raises
+        SourceError as offsets_topic does, and if the topic doesn't exist or the login may not read it.
+        """
+        with self._cluster(spark) as cluster:
+            if self._refused(cluster, [OFFSETS_TOPIC]):
+                raise SourceError(
+                    f"this login may not read {OFFSETS_TOPIC} (ACL: Read on the topic): `korvet report`, and "
+                    "`korvet export --table` of tables as of now, do without"
+                )
+            existing = cluster.partitions([OFFSETS_TOPIC]).get(OFFSETS_TOPIC)
+        if existing is None:
+            raise SourceError(f"Kafka at {self.bootstrap} has no {OFFSETS_TOPIC}: no group has committed yet")
+        given = self._options(spark, {OFFSETS_TOPIC: dict.fromkeys(existing, EARLIEST)})
+        if batch_records is not None:
+            given["maxOffsetsPerTrigger"] = str(batch_records)
+        return spark.readStream.format("kafka").options(**given).load()
+
+    def topic_id(self, spark: SparkSession) -> str:
+        """Return the ID of `__consumer_offsets`. Raises as stream does."""
+        with self._cluster(spark) as cluster:
+            return cluster.topic_id(OFFSETS_TOPIC)
+
     def newest_records(self, spark: SparkSession, count: int, as_of_ms: int) -> DataFrame | None:
         """Return the records that the current state of groups depends on; None without an offsets topic.
 
@@ -369,8 +395,15 @@ class KafkaReader:
         isolation: str = "read_committed",
     ) -> DataFrame:
         """The records from the given offsets on, up to the others or the end."""
+        given = self._options(spark, starting, isolation)
+        given["endingOffsets"] = "latest" if ending is None else json.dumps(ending)
+        return spark.read.format("kafka").options(**given).load()
+
+    def _options(
+        self, spark: SparkSession, starting: Starts, isolation: str = "read_committed"
+    ) -> dict[str, str]:
+        """The connector's options for partitions."""
         spark.conf.set(DEPRECATED_FETCHING, "true")
-        assign = {topic: sorted(parts) for topic, parts in starting.items()}
         consumer = {
             **CONSUMER,
             **self.properties,
@@ -378,13 +411,10 @@ class KafkaReader:
             "isolation.level": isolation,
             "allow.auto.create.topics": "false",
         }
-        return (
-            spark.read.format("kafka")
-            .options(**{f"kafka.{name}": value for name, value in consumer.items()})
-            .option("assign", json.dumps(assign))
-            .option("startingOffsets", json.dumps(starting))
-            .option("endingOffsets", "latest" if ending is None else json.dumps(ending))
-            .option("includeHeaders", "true")
-            .option("failOnDataLoss", "false")
-            .load()
-        )
+        return {
+            **{f"kafka.{name}": value for name, value in consumer.items()},
+            "assign": json.dumps({topic: sorted(parts) for topic, parts in starting.items()}),
+            "startingOffsets": json.dumps(starting),
+            "includeHeaders": "true",
+            "failOnDataLoss": "false",
+        }

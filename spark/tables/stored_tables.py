@@ -145,6 +145,11 @@ class StoredTables:
                     return newest
         return None
 
+    def topics(self, as_of_ms: int) -> list[str]:
+        """Return the topics that groups read, in a snapshot."""
+        status = self.read("partition_status", as_of_ms).select("topic")
+        return [row["topic"] for row in status.distinct().collect()]
+
     def read(self, name: str, as_of_ms: int | None = None) -> DataFrame:
         """Return one table of TABLES: all rows of histories and snapshots, current rows of the others.
 

@@ -177,6 +177,21 @@ def last(text: str) -> str:
     return [part for part in text.split(",") if part][-1]
 
 
+def test_kafka_options_that_do_not_fit_are_one_line(tmp_path: Path) -> None:
+    kafka, missing = ["--bootstrap", "h:1"], str(tmp_path / "none.properties")
+    cases: list[tuple[Any, list[str], str]] = [
+        (cli.report, ["--command-config", "x"], "--command-config needs --bootstrap HOST:PORT"),
+        (cli.report, [*kafka, "--command-config", missing], "none.properties: No such file or directory"),
+        (cli.export, ["t", "--to", "x", *kafka], "--bootstrap is for tables: no topics, no --from"),
+        (cli.export, ["--table", "members", "--from", "f", "--to", "x", *kafka], "--bootstrap is for tables"),
+    ]
+    for command, options, message in cases:
+        result = CliRunner().invoke(command, options)
+        assert result.exit_code != 0
+        assert message in result.output
+        assert "Traceback" not in result.output
+
+
 def test_command_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KORVET_REDIS", raising=False)
     empty, jars_dir, file = str(tmp_path / "none"), str(tmp_path / "jars"), tmp_path / "file"
@@ -189,12 +204,6 @@ def test_command_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (cli.report, ["--source", "kafka"], "needs --bootstrap"),
         (cli.report, ["--bootstrap", "h:1", "--source", "korvet"], "is for --source kafka"),
         (cli.report, ["--bootstrap", "h:1"], "run `korvet jars` once"),
-        (cli.report, ["--command-config", "x"], "--command-config needs --bootstrap HOST:PORT"),
-        (
-            cli.report,
-            ["--bootstrap", "h:1", "--command-config", f"{file}x"],
-            "filex: No such file or directory",
-        ),
         (cli.report, ["--from", "x", "--bootstrap", "h:1"], "--from reads stored tables: no --source"),
         (cli.export, ["t", "--to", str(tmp_path)], "use --mode append or --mode overwrite"),
         (cli.export, ["t", "--to", "x", "--format", "jdbc"], "needs the name of a table"),
