@@ -45,7 +45,8 @@ ENTRYPOINT ["korvet"]
 CMD ["serve", "--listen", "0.0.0.0:9092"]
 
 FROM build AS build-report
-RUN KORVET_REQUIRE_EXT=1 /opt/korvet/bin/pip install --no-cache-dir '.[kafka]' \
+# The newest PySpark with Delta.
+RUN KORVET_REQUIRE_EXT=1 /opt/korvet/bin/pip install --no-cache-dir '.[kafka]' 'pyspark<4.3' \
     && /opt/korvet/bin/python tools/licenses.py > /opt/korvet/LICENSES.txt
 
 FROM broker AS report

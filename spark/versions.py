@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -14,8 +15,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 Version = tuple[int, int]
-SUPPORTED: tuple[Version, ...] = ((4, 0), (4, 1), (4, 2))
-REQUIREMENT = "pyspark>=4.0,<4.3"
+TESTED: tuple[Version, ...] = ((4, 0), (4, 1), (4, 2), (4, 3))
+REQUIREMENT = "pyspark>=4.0,<5"
+log = logging.getLogger(__name__)
 
 
 class UnsupportedSpark(ImportError):
@@ -63,10 +65,22 @@ def features() -> Features:
 
 
 def check_supported(version: str | None = None) -> None:
-    """Raises UnsupportedSpark if korvet does not work with a version, by default the installed PySpark's."""
+    """Raises UnsupportedSpark if korvet does not work with a version, by default the installed PySpark's.
+
+    A minor version that is newer than all of TESTED is not refused.
+    """
     text = pyspark.__version__ if version is None else version
-    if parse(text) not in SUPPORTED:
+    oldest, newest = TESTED[0], TESTED[-1]
+    found = parse(text)
+    if found < oldest or found[0] > newest[0]:
         raise UnsupportedSpark(f"korvet does not work with Spark {text}; {_works()}")
+
+
+def warn_if_untested(version: str | None = None) -> None:
+    """Log a warning if no test of korvet has run with a version, by default the installed PySpark's."""
+    text = pyspark.__version__ if version is None else version
+    if parse(text) not in TESTED:
+        log.warning("korvet was not tested with Spark %s; %s", text, _works())
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -84,5 +98,5 @@ def named(version: Version) -> str:
 
 
 def _works() -> str:
-    *most, last = map(named, SUPPORTED)
+    *most, last = map(named, TESTED)
     return f"it works with {', '.join(most)} and {last} (pip install '{REQUIREMENT}')"

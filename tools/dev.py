@@ -38,7 +38,7 @@ TEST_MODULE = "KORVET_TEST_MODULE"
 WITHOUT_MODULE = ("storage", "faults")
 HEARTBEAT_S = 20.0
 # Runs of tools.spark_versions that --all adds to the tests with .venv's Spark.
-OTHER_SPARKS = ("4.0", "4.1", "connect")
+OTHER_SPARKS = ("4.0", "4.1", "4.3", "connect")
 FORMAT_MODULE = "pyspark_korvet.py"
 DRIVER_JAR = "spark/session/driver.jar"
 # Files that the installed project depends on. Its Python modules are used in place.

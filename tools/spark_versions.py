@@ -59,6 +59,7 @@ RUNS: Final = {
         Run("4.0", "4.0.0"),
         Run("4.1", "4.1.4"),
         Run("4.2"),
+        Run("4.3", "4.3.0"),
         Run("connect", connect=True),
     )
 }
@@ -159,8 +160,8 @@ def _note(run: Run, suite: str) -> Path:
 def read_outcomes(text: str) -> dict[str, str]:
     """The outcome of each test in JUnit's XML: PASSED, FAILED, or SKIPPED or REFUSED with `: ` and a text.
 
-    A refusal is a message that the test recorded as the property `refused`. A file that is skipped as a whole
-    has no outcome.
+    A refusal is a message that the test recorded as the property `refused`, even if it was skipped then. A
+    file that is skipped as a whole has no outcome.
     """
     return {
         f"{case.attrib['classname'].rpartition('.')[2]}::{case.attrib['name']}": _outcome(case)
@@ -172,13 +173,11 @@ def read_outcomes(text: str) -> dict[str, str]:
 def _outcome(case: ElementTree.Element) -> str:
     if case.find("failure") is not None or case.find("error") is not None:
         return FAILED
-    skipped = case.find("skipped")
-    if skipped is not None:
-        return f"{SKIPPED}: {skipped.attrib.get('message', '')}"
     for noted in case.iter("property"):
         if noted.attrib["name"] == REFUSED:
             return f"{REFUSED}: {noted.attrib['value']}"
-    return PASSED
+    skipped = case.find("skipped")
+    return PASSED if skipped is None else f"{SKIPPED}: {skipped.attrib.get('message', '')}"
 
 
 def pytest_command(run: Run, chosen: Iterable[str], python: Path, *, whole: bool) -> list[str]:

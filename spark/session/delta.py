@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import PySparkException
 
 from korvet.spark.session.connect import SCHEME
-from korvet.spark.session.jars import DELTA, SETTINGS, JarsMissing, find_jars
+from korvet.spark.session.jars import DELTA, SETTINGS, JarsMissing, find_jars, released
 from korvet.spark.session.session import is_submitted
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def check_delta(spark: SparkSession) -> None:
         spark.read.format(DELTA).load().schema  # noqa: B018 (a property that asks Spark)
     except PySparkException as error:
         if error.getCondition() == "DATA_SOURCE_NOT_FOUND":
+            released(DELTA)
             raise JarsMissing(
                 "this Spark session has no Delta: start it with the jars of `korvet jars delta`; "
                 "a Spark Connect server needs them when it starts"

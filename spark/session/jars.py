@@ -49,7 +49,8 @@ class Jar:
         return f"{self.artifact}-{self.version}.jar"
 
 
-# By the version of Spark. Any release of the connector works with all releases of its minor version.
+# By the version of Spark. Any release of the connector works with all releases of its minor version, and the
+# newest one with later minor versions.
 _CONNECTORS = {
     (4, 0): ("4.0.0", "33a3b8b04df4a2e43c9d5bf8ca5972936a1ac662f2714e014d00ef6f27468bf3"),
     (4, 1): ("4.1.1", "9c1ce986f548e6b1dcb0e2dfe2f253a0bc58f2232a32a0c9c6c674dd25a8570c"),
@@ -94,11 +95,16 @@ KAFKA, DELTA = "kafka", "delta"
 
 
 def jar_sets(version: Version) -> dict[str, tuple[Jar, ...]]:
-    """Return the jars of each set for a supported version of Spark (major, minor)."""
-    release, digest = _CONNECTORS[version]
+    """Return the jars of each set for a version of Spark (major, minor). Those of Delta are none before
+    Delta has a release for it.
+    """
+    release, digest = _CONNECTORS[min(version, max(_CONNECTORS))]
     connector = Jar("org.apache.spark", "spark-sql-kafka-0-10_2.13", release, digest)
-    delta = Jar("io.delta", f"delta-spark_{named(version)}_2.13", _DELTA_VERSION, _DELTA[version])
-    return {KAFKA: (connector, *_CONNECTOR_NEEDS), DELTA: (delta, _DELTA_STORAGE)}
+    delta: tuple[Jar, ...] = ()
+    if version in _DELTA:
+        artifact = f"delta-spark_{named(version)}_2.13"
+        delta = (Jar("io.delta", artifact, _DELTA_VERSION, _DELTA[version]), _DELTA_STORAGE)
+    return {KAFKA: (connector, *_CONNECTOR_NEEDS), DELTA: delta}
 
 
 # The sets for the installed version of Spark.
@@ -124,14 +130,15 @@ def jars_folder() -> Path:
 def find_jars(folder: Path | None = None, name: str = KAFKA) -> list[Path]:
     """Return the verified jars of a set in JARS. Raises JarsMissing for a missing or different jar."""
     folder = folder or jars_folder()
-    paths = [folder / jar.file_name for jar in JARS[name]]
+    jars = released(name)
+    paths = [folder / jar.file_name for jar in jars]
     absent = [path.name for path in paths if not path.is_file()]
     if absent:
         raise JarsMissing(
             f"{', '.join(absent)} not in {folder}: run `{_command(name)}` once (it needs a Maven repository),"
             " or copy the files there from another machine"
         )
-    for jar, path in zip(JARS[name], paths, strict=True):
+    for jar, path in zip(jars, paths, strict=True):
         _verify(jar, path)
     return paths
 
@@ -142,16 +149,26 @@ def fetch_jars(
     """Download the missing jars of a set. Yields each jar with `present` or `fetched`.
 
     An interrupted download continues in the next call. Maven and Ivy have `timeout_s` seconds each per jar.
-    Raises JarsMissing if a jar can't be downloaded or has another SHA-256.
+    Raises JarsMissing if a jar can't be downloaded or has another SHA-256, and for a set without jars.
     """
     folder = folder or jars_folder()
-    for jar in JARS[name]:
+    for jar in released(name):
         target = folder / jar.file_name
         if target.is_file() and sha256(target) == jar.sha256:
             yield jar, "present"
             continue
         _fetch_into(folder, jar, timeout_s)
         yield jar, "fetched"
+
+
+def released(name: str) -> tuple[Jar, ...]:
+    """Return the jars of a set. Raises JarsMissing if there are none for the installed Spark."""
+    if not JARS[name]:
+        raise JarsMissing(
+            f"stored tables and Delta exports need Delta, which has no release for Spark {named(running())}: "
+            f"use Spark {named(max(_DELTA))} (pip install 'pyspark=={named(max(_DELTA))}.*')"
+        )
+    return JARS[name]
 
 
 def fetch_package(coordinates: str, folder: Path | None = None) -> Path:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
-from korvet.spark.session.jars import DELTA, KAFKA, SETTINGS, JarsMissing, fetch_jars, find_jars
+from korvet.spark.session.jars import DELTA, JARS, KAFKA, SETTINGS, JarsMissing, fetch_jars, find_jars
 from korvet.spark.session.session import JavaMissing, build_session, check_java
 from tests.spark.connect import JAVA as QUICK_JAVA
 from tests.spark.connect import connect_server
@@ -19,7 +19,7 @@ from tests.spark.keyspace import Keyspace
 from tests.support.redis_server import Server, server_programs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -78,10 +78,12 @@ def connector(connector_jars: Connector) -> Connector:
     return connector_jars
 
 
-@pytest.fixture(scope="session")
-def delta(delta_jars: Connector) -> None:
-    """Skips tests with Delta tables if Delta is missing."""
+@pytest.fixture
+def delta(delta_jars: Connector, record_property: Callable[[str, object], None]) -> None:
+    """Skips tests with Delta tables if Delta is missing. What users get without a release is recorded."""
     if delta_jars.missing:
+        if not JARS[DELTA]:
+            record_property("refused", delta_jars.missing)
         pytest.skip(f"no Delta for Spark: {delta_jars.missing}")
 
 

@@ -37,7 +37,6 @@ from tests.support.ports import free_port
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tests.spark.conftest import Connector
     from tests.spark.keyspace import Keyspace
 
 pytestmark = pytest.mark.spark
@@ -86,12 +85,10 @@ def every_format(what: str) -> Any:
 
 
 @pytest.fixture
-def place(
-    request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path, delta_jars: Connector
-) -> Place:
+def place(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Place:
     form = request.param
-    if form == "delta" and delta_jars.missing:
-        pytest.skip(f"no Delta for Spark: {delta_jars.missing}")
+    if form == "delta":
+        request.getfixturevalue("delta")
     if form in {"iceberg", "jdbc"}:
         return Place(spark, table_target(form, tmp_path), tmp_path)
     return Place(spark, Target(str(tmp_path / "a folder" / "out"), form), tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,25 +12,38 @@ import pytest
 from korvet.spark.session.jars import DELTA, KAFKA, jar_sets
 from korvet.spark.versions import (
     REQUIREMENT,
-    SUPPORTED,
+    TESTED,
     UnsupportedSpark,
     check_supported,
     named,
     parse,
+    warn_if_untested,
 )
 from tools import spark_versions
 from tools.dev import OTHER_SPARKS
 
 ROOT = Path(__file__).resolve().parents[2]
-WORK = r"it works with 4\.0, 4\.1 and 4\.2 \(pip install 'pyspark>=4\.0,<4\.3'\)"
+WORK = r"it works with 4\.0, 4\.1, 4\.2 and 4\.3 \(pip install 'pyspark>=4\.0,<5'\)"
 
 
-@pytest.mark.parametrize("version", ["4.0.0", "4.1.4", "4.2.0.dev1"])
-def test_supported(version: str) -> None:
+@pytest.mark.parametrize("version", ["4.0.0", "4.1.4", "4.2.0.dev1", "4.3.1"])
+def test_supported(version: str, caplog: pytest.LogCaptureFixture) -> None:
     check_supported(version)
+    warn_if_untested(version)
+    assert not caplog.messages
 
 
-@pytest.mark.parametrize("version", ["3.5.9", "4.3.0", "5.0.0"])
+def test_a_newer_minor_version_is_tried(caplog: pytest.LogCaptureFixture) -> None:
+    check_supported("4.11.0")
+    warn_if_untested("4.11.0")
+    (message,) = caplog.messages
+    assert re.fullmatch(rf"korvet was not tested with Spark 4\.11\.0; {WORK}", message)
+    sets = jar_sets((4, 11))
+    assert sets[KAFKA] == jar_sets(TESTED[-1])[KAFKA]
+    assert sets[DELTA] == ()
+
+
+@pytest.mark.parametrize("version", ["3.5.9", "5.0.0"])
 def test_the_error_names_what_works(version: str) -> None:
     with pytest.raises(UnsupportedSpark, match=rf"does not work with Spark {version}; {WORK}"):
         check_supported(version)
@@ -57,17 +71,35 @@ def test_a_command_says_so_in_one_line() -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("version", SUPPORTED)
+def test_without_a_release_of_delta_a_command_says_what_to_do() -> None:
+    code = (
+        "import pyspark; pyspark.__version__ = '4.3.0'; import sys; sys.argv = ['korvet', 'jars', 'delta'];"
+        "from korvet.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "Error: stored tables and Delta exports need Delta, which has no release for Spark 4.3: "
+        "use Spark 4.2 (pip install 'pyspark==4.2.*')"
+    )
+
+
+@pytest.mark.parametrize("version", TESTED[:-1])
 def test_jars_follow_the_version(version: tuple[int, int]) -> None:
     sets = jar_sets(version)
     assert sets[KAFKA][0].version.startswith(f"{named(version)}.")
     assert sets[DELTA][0].artifact == f"delta-spark_{named(version)}_2.13"
 
 
+def test_jars_of_a_version_before_its_jars() -> None:
+    """The newest connector works with it; Delta is built for each version."""
+    assert jar_sets((4, 3)) == {KAFKA: jar_sets((4, 2))[KAFKA], DELTA: ()}
+
+
 def test_each_other_version_is_tested() -> None:
-    versions = [named(version) for version in SUPPORTED]
-    assert [*spark_versions.RUNS] == [*versions, "connect"]
-    assert [*OTHER_SPARKS] == [name for name in spark_versions.RUNS if name != versions[-1]]
+    runs = spark_versions.RUNS
+    assert [*runs] == [*map(named, TESTED), "connect"]
+    assert [*OTHER_SPARKS] == [name for name, run in runs.items() if run.release or run.connect]
     for run in spark_versions.RUNS.values():
         assert run.release is None or run.release.startswith(f"{run.name}.")
 

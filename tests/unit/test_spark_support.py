@@ -21,6 +21,8 @@ JUNIT = """<testsuites><testsuite>
 <testcase classname="tests.spark.test_a" name="test_x[2]"><skipped message="no server"/></testcase>
 <testcase classname="tests.spark.test_a" name="test_no"><properties>
 <property name="refused" value="needs Spark 4.2"/></properties></testcase>
+<testcase classname="tests.spark.test_a" name="test_jar"><skipped message="no jar"/><properties>
+<property name="refused" value="no release"/></properties></testcase>
 <testcase classname="tests.spark.test_a" name="test_bad"><failure message="assert"/></testcase>
 <testcase classname="" name="tests.spark.test_b"><skipped message="a whole file"/></testcase>
 </testsuite></testsuites>"""
@@ -31,6 +33,7 @@ def test_outcomes() -> None:
         "test_a::test_x[1]": "passed",
         "test_a::test_x[2]": "skipped: no server",
         "test_a::test_no": "refused: needs Spark 4.2",
+        "test_a::test_jar": "refused: no release",
         "test_a::test_bad": "failed",
     }
 
@@ -40,6 +43,7 @@ def test_outcomes() -> None:
     [
         (("test_a::test_x[1]",), (), "yes"),
         (("test_a::test_x",), (), "skipped: no server"),
+        (("test_a::test_jar",), (), "refused: no release"),
         (("test_a::test_x[1]",), ("test_a::test_no",), "refused: needs Spark 4.2"),
         (("test_a::test_x[1]",), ("test_a::test_x[2]",), "yes"),
         (("test_a::test_x[1]", "test_a::test_bad"), (), "failed"),
@@ -64,15 +68,17 @@ def test_cells_share_notes() -> None:
     assert notes == ["refused: a", "not tested: b"]
 
 
-def test_rows_that_have_not_run_with_every_spark_are_left_out() -> None:
-    both, one = CAPABILITIES[:2]
+def test_rows_that_have_run_with_no_spark_are_left_out() -> None:
+    both, one, with_one, neither = CAPABILITIES[:4]
+    assert with_one.tests == one.tests
     tests = dict.fromkeys((*both.tests, *one.tests), "passed")
     known = {"pyspark": "4.0.0", "tests": tests}
     partly = {"pyspark": "4.2.0", "tests": dict.fromkeys(both.tests, "passed")}
     text = spark_support.render({"sources": "ab12", "runs": {"4.0": known, "4.2": partly}})
     assert f"| {both.what} | yes | yes |" in text
-    assert one.what not in text
-    assert f"leaves out {len(CAPABILITIES) - 1} rows" in text
+    assert f"| {one.what} | yes | not run |" in text
+    assert neither.what not in text
+    assert f"leaves out {len(CAPABILITIES) - 3} rows" in text
 
 
 def test_every_named_test_exists() -> None:
