@@ -96,7 +96,7 @@ def test_options_of_the_source_hold_for_all_reads(monkeypatch: pytest.MonkeyPatc
     session: Any = None
     options = {"keyspace": "other", "redis.password": "secret", "maxRedisCpu": "0.5"}
     update_tables(session, Address(), "folder", options=options)
-    address = given["records"].__self__.address
+    address = given["logs"].__self__.address
     assert (address.keyspace, address.password.value, address.max_cpu) == ("other", "secret", 0.5)
 
 
