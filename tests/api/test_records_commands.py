@@ -14,7 +14,7 @@ from confluent_kafka import TopicPartition
 from korvet.cli.app import korvet as command
 from tests.support.confluent import consumer, producer, send
 from tests.support.polling import until
-from tests.support.records import Record
+from tests.support.records import NOW_MS, Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 30
 HOUR_MS = 3_600_000
-# Times of the ten records: one an hour, the last of them an hour ago.
-NOW_MS = time.time_ns() // 1_000_000
-TIMES_MS = [NOW_MS - HOUR_MS * (10 - number) for number in range(10)]
 
 
 def run(server: KorvetServer, *arguments: str, status: int = 0, redis: bool = True) -> str:
@@ -64,11 +61,18 @@ def assignment(request) -> str:
 
 
 @pytest.fixture
-def filled(assignment: str, korvet: KorvetServer, new_topic: Callable[..., str]) -> str:
+def times_ms() -> list[int]:
+    """The times of ten records: one an hour, the last of them an hour ago."""
+    now_ms = time.time_ns() // 1_000_000
+    return [now_ms - HOUR_MS * (10 - number) for number in range(10)]
+
+
+@pytest.fixture
+def filled(assignment: str, korvet: KorvetServer, new_topic: Callable[..., str], times_ms: list[int]) -> str:
     """A topic of two partitions with ten records each, an hour apart."""
     name = new_topic(2, {"offset.assignment": assignment})
     for partition in (0, 1):
-        records = [Record(None, b"%d" % at, (), TIMES_MS[at]) for at in range(10)]
+        records = [Record(None, b"%d" % at, (), at_ms) for at, at_ms in enumerate(times_ms)]
         send(producer(korvet.bootstrap), name, partition, records)
     return name
 
@@ -89,9 +93,9 @@ def test_a_preview_changes_nothing_and_counts_records(korvet, filled, group):
     assert text.splitlines()[1].split() == [filled, *(str(row[name]) for name in list(row)[1:])]
 
 
-def test_offsets_move_to_a_time_and_by_a_duration(korvet, filled, group):
+def test_offsets_move_to_a_time_and_by_a_duration(korvet, filled, group, times_ms):
     reset(korvet, group, "-t", filled, "--to-latest", "--execute")
-    at = datetime.fromtimestamp(TIMES_MS[3] / 1000, UTC).isoformat(timespec="milliseconds")
+    at = datetime.fromtimestamp(times_ms[3] / 1000, UTC).isoformat(timespec="milliseconds")
     rows = reset(korvet, group, "--all-topics", "--to-datetime", at, "--execute")
     assert [row["records"] for row in rows] == [-7, -7]
     assert committed(korvet, group) == {(filled, row["partition"]): row["new"] for row in rows}
@@ -164,8 +168,8 @@ def test_without_redis_records_are_known_with_dense_offsets_and_offsets_move(
     assert set(committed(korvet, group).values()) == set(starts(korvet, filled).values())
 
 
-def test_records_before_an_offset_are_deleted(korvet, filled, group):
-    at = datetime.fromtimestamp(TIMES_MS[4] / 1000, UTC).isoformat(timespec="milliseconds")
+def test_records_before_an_offset_are_deleted(korvet, filled, group, times_ms):
+    at = datetime.fromtimestamp(times_ms[4] / 1000, UTC).isoformat(timespec="milliseconds")
     (row, _) = reset(korvet, group, "-t", filled, "--to-datetime", at)
     place, where = f"0={row['new']}", ("--data-dir", str(korvet.data_dir))
     done = CliRunner().invoke(
@@ -181,8 +185,8 @@ def test_records_before_an_offset_are_deleted(korvet, filled, group):
     assert starts(korvet, filled) == {0: row["new"], 1: 0}
 
 
-def test_records_before_a_time_are_deleted(korvet, filled):
-    at = datetime.fromtimestamp(TIMES_MS[9] / 1000, UTC).isoformat(timespec="milliseconds")
+def test_records_before_a_time_are_deleted(korvet, filled, times_ms):
+    at = datetime.fromtimestamp(times_ms[9] / 1000, UTC).isoformat(timespec="milliseconds")
     done = json.loads(
         run(korvet, "topics", "delete-records", filled, "--before-timestamp", at, "-y", "--json")
     )
