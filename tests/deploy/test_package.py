@@ -57,7 +57,8 @@ def test_a_release_is_built_and_tried(
     assert release.main([version]) == 0, capfd.readouterr().err
     tried = capfd.readouterr().err
     for how in ("compiled", "interpreted"):
-        assert re.search(rf" on Python {version}\.\d+, {how}, .*a broker kept a record and stopped", tried)
+        used = "a broker kept a record and stopped, .* a test of five lines passed, "
+        assert re.search(rf" on Python {version}\.\d+, {how}, .*{used}", tried)
     (source,) = (tmp_path / "dist").glob("*.tar.gz")
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     with tarfile.open(source) as opened:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import subprocess
 import threading
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener
 from confluent_kafka import Consumer, KafkaException, Producer
@@ -20,6 +20,19 @@ if TYPE_CHECKING:
 
 WAIT_S: Final = 120
 _HEARTBEAT_MS: Final = 200
+# As clients have them by themselves.
+_REQUEST_TIMEOUT_MS: Final = 30_000
+_TRANSACTION_TIMEOUT_MS: Final = 60_000
+
+
+class Timeouts(NamedTuple):
+    """Of a producer, in milliseconds."""
+
+    request: int = _REQUEST_TIMEOUT_MS
+    transaction: int = _TRANSACTION_TIMEOUT_MS
+
+
+_USUAL: Final = Timeouts()
 
 
 class Session(Protocol):
@@ -43,9 +56,10 @@ class Session(Protocol):
 class Librdkafka:
     """By confluent-kafka."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, timeouts: Timeouts = _USUAL) -> None:
         self.told: list[str] = []
         self._bootstrap = bootstrap
+        self._timeouts = timeouts
         self._producer: Producer | None = None
         self._consumer: Consumer | None = None
         self._ended: Any = None
@@ -53,9 +67,16 @@ class Librdkafka:
     def producer(self, *, idempotent: bool, transactional_id: str | None = None) -> str:
         settings = {"bootstrap.servers": self._bootstrap, "enable.idempotence": idempotent}
         if transactional_id is None:
-            self._producer = Producer(settings)
+            self._producer = Producer({**settings, "socket.timeout.ms": self._timeouts.request})
             return ""
-        self._producer = Producer({**settings, "transactional.id": transactional_id})
+        # The client itself lets requests end before their transaction.
+        self._producer = Producer(
+            {
+                **settings,
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": self._timeouts.transaction,
+            }
+        )
         return self._attempt(self._producer.init_transactions, WAIT_S)
 
     def send(self, topic: str, value: str) -> str:
@@ -137,9 +158,10 @@ class Librdkafka:
 class Aiokafka(ConsumerRebalanceListener):  # type: ignore[misc]
     """In an event loop of its own."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, timeouts: Timeouts = _USUAL) -> None:
         self.told: list[str] = []
         self._bootstrap = bootstrap
+        self._timeouts = timeouts
         self._producer: AIOKafkaProducer | None = None
         self._consumer: AIOKafkaConsumer | None = None
         self._loop = asyncio.new_event_loop()
@@ -152,6 +174,8 @@ class Aiokafka(ConsumerRebalanceListener):  # type: ignore[misc]
                 bootstrap_servers=self._bootstrap,
                 enable_idempotence=idempotent,
                 transactional_id=transactional_id,
+                request_timeout_ms=self._timeouts.request,
+                transaction_timeout_ms=self._timeouts.transaction,
             )
             await self._producer.start()
 
@@ -232,10 +256,10 @@ class Aiokafka(ConsumerRebalanceListener):  # type: ignore[misc]
 class Java:
     """By tests/clients/java/FaultSession.java."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, timeouts: Timeouts = _USUAL) -> None:
         self.told: list[str] = []
         self._process = subprocess.Popen(
-            JavaTools.resolve().command("FaultSession", [bootstrap]),
+            JavaTools.resolve().command("FaultSession", [bootstrap, *map(str, timeouts)]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -1,21 +1,20 @@
 """What clients do about a fault on request is what they do about the same error of Apache Kafka.
 
-Expected is what two brokers of Kafka 4.4.0 gave: NOT_LEADER_OR_FOLLOWER and NOT_COORDINATOR by moving the
-partition to the other broker, NOT_ENOUGH_REPLICAS by raising `min.insync.replicas` for a second,
-MESSAGE_TOO_LARGE by lowering `max.message.bytes`, closed connections and lost answers by a proxy,
-REBALANCE_IN_PROGRESS by another member that comes and leaves, an expired member by LeaveGroup from elsewhere,
-and an aborted transaction by a timeout of a second.
+Expected is what two brokers of Kafka 4.4.0 gave: tests/testing/apache_kafka.py runs these tests on them.
 """
 
 from __future__ import annotations
 
+import os
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from korvet.testing import KorvetBroker
 from tests.support.polling import until
-from tests.testing.sessions import WAIT_S, Aiokafka, Java, Librdkafka
+from tests.testing.apache_kafka import TRANSACTION_TIMEOUT_MS, ApacheKafka
+from tests.testing.sessions import WAIT_S, Aiokafka, Java, Librdkafka, Timeouts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,7 +23,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(900)
 
-CLIENTS: Final[list[Callable[[str], Session]]] = [Librdkafka, Aiokafka, Java]
+ON_KAFKA: Final = "KORVET_TEST_FAULTS_ON_KAFKA" in os.environ
+CLIENTS: Final[list[Callable[[str, Timeouts], Session]]] = [Librdkafka, Aiokafka, Java]
+DELAY_MS: Final = 700
+IMPATIENT_MS: Final = 5_000
 TOO_LARGE: Final = {
     Librdkafka: "MSG_SIZE_TOO_LARGE",
     Aiokafka: "MessageSizeTooLargeError",
@@ -55,17 +57,29 @@ FENCED: Final = {
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[KorvetBroker]:
-    with KorvetBroker() as made:
+def broker() -> Iterator[KorvetBroker | ApacheKafka]:
+    with ApacheKafka() if ON_KAFKA else KorvetBroker() as made:
         yield made
 
 
 @pytest.fixture(params=CLIENTS, ids=lambda client: client.__name__.lower())
-def session(broker: KorvetBroker, request: pytest.FixtureRequest) -> Iterator[Session]:
-    made: Session = request.param(broker.bootstrap_servers)
-    yield made
-    made.close()
+def opened(broker: KorvetBroker, request: pytest.FixtureRequest) -> Iterator[Callable[[Timeouts], Session]]:
+    """Begins a session of a client."""
+    made: list[Session] = []
+
+    def begin(timeouts: Timeouts) -> Session:
+        made.append(request.param(broker.bootstrap_servers, timeouts))
+        return made[-1]
+
+    yield begin
+    for each in made:
+        each.close()
     broker.faults.clear()
+
+
+@pytest.fixture
+def session(opened: Callable[[Timeouts], Session]) -> Session:
+    return opened(Timeouts())
 
 
 @pytest.fixture
@@ -116,10 +130,36 @@ def test_a_record_that_is_too_large_is_an_error(
     assert len(broker.records(topic)) == 1
 
 
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_a_delay_is_waited_for(session: Session, broker: KorvetBroker, topic: str, idempotent: bool) -> None:
+    assert session.producer(idempotent=idempotent) == ""
+    assert session.send(topic, "1") == ""
+    fault = broker.faults.delay("Produce", DELAY_MS, topic=topic)
+    began_s = time.monotonic()
+    assert session.send(topic, "2") == ""
+    assert time.monotonic() - began_s >= DELAY_MS / 1000
+    assert session.send(topic, "3") == ""
+    assert fault.left == 0
+    assert [record.value for record in broker.records(topic)] == [b"1", b"2", b"3"]
+
+
+def test_a_record_without_an_answer_is_sent_again(
+    opened: Callable[[Timeouts], Session], broker: KorvetBroker, topic: str
+) -> None:
+    session = opened(Timeouts(request=IMPATIENT_MS))
+    assert session.producer(idempotent=True) == ""
+    assert session.send(topic, "1") == ""
+    fault = broker.faults.ignore("Produce", topic=topic)
+    assert session.send(topic, "2") == session.send(topic, "3") == ""
+    assert fault.left == 0
+    assert [record.value for record in broker.records(topic)] == [b"1", b"2", b"3"]
+
+
 @pytest.mark.parametrize("step", ["send", "commit"])
 def test_a_producer_learns_that_its_transaction_was_aborted(
-    session: Session, broker: KorvetBroker, topic: str, step: str
+    opened: Callable[[Timeouts], Session], broker: KorvetBroker, topic: str, step: str
 ) -> None:
+    session = opened(Timeouts(transaction=TRANSACTION_TIMEOUT_MS) if ON_KAFKA else Timeouts())
     assert session.producer(idempotent=True, transactional_id=topic) == ""
     assert session.begin() == session.send(topic, "1") == ""
     broker.faults.abort_transaction(topic)

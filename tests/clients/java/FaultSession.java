@@ -13,7 +13,8 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
- * A producer and a consumer that do what lines of standard input say. Argument: bootstrap. Each line is answered by one line: "= " and
+ * A producer and a consumer that do what lines of standard input say. Arguments: bootstrap, and the timeouts of the producer's requests
+ * and transactions in milliseconds. Each line is answered by one line: "= " and
  * a result, or the class of an exception. Before that come lines "told " with what the consumer is told of its partitions.
  */
 public final class FaultSession {
@@ -30,7 +31,7 @@ public final class FaultSession {
         var lines = new Scanner(System.in);
         while (lines.hasNextLine()) {
             String[] words = lines.nextLine().split(" ");
-            answer(() -> step(arguments[0], words));
+            answer(() -> step(arguments, words));
         }
         System.exit(0);
     }
@@ -47,14 +48,14 @@ public final class FaultSession {
         System.out.println("= " + result);
     }
 
-    private static String step(String bootstrap, String[] words) throws Exception {
+    private static String step(String[] arguments, String[] words) throws Exception {
         switch (words[0]) {
-            case "producer" -> open(bootstrap, Boolean.parseBoolean(words[1]), words.length > 2 ? words[2] : null);
+            case "producer" -> open(arguments, Boolean.parseBoolean(words[1]), words.length > 2 ? words[2] : null);
             case "send" -> producer.send(new ProducerRecord<>(words[1], words[2])).get();
             case "begin" -> producer.beginTransaction();
             case "commit_transaction" -> producer.commitTransaction();
             case "abort_transaction" -> producer.abortTransaction();
-            case "subscribe" -> subscribe(bootstrap, words[1], words[2]);
+            case "subscribe" -> subscribe(arguments[0], words[1], words[2]);
             case "poll" -> {
                 var values = new StringBuilder();
                 consumer.poll(Duration.ofMillis(100)).forEach(record -> values.append(record.value()).append(' '));
@@ -69,12 +70,14 @@ public final class FaultSession {
         return "";
     }
 
-    private static void open(String bootstrap, boolean idempotent, String transactionalId) {
+    private static void open(String[] arguments, boolean idempotent, String transactionalId) {
         var config = new Properties();
-        config.put("bootstrap.servers", bootstrap);
+        config.put("bootstrap.servers", arguments[0]);
+        config.put("request.timeout.ms", arguments[1]);
         config.put("enable.idempotence", idempotent);
         if (transactionalId != null) {
             config.put("transactional.id", transactionalId);
+            config.put("transaction.timeout.ms", arguments[2]);
         }
         producer = new KafkaProducer<>(config, new StringSerializer(), new StringSerializer());
         if (transactionalId != null) {
