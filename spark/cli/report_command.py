@@ -34,6 +34,7 @@ from korvet.spark.report.pictures import BrowserError, find_browser, save_pictur
 from korvet.spark.report.report import write_report
 from korvet.spark.session.redaction import redacted
 from korvet.spark.session.short_jvm import short_session
+from korvet.spark.session.tuning import FEW_ROWS_SETTINGS
 from korvet.spark.source.connection import connected
 from korvet.spark.source.topics import check_keyspace
 from korvet.spark.tables.readers import KafkaReader, RedisReader
@@ -165,8 +166,10 @@ def _report_now(
     reference = None if options.compare_to is None else parse_reference(options.compare_to, now_ms)
     reader, jars = _reader(redis, kafka, options.source)
     check_folder(options.out, make=True)
+    few = isinstance(reader, RedisReader) and reader.has_few_records()
+    conf = {**short_session(master), **FEW_ROWS_SETTINGS} if few else {}
     notify("Starting Spark")
-    with spark_session("korvet report", master, jars=jars) as spark:
+    with spark_session("korvet report", master, jars=jars, conf=conf) as spark:
         return write_report(
             spark,
             reader,

@@ -30,13 +30,13 @@ from korvet.spark.export.topics import check_topics
 from korvet.spark.session.redaction import redacted
 from korvet.spark.session.short_jvm import short_session
 from korvet.spark.source.topics import OFFSETS_TOPIC
+from korvet.spark.tables.readers import KafkaReader, RedisReader
 from korvet.spark.tables.stored_tables import CHECKPOINT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from korvet.spark.source.address import Address
-    from korvet.spark.tables.readers import KafkaReader
 
 # A year: longer ones are mistakes, and the longest don't fit into a clock.
 _LONGEST_INTERVAL_S: Final = 366 * 86_400
@@ -116,13 +116,14 @@ def refresh_tables(
     if is_this_machine(master):
         check_folder(Path(location), make=False)
     source: Address | KafkaReader
+    few = Path(location, CHECKPOINT).exists()
     if kafka.is_given:
         source, connector = kafka.reader()
     else:
         source, connector = redis.address(), []
         check_topics(source, [OFFSETS_TOPIC], options, streaming=True)
-    first = not Path(location, CHECKPOINT).exists()
-    short = {} if first or every_s is not None else short_session(master)
+        few = few or RedisReader(source).has_few_records()
+    short = short_session(master) if few and every_s is None else {}
     jars, conf = stored_session(location, master)
     notify("Starting Spark")
     session = spark_session("korvet tables", master, jars=[*connector, *jars], conf={**short, **conf})

@@ -109,20 +109,23 @@ def write_report(
     run = Run(reader.name, folder, as_of_ms, history_ms, compare_to, earlier, notify)
     notify("Reading __consumer_offsets")
     source = reader.offsets_topic(spark)
-    if source is None:
-        _write_empty(spark, run)
-        span, history = trends.Span.over(None, as_of_ms, history_ms), None
-    else:
+    kept, records = None, 0
+    if source is not None:
         _keep(folder, "offsets_topic", source.where(decode.not_after(as_of_ms)))
         kept = spark.read.schema(source.schema).parquet(str(folder / "offsets_topic"))
-        with tuned_for(spark, kept.count()):
+        records = kept.count()
+    with tuned_for(spark, records):
+        if kept is None:
+            _write_empty(spark, run)
+            span, history = trends.Span.over(None, as_of_ms, history_ms), None
+        else:
             span, history = _write_tables(kept, run, reader, rules or health.Rules())
-    remove(folder / _EARLIER)
-    tables = ReportTables(spark, folder)
-    topics = [row["topic"] for row in tables.table(STATUS_TABLE).select("topic").distinct().collect()]
-    findings = reader.findings(spark, topics, as_of_ms)
-    notify("Writing the page")
-    return write_page(tables, run, span, history, thresholds or Thresholds(), console, findings)
+        remove(folder / _EARLIER)
+        tables = ReportTables(spark, folder)
+        topics = [row["topic"] for row in tables.table(STATUS_TABLE).select("topic").distinct().collect()]
+        findings = reader.findings(spark, topics, as_of_ms)
+        notify("Writing the page")
+        return write_page(tables, run, span, history, thresholds or Thresholds(), console, findings)
 
 
 def write_page(

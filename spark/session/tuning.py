@@ -16,7 +16,7 @@ _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _ONE: Final = "1"
 # Neither whole stages nor expressions are compiled. One task per exchange needs no new plan after a stage.
 # Many parts of a table are listed in a job, by default with a task for each. The cache isn't compressed.
-_SETTINGS: Final[Mapping[str, str]] = {
+FEW_ROWS_SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
@@ -32,9 +32,9 @@ def tuned_for(spark: SparkSession, rows: int) -> Iterator[None]:
     if rows > FEW_ROWS:
         yield
         return
-    before = {name: str(spark.conf.get(name)) for name in _SETTINGS}
+    before = {name: str(spark.conf.get(name)) for name in FEW_ROWS_SETTINGS}
     try:
-        for name, value in _SETTINGS.items():
+        for name, value in FEW_ROWS_SETTINGS.items():
             spark.conf.set(name, value)
         yield
     finally:

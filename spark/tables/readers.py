@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from korvet.spark.session import kafka_state
 from korvet.spark.session.kafka_cluster import cluster_of
+from korvet.spark.session.tuning import FEW_ROWS
 from korvet.spark.source.connection import connected
 from korvet.spark.source.errors import SourceError
 from korvet.spark.source.extents import extents
@@ -114,6 +115,13 @@ class RedisReader:
             return None
         given = self._options({OFFSETS_TOPIC: {}}, OFFSETS_OPTIONS)
         return spark.read.format(FORMAT).options(**given).load()
+
+    def has_few_records(self) -> bool:
+        """Return whether all topics together have few records (FEW_ROWS), before there is a session."""
+        with connected(self.address) as connection:
+            topics = load_topics(connection, self.address)
+            found = extents(connection, self.address, list(topics.values()))
+        return sum(extent.records for extent in found) <= FEW_ROWS
 
     def newest_records(self, spark: SparkSession, count: int, as_of_ms: int) -> DataFrame | None:
         """Return the records that the current state of groups depends on; None without an offsets topic.

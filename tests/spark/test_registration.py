@@ -27,6 +27,16 @@ pytestmark = pytest.mark.spark
 FOUND = "import pkgutil; print([m.name for m in pkgutil.iter_modules() if m.name.startswith('pyspark_')])"
 
 
+# As in the workers that look for data sources and ask for the schema.
+ASKED = """
+import sys, pyspark.sql.worker.create_data_source
+before = {*sys.modules}
+from pyspark_korvet import DefaultSource
+DefaultSource({"topic": "t"}).schema()
+print(sorted({"numpy", "pyarrow", "redis"} & ({*sys.modules} - before)))
+"""
+
+
 def test_spark_looks_where_the_module_is(tmp_path: Path) -> None:
     """Not in the folder of the checkout, which is on the path only if one works there."""
     done = subprocess.run(
@@ -34,6 +44,11 @@ def test_spark_looks_where_the_module_is(tmp_path: Path) -> None:
     )
     assert "pyspark_korvet" in done.stdout
     assert pyspark_korvet.DefaultSource.name() == "korvet"
+
+
+def test_workers_that_read_nothing_start_fast() -> None:
+    done = subprocess.run([sys.executable, "-c", ASKED], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_a_view_in_sql(spark: SparkSession, keyspace: Keyspace) -> None:
