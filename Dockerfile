@@ -20,7 +20,7 @@ COPY korvet korvet
 COPY deploy/grafana deploy/grafana
 COPY deploy/prometheus deploy/prometheus
 RUN python -m venv /opt/korvet \
-    && KORVET_REQUIRE_EXT=1 /opt/korvet/bin/pip install --no-cache-dir . \
+    && KORVET_REQUIRE_EXT=1 /opt/korvet/bin/pip install --no-cache-dir '.[oauth]' \
     && cp "$(/opt/korvet/bin/korvet module)" /opt/korvet_module.so \
     && /opt/korvet/bin/python tools/licenses.py > /opt/korvet/LICENSES.txt
 

@@ -38,12 +38,14 @@ _WHOLE_SESSION: Final = (
     "create, produce with every codec, consume, a second member joins and leaves the group, commit, seek, "
     "describe, lag, delete"
 )
+_TOKENS: Final = "test_oauthbearer.py"
 _LIBRDKAFKA: Final = (
     "test_confluent.py",
     "test_groups.py",
     "test_random_records.py",
     "test_security.py",
     "test_transactions.py",
+    _TOKENS,
 )
 
 
@@ -62,7 +64,7 @@ def clients() -> tuple[Client, ...]:
             "librdkafka (confluent-kafka)",
             "newest",
             f"{_WHOLE_SESSION}, static members, groups of the consumer protocol (KIP-848), random records, "
-            "with native writers, TLS and SASL, transactions",
+            "with native writers, TLS and SASL, tokens, transactions",
             _LIBRDKAFKA,
         ),
         Client("kcat", "Debian's", "list, produce, consume, query, group", ("test_kcat.py",)),
@@ -70,16 +72,21 @@ def clients() -> tuple[Client, ...]:
         Client(
             "kafka-python",
             "newest",
-            "producers, codecs, groups, offsets, administration",
-            ("test_kafka_python.py",),
+            "producers, codecs, groups, offsets, administration, tokens",
+            ("test_kafka_python.py", _TOKENS),
         ),
         Client(
             "aiokafka",
             "newest",
-            "idempotent and plain producers, codecs, groups, offsets for times, seek, administration",
-            ("test_aiokafka.py",),
+            "idempotent and plain producers, codecs, groups, offsets for times, seek, administration, tokens",
+            ("test_aiokafka.py", _TOKENS),
         ),
-        Client("kafkajs", packages["kafkajs"], "administration, groups, gzip, seek", ("test_kafkajs.py",)),
+        Client(
+            "kafkajs",
+            packages["kafkajs"],
+            "administration, groups, gzip, seek, tokens",
+            ("test_kafkajs.py", _TOKENS),
+        ),
         Client(
             "@platformatic/kafka", packages["@platformatic/kafka"], _WHOLE_SESSION, ("test_platformatic.py",)
         ),
@@ -108,8 +115,8 @@ def _of_java(kafka: str) -> tuple[Client, ...]:
             kafka,
             "console producer and consumer in both group protocols, formatters of `__consumer_offsets`, "
             "`kafka-topics`, `kafka-configs`, `kafka-consumer-groups`, `kafka-get-offsets`, "
-            "`kafka-broker-api-versions`, batches with bad records",
-            ("test_java_tools.py", "test_bad_records.py"),
+            "`kafka-broker-api-versions`, batches with bad records, tokens",
+            ("test_java_tools.py", "test_bad_records.py", _TOKENS),
         ),
         Client(
             "Kafka Connect and MirrorMaker 2",

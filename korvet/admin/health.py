@@ -37,6 +37,10 @@ class Facts(NamedTuple):
     """Why writes are refused; empty if they are not."""
     writes_limited: str = ""
     """Why some writes are refused, or will be soon, although the broker is ready; empty if none are."""
+    keys_missing: str = ""
+    """Why a listener has no keys for tokens, so that nobody can log in with one; empty if it has."""
+    keys_stale: str = ""
+    """Why a listener has older keys; empty if it has the newest."""
 
 
 class Check(NamedTuple):
@@ -57,13 +61,13 @@ class Check(NamedTuple):
         return f"{self.name}: {self.text}"
 
 
-CHECKS = ("serving", "lease", "redis", "groups", "transactions", "keyspace", "writes")
+CHECKS = ("serving", "lease", "redis", "groups", "transactions", "keyspace", "writes", "keys")
 """The names of all checks, in their order."""
 
 
 def readiness(facts: Facts) -> tuple[Check, ...]:
     """Returns all checks; a broker is ready if none has a problem."""
-    notes = {"writes": facts.writes_limited}
+    notes = {"writes": facts.writes_limited, "keys": facts.keys_stale}
     return tuple(
         Check(name, problem, notes.get(name, ""))
         for name, problem in zip(CHECKS, _problems(facts), strict=True)
@@ -83,6 +87,7 @@ def _problems(facts: Facts) -> Iterator[str]:
     yield _loading(facts.loading_transactions, "__transaction_state")
     yield facts.keyspace_lost
     yield facts.writes_refused
+    yield facts.keys_missing
 
 
 def _silent(facts: Facts) -> Iterator[str]:

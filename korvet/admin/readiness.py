@@ -63,4 +63,6 @@ class Readiness:
             keyspace_lost=refusals.of_keyspace(),
             writes_refused=refusals.of_writes(partial=False),
             writes_limited=refusals.of_writes(partial=True),
+            keys_missing="; ".join(filter(None, (each.missing for each in parts.listener.tokens))),
+            keys_stale="; ".join(filter(None, (each.stale for each in parts.listener.tokens))),
         )

@@ -24,7 +24,7 @@ from korvet.admin.merged import MergedService
 from korvet.config.address import Address, parse_address
 from korvet.config.errors import ConfigError
 from korvet.config.fields import key_of
-from korvet.config.keys import LISTENER_PREFIX, clean_environment, settings, variable_of
+from korvet.config.keys import clean_environment, key_of_listener, settings, variable_of
 from korvet.config.machine_memory import described_end, memory_kills
 from korvet.embedded.shim import bound
 from korvet.security.listeners import parse_endpoints
@@ -115,7 +115,7 @@ def environment(config: Config) -> dict[str, str]:
         if value is not None:
             environ[setting.variable] = str(value).lower() if isinstance(value, bool) else str(value)
     for listener, field, value in config.listener_settings:
-        environ[variable_of(f"{LISTENER_PREFIX}{listener}.{field}")] = str(value)
+        environ[variable_of(key_of_listener(listener, key_of(field)))] = str(value)
     return environ
 
 
@@ -123,7 +123,7 @@ def arguments(config: Config) -> list[str]:
     """Returns the arguments of `korvet serve` with this config: an empty variable would count as not set."""
     keys = [each.key for each in settings() if each.default != "" and getattr(config, each.field) == ""]
     own = config.listener_settings
-    keys += [f"{LISTENER_PREFIX}{each.listener}.{key_of(each.field)}" for each in own if each.value == ""]
+    keys += [key_of_listener(each.listener, key_of(each.field)) for each in own if each.value == ""]
     return [f"--set={key}=" for key in keys]
 
 

@@ -2,18 +2,21 @@
 
 import re
 from collections.abc import Callable, Mapping
+from urllib.parse import urlsplit
 
 from korvet.config.address import is_host, parse_address, redacted
 from korvet.config.broker_settings import parse_overrides
 from korvet.config.errors import ConfigError
 from korvet.config.fields import in_variable, key_of
-from korvet.config.keys import LISTENER_PREFIX
+from korvet.config.keys import key_of_listener
+from korvet.config.oauth_settings import LOGIN_MODULE
 from korvet.config.settings import Config
 from korvet.request_log.rules import parse_clients, parse_failed
 from korvet.security.authorizer import parse_super_users
-from korvet.security.credentials import MECHANISMS
+from korvet.security.credentials import MECHANISMS, OAUTHBEARER
 from korvet.security.listeners import ListenerSpec, check_advertised
-from korvet.security.plain import parse_jaas_users
+from korvet.security.oauth.unsecured import UnsecuredRules
+from korvet.security.plain import jaas_options, parse_jaas_users
 from korvet.security.principals import PrincipalMapper
 
 # Braces delimit Redis Cluster hash tags, a colon delimits the parts of our keys.
@@ -146,8 +149,8 @@ def _origin_of_listener(
     config: Config, spec: ListenerSpec, origin: Callable[[str], str]
 ) -> Callable[[str], str]:
     own = {each.field for each in config.listener_settings if each.listener == in_variable(spec.name)}
-    prefix = f"{LISTENER_PREFIX}{spec.name.lower()}."
-    return lambda field: prefix + key_of(field) if field in own else origin(field)
+    name = spec.name.lower()
+    return lambda field: key_of_listener(name, key_of(field)) if field in own else origin(field)
 
 
 def _check_listener(config: Config, spec: ListenerSpec, origin: Callable[[str], str]) -> None:
@@ -161,11 +164,48 @@ def _check_listener(config: Config, spec: ListenerSpec, origin: Callable[[str], 
         raise ConfigError(
             f"{origin('sasl_enabled_mechanisms')}: expected some of {', '.join(MECHANISMS)}, not {unknown[0]}"
         )
+    tokens = spec.authenticates and OAUTHBEARER in config.sasl_mechanisms
+    if tokens and not config.accepts_unsecured_tokens:
+        _check_token_keys(config, spec, origin)
     parsers: dict[str, Callable[[str], object]] = {
+        "oauthbearer_sasl_jaas_config": lambda text: UnsecuredRules.of(oauth_options(text)),
         "plain_sasl_jaas_config": parse_jaas_users,
         "ssl_principal_mapping_rules": PrincipalMapper,
     }
     _check_texts(config, parsers, origin)
+
+
+def oauth_options(text: str) -> Mapping[str, str]:
+    """The options of Kafka's OAuthBearerLoginModule in a JAAS configuration. Raises ValueError."""
+    return jaas_options(text, LOGIN_MODULE, "OPTION=VALUE")
+
+
+def _check_token_keys(config: Config, spec: ListenerSpec, origin: Callable[[str], str]) -> None:
+    """Check where the keys of a listener with OAUTHBEARER come from."""
+    url = config.sasl_oauthbearer_jwks_endpoint_url
+    if url is None:
+        needed = key_of_listener(spec.name.lower(), key_of("sasl_oauthbearer_jwks_endpoint_url"))
+        raise ConfigError(f"{origin('sasl_enabled_mechanisms')}: OAUTHBEARER needs {needed}")
+    if not _names_keys(url):
+        raise ConfigError(
+            f"{origin('sasl_oauthbearer_jwks_endpoint_url')}: expected https://HOST/PATH, http://HOST/PATH "
+            "or file:///PATH"
+        )
+    low, high = (f"sasl_oauthbearer_jwks_endpoint_retry_backoff{part}_ms" for part in ("", "_max"))
+    if getattr(config, low) > getattr(config, high):
+        raise ConfigError(_compared(config, low, "is above", high, origin))
+
+
+def _names_keys(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    # A password would be shown with the URL.
+    if parts.username is not None or port == 0:
+        return False
+    return bool(parts.hostname) if parts.scheme in ("https", "http") else parts[:2] == ("file", "")
 
 
 def _check_texts(

@@ -16,6 +16,7 @@ PREFIX = "KORVET_"
 SECRETS = frozenset(
     {
         "redis",
+        "oauthbearer.sasl.jaas.config",
         "plain.sasl.jaas.config",
         "ssl.key.password",
         "admin.token",
@@ -23,14 +24,25 @@ SECRETS = frozenset(
         "admin.ssl.key.password",
     }
 )
-# Settings that a listener may have of its own, as `listener.name.NAME.KEY`.
+# Settings that a listener may have of its own, as `listener.name.NAME.KEY`: see `key_of_listener`.
 OF_A_LISTENER = frozenset(
     {
         "connections.max.reauth.ms",
         "max.connection.creation.rate",
         "max.connections",
+        "oauthbearer.sasl.jaas.config",
+        "oauthbearer.sasl.server.callback.handler.class",
         "plain.sasl.jaas.config",
         "sasl.enabled.mechanisms",
+        "sasl.oauthbearer.clock.skew.seconds",
+        "sasl.oauthbearer.expected.audience",
+        "sasl.oauthbearer.expected.issuer",
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
+        "sasl.oauthbearer.jwks.endpoint.url",
+        "sasl.oauthbearer.scope.claim.name",
+        "sasl.oauthbearer.sub.claim.name",
         "ssl.cipher.suites",
         "ssl.client.auth",
         "ssl.enabled.protocols",
@@ -41,6 +53,7 @@ OF_A_LISTENER = frozenset(
     }
 )
 LISTENER_PREFIX = "listener.name."
+_OAUTHBEARER = "oauthbearer."
 
 
 class Setting(NamedTuple):
@@ -75,6 +88,12 @@ def variable_of(key: str) -> str:
     return PREFIX + in_variable(key)
 
 
+def key_of_listener(listener: str, key: str) -> str:
+    """The key of a listener's own setting. As in Kafka, those of a mechanism have its name before them."""
+    mechanism = _OAUTHBEARER if key.startswith(f"sasl.{_OAUTHBEARER}") else ""
+    return f"{LISTENER_PREFIX}{listener}.{mechanism}{key}"
+
+
 def clean_environment() -> dict[str, str]:
     """This process's environment without settings of korvet, which could lead to production data."""
     own = {setting.variable for setting in settings()} | {"KORVET_CONFIG"}
@@ -100,11 +119,12 @@ def find(key: str) -> Found | None:
 
 def find_of_listener(variable: str) -> Found | None:
     """The setting that a variable `KORVET_LISTENER_NAME_...` sets; None if no such setting exists."""
-    rest = variable.removeprefix(variable_of(LISTENER_PREFIX))
+    before = variable_of(LISTENER_PREFIX)
+    rest = variable.removeprefix(before)
     if rest == variable:
         return None
     for setting in settings():
-        name = rest.removesuffix("_" + in_variable(setting.key))
+        name = rest.removesuffix(variable_of(key_of_listener("", setting.key)).removeprefix(before))
         if setting.key in OF_A_LISTENER and name and name != rest:
             return name, setting
     return None

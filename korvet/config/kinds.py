@@ -51,6 +51,7 @@ _LISTS: Final = frozenset(
         "log.cleanup.policy",
         "request.log.failed",
         "sasl.enabled.mechanisms",
+        "sasl.oauthbearer.expected.audience",
         "ssl.cipher.suites",
         "ssl.enabled.protocols",
     }
@@ -60,6 +61,7 @@ _AS_IN_KAFKA: Final = {
     "log.cleaner.backoff.ms": ConfigType.LONG,
     "log.cleaner.dedupe.buffer.size": ConfigType.LONG,
     "log.retention.check.interval.ms": ConfigType.LONG,
+    "oauthbearer.sasl.server.callback.handler.class": ConfigType.CLASS,
     "offsets.retention.check.interval.ms": ConfigType.LONG,
     "producer.id.expiration.ms": ConfigType.INT,
     "transactional.id.expiration.ms": ConfigType.INT,

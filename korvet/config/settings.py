@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Meta
 
 from korvet.config.fields import Count, Duration, in_variable, key_of
-from korvet.config.log_settings import LogSettings
-from korvet.security.credentials import MECHANISMS
+from korvet.config.oauth_settings import OAuthSettings
+from korvet.security.credentials import PASSWORD_MECHANISMS
 from korvet.security.listeners import Endpoint, ListenerSpec, listeners, parse_endpoints, parse_protocol_map
 
 # The name of the single listener if `listeners` isn't set.
@@ -26,7 +26,7 @@ class ListenerSetting(NamedTuple):
     value: object
 
 
-class Config(LogSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=key_of):
+class Config(OAuthSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=key_of):
     """All settings of one broker process. Names end with their unit: `_us`, `_ms`, `_minutes`, `_bytes`."""
 
     listeners: Annotated[
@@ -49,7 +49,7 @@ class Config(LogSettings, frozen=True, kw_only=True, forbid_unknown_fields=True,
     ] = "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL"
     sasl_enabled_mechanisms: Annotated[
         str, Meta(description="SASL mechanisms offered to clients, comma-separated.")
-    ] = ",".join(MECHANISMS)
+    ] = ",".join(PASSWORD_MECHANISMS)
     plain_sasl_jaas_config: Annotated[
         str,
         Meta(

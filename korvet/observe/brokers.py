@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from korvet.observe.lifecycle import Lifecycle
     from korvet.server.certificates import UsedCertificate
     from korvet.server.connections import Connections
+    from korvet.server.token_checks import ListenerTokens
     from korvet.storage.brokers.membership import Membership
     from korvet.storage.log.counts import LogCounts
     from korvet.storage.log.resources import LogResources
@@ -47,6 +48,11 @@ _CERTIFICATE_EXPIRY: Final = declare(
     "listener",
     "file",
     "subject",
+)
+_TOKEN_KEYS: Final = declare(
+    "korvet_token_keys_fresh",
+    "1 if the last fetch of the keys that sign clients' tokens succeeded, 0 if older keys or none are used.",
+    "listener",
 )
 _PURGATORY: Final = declare(
     f"{_SERVER}delayedoperationpurgatory_purgatorysize",
@@ -109,6 +115,13 @@ def collect_certificates(used: Callable[[], Iterable[UsedCertificate]]) -> Itera
     """See Collector."""
     family = _CERTIFICATE_EXPIRY
     yield Samples(family, [(family.text(*each[:2], each[2].subject), each[2].ends_s) for each in used()])
+
+
+def collect_tokens(tokens: Iterable[ListenerTokens]) -> Iterator[Samples]:
+    """See Collector. The keys of each listener that has some."""
+    family = _TOKEN_KEYS
+    known = [(each.listener, each.keys) for each in tokens if each.keys is not None]
+    yield Samples(family, [(family.text(listener), int(not keys.problem)) for listener, keys in known])
 
 
 def collect_fetches(services: Services) -> Iterator[Samples]:

@@ -43,6 +43,7 @@ def of_broker(parts: Parts, dispatcher: Dispatcher) -> Iterator[tuple[str, Colle
     yield "broker", partial(brokers.collect_state, parts.lifecycle)
     yield "idle time", brokers.IdleTime().collect
     yield "connections", partial(brokers.collect_connections, parts.listener.connections)
+    yield "keys for tokens", partial(brokers.collect_tokens, parts.listener.tokens)
     yield "backpressure", dispatcher.backpressure.samples
     yield from _of_requests(parts, dispatcher.services)
     yield from _of_redis(parts)

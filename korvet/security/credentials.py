@@ -1,4 +1,6 @@
-"""The users that can authenticate: SCRAM credentials of the keyspace, and PLAIN users of the settings."""
+"""The users that can authenticate: SCRAM credentials of the keyspace, PLAIN users of the settings, and those
+whom tokens name.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +8,30 @@ import secrets
 from typing import TYPE_CHECKING, Final
 
 from korvet.security.decoys import Decoys
+from korvet.security.oauth.exchange import OAuthBearerServer
 from korvet.security.plain import PlainServer, same
 from korvet.security.scram import MIN_ITERATIONS, ScramCredential, ScramMechanism, ScramServer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from korvet.security.oauth.exchange import TokenCheck
+
 PLAIN: Final = "PLAIN"
-MECHANISMS: Final = (PLAIN, *(each.value for each in ScramMechanism))
+OAUTHBEARER: Final = "OAUTHBEARER"
+PASSWORD_MECHANISMS: Final = (PLAIN, *(each.value for each in ScramMechanism))
+MECHANISMS: Final = (*PASSWORD_MECHANISMS, OAUTHBEARER)
 
 
 class Credentials:
     """All users; `replace` sets the credentials that are stored now."""
 
-    def __init__(self, plain_users: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, plain_users: Mapping[str, str] | None = None, tokens: TokenCheck | None = None
+    ) -> None:
+        """tokens: None if nobody can authenticate with OAUTHBEARER."""
         self._plain_users = dict(plain_users or {})
+        self._tokens = tokens
         self._shared = self
         self._scram: Mapping[tuple[str, ScramMechanism], ScramCredential] = {}
         self._decoys = Decoys(secrets.token_bytes())
@@ -37,23 +48,26 @@ class Credentials:
         self._shared._scram = scram
         self._shared._decoys = Decoys(decoy_secret, scram)
 
-    def beside(self, plain_users: Mapping[str, str]) -> Credentials:
-        """The same stored credentials with other PLAIN users."""
-        other = Credentials(plain_users)
+    def beside(self, plain_users: Mapping[str, str], tokens: TokenCheck | None = None) -> Credentials:
+        """The same stored credentials with other PLAIN users, and other tokens."""
+        other = Credentials(plain_users, tokens)
         other._shared = self._shared
         return other
 
-    def server(self, mechanism: str) -> PlainServer | ScramServer:
+    def server(self, mechanism: str) -> PlainServer | ScramServer | OAuthBearerServer:
         """The server's side of an authentication with one of MECHANISMS."""
         if mechanism == PLAIN:
             return PlainServer(self._check)
+        if mechanism == OAUTHBEARER:
+            assert self._tokens is not None, "the settings are checked"
+            return OAuthBearerServer(self._tokens)
         scram = ScramMechanism(mechanism)
         return ScramServer(scram, lambda user: self._credential(user, scram))
 
     def lacking(self, user: str, mechanism: str) -> str:
         """What a user would need to authenticate and does not have. Only for the log; empty for nothing."""
         have = {each.value for each in ScramMechanism if (user, each) in self.scram}
-        if not user or mechanism in have:
+        if not user or mechanism in have or mechanism == OAUTHBEARER:
             return ""
         if not have and user not in self._plain_users:
             return "there is no such user"

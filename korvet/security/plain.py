@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _LOGIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
+# Lines may separate the parts, too.
+_CONTROL: Final = re.compile(r"\s+(?:required|requisite|sufficient|optional)(?![^\s;])")
 _OPTION: Final = re.compile(r'\s*([A-Za-z0-9_.@-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;"]+))')
 _USER_PREFIX: Final = "user_"
 
@@ -55,18 +57,22 @@ def parse_jaas_users(text: str) -> Mapping[str, str]:
 
     Raises ValueError. Its message omits the text, which contains passwords.
     """
-    if not text.strip():
-        return {}
-    head, _, rest = text.strip().partition(_LOGIN_MODULE)
-    # Lines may separate the parts, too.
-    control, options = (*rest.split(maxsplit=1), "", "")[:2]
-    if head or control not in ("required", "requisite", "sufficient", "optional"):
-        raise ValueError(f'expected {_LOGIN_MODULE} required user_NAME="PASSWORD" ... ;')
     return {
         name.removeprefix(_USER_PREFIX): value
-        for name, value in login_options(options).items()
+        for name, value in jaas_options(text, _LOGIN_MODULE, 'user_NAME="PASSWORD"').items()
         if name.startswith(_USER_PREFIX)
     }
+
+
+def jaas_options(text: str, module: str, example: str) -> Mapping[str, str]:
+    """The options of the only login module in a JAAS configuration, which may be empty. Raises ValueError."""
+    if not text.strip():
+        return {}
+    head, _, rest = text.strip().partition(module)
+    found = _CONTROL.match(rest)
+    if head or found is None:
+        raise ValueError(f"expected {module} required {example} ... ;")
+    return login_options(rest[found.end() :])
 
 
 def login_options(text: str) -> dict[str, str]:

@@ -3,14 +3,18 @@ ends (KIP-152, KIP-368).
 
     handshake → tokens → authenticated → handshake (re-authentication) → …
               ↘ failed  ↙
+
+A session lasts as long as `connections.max.reauth.ms` and the client's token allow.
 """
 
 from __future__ import annotations
 
+import math
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from korvet.security.errors import IllegalState, InvalidCredentials, SaslFailure, UnsupportedMechanism
+from korvet.security.oauth.exchange import OAuthBearerServer
 from korvet.security.plain import PlainServer
 
 if TYPE_CHECKING:
@@ -46,7 +50,8 @@ class SaslSession:
         self.mechanisms = tuple(mechanisms)
         """The mechanisms that clients may use."""
         self._max_reauth_s = max_reauth_ms / 1000
-        self._server: PlainServer | ScramServer | None = None
+        self._lifetime_s = self._max_reauth_s
+        self._server: PlainServer | ScramServer | OAuthBearerServer | None = None
         self.port = port
         self.software = ""
         """The client's name and version, if it has told them (KIP-511)."""
@@ -78,6 +83,16 @@ class SaslSession:
     def takes_long(self) -> bool:
         """Whether the next `evaluate` takes milliseconds, as the check of a password does."""
         return isinstance(self._server, PlainServer)
+
+    @property
+    def refusal(self) -> str:
+        """Why the client is refused, if it has been told so and only has to acknowledge it; else empty."""
+        return self._server.refusal if isinstance(self._server, OAuthBearerServer) else ""
+
+    async def prepare(self, token: bytes) -> None:
+        """Return when `evaluate` has what it needs for this token. Raises KeysUnavailable."""
+        if self.state is State.TOKENS and isinstance(self._server, OAuthBearerServer):
+            await self._server.prepare(token)
 
     def admits(self, api_key: int, now_s: float) -> bool:
         """Whether a request of that API is allowed now; any other request closes the connection."""
@@ -128,7 +143,8 @@ class SaslSession:
                 self._complete(f"User:{self._server.username}")
         except (SaslFailure, InvalidCredentials) as error:
             self.state = State.FAILED
-            reason = str(error).removeprefix("Authentication failed: ")
+            reason = error.reason if isinstance(error, SaslFailure) else str(error)
+            reason = reason.removeprefix("Authentication failed: ")
             lacking = self._credentials.lacking(self._server.username, self.mechanism)
             if isinstance(error, InvalidCredentials):
                 # The reason could reveal whether the user exists.
@@ -141,13 +157,18 @@ class SaslSession:
 
     def begin_session(self, now_s: float) -> int:
         """Begin the session after the last token. Returns its lifetime in ms; 0 is unlimited."""
-        self.expires_s = now_s + self._max_reauth_s if self._max_reauth_s else None
-        return int(self._max_reauth_s * 1000)
+        self.expires_s = now_s + self._lifetime_s if self._lifetime_s else None
+        return math.ceil(self._lifetime_s * 1000)
 
     def _complete(self, principal: str) -> None:
         if self._again and principal != self.principal:
             before, now = self.principal.replace(":", ".", 1), principal.replace(":", ".", 1)
             raise SaslFailure(f"Cannot change principals during re-authentication from {before}: {now}")
         self.principal = principal
+        # The client must not act for longer than its token (KIP-255).
+        limits = [self._max_reauth_s]
+        if isinstance(self._server, OAuthBearerServer):
+            limits.append(self._server.lifetime_s)
+        self._lifetime_s = min(filter(None, limits), default=0.0)
         self._server = None
         self.state = State.AUTHENTICATED

@@ -29,7 +29,7 @@ _NONCE_BYTES: Final = 24
 SALT_BYTES: Final = 24
 
 # No group is repeated: each repetition takes time and a hundred bytes, and any client may send half a
-# megabyte. `_match`, `_plain_name` and `_decoded` check the rest.
+# megabyte. `_match`, `plain_name` and `_decoded` check the rest.
 _NAME: Final = r"[^\x00,]+"
 _PRINTABLE: Final = r"[\x21-\x2b\x2d-\x7e]+"
 _BASE64: Final = r"[a-zA-Z0-9/+]*={0,2}"
@@ -169,9 +169,9 @@ class ScramServer:
             raise InvalidCredentials("the client's first message has another form")
         if "tokenauth=true" in found["extensions"].split(","):
             raise InvalidCredentials("delegation tokens are not supported")
-        username = _plain_name(found["name"])
+        username = plain_name(found["name"])
         authorization = found["authorization"]
-        if authorization and _plain_name(authorization) != username:
+        if authorization and plain_name(authorization) != username:
             raise SaslFailure(
                 "Authentication failed: Client requested an authorization id that is different from username"
             )
@@ -272,7 +272,8 @@ def _match(form: re.Pattern[str], message: str) -> re.Match[str] | None:
     return None if found is None or _NOT_AN_EXTENSION.search(found["extensions"]) else found
 
 
-def _plain_name(name: str) -> str:
+def plain_name(name: str) -> str:
+    """A name of RFC 5801, in which =2C stands for a comma and =3D for =. Raises InvalidCredentials."""
     if name.count("=") != name.count("=2C") + name.count("=3D"):
         raise InvalidCredentials("a name has '=' other than in =2C and =3D")
     return name.replace("=2C", ",").replace("=3D", "=")

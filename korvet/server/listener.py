@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from korvet.config.address import Address
 from korvet.config.broker_settings import parse_overrides
+from korvet.config.errors import ConfigError
 from korvet.config.fields import in_variable
+from korvet.security.credentials import OAUTHBEARER
 from korvet.security.listeners import is_unspecified
 from korvet.server.acceptor import Acceptor, bind
 from korvet.server.connection import Connection
 from korvet.server.connections import ConnectionLimits, Connections
 from korvet.server.listener_access import ConfiguredAccess, ListenerAccess
 from korvet.server.tls import ServerTls, context_of
+from korvet.server.token_checks import listener_tokens
 from korvet.supervisor import end, keep
 
 if TYPE_CHECKING:
@@ -49,7 +52,7 @@ class Listener:
     def __init__(
         self, live: LiveConfig, authorizer: Authorizer | None, credentials: Credentials, quotas: ClientQuotas
     ) -> None:
-        """Raises ConfigError if the files of a TLS listener cannot be used."""
+        """Raises ConfigError if the files of a TLS listener cannot be used, or tokens cannot be checked."""
         config = self._config = live.now
         specs = config.listener_specs
         self._specs = specs
@@ -59,8 +62,17 @@ class Listener:
             spec.name: ServerTls(spec.name, mine, client_auth(mine, spec))
             for spec, mine in self._encrypted(config)
         }
+        tokens = {spec.name: listener_tokens(spec, config.of_listener(spec.name)) for spec in specs}
+        self.tokens = [each for each in tokens.values() if each is not None]
+        """The tokens of the listeners that have OAUTHBEARER."""
         self._access = {
-            spec.name: ConfiguredAccess(spec, config.of_listener(spec.name), authorizer, credentials)
+            spec.name: ConfiguredAccess(
+                spec,
+                config.of_listener(spec.name),
+                authorizer,
+                credentials,
+                None if (of_listener := tokens[spec.name]) is None else of_listener.check,
+            )
             for spec in specs
         }
         self._acceptors: dict[str, Acceptor] = {}
@@ -94,7 +106,14 @@ class Listener:
         return [(spec, config.of_listener(spec.name)) for spec in self._specs if spec.encrypted]
 
     def _check(self, config: Config, names: Collection[str]) -> None:
-        """Raises ConfigError if settings of TLS are altered and the files of a listener cannot be used."""
+        """Raises ConfigError if settings of TLS are altered and the files of a listener cannot be used, or if
+        a listener needs keys for tokens that it has not fetched since the start.
+        """
+        prepared = {each.listener for each in self.tokens}
+        for spec in self._specs:
+            wanted = spec.authenticates and OAUTHBEARER in config.of_listener(spec.name).sasl_mechanisms
+            if wanted and spec.name not in prepared:
+                raise ConfigError(f"OAUTHBEARER on listener {spec.name} needs a restart of the broker")
         if any("ssl." in name for name in names):
             for spec, mine in self._encrypted(config):
                 context_of(mine, client_auth(mine, spec))
@@ -140,6 +159,9 @@ class Listener:
         self._watches.append(keep("connections", self._connections.keep_watch))
         for tls in self._tls.values():
             self._watches.append(keep("TLS files", tls.keep_up))
+        for each in self.tokens:
+            if each.keys is not None:
+                self._watches.append(keep("keys for tokens", each.keys.run))
         for spec in self._specs:
             self._acceptors[spec.name].start(partial(self._connect, self._access[spec.name]))
 

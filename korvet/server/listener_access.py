@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from korvet.security.authorizer import Access, Authorizer
     from korvet.security.credentials import Credentials
     from korvet.security.listeners import ListenerSpec
+    from korvet.security.oauth.exchange import TokenCheck
 
 
 class ListenerAccess:
@@ -47,21 +48,30 @@ class ConfiguredAccess(ListenerAccess):
     """The rules of a listener as the settings give them."""
 
     def __init__(
-        self, spec: ListenerSpec, config: Config, authorizer: Authorizer | None, credentials: Credentials
+        self,
+        spec: ListenerSpec,
+        config: Config,
+        authorizer: Authorizer | None,
+        credentials: Credentials,
+        tokens: TokenCheck | None = None,
     ) -> None:
-        """config: the settings of this listener. authorizer: None without ACLs."""
+        """config: the settings of this listener. authorizer: None without ACLs. tokens: None if OAUTHBEARER
+        is not prepared.
+        """
         self.name = spec.name
         self.port = spec.port
         """The TCP port that is listened on."""
         self._spec = spec
         self._authorizer = authorizer
         self._shared = credentials
+        self._tokens = tokens
         self.follow(config)
 
     def follow(self, config: Config) -> None:
         """Use other settings of this listener for new connections and authentications."""
         self._config = config
-        self._credentials = self._shared.beside(parse_jaas_users(config.plain_sasl_jaas_config))
+        users = parse_jaas_users(config.plain_sasl_jaas_config)
+        self._credentials = self._shared.beside(users, self._tokens)
         self._mapper = PrincipalMapper(config.ssl_principal_mapping_rules)
 
     def principal_of(self, transport: asyncio.BaseTransport) -> str:

@@ -10,6 +10,7 @@ from korvet.config.checks import STANDARD_AUTHORIZER
 from korvet.config.errors import ConfigError
 from korvet.config.keys import SECRETS, Setting, settings
 from korvet.config.loading import load
+from korvet.config.oauth_settings import LOGIN_MODULE, UNSECURED
 from korvet.config.settings import Config
 
 PLAIN_USERS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="secret";'
@@ -95,6 +96,8 @@ def test_every_setting_can_be_given_in_the_environment(setting: Setting) -> None
         "listeners": "plaintext://localhost:0",
         "advertised_listeners": "plaintext://kafka.example:9092",
         "sasl_enabled_mechanisms": "PLAIN",
+        "oauthbearer_sasl_server_callback_handler_class": UNSECURED,
+        "oauthbearer_sasl_jaas_config": f'{LOGIN_MODULE} required unsecuredValidatorScopeClaimName="x";',
         "plain_sasl_jaas_config": PLAIN_USERS,
         "ssl_client_auth": "required",
         "ssl_enabled_protocols": "TLSv1.3",

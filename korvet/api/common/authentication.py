@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from korvet.api.common.password_checks import TooManyChecks
 from korvet.causes import Causes
 from korvet.security.errors import SaslFailure
+from korvet.security.oauth.exchange import KeysUnavailable
 from korvet.security.sasl import SaslSession, State
 
 if TYPE_CHECKING:
@@ -42,7 +43,9 @@ async def evaluate(client: Client, services: Services, token: bytes) -> Challeng
     assert session is not None
     loop = asyncio.get_running_loop()
     began_s = loop.time()
+    refused_before = bool(session.refusal)
     try:
+        await session.prepare(token)
         if session.takes_long:
             work = partial(session.evaluate, token)
             answer = await services.password_checks.run(client.client_host, work)
@@ -51,14 +54,24 @@ async def evaluate(client: Client, services: Services, token: bytes) -> Challeng
     except SaslFailure as failure:
         delay_s = services.config.connection_failed_authentication_delay_ms / 1000
         await asyncio.sleep(_rest_of_delay(loop.time() - began_s, delay_s))
-        client.counts.failed_authentications += 1
-        note_failure(client, failure.reason)
+        if not refused_before:
+            client.counts.failed_authentications += 1
+            note_failure(client, failure.reason)
         client.end()
         return failure
     except TooManyChecks:
         # Without an answer: clients retry after a lost connection, and never after a failure.
         client.close("too many passwords from its address wait to be checked")
         return SaslFailure("Authentication failed: too many clients authenticate")
+    except KeysUnavailable as error:
+        # The same: the token may be valid.
+        note_failure(client, str(error))
+        client.cut()
+        return SaslFailure("Authentication failed: the token cannot be checked now")
+    if session.refusal:
+        # Clients may not wait for the failure that follows.
+        client.counts.failed_authentications += 1
+        note_failure(client, session.refusal)
     if session.state is not State.AUTHENTICATED:
         return Challenge(answer, 0)
     lifetime_ms = session.begin_session(time.monotonic())

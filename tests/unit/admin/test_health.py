@@ -26,12 +26,19 @@ ANSWERS, SILENT, GONE = Server("one", True, 3000), Server("two", True, 3001), Se
         ({"loading_transactions": 1}, "transactions", "1 partitions of __transaction_state are being read"),
         ({"keyspace_lost": "another id"}, "keyspace", "another id"),
         ({"writes_refused": "MISCONF"}, "writes", "MISCONF"),
+        ({"keys_missing": "no keys"}, "keys", "no keys"),
     ],
 )
 def test_one_problem_is_enough(change: dict[str, Any], check: str, problem: str) -> None:
     checks = readiness(Facts(Phase.SERVING)._replace(**change))
     assert not is_ready(checks)
     assert [str(each) for each in checks if each.problem] == [f"{check}: {problem}"]
+
+
+def test_a_broker_with_older_keys_is_ready_but_says_so() -> None:
+    checks = readiness(Facts(Phase.SERVING, keys_stale="older keys"))
+    assert is_ready(checks)
+    assert "keys: ok, but older keys" in map(str, checks)
 
 
 def test_a_broker_without_problems_is_ready() -> None:

@@ -13,6 +13,8 @@ from korvet.api.common.password_checks import PasswordChecks
 from korvet.config.settings import Config
 from korvet.security.credentials import Credentials
 from korvet.security.errors import SaslFailure
+from korvet.security.oauth.exchange import KeysUnavailable
+from korvet.security.oauth.tokens import Identity, RefusedToken
 from korvet.security.sasl import SaslSession
 
 DELAY_MS = 100
@@ -32,6 +34,10 @@ class Client:
         self.sasl = sasl
         self.counts = ListenerCounts()
         self.ended = False
+        self.was_cut = False
+
+    def cut(self) -> None:
+        self.was_cut = True
 
     def end(self, reason: str | None = None) -> None:
         assert reason is None, "the failure has its line"
@@ -103,3 +109,45 @@ async def test_a_failure_is_one_line_for_each_user_address_and_reason(
     ]
     assert "secret" not in caplog.text
     assert "wrong" not in caplog.text
+
+
+class Tokens:
+    """A check that refuses the token `bad`, and can't check `later`."""
+
+    def identity(self, token: str) -> Identity:
+        raise RefusedToken("it is bad", subject="mallory")
+
+    async def prepare(self, token: str) -> None:
+        if token == "later":
+            raise KeysUnavailable("there are no keys")
+
+
+async def with_token(token: str, *messages: bytes) -> tuple[Any, list[Any]]:
+    """The client and the answers to a token, and to further messages."""
+    session = SaslSession(Credentials().beside({}, Tokens()), ["OAUTHBEARER"])
+    session.handshake("OAUTHBEARER", 1, 0.0)
+    client: Any = Client(session)
+    services: Any = Services()
+    first = f"n,,\x01auth=Bearer {token}\x01\x01".encode()
+    try:
+        return client, [await authentication.evaluate(client, services, each) for each in (first, *messages)]
+    finally:
+        services.password_checks.close()
+
+
+async def test_a_refused_token_is_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    client, (challenge,) = await with_token("bad")
+    assert challenge.token == b'{"status":"invalid_token"}'
+    assert (client.counts.failed_authentications, client.ended) == (1, False)
+    assert "User:mallory at 10.0.0.1 cannot log in: it is bad (OAUTHBEARER" in caplog.text
+    client, (_, failure) = await with_token("bad", b"\x01")
+    assert str(failure) == '{"status":"invalid_token"}'
+    assert (client.counts.failed_authentications, client.ended) == (1, True)
+
+
+async def test_a_token_that_cannot_be_checked_is_not_refused(caplog: pytest.LogCaptureFixture) -> None:
+    """Clients try again after a lost connection, and never after a failure."""
+    client, _ = await with_token("later")
+    assert client.was_cut
+    assert client.counts.failed_authentications == 0
+    assert "a client at 10.0.0.1 cannot log in: there are no keys (OAUTHBEARER" in caplog.text

@@ -1,0 +1,115 @@
+"""What the settings of a listener make of tokens: what is fetched, what is missing, and what is warned of."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import pytest
+
+from korvet.config.errors import ConfigError
+from korvet.config.loading import load
+from korvet.config.oauth_settings import LOGIN_MODULE, UNSECURED
+from korvet.server.token_checks import ListenerTokens, listener_tokens
+
+URL = "sasl.oauthbearer.jwks.endpoint.url"
+OF_PUBLIC = "listener.name.public.oauthbearer."
+LISTENERS = {
+    "listeners": "PLAINTEXT://localhost:0,PUBLIC://localhost:0",
+    "listener.security.protocol.map": "PUBLIC:SASL_PLAINTEXT",
+    "sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER",
+}
+
+
+def tokens_of(**pairs: str) -> list[ListenerTokens | None]:
+    config = load(pairs=LISTENERS | pairs, environ={})
+    return [listener_tokens(each, config.of_listener(each.name)) for each in config.listener_specs]
+
+
+def test_a_listeners_own_settings_have_the_mechanism_in_their_names() -> None:
+    claim = f"{OF_PUBLIC}sasl.oauthbearer.sub.claim.name"
+    config = load(
+        pairs=LISTENERS | {URL: "https://issuer/keys", claim: "client"},
+        environ={
+            "KORVET_LISTENER_NAME_PUBLIC_OAUTHBEARER_SASL_OAUTHBEARER_EXPECTED_AUDIENCE": "kafka",
+            "KORVET_LISTENER_NAME_PUBLIC_OAUTHBEARER_SASL_JAAS_CONFIG": f"{LOGIN_MODULE} required;",
+        },
+    )
+    public = config.of_listener("PUBLIC")
+    assert public.sasl_oauthbearer_expected_audience == "kafka"
+    assert public.sasl_oauthbearer_sub_claim_name == "client"
+    assert public.sasl_oauthbearer_jwks_endpoint_url == "https://issuer/keys"
+    assert public.oauthbearer_sasl_jaas_config.startswith(LOGIN_MODULE)
+    assert config.sasl_oauthbearer_expected_audience == ""
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        ({}, f"OAUTHBEARER needs {OF_PUBLIC}{URL}"),
+        ({URL: "issuer/keys"}, "expected https://HOST/PATH"),
+        ({URL: "https:///keys"}, "expected https://HOST/PATH"),
+        ({URL: "ftp://issuer/keys"}, "expected https://HOST/PATH"),
+        ({URL: "file://issuer/keys"}, "expected https://HOST/PATH"),
+        ({URL: "https://user:secret@issuer/keys"}, "expected https://HOST/PATH"),
+        ({URL: "https://[::1/keys"}, "expected https://HOST/PATH"),
+        ({URL: "https://issuer:99999/keys"}, "expected https://HOST/PATH"),
+        (
+            {URL: "https://issuer/keys", "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": "20000"},
+            "backoff.ms = 20000 .* is above",
+        ),
+        (
+            {URL: "https://issuer/keys", "oauthbearer.sasl.jaas.config": "x"},
+            "expected .*LoginModule",
+        ),
+        ({"listener.name.public.sasl.oauthbearer.expected.audience": "x"}, "unknown key"),
+        ({"oauthbearer.sasl.server.callback.handler.class": "mine"}, "expected one of"),
+    ],
+)
+def test_settings_that_do_not_fit_are_named(pairs: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(pairs=LISTENERS | pairs, environ={})
+
+
+def test_only_listeners_with_sasl_need_keys() -> None:
+    plain, public = tokens_of(**{f"{OF_PUBLIC}{URL}": "https://issuer/keys"})
+    assert plain is None
+    assert public is not None
+    assert public.keys is not None
+    assert public.missing == "listener PUBLIC has no keys for tokens: they are being fetched"
+    assert public.finding().state == "fault"
+
+
+@pytest.mark.parametrize("package", ["jwt", "cryptography"])
+def test_the_packages_that_are_needed_are_named(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("korvet.server.token_keys", "korvet.security.oauth.keys"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=rf"needs the package {package}: pip install 'korvet\[oauth\]'"):
+        tokens_of(**{URL: "https://issuer/keys"})
+
+
+@pytest.mark.parametrize(
+    ("url", "warns"),
+    [
+        ("http://issuer/keys", True),
+        ("http://10.0.0.1/keys", True),
+        ("http://localhost/keys", False),
+        ("http://[::1]:80/keys", False),
+        ("https://issuer/keys", False),
+        ("file:///keys", False),
+    ],
+)
+def test_keys_without_tls_are_warned_of(url: str, warns: bool, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        tokens_of(**{URL: url})
+    assert ("without TLS" in caplog.text) is warns
+
+
+def test_tokens_without_signatures_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        _, public = tokens_of(**{"oauthbearer.sasl.server.callback.handler.class": UNSECURED})
+    assert "listener PUBLIC takes tokens without signatures" in caplog.text
+    assert public is not None
+    assert (public.keys, public.missing, public.stale) == (None, "", "")
+    assert public.finding().state == "warning"
