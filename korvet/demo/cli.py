@@ -105,7 +105,7 @@ def _play(server: DemoServer, screen: Screen, out: Path) -> None:
 def _print_next_steps(server: DemoServer, screen: Screen, page: Path) -> None:
     screen.blank()
     screen.title(f"Done in {screen.elapsed_s:.0f} s. Report: {page}")
-    screen.line("A group's status follows from its last ten commits: see docs/explain/group-status.md.")
+    screen.line("A group's status follows from its last commits: see docs/explain/group-status.md.")
     screen.blank()
     screen.line("To continue with this data:")
     screen.line(f"  korvet serve --data-dir {server.data_dir}")

@@ -180,7 +180,7 @@ class Member:
     def commit_all(self) -> None:
         """Like `commit`, but also commits the beginning of assigned partitions without a consumed record.
 
-        A partition without a commit has no lag, because the group's position is unknown.
+        Without a commit, the report does not know where the group will begin in a partition.
         """
         for partition in self.partitions():
             if partition not in self._positions:

@@ -58,7 +58,8 @@ def check_report(folder: Path, claims: Mapping[str, GroupClaim]) -> list[tuple[s
     rows = [
         (
             str(row["group"]),
-            str(row["status"]),
+            # As the page has it.
+            str(row["status"]).lower(),
             int(row["member_count"]),
             int(row["record_lag"]),
             int(row["time_lag_ms"] or 0),

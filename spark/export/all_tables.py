@@ -77,6 +77,7 @@ def update_tables(
                 ends=reader.ends,
                 pending=reader.open_transactions,
                 sizes=reader.sizes,
+                names=reader.topic_names,
             )
             if isinstance(source, KafkaReader):
                 for finding in source.findings(spark, stored.topics(now_ms), now_ms):

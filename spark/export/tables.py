@@ -10,8 +10,7 @@ from korvet.spark.source.source import SCHEMA
 from korvet.spark.source.topics import OFFSETS_TOPIC
 from korvet.spark.tables import decode, health
 from korvet.spark.tables.batch_tables import Tables, dated, shaped
-from korvet.spark.tables.catalog import NEED_NEWEST, NEED_RECORDS, TABLES, Table
-from korvet.spark.tables.needs import Needs
+from korvet.spark.tables.catalog import NEED_NAMES, NEED_NEWEST, NEED_RECORDS, TABLES, Table
 from korvet.spark.tables.readers import OFFSETS_OPTIONS, KafkaReader
 
 if TYPE_CHECKING:
@@ -59,7 +58,8 @@ def batch_table(
         ends = reader.ends(spark, [row["topic"] for row in topics])
     pending = reader.open_transactions(spark) if name == "pending_offsets" else None
     sizes = reader.sizes(spark) if name == "topic_sizes" else None
-    return Tables(source, None, as_of_ms, ends=ends, pending=pending, sizes=sizes).view(name)
+    names = reader.topic_names(spark) if name in NEED_NAMES else None
+    return Tables(source, None, as_of_ms, ends=ends, pending=pending, sizes=sizes, names=names).view(name)
 
 
 def _counting_table(
@@ -70,12 +70,11 @@ def _counting_table(
     newest = reader.newest_records(spark, window, as_of_ms)
     if newest is None:
         newest = spark.createDataFrame([], SCHEMA)
-    newest = newest.persist()
-    needs = Needs.of_commits(health.recent_commits(decode.offset_commits(newest), window))
+    tables = Tables(newest.persist(), None, as_of_ms, names=reader.topic_names(spark))
+    needs = tables.needs()
     for finding in reader.findings(spark, needs.starts, as_of_ms):
         tell(finding)
-    log, ends = reader.logs(spark, needs, as_of_ms), reader.ends(spark, needs.starts)
-    return Tables(newest, log, as_of_ms, ends=ends).view(name)
+    return tables.with_logs(reader.logs(spark, needs, as_of_ms), reader.ends(spark, needs.starts)).view(name)
 
 
 def stream_table(

@@ -45,6 +45,8 @@ _PADDING = np.zeros(64, dtype=np.uint8)
 # Records that Newest collects before it reduces them to the newest, and keys that it keeps at most.
 _ROWS_AT_ONCE = 100_000
 _MAX_KEPT = 500_000
+# Lengths of the slots of time of which Newest keeps the last commits, in ms.
+SLOTS_MS = (60_000, 300_000, 1_200_000, 3_600_000)
 # Our columns of a record's position by the source's columns.
 SOURCES = {"src_partition": "partition", "src_offset": "offset", "src_ts": "timestamp"}
 
@@ -91,11 +93,13 @@ def _readable_columns(
 class Newest:
     """Collects the newest readable commits and tombstones of each key from batches of records.
 
-    Records stay encoded, so most commits are never decoded.
+    Beside the newest ones these are the last ones of the newest slots of time, for each length in SLOTS_MS,
+    by the timestamps of records: they tell how often a group usually commits. Records stay encoded, so most
+    commits are never decoded.
     """
 
     def __init__(self, count: int) -> None:
-        """count: commits to keep of each key."""
+        """count: commits to keep of each key, and slots of each length."""
         self._count = count
         self._batches: list[pa.RecordBatch] = []
         self._rows = 0
@@ -124,7 +128,7 @@ class Newest:
 
 
 def _newest(records: pa.RecordBatch, count: int) -> pa.RecordBatch:
-    """The readable commits with the `count` highest offsets of each key."""
+    """The readable commits among the newest of each key."""
     newest = records.take(pa.array(_last_of_each(records, count)))
     readable, damaged = _readable(newest)
     if damaged:
@@ -135,20 +139,43 @@ def _newest(records: pa.RecordBatch, count: int) -> pa.RecordBatch:
 
 
 def _last_of_each(records: pa.RecordBatch, count: int) -> Numbers:
-    """The rows with the `count` highest offsets of each key, without rows that have no key."""
+    """The rows with the `count` highest offsets of each key, and the last ones of its newest slots.
+
+    Rows that have no key are left out. A tombstone is a slot of its own: it is kept if an earlier commit is.
+    """
     keys = records.column("key").dictionary_encode()
     none = len(keys.dictionary)
     codes = keys.indices.fill_null(none).to_numpy(zero_copy_only=False)
     offsets = records.column("offset").to_numpy(zero_copy_only=False)
-    rest = np.flatnonzero(codes < none)
-    chosen = [rest[:0]]
-    while len(rest) and len(chosen) <= count:
+    if count == 1:
+        # Also the last one of its slot. Without sorting, this takes a third of the time.
+        keyed = np.flatnonzero(codes < none)
         highest = np.full(none, np.iinfo(np.int64).min)
-        np.maximum.at(highest, codes[rest], offsets[rest])
-        is_newest = offsets[rest] == highest[codes[rest]]
-        chosen.append(rest[is_newest])
-        rest = rest[~is_newest]
-    return np.sort(np.concatenate(chosen))
+        np.maximum.at(highest, codes[keyed], offsets[keyed])
+        newest: Numbers = keyed[offsets[keyed] == highest[codes[keyed]]]
+        return newest
+    newest_first = np.lexsort((-offsets, codes))
+    rows = newest_first[: np.count_nonzero(codes < none)]
+    codes = codes[rows]
+    is_newest = np.ones(len(rows), dtype=bool)
+    is_newest[1:] = codes[1:] != codes[:-1]
+    chosen = _ranks(is_newest, np.ones(len(rows), dtype=bool)) <= count
+    written = records.column("timestamp").cast(pa.int64()).fill_null(0)
+    written_us = written.to_numpy(zero_copy_only=False)[rows]
+    deletes = records.column("value").is_null().to_numpy(zero_copy_only=False)[rows]
+    for slot_ms in SLOTS_MS:
+        slots = written_us // (slot_ms * 1000)
+        is_last = is_newest.copy()
+        is_last[1:] |= (slots[1:] != slots[:-1]) | deletes[1:] | deletes[:-1]
+        chosen |= is_last & (_ranks(is_newest, is_last) <= count)
+    return np.sort(rows[chosen])
+
+
+def _ranks(is_newest: Flags, counted: Flags) -> Numbers:
+    """The number of counted rows of each row's key until the row. The newest row of a key is counted."""
+    totals: Numbers = np.cumsum(counted)
+    first = np.maximum.accumulate(np.where(is_newest, np.arange(len(is_newest)), 0))
+    return np.subtract(totals, totals[first]) + 1
 
 
 def records_on_groups(records: pa.RecordBatch) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""What needs attention in a report: one alert per group, topic and kind, for the page and for schedulers."""
+"""What needs attention in a report: the worst alert of each topic in a group, for the page and schedulers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from korvet.spark.tables.kafka_offsets import Finding
 
 # Version of the JSON document: a field that is removed or gets another meaning increases it.
-JSON_VERSION = 1
+JSON_VERSION = 2
 OK = "ok"
 # Severities, worst first.
 SEVERITIES = (CRITICAL, WARNING, NOTICE, OK)
@@ -25,6 +25,7 @@ GROUP_PLACEHOLDER = "{group}"
 # Kinds of alerts, worst first, and their severity. BEHIND, UNREAD and SILENT have the severity of the limit
 # that is exceeded.
 BEHIND, UNREAD, SILENT, PAST_END, STALE = "behind", "unread", "silent", "past_end", "stale"
+UNCOMMITTED = "uncommitted"
 KINDS = {
     "lost": CRITICAL,
     "ahead": CRITICAL,
@@ -32,22 +33,28 @@ KINDS = {
     "stalled": CRITICAL,
     "stopped": CRITICAL,
     "warning": WARNING,
+    UNCOMMITTED: WARNING,
     BEHIND: WARNING,
     UNREAD: WARNING,
     SILENT: WARNING,
     PAST_END: WARNING,
+    "unknown": NOTICE,
     STALE: NOTICE,
 }
 # Findings about the cluster, worst first.
 FINDINGS = {HANGING: CRITICAL, NOT_READ: NOTICE, HIDDEN: NOTICE, ORIGIN: OK}
+# Statuses that are no alerts by themselves: the limits of a report decide who is behind.
+_QUIET = ("OK", BEHIND.upper())
 _RANKS = {kind: rank for rank, kind in enumerate(KINDS)}
 _MEANING = {
     "lost": "missed records that were deleted before it read them",
     "ahead": "committed an offset past the log end",
     "rewind": "went back to an earlier offset",
-    "stalled": "repeatedly commits the same offset, although there are unread records",
+    "stalled": "is alive, but makes no progress on unread records",
     "stopped": "has unread records and has stopped committing",
     "warning": "commits, but its unread records never become fewer",
+    UNCOMMITTED: "has members, but no committed offset",
+    "unknown": "has unread records, and too few commits to judge it by",
 }
 
 
@@ -94,6 +101,11 @@ class TopicState:
     lost_records: int | None
     last_commit_ms: int | None
 
+    @property
+    def is_committed(self) -> bool:
+        """Whether the lag is that of a commit, not that of the log start."""
+        return self.status != UNCOMMITTED.upper()
+
 
 @dataclass(frozen=True, slots=True)
 class PastEnd:
@@ -118,21 +130,23 @@ def find_alerts(
     thresholds: Thresholds,
     as_of_ms: int,
 ) -> list[Alert]:
-    """Return all alerts, worst first."""
+    """Return the worst alert of each topic in a group, and those of groups as a whole, worst first."""
     topics: dict[tuple[str, str], list[TopicState]] = {}
     for state in states:
         topics.setdefault((state.group, state.topic), []).append(state)
+    # Without states the offsets were removed since.
+    came_back = {(past.group, past.topic): past for past in past_ends}
     found: list[Alert] = []
     for (group, topic), parts in topics.items():
         limits = thresholds.limits(group, topic)
-        if not limits.ignored:
-            found += [_of_status(part) for part in parts if part.status != "OK"]
-            found += _of_limits(parts, limits, as_of_ms)
-    for past in past_ends:
-        now = {state.status for state in topics.get((past.group, past.topic), ())}
-        # Without states the offsets were removed since.
-        if now and "AHEAD" not in now and not thresholds.limits(past.group, past.topic).ignored:
-            found.append(_of_past_end(past))
+        if limits.ignored:
+            continue
+        of_topic = [_of_status(part) for part in parts if part.status not in _QUIET]
+        of_topic += _of_limits([part for part in parts if part.is_committed], limits, as_of_ms)
+        past = came_back.get((group, topic))
+        of_topic += [] if past is None else [_of_past_end(past)]
+        if of_topic:
+            found.append(min(of_topic, key=lambda alert: alert.rank))
     for group in stale_groups:
         if not thresholds.limits(group).ignored:
             message = "has no members and no recent commit"
@@ -161,6 +175,8 @@ def _of_status(state: TopicState) -> Alert:
 
 def _of_limits(parts: Sequence[TopicState], limits: Limits, as_of_ms: int) -> list[Alert]:
     """The limits that a topic exceeds: by its worst partition, its unread records, or its newest commit."""
+    if not parts:
+        return []
     worst = max(parts, key=lambda part: (part.wait_ms or 0, part.unread_records))
     unread = sum(part.unread_records for part in parts)
     newest_ms = max((part.last_commit_ms for part in parts if part.last_commit_ms is not None), default=None)

@@ -97,8 +97,12 @@ def kept_state(spark: SparkSession, folder: str, as_of_ms: int) -> Earlier:
 
 
 def state_of(status: DataFrame, at_ms: int) -> Earlier:
-    """Return the state in the rows of partition_status at a time."""
-    return Earlier(at_ms, status.select(*GROUP_PARTITION, *_EARLIER))
+    """Return the state in the rows of partition_status at a time, without uncommitted partitions."""
+    return Earlier(at_ms, _committed(status))
+
+
+def _committed(status: DataFrame) -> DataFrame:
+    return status.where(sf.col("committed_offset").isNotNull()).select(*GROUP_PARTITION, *_EARLIER)
 
 
 def state_at(commits: DataFrame, at_ms: int) -> Earlier:
@@ -115,7 +119,7 @@ def state_at(commits: DataFrame, at_ms: int) -> Earlier:
 
 
 def changes(earlier: Earlier, current: DataFrame, log: DataFrame | None, as_of_ms: int) -> DataFrame:
-    """Return one row per partition of then or now, with the columns of CHANGES_SCHEMA.
+    """Return one row per committed partition of then or now, with the columns of CHANGES_SCHEMA.
 
     current: partition_status at as_of_ms. log: the topics' logs from the smallest position on; without them
     the number of records read since is null. The records read since are those after the earlier position
@@ -131,7 +135,7 @@ def changes(earlier: Earlier, current: DataFrame, log: DataFrame | None, as_of_m
         sf.coalesce("lag_ms", "wait_then").alias("lag_ms_before"),
         "remaining",
     )
-    after = current.select(*keys, *_EARLIER)
+    after = _committed(current)
     is_new, is_gone = sf.col("committed_before").isNull(), sf.col("committed_offset").isNull()
     joined = before.join(after, on=keys, how="full").withColumns(
         {

@@ -284,8 +284,7 @@ def _offsets(rows: list[Row]) -> dict[str, Any]:
                 "topic": row["topic"],
                 "partition": row["partition"],
                 "status": row["status"],
-                # A string, because offsets exceed the exact numbers of JavaScript.
-                "committed": str(row["committed_offset"]),
+                "committed": _text(row["committed_offset"]),
                 "record_lag": row["record_lag"],
                 "exact": row["exact"] is not False,
                 "lag_ms": row["lag_ms"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from korvet.spark.report.alerts import alerts_document, find_alerts, findings_as
 from korvet.spark.report.comparison import CHANGES, STATUS_TABLE, Earlier, Reference
 from korvet.spark.report.groups import MAX_GONE, ReportTables, gone_groups, page_groups
 from korvet.spark.report.page import render
-from korvet.spark.report.thresholds import Thresholds
+from korvet.spark.report.thresholds import MAX_WAIT, Thresholds
 from korvet.spark.report.times import clock
 from korvet.spark.session.together import together
 from korvet.spark.session.tuning import gathered, tuned_for
@@ -24,7 +24,6 @@ from korvet.spark.source.source import SCHEMA
 from korvet.spark.tables import decode, health, trends
 from korvet.spark.tables.batch_tables import DecodedTables
 from korvet.spark.tables.catalog import TABLES
-from korvet.spark.tables.needs import Needs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,7 +95,8 @@ def write_report(
 
     as_of_ms: the moment of ages and lags. Records appended later are left out, so that commits and records
     are of one moment although they are read one after the other. history_ms: period of the charts; records
-    are read from the offsets that were committed then. thresholds: when a group needs attention. compare_to:
+    are read from the offsets that were committed then. thresholds: when a group needs attention; the default
+    of their max_wait is also that of the status BEHIND in the tables. compare_to:
     what the changes are relative to; the folder itself may be the earlier report. console: template of a
     console's page of a group. notify: called with the name of each step when it starts.
 
@@ -119,7 +119,9 @@ def write_report(
             _write_empty(spark, run)
             span, history = trends.Span.over(None, as_of_ms, history_ms), None
         else:
-            span, history = _write_tables(kept, run, reader, rules or health.Rules())
+            waits = (thresholds or Thresholds()).defaults[MAX_WAIT].value
+            chosen = replace(rules or health.Rules(), behind_ms=waits)
+            span, history = _write_tables(kept, run, reader, chosen)
         remove(folder / _EARLIER)
         tables = ReportTables(spark, folder)
         topics = [row["topic"] for row in tables.table(STATUS_TABLE).select("topic").distinct().collect()]
@@ -208,15 +210,22 @@ def _write_tables(
     span = trends.Span.over(first_ms, as_of_ms, run.history_ms)
     run.notify("Reading the topics' logs")
     positions = trends.positions_over_time(commits, span).persist()
-    recent = health.recent_commits(commits, rules.window_commits)
+    counted = DecodedTables(
+        rows,
+        None,
+        as_of_ms,
+        rules=rules,
+        pending=reader.open_transactions(spark),
+        sizes=reader.sizes(spark),
+        names=reader.topic_names(spark),
+    )
     earlier = run.earlier or _state_then(commits, run.compare_to)
-    needs = Needs.of_commits(recent).with_lags(positions)
+    needs = counted.needs().with_lags(positions)
     if earlier is not None:
         needs = needs.with_state(earlier.positions, (earlier.at_ms, as_of_ms))
     log = reader.logs(spark, needs, as_of_ms).persist()
     ends = reader.ends(spark, needs.starts).persist()
-    pending, sizes = reader.open_transactions(spark), reader.sizes(spark)
-    tables = DecodedTables(rows, log, as_of_ms, ends=ends, rules=rules, pending=pending, sizes=sizes)
+    tables = counted.with_logs(log, ends)
     run.notify("Computing the tables")
     with tables.shared():
         together(spark, [partial(_keep, run.folder, name, tables.view(name)) for name in TABLES])

@@ -80,6 +80,13 @@ class Cluster:
         with self.failures():
             return str(self.admin.describeTopics(names).allTopicNames().get()[topic].topicId().toString())
 
+    def topic_names(self) -> dict[str, str]:
+        """Return the names of all topics by ID (Metadata), internal ones included."""
+        with self.failures():
+            options = self._kafka.clients.admin.ListTopicsOptions().listInternal(True)
+            listed = self.admin.listTopics(options).listings().get()
+            return {topic.topicId().toString(): topic.name() for topic in listed}
+
     def extents(self, topic_partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Extent]:
         """Return the extents of partitions (ListOffsets, read_committed). All must exist."""
         with self.failures():

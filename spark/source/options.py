@@ -217,7 +217,8 @@ STREAM: Final = _options("""
 """)
 NEWEST: Final = _options("""
     newestCommits count: batches of `__consumer_offsets`: each task returns only the records on groups, and so
-        many of the newest commits that it has read of each group, topic and partition; else all records
+        many of the newest commits that it has read of each group, topic and partition, and the last
+        commits of as many slots of 1, 5, 20 and 60 minutes; else all records
     newestCommitsUntil time: the same: records with a later timestamp don't count (ms)
 """)
 SOURCE: Final = (*CONNECTION, *TOPICS, *STARTING, *ENDING, *READING, *STREAM, *NEWEST)

@@ -6,20 +6,22 @@ tables.view("group_status").show()
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from pyspark.sql import functions as sf
 
 from korvet.spark.tables import anomalies, decode, health, membership, views
 from korvet.spark.tables.catalog import NEED_RECORDS, TABLES, Table
 from korvet.spark.tables.health import Rules
+from korvet.spark.tables.needs import Needs
 from korvet.spark.tables.readers import SIZES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from pyspark.sql import DataFrame
 
@@ -37,7 +39,7 @@ class Views(ABC):
     @property
     @abstractmethod
     def _last_commits(self) -> DataFrame:
-        """The last commits of each group and partition that the rules' window contains, at least."""
+        """The commits that the status of partitions depends on (health.recent_history), at least."""
 
     @property
     @abstractmethod
@@ -51,6 +53,7 @@ class Views(ABC):
         rules: Rules | None,
         pending: DataFrame | None = None,
         sizes: DataFrame | None = None,
+        names: Mapping[str, str] | None = None,
     ) -> None:
         self._log = None if log is None else views.appended_until(views.as_runs(log), as_of_ms)
         self._as_of_ms = as_of_ms
@@ -58,6 +61,20 @@ class Views(ABC):
         self._ends = ends
         self._pending = pending
         self._sizes = sizes
+        self._names = names or {}
+
+    def needs(self) -> Needs:
+        """Return what lag and status need of the topics' logs."""
+        commits = health.recent_commits(self._last_commits, self._rules.window_commits)
+        now_ms, first = sf.lit(self._as_of_ms).cast("bigint"), sf.lit(0).cast("bigint")
+        from_start = self._uncommitted.withColumns({"committed_offset": first, "at_ms": now_ms})
+        return Needs.of_commits(commits).with_lags(from_start)
+
+    def with_logs(self, log: DataFrame, ends: DataFrame | None = None) -> Self:
+        """Return the same tables with the logs that `needs` depends on, and the ends of partitions."""
+        counting = copy.copy(self)
+        counting._log, counting._ends = views.appended_until(views.as_runs(log), self._as_of_ms), ends
+        return counting
 
     @property
     def names(self) -> list[str]:
@@ -108,7 +125,14 @@ class Views(ABC):
 
     @cached_property
     def _members(self) -> DataFrame:
-        return membership.with_topic_names(membership.members(self._states), self._current_offsets)
+        return self._named(membership.members(self._states))
+
+    def _named(self, members: DataFrame) -> DataFrame:
+        return membership.with_topic_names(members, self._current_offsets, self._names)
+
+    @cached_property
+    def _uncommitted(self) -> DataFrame:
+        return membership.uncommitted_partitions(self._members, self._current_offsets, self._current_states)
 
     @cached_property
     def _pending_offsets(self) -> DataFrame:
@@ -127,7 +151,12 @@ class Views(ABC):
     @cached_property
     def _lag(self) -> DataFrame:
         return health.partition_lag(
-            self._last_commits, self._topic_logs, self._as_of_ms, self._rules, self._ends
+            self._last_commits,
+            self._topic_logs,
+            self._as_of_ms,
+            self._rules,
+            self._ends,
+            self._uncommitted,
         )
 
     @cached_property
@@ -187,7 +216,8 @@ class _AllTables(Views):
     the window on; without it lag and status raise KeyError. ends: the existing partitions (see readers.ENDS);
     without it the ends come from the log. pending: records of open transactions in the offsets topic; without
     them no offset is pending. sizes: of the topics' partitions (readers.SIZES); without them topic_sizes is
-    empty.
+    empty. names: those of topics by ID; without them, only topics with a commit that contains the ID have a
+    name in assignments of newer groups.
     """
 
     def __init__(
@@ -200,8 +230,9 @@ class _AllTables(Views):
         rules: Rules | None = None,
         pending: DataFrame | None = None,
         sizes: DataFrame | None = None,
+        names: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(log, as_of_ms, ends, rules, pending, sizes)
+        super().__init__(log, as_of_ms, ends, rules, pending, sizes, names)
         self._rows = rows
 
 
@@ -248,9 +279,9 @@ class DecodedTables(_AllTables):
     def _offset_commits(self) -> DataFrame:
         return dated(decode.decoded_commits(self._rows))
 
-    @property
+    @cached_property
     def _last_commits(self) -> DataFrame:
-        return self._offset_commits
+        return health.recent_history(self._offset_commits, self._rules.window_commits)
 
     @cached_property
     def _states(self) -> DataFrame:

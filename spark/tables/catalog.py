@@ -12,8 +12,20 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-STATUSES: Final = ("OK", "WARNING", "STOPPED", "STALLED", "REWIND", "AHEAD", "LOST")
+STATUSES: Final = (
+    "OK",
+    "UNKNOWN",
+    "BEHIND",
+    "UNCOMMITTED",
+    "WARNING",
+    "STOPPED",
+    "STALLED",
+    "REWIND",
+    "AHEAD",
+    "LOST",
+)
 """The statuses of a partition, worst last. A group has the status of its worst partition."""
+_STATUS: Final = f"{', '.join(STATUSES[:-1])} or {STATUSES[-1]}"
 GROUP_PARTITION_COLUMNS: Final = """
     group string: the consumer group
     topic string: the topic it reads
@@ -126,9 +138,9 @@ _ALL: Final = (
     _table(
         "record_lag",
         "snapshot",
-        "The number of unread records: those at or after the committed offset.",
+        "The number of unread records: those at or after the committed offset or, without a commit, all.",
         GROUP_PARTITION_COLUMNS
-        + "committed_offset bigint: the next offset to read\n"
+        + "committed_offset bigint: the next offset to read; null without a commit\n"
         + "record_lag bigint: unread records; gaps and deleted records don't count\n"
         + _EXACT
         + _AS_OF,
@@ -139,10 +151,10 @@ _ALL: Final = (
         "How long the first unread record has been waiting.",
         GROUP_PARTITION_COLUMNS
         + """
-        committed_offset bigint: the next offset to read
+        committed_offset bigint: the next offset to read; null without a commit
         first_unread_offset bigint: null if everything is read
         first_unread_ts timestamp: its timestamp
-        lag_ms bigint: as_of_ts minus that (or the append) time, never negative; 0 if everything is read
+        lag_ms bigint: as_of_ts minus that (or append) time, or 0; null without a commit
         """
         + _AS_OF,
     ),
@@ -232,17 +244,18 @@ _ALL: Final = (
     _table(
         "partition_status",
         "snapshot",
-        "Burrow's status of every committed partition, with the underlying numbers.",
+        "The status of every committed or assigned partition, with the underlying numbers.",
         GROUP_PARTITION_COLUMNS
+        + f"status string: {_STATUS}\n"
         + """
-        status string: OK, WARNING, STOPPED, STALLED, REWIND, AHEAD or LOST
-        committed_offset bigint: the next offset to read
-        record_lag bigint: unread records
+        committed_offset bigint: the next offset to read; null if UNCOMMITTED
+        record_lag bigint: unread records; without a commit, all existing records
         exact boolean: false if record_lag is an upper bound
         lost_records bigint: upper bound of records deleted before they were read; null if unknown
-        lag_ms bigint: how long the first unread record has been waiting
-        commits bigint: commits in the window
+        lag_ms bigint: how long the first unread record has been waiting; null without a commit
+        commits bigint: bursts of commits in the window
         complete double: commits as a fraction of a full window
+        usual_ms bigint: the usual interval between bursts; null with fewer than two
         first_commit_ts timestamp: the oldest commit in the window
         last_commit_ts timestamp: the newest commit in the window
         """
@@ -254,12 +267,12 @@ _ALL: Final = (
         "One row per group: the status of its worst partition.",
         """
         group string: the consumer group
-        status string: OK, WARNING, STOPPED, STALLED, REWIND, AHEAD or LOST
         """
+        + f"status string: {_STATUS}\n"
         + "".join(f"partitions_{name.lower()} bigint: partitions that are {name}\n" for name in STATUSES)
         + """
-        topics bigint: topics with committed offsets
-        partitions bigint: partitions with committed offsets
+        topics bigint: topics with committed or assigned partitions
+        partitions bigint: committed or assigned partitions
         record_lag bigint: unread records of all partitions
         exact boolean: false if record_lag is an upper bound
         lost_records bigint: records deleted before they were read, of all partitions
@@ -384,3 +397,5 @@ NEED_NEWEST: Final = frozenset(
     }
 )
 """The tables that need only records on groups, and the newest commit of each partition."""
+NEED_NAMES: Final = frozenset({*NEED_RECORDS, "members", "topic_consumers"})
+"""The tables with names of topics that newer groups record by ID."""

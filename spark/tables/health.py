@@ -1,18 +1,20 @@
-"""The status of groups: Burrow's sliding-window rules for sparse offsets, stale groups, expiring offsets.
+"""The status of groups, stale groups, and expiring offsets.
 
-Burrow subtracts offsets from the log end. Offsets here may be sparse, so every lag is a number of records:
-those at or after the committed offset that had been appended by then. The append time of a record is in its
-offset (ms << 10 | sequence); on topics with dense offsets it is the timestamp.
+The status of a partition follows from its last commits, as in Burrow, but its rules fit sparse offsets and
+consumers that pause. Offsets here may be sparse, so every lag is a number of records: those at or after the
+committed offset that had been appended by then. The append time of a record is in its offset
+(ms << 10 | sequence); on topics with dense offsets it is the timestamp.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
+from korvet.spark.records.commits import SLOTS_MS
 from korvet.spark.tables.catalog import STATUSES
 from korvet.spark.tables.decode import spark_time
 from korvet.spark.tables.views import EXTENT, GROUP_PARTITION, appended_ms, record_lag
@@ -20,14 +22,21 @@ from korvet.spark.tables.views import EXTENT, GROUP_PARTITION, appended_ms, reco
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+# Commits in the same slot of the shortest length are one burst, and count as one.
+BURST_MS: Final = SLOTS_MS[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
     """The limits of the rules, with Burrow's and Kafka's defaults. Times are in ms.
 
-    window_commits: commits of a partition in the window (Burrow's intervals).
-    recent_ms: a consumer is not STOPPED if it had read everything within this time (Burrow keeps ten log
-    ends, one every 10 s).
+    window_commits: bursts of commits of a partition in the window (Burrow's intervals).
+    known_commits: bursts from which the habits of a consumer are known.
+    silence_factor: a silence counts if it exceeds this multiple of the usual interval.
+    silence_ms: a shorter silence never counts.
+    reaction_ms: the time that a consumer has for a record: Kafka's max.poll.interval.ms, after which the
+    coordinator takes a member for dead.
+    behind_ms: a partition is BEHIND if its first unread record has waited longer; None for no limit.
     stale_ms: a group is stale if it has no members and no commit for this time.
     retention_ms: the cluster's offsets.retention.minutes. expiring_ms: look ahead of expiring_offsets.
     gap_factor, gap_ms: an interval between commits is a gap if it exceeds both this multiple of the usual
@@ -36,7 +45,11 @@ class Rules:
     """
 
     window_commits: int = 10
-    recent_ms: int = 100_000
+    known_commits: int = 3
+    silence_factor: int = 3
+    silence_ms: int = 60_000
+    reaction_ms: int = 300_000
+    behind_ms: int | None = 300_000
     stale_ms: int = 86_400_000
     retention_ms: int = 604_800_000
     expiring_ms: int = 86_400_000
@@ -45,25 +58,100 @@ class Rules:
     future_ms: int = 1_000
 
 
-def recent_commits(commits: DataFrame, count: int) -> DataFrame:
-    """Return the last commits of each group and partition since its last tombstone, `count` at most."""
-    return recent_history(commits, count).where(~sf.col("tombstone"))
-
-
 def recent_history(commits: DataFrame, count: int) -> DataFrame:
-    """Return the commits of recent_commits and the last tombstone, `count` rows of each partition at most.
+    """Return the commits that the status of each group and partition depends on, and the last tombstone.
 
-    Spark reduces the rows of every task to this number before it exchanges them.
+    These are the `count` newest ones, and the last ones of as many slots of time of each length in SLOTS_MS,
+    by the timestamps of their records. They follow the last tombstone, which is among them.
+    """
+    return _kept(_placed(commits, count), count).select(*commits.columns)
+
+
+def recent_commits(commits: DataFrame, count: int) -> DataFrame:
+    """Return the commits of recent_history that are in the window, the newest `count` ones and bursts.
+
+    is_burst: whether a commit is the last one of its burst. pause_ms: how long the usual pause of the
+    partition is, which its bursts may be too close together to show; 0 without pauses. highest: the highest
+    offset of all commits of recent_history, which may have been committed long before the window.
+    """
+    placed = _kept(_placed(commits, count), count)
+    of_partition = Window.partitionBy(*GROUP_PARTITION)
+    pauses = [
+        _usual_pause_ms(
+            sf.collect_list(sf.when(_is_of(ms, count), sf.col(f"slot_{ms}"))).over(of_partition), ms
+        )
+        for ms in SLOTS_MS[1:]
+    ]
+    is_burst = _is_of(BURST_MS, count)
+    return (
+        placed.where(~sf.col("tombstone"))
+        .withColumns(
+            {
+                "pause_ms": sf.greatest(*pauses),
+                "is_burst": is_burst,
+                "highest": sf.max("committed_offset").over(of_partition),
+            }
+        )
+        .where((sf.col("age") <= count) | is_burst)
+        .select(*commits.columns, "is_burst", "pause_ms", "highest")
+    )
+
+
+def _placed(commits: DataFrame, count: int) -> DataFrame:
+    """The commits with their age, 1 for the newest, and for each length of SLOTS_MS their slot, whether they
+    are the last one in it, and its age. A tombstone is a slot of its own.
     """
     newest_first = Window.partitionBy(*GROUP_PARTITION).orderBy(sf.col("src_offset").desc())
-    chosen = commits.withColumn("age", sf.row_number().over(newest_first)).where(sf.col("age") <= count)
+    written_ms = sf.coalesce(sf.unix_millis("src_ts"), sf.lit(0))
+    slots = {f"slot_{ms}": sf.floor(written_ms / sf.lit(ms)) for ms in SLOTS_MS}
+    alone = sf.col("tombstone") | sf.lag("tombstone").over(newest_first)
+    lasts = {
+        f"last_{ms}": sf.coalesce(
+            alone | (sf.lag(f"slot_{ms}").over(newest_first) != sf.col(f"slot_{ms}")), sf.lit(True)
+        )
+        for ms in SLOTS_MS
+    }
+    ages = {f"age_{ms}": sf.sum(sf.col(f"last_{ms}").cast("int")).over(newest_first) for ms in SLOTS_MS}
+    age = sf.row_number().over(newest_first)
+    return commits.withColumns(slots).withColumns({**lasts, "age": age}).withColumns(ages)
+
+
+def _kept(placed: DataFrame, count: int) -> DataFrame:
+    """The rows of _placed that count, from the last tombstone on."""
     tombstones = sf.when(sf.col("tombstone"), sf.col("src_offset"))
     deleted = sf.max(tombstones).over(Window.partitionBy(*GROUP_PARTITION))
+    counted = sf.col("age") <= count
+    for ms in SLOTS_MS:
+        counted |= _is_of(ms, count)
     return (
-        chosen.withColumn("deleted_at", deleted)
+        placed.where(counted)
+        .withColumn("deleted_at", deleted)
         .where(sf.col("deleted_at").isNull() | (sf.col("src_offset") >= sf.col("deleted_at")))
-        .select(*commits.columns)
     )
+
+
+def _is_of(slot_ms: int, count: int) -> Column:
+    """Whether a row of _placed is the last one in one of the newest slots of a length."""
+    return sf.col(f"last_{slot_ms}") & (sf.col(f"age_{slot_ms}") <= count)
+
+
+def _usual_pause_ms(slots: Column, slot_ms: int) -> Column:
+    """The longest pause such that a third of the time passes in pauses as long or longer.
+
+    slots: the slots with commits, newest first or last. A step to the next one is as long as the pause before
+    it, and one slot.
+    """
+    ordered = sf.sort_array(slots)
+    earlier = sf.filter(ordered, lambda _, index: index < sf.size(ordered) - 1)
+    steps = sf.zip_with(sf.slice(ordered, 2, sf.size(earlier)), earlier, lambda after, slot: after - slot)
+    total = sf.array_max(slots) - sf.array_min(slots)
+
+    def is_usual(step: Column) -> Column:
+        as_long = sf.filter(steps, lambda other: other >= step)
+        return sf.aggregate(as_long, sf.lit(0).cast("bigint"), lambda sum_, each: sum_ + each) * 3 >= total
+
+    usual = sf.array_max(sf.filter(steps, is_usual))
+    return sf.coalesce(sf.greatest(usual - 1, sf.lit(0)) * slot_ms, sf.lit(0))
 
 
 def lost_records() -> Column:
@@ -76,75 +164,126 @@ def lost_records() -> Column:
 
 
 def partition_lag(
-    commits: DataFrame, log: DataFrame, as_of_ms: int, rules: Rules, ends: DataFrame | None = None
+    commits: DataFrame,
+    log: DataFrame,
+    as_of_ms: int,
+    rules: Rules,
+    ends: DataFrame | None = None,
+    uncommitted: DataFrame | None = None,
 ) -> DataFrame:
-    """Return the lag of each committed partition as of now, and the numbers that decide its status.
+    """Return the lag of each partition as of now, and what decides its status.
 
-    commits: the last commits of each partition at least. log and ends: as for views.record_lag.
+    commits: recent_history of the commits. log and ends: as for views.record_lag. uncommitted: partitions
+    as membership.uncommitted_partitions returns them. Their lag is that of the log start, and their time lag
+    is unknown, because the consumer decides where it begins. Those that don't exist are left out.
     """
-    known = commits.select(*GROUP_PARTITION, "committed_offset", "commit_ms", "tombstone", "src_offset")
-    window = recent_commits(record_lag(known, log, as_of_ms, ends), rules.window_commits)
-    # The order of recent_commits, so that the commits are sorted once.
+    known = commits.select(
+        *GROUP_PARTITION, "committed_offset", "commit_ms", "tombstone", "src_offset", "src_ts"
+    )
+    window = recent_commits(known, rules.window_commits).withColumn(
+        "assigned_ms", sf.lit(None).cast("bigint")
+    )
+    if uncommitted is not None:
+        from_start = uncommitted.withColumns({"committed_offset": sf.lit(0), "is_burst": sf.lit(False)})
+        window = window.unionByName(from_start, allowMissingColumns=True)
     newest_first = Window.partitionBy(*GROUP_PARTITION).orderBy(sf.col("src_offset").desc())
     fell = sf.col("lag_then") < sf.lead("lag_then").over(newest_first)
+    is_committed = sf.col("assigned_ms").isNull()
     newest = sf.struct(
-        "committed_offset",
+        sf.when(is_committed, sf.col("committed_offset")).alias("committed_offset"),
         "record_lag",
         "exact",
-        "lag_ms",
+        sf.when(is_committed, sf.col("lag_ms")).alias("lag_ms"),
         "first_unread_offset",
         "first_unread_ts",
+        "pause_ms",
+        "highest",
+        "assigned_ms",
         *EXTENT,
     )
+    burst = sf.when(sf.col("is_burst"), sf.struct("src_offset", "commit_ms"))
+    counted = record_lag(window, log, as_of_ms, ends)
+    if ends is not None:
+        counted = counted.where(is_committed | sf.col("end_offset").isNotNull())
     return (
-        window.withColumn("fell", sf.coalesce(fell, sf.lit(False)))
+        counted.withColumn("fell", sf.coalesce(fell, sf.lit(False)))
         .groupBy(*GROUP_PARTITION)
         .agg(
-            sf.max_by(newest, "src_offset").alias("newest"),
-            sf.count("*").alias("commits"),
-            sf.min_by("commit_ms", "src_offset").alias("first_ms"),
-            sf.max_by("commit_ms", "src_offset").alias("last_ms"),
-            sf.min("committed_offset").alias("lowest"),
-            sf.max("committed_offset").alias("highest"),
+            # An uncommitted partition has one row, without a source.
+            sf.max_by(newest, sf.coalesce("src_offset", sf.lit(-1))).alias("newest"),
+            sf.sort_array(sf.collect_list(burst)).alias("bursts"),
+            (sf.min("committed_offset") == sf.max("committed_offset")).alias("unchanged"),
             (sf.min("lag_then") > 0).alias("always_behind"),
             sf.bool_or("fell").alias("lag_fell"),
         )
         .select("*", "newest.*", sf.timestamp_millis(sf.lit(as_of_ms)).alias("as_of_ts"))
-        .drop("newest")
+        .withColumns(_burst_columns())
+        .drop("newest", "bursts")
     )
 
 
+def _burst_columns() -> dict[str, Column]:
+    """Number, times and usual interval of the bursts."""
+    bursts = sf.col("bursts")
+    intervals = sf.transform(
+        sf.slice(bursts, 2, sf.size(bursts)),
+        lambda burst, index: sf.try_subtract(burst["commit_ms"], sf.get(bursts, index)["commit_ms"]),
+    )
+    intervals = sf.sort_array(sf.array_compact(intervals))
+    # The lower median.
+    median_ms = sf.get(intervals, sf.floor((sf.size(intervals) - 1) / 2).cast("int"))
+    return {
+        "commits": sf.size(bursts),
+        "first_ms": sf.get(bursts, sf.lit(0))["commit_ms"],
+        "last_ms": sf.get(bursts, sf.size(bursts) - 1)["commit_ms"],
+        "usual_ms": sf.when(sf.size(bursts) > 1, sf.greatest(median_ms, "pause_ms")),
+    }
+
+
 def partition_status(lag: DataFrame, as_of_ms: int, rules: Rules) -> DataFrame:
-    """Return the status of each committed partition. lag: of partition_lag."""
-    return lag.withColumn("lost_records", lost_records()).withColumns(
-        {
-            "status": _partition_status(as_of_ms, rules),
-            "complete": sf.col("commits") / sf.lit(rules.window_commits),
-            "first_commit_ts": spark_time(sf.col("first_ms")),
-            "last_commit_ts": spark_time(sf.col("last_ms")),
-        }
+    """Return the status of each committed or assigned partition. lag: of partition_lag."""
+    of_group = Window.partitionBy("group")
+    return (
+        lag.withColumn("lost_records", lost_records())
+        .withColumn("group_last_ms", sf.max("last_ms").over(of_group))
+        .withColumns(
+            {
+                "status": _partition_status(as_of_ms, rules),
+                "complete": sf.col("commits") / sf.lit(rules.window_commits),
+                "first_commit_ts": spark_time(sf.col("first_ms")),
+                "last_commit_ts": spark_time(sf.col("last_ms")),
+            }
+        )
     )
 
 
 def _partition_status(as_of_ms: int, rules: Rules) -> Column:
-    """The rules: two for offsets outside the log, then Burrow's in its order.
-
-    Burrow has them in core/internal/evaluator, and in its wiki as "Consumer Lag Evaluation Rules".
-    """
-    unread = sf.col("record_lag") > 0
-    silent = sf.try_subtract(sf.lit(as_of_ms), "last_ms") > sf.try_subtract("last_ms", "first_ms")
+    """The rules in order. docs/explain/group-status.md says what each is for."""
+    now_ms = sf.lit(as_of_ms)
+    patience_ms = sf.try_multiply(sf.coalesce("usual_ms", sf.lit(0)), sf.lit(rules.silence_factor))
     first_unread_ms = appended_ms(sf.col("first_unread_offset"), sf.col("first_unread_ts"))
-    recently_done = sf.coalesce(first_unread_ms > sf.lit(as_of_ms - rules.recent_ms), sf.lit(False))
-    several = sf.col("commits") > 1
+    waited_ms = sf.try_subtract(now_ms, first_unread_ms)
+    # A record without a known time may have come just now.
+    may_react = sf.coalesce(waited_ms <= sf.greatest(patience_ms, sf.lit(rules.reaction_ms)), sf.lit(True))
+    is_new = sf.col("commits") < rules.known_commits
+    longest_ms = sf.greatest(sf.try_subtract("last_ms", "first_ms"), patience_ms, sf.lit(rules.silence_ms))
+    silent = sf.try_subtract(now_ms, "last_ms") > longest_ms
+    group_silent = sf.try_subtract(now_ms, "group_last_ms") > longest_ms
+    late = sf.lit(False) if rules.behind_ms is None else sf.col("lag_ms") > sf.lit(rules.behind_ms)
     return (
         sf.when(sf.col("lost_records") > 0, "LOST")
         .when(sf.col("committed_offset") > sf.col("end_offset"), "AHEAD")
-        .when(~unread, "OK")
-        .when(silent & ~recently_done, "STOPPED")
-        .when(~sf.col("always_behind"), "OK")
+        .when(sf.col("record_lag") == 0, "OK")
+        .when(sf.col("assigned_ms") >= now_ms - rules.reaction_ms, "UNKNOWN")
+        .when(sf.col("assigned_ms").isNotNull(), "UNCOMMITTED")
         .when(sf.col("committed_offset") < sf.col("highest"), "REWIND")
-        .when(several & (sf.col("lowest") == sf.col("highest")), "STALLED")
-        .when(several & ~sf.col("lag_fell"), "WARNING")
+        .when(late & (may_react | is_new), "BEHIND")
+        .when(is_new, "UNKNOWN")
+        .when(may_react, "OK")
+        .when(silent, sf.when(group_silent, "STOPPED").otherwise("STALLED"))
+        .when(sf.col("always_behind") & sf.col("unchanged"), "STALLED")
+        .when(sf.col("always_behind") & ~sf.col("lag_fell"), "WARNING")
+        .when(late, "BEHIND")
         .otherwise("OK")
     )
 

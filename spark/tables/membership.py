@@ -6,14 +6,17 @@ with earlier rows, never with a clock.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
-from korvet.spark.tables.decode import CLASSIC, GROUP_METADATA_KEY, spark_time
+from korvet.spark.tables.decode import CLASSIC, CONSUMER_PROTOCOL, GROUP_METADATA_KEY, spark_time
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import Column, DataFrame
 
 MEMBER_FIELDS = (
@@ -77,9 +80,16 @@ def group_states(records: DataFrame) -> DataFrame:
         .select("group", "state.*", "all_members")
         .withColumn("members", sf.when(~sf.col("tombstone"), sf.col("all_members")))
         .withColumn("member_count", sf.coalesce(sf.size("members"), sf.lit(0)))
+        .withColumn("protocol_type", _protocol_type())
         .withColumn("state_ts", spark_time(sf.col("state_ms")))
         .drop("all_members", "state_ms")
     )
+
+
+def _protocol_type() -> Column:
+    """As Kafka's ListGroups has it: that of a group of another type than classic is its type."""
+    named = (sf.col("group_type") == CLASSIC) | sf.col("tombstone")
+    return sf.when(named, sf.col("protocol_type")).otherwise(sf.col("group_type"))
 
 
 def _numbered(records: DataFrame) -> DataFrame:
@@ -139,19 +149,44 @@ def _with_assignment(member: Column) -> Column:
     return member.withField("assigned", sf.get(mine, sf.lit(0))["assigned"])
 
 
-def with_topic_names(members: DataFrame, current: DataFrame) -> DataFrame:
-    """Return members with topic names in place of topic IDs in assignments, if a commit contains both."""
+def with_topic_names(members: DataFrame, current: DataFrame, names: Mapping[str, str]) -> DataFrame:
+    """Return members with topic names in place of topic IDs in assignments, as far as they are known.
+
+    names: the names of existing topics by ID, in the form of Kafka's tools. Of other topics, a commit may
+    contain ID and name.
+    """
     text = sf.translate(sf.base64("topic_id"), "+/=", "-_")
     ids = current.where(sf.col("topic_id").isNotNull()).groupBy(text.alias("id")).agg(sf.max("topic"))
-    names = ids.agg(sf.map_from_entries(sf.collect_list(sf.struct("*"))).alias("names"))
+    committed = ids.agg(sf.map_from_entries(sf.collect_list(sf.struct("*"))).alias("committed"))
+    # One literal, because there may be thousands.
+    existing = sf.from_json(sf.lit(json.dumps(dict(names))), "map<string,string>")
     named = sf.transform(
         "assigned",
         lambda part: part.withField(
-            "topic", sf.coalesce(sf.try_element_at(sf.col("names"), part["topic"]), part["topic"])
+            "topic",
+            sf.coalesce(
+                sf.try_element_at(existing, part["topic"]),
+                sf.try_element_at(sf.col("committed"), part["topic"]),
+                part["topic"],
+            ),
         ),
     )
     named = sf.when(sf.col("group_type") == CLASSIC, sf.col("assigned")).otherwise(named)
-    return members.crossJoin(sf.broadcast(names)).withColumn("assigned", named).drop("names")
+    return members.crossJoin(sf.broadcast(committed)).withColumn("assigned", named).drop("committed")
+
+
+def uncommitted_partitions(everyone: DataFrame, current: DataFrame, states: DataFrame) -> DataFrame:
+    """Return the partitions that are assigned to active members of consumer groups and have no commit.
+
+    everyone: of with_topic_names. states: of current_groups. assigned_ms: when the group entered its state.
+    """
+    working = everyone.where(sf.col("active") & sf.col("group_type").isin(CLASSIC, CONSUMER_PROTOCOL))
+    owned = working.select("group", sf.explode("assigned").alias("part")).select(
+        "group", sf.col("part.topic").alias("topic"), sf.explode("part.partitions").alias("partition")
+    )
+    since = states.select("group", sf.unix_millis(sf.coalesce("state_ts", "src_ts")).alias("assigned_ms"))
+    missing = owned.distinct().join(current, on=["group", "topic", "partition"], how="left_anti")
+    return missing.join(since, on="group", how="inner")
 
 
 def group_generations(groups: DataFrame) -> DataFrame:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
+from uuid import UUID
 
+from korvet.offsets.wire import uuid_text
 from korvet.spark.session import kafka_state
 from korvet.spark.session.kafka_cluster import cluster_of
 from korvet.spark.session.tuning import FEW_ROWS
@@ -93,6 +96,9 @@ class TopicReader(Protocol):
 
     def findings(self, spark: SparkSession, topics: Collection[str], as_of_ms: int) -> list[Finding]:
         """Return what a report of these consumed topics states beside its groups."""
+
+    def topic_names(self, spark: SparkSession) -> Mapping[str, str]:
+        """Return the names of the existing topics by ID, as Kafka's tools write IDs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +205,16 @@ class RedisReader:
     def findings(self, spark: SparkSession, topics: Collection[str], as_of_ms: int) -> list[Finding]:
         """Return nothing: all is in Redis, and korvet ends transactions after their timeout."""
         return []
+
+    def topic_names(self, spark: SparkSession) -> Mapping[str, str]:
+        """Return the names of the topics in the catalogue by ID, without IDs that are no UUID."""
+        with connected(self.address) as connection:
+            topics = load_topics(connection, self.address)
+        names = {}
+        for name, topic in topics.items():
+            with suppress(ValueError):
+                names[uuid_text(UUID(topic.topic_id).bytes)] = name
+        return names
 
     def _partitions(self) -> dict[str, int]:
         with connected(self.address) as connection:
@@ -332,6 +348,11 @@ class KafkaReader:
     def sizes(self, spark: SparkSession) -> DataFrame | None:
         """Return None: Kafka's offsets don't count records, and its consumers don't know sizes."""
         return None
+
+    def topic_names(self, spark: SparkSession) -> Mapping[str, str]:
+        """Return the names of the topics by ID (Metadata). Raises as offsets_topic does."""
+        with self._cluster(spark) as cluster:
+            return cluster.topic_names()
 
     def logs(self, spark: SparkSession, needs: Needs, as_of_ms: int) -> DataFrame:
         """Return the logs in runs, from a few lookups; if `exact`, the records from the smallest offsets on.

@@ -35,22 +35,23 @@ from korvet.spark.tables.batch_tables import Views, dated, shaped
 from korvet.spark.tables.catalog import TABLES
 from korvet.spark.tables.health import Rules
 from korvet.spark.tables.membership import IS_NEW
-from korvet.spark.tables.needs import Needs
 from korvet.spark.tables.questions import QUESTIONS, question_sql
 from korvet.spark.tables.states import COMMITS, GROUPS, MEMBERS, NAMES, State, States, numbers
 from korvet.spark.tables.store import AS_OF_DATE, BATCH, STATE, Store, day_of
 from korvet.spark.tables.views import GROUP_PARTITION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from korvet.spark.tables.needs import Needs
     from korvet.spark.tables.questions import Objectives
 
     LogsOf = Callable[[SparkSession, Needs, int], DataFrame]
     EndsOf = Callable[[SparkSession, Collection[str]], DataFrame]
     Lookup = Callable[[SparkSession], DataFrame | None]
+    NamesOf = Callable[[SparkSession], Mapping[str, str]]
 
 CHECKPOINT: Final = "_checkpoint"
 # What Spark writes into a checkpoint first.
@@ -83,6 +84,7 @@ class StoredTables:
         ends: EndsOf | None = None,
         pending: Lookup | None = None,
         sizes: Lookup | None = None,
+        names: NamesOf | None = None,
     ) -> None:
         """Process the new records of `source`, a stream of `__consumer_offsets`, and add a snapshot.
 
@@ -90,9 +92,11 @@ class StoredTables:
         and no status. ends: returns the existing partitions of topics with their starts and ends; without it,
         no commit is known to be outside the log. pending: returns the records of open transactions, None if
         they can't be told; without it no offset is pending. sizes: returns those of the topics' partitions,
-        or None; without it topic_sizes gets no rows. All get the session to use. Raises SourceError if the
-        folder has lost its checkpoint or is of an earlier release, JarsMissing if the session lacks Delta,
-        and the error of a failed query; a later call continues from there.
+        or None; without it topic_sizes gets no rows. names: returns the names of topics by ID; without it,
+        only topics with a commit that contains the ID have a name in assignments of newer groups. All get the
+        session to use. Raises SourceError if the folder has lost its checkpoint or is of an earlier release,
+        JarsMissing if the session lacks Delta, and the error of a failed query; a later call continues from
+        there.
         """
         location, rules = self._folder.location, self._rules
         checkpoint = self._folder.child(CHECKPOINT)
@@ -119,7 +123,7 @@ class StoredTables:
             .start()
         )
         query.awaitTermination()
-        self._add_snapshot(as_of_ms, _Lookups(logs, ends, pending, sizes))
+        self._add_snapshot(as_of_ms, _Lookups(logs, ends, pending, sizes, names))
         self._store.finish()
 
     @property
@@ -297,16 +301,16 @@ class StoredTables:
         size = state.count(spark, *NAMES)
         with tuned_for(spark, size):
             commits = gathered(self._commits(state), *GROUP_PARTITION).persist()
-            needs = Needs.of_commits(commits.where(~sf.col("tombstone")))
+            more = lookups.of_snapshots(spark)
+            tables = _StateViews(state, commits, as_of_ms, self._rules, *more)
+            needs = tables.needs()
             unread = None if read is None else read(spark, needs, as_of_ms).persist()
         try:
-            size += 0 if unread is None else unread.count()
-            partitions = None if read is None or ends is None else ends(spark, needs.starts)
-            with tuned_for(spark, size):
-                more = lookups.of_snapshots(spark)
-                tables = _StateViews(state, commits, as_of_ms, self._rules, unread, partitions, *more)
-                with tables.shared():
-                    self._write_snapshot(tables, as_of_ms, number)
+            if unread is not None:
+                size += unread.count()
+                tables = tables.with_logs(unread, None if ends is None else ends(spark, needs.starts))
+            with tuned_for(spark, size), tables.shared():
+                self._write_snapshot(tables, as_of_ms, number)
         finally:
             commits.unpersist()
             if unread is not None:
@@ -355,10 +359,17 @@ class _Lookups:
     ends: EndsOf | None = None
     pending: Lookup | None = None
     sizes: Lookup | None = None
+    names: NamesOf | None = None
 
-    def of_snapshots(self, spark: SparkSession) -> tuple[DataFrame | None, DataFrame | None]:
-        """Return the records of open transactions and the sizes of partitions."""
-        return self.pending(spark) if self.pending else None, self.sizes(spark) if self.sizes else None
+    def of_snapshots(
+        self, spark: SparkSession
+    ) -> tuple[DataFrame | None, DataFrame | None, Mapping[str, str]]:
+        """Return the records of open transactions, the sizes of partitions, and the names of topics by ID."""
+        return (
+            self.pending(spark) if self.pending else None,
+            self.sizes(spark) if self.sizes else None,
+            self.names(spark) if self.names else {},
+        )
 
 
 class _StateViews(Views):
@@ -370,12 +381,11 @@ class _StateViews(Views):
         commits: DataFrame,
         as_of_ms: int,
         rules: Rules,
-        records: DataFrame | None = None,
-        ends: DataFrame | None = None,
         pending: DataFrame | None = None,
         sizes: DataFrame | None = None,
+        names: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(records, as_of_ms, ends, rules, pending, sizes)
+        super().__init__(None, as_of_ms, None, rules, pending, sizes, names)
         self._state = state
         self._commits = commits
 
@@ -395,9 +405,7 @@ class _StateViews(Views):
     @cached_property
     def _members(self) -> DataFrame:
         seen = self._read(MEMBERS, membership.members_seen(self._states).schema)
-        return membership.with_topic_names(
-            membership.with_activity(seen, self._states), self._current_offsets
-        )
+        return self._named(membership.with_activity(seen, self._states))
 
     def _read(self, name: str, schema: StructType) -> DataFrame:
         return gathered(self._state.read(self._commits.sparkSession, name, schema), "group")

@@ -61,7 +61,7 @@ def document(
 
 
 def _group(chance: random.Random, name: str, *, compared: bool) -> dict[str, Any]:
-    status = chance.choices([*KINDS, "ok"], [0, 0, 1, 1, 2, 2, 1, 1, 0, 0, 3, 30])[0].upper()
+    status = chance.choices([*KINDS, "ok"], [0, 0, 1, 1, 2, 2, 1, 1, 1, 0, 0, 1, 3, 30])[0].upper()
     quiet = status == "STALE"
     lag = [0 if quiet else chance.randint(0, 500) for _ in range(STEPS)]
     wait = [value * 100 for value in lag]

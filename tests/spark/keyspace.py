@@ -32,11 +32,19 @@ class Keyspace:
         self.url = url
         self.next_offset: dict[int, int] = {}
 
-    def topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
+    def topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        configs: Mapping[str, str] | None = None,
+        *,
+        topic_id: str | None = None,
+    ) -> None:
         document = {
             "partitions": partitions,
             "configs": dict(configs or {}),
             "internal": name == OFFSETS_TOPIC,
+            **({} if topic_id is None else {"topic_id": topic_id}),
         }
         self.client.hset("{korvet}:topics", name, json.dumps(document))
 

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from korvet.spark.cli.alert_options import AlertOptions, exit_status, with_alert_options
 from korvet.spark.report.alerts import KINDS, PastEnd, TopicState, alerts_document, find_alerts
 from korvet.spark.report.thresholds import Limit, ThresholdError, Thresholds, parse_duration, read_thresholds
+from korvet.spark.tables.catalog import STATUSES
 
 NOW = 1_790_000_000_000
 MINUTE = 60_000
@@ -141,9 +142,11 @@ def test_limits_are_of_a_topic_in_a_group(tmp_path: Path) -> None:
     thresholds = read_thresholds(written(tmp_path, FILE))
     states = [
         # The partitions with different statuses are one topic: 600 + 500 unread records.
-        state("audit", unread_records=600, status="WARNING"),
+        state("audit", unread_records=600, status="BEHIND", wait_ms=6 * MINUTE),
         state("audit", unread_records=500, wait_ms=10 * MINUTE),
         state("audit", topic="other", unread_records=600),
+        # Nobody knows where its consumer will begin.
+        state("fresh", status="UNCOMMITTED", unread_records=5000, wait_ms=None),
         state("billing-eu", unread_records=1, wait_ms=30_001),
         state("billing-eu", topic="refunds", wait_ms=90 * MINUTE, last_commit_ms=NOW - 61 * MINUTE),
         state("console-consumer-77", status="STOPPED", wait_ms=90 * MINUTE),
@@ -151,12 +154,31 @@ def test_limits_are_of_a_topic_in_a_group(tmp_path: Path) -> None:
     alerts = found(states, thresholds, stale_groups=["console-consumer-77"])
     assert [(alert.severity, alert.kind, alert.group, alert.topic) for alert in alerts] == [
         ("critical", "behind", "billing-eu", "orders"),
-        ("warning", "warning", "audit", "orders"),
+        ("warning", "uncommitted", "fresh", "orders"),
         ("warning", "unread", "audit", "orders"),
         ("warning", "silent", "billing-eu", "refunds"),
     ]
     assert (alerts[2].unread_records, alerts[2].limit_records, alerts[2].limit_ms) == (1100, 1000, None)
     assert (alerts[3].commit_age_ms, alerts[3].limit_ms) == (61 * MINUTE, 60 * MINUTE)
+
+
+def test_a_topic_has_its_worst_alert_only(tmp_path: Path) -> None:
+    thresholds = read_thresholds(written(tmp_path, FILE))
+    states = [
+        state("audit", status="WARNING", unread_records=2000, wait_ms=20 * MINUTE),
+        state("audit", status="STOPPED", unread_records=3, wait_ms=30 * MINUTE),
+        state("audit", topic="other", status="UNKNOWN", unread_records=1),
+        # A limit may be more severe than a status.
+        state("billing-eu", status="WARNING", unread_records=1, wait_ms=MINUTE),
+    ]
+    past = [PastEnd("audit", "orders", 1, 2, NOW - MINUTE)]
+    alerts = found(states, thresholds, past_ends=past, stale_groups=["audit"])
+    assert [(alert.severity, alert.kind, alert.group, alert.topic) for alert in alerts] == [
+        ("critical", "stopped", "audit", "orders"),
+        ("critical", "behind", "billing-eu", "orders"),
+        ("notice", "unknown", "audit", "other"),
+        ("notice", "stale", "audit", None),
+    ]
 
 
 def document(alerts: list[Any], **more: Any) -> dict[str, Any]:
@@ -173,13 +195,26 @@ def document(alerts: list[Any], **more: Any) -> dict[str, Any]:
 
 def test_the_json_follows_its_schema() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    states = [state("a/b c", status=name.upper(), wait_ms=6 * MINUTE) for name in list(KINDS)[:6]]
+    kinds = [kind for kind in KINDS if kind.upper() in STATUSES]
+    states = [state("a/b c", f"topic-{kind}", status=kind.upper(), wait_ms=6 * MINUTE) for kind in kinds]
     alerts = found(states, past_ends=[PastEnd("x", "orders", 0, 1, NOW)], stale_groups=["old"])
     for made in (
         document([]),
         document(alerts, compared_to_ms=NOW - 1, console="https://c/{group}?a={group}"),
     ):
         jsonschema.validate(made, SCHEMA)
+    assert [alert["kind"] for alert in made["alerts"]] == [
+        "lost",
+        "ahead",
+        "rewind",
+        "stalled",
+        "stopped",
+        "warning",
+        "uncommitted",
+        "behind",
+        "behind",
+        "stale",
+    ]
     assert made["severity"] == "critical"
     assert made["groups_by_severity"] == {"critical": 1, "warning": 0, "notice": 1, "ok": 3}
     assert made["alerts"][0]["console_url"] == "https://c/a%2Fb%20c?a=a%2Fb%20c"
@@ -194,6 +229,7 @@ def test_every_kind_is_documented_and_on_the_page() -> None:
     script = files("korvet.spark.report").joinpath("assets", "page.js").read_text("utf-8")
     assert [kind for kind in KINDS if f"| {kind.replace('_', ' ')} |" not in text] == []
     assert [kind for kind in KINDS if f"  {kind.upper()}: [" not in script] == []
+    assert {status.lower() for status in STATUSES} - {*KINDS} == {"ok"}
 
 
 def test_exit_statuses() -> None:

@@ -182,7 +182,7 @@ def check_kept_reports(stored: StoredTables, lags: list[Row], tmp_path: Path) ->
     page = checked_page(done.page)
     assert page["as_of"] == stored.newest_snapshot()
     groups = {group["name"]: (group["status"], group["record_lag"]) for group in page["groups"]}
-    assert groups == {"g": ("STOPPED", 1), "ahead": ("AHEAD", 0), "lost": ("STALE", 0)}
+    assert groups == {"g": ("BEHIND", 1), "ahead": ("AHEAD", 0), "lost": ("STALE", 0)}
     first, last = (row["as_of_ts"].astimezone(UTC) for row in lags)
     done = write_kept_report(stored, "the tables", tmp_path / "report", compare_to=first.isoformat())
     page = checked_page(done.page)

@@ -84,14 +84,37 @@ def test_a_thousand_groups_are_small_and_quick(report: Path, page: Page) -> None
 
 
 def test_what_needs_attention_comes_first(page: Page) -> None:
-    badges = texts(page, ".attention .badge")
-    assert len(badges) == 8
-    assert set(badges) <= {"rewind", "stalled", "stopped"}
+    """Many groups are listed by reason: a line for each reason, which opens."""
+    badges = texts(page, ".reason > summary .badge")
+    assert badges[:3] == ["rewind", "stalled", "stopped"]
+    severity = [severity_rank(KINDS[status.replace(" ", "_")]) for status in badges]
+    assert severity == sorted(severity)
+    assert "ok" not in badges
+    assert page.evaluate("document.querySelectorAll('.attention > li').length") == 0
+    page.evaluate("document.querySelector('.reason > summary').click()")
+    wait(page, "document.querySelector('.reason[open] .attention > li') !== null")
+    lines = texts(page, ".reason[open] .attention > li > .badge")
+    assert texts(page, ".reason[open] > summary b") == [f"{len(lines)} groups"]
+    assert set(lines) == {"rewind"}
+    page.evaluate("document.querySelector('.reason[open] > summary').click()")
+
+
+def test_a_few_groups_have_a_line_each(page: Page, report: Path, tmp_path: Path) -> None:
+    path = tmp_path / "few.html"
+    path.write_text(render(document(36)), encoding="utf-8")
+    page.show(path.as_uri())
+    assert len(texts(page, ".attention > li > .badge")) == 8
     page.evaluate("document.querySelector('.attention + .more').click()")
-    shown = texts(page, ".attention .badge")
+    shown = texts(page, ".attention > li > .badge")
+    assert 8 < len(shown) <= 20
     severity = [severity_rank(KINDS[status.replace(" ", "_")]) for status in shown]
     assert severity == sorted(severity)
-    assert "ok" not in shown
+    # The reasons after the first are behind the line.
+    is_shown = "document.querySelector('.attention > li .also').checkVisibility()"
+    assert page.evaluate(is_shown) is False
+    page.evaluate("document.querySelector('.attention > li summary').click()")
+    wait(page, is_shown)
+    page.show(report.as_uri())
 
 
 def test_search_sort_and_filter(page: Page) -> None:
@@ -342,6 +365,7 @@ def test_paper_is_white_in_both_themes(page: Page, compared: Path, report: Path,
     assert page.evaluate(darkest) < 150
     troubled = int(page.evaluate("document.querySelectorAll('.tiles b')[1].textContent"))
     assert page.evaluate("document.querySelectorAll('.attention > li').length") == troubled
+    assert page.evaluate("document.querySelectorAll('.attention details:not([open])').length") == 0
     assert page.evaluate("document.querySelector('.save').offsetHeight") == 0
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert page.evaluate("document.documentElement.dataset.theme") == "auto"

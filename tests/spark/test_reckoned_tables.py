@@ -15,8 +15,6 @@ from korvet.spark.source.address import Address
 from korvet.spark.tables.batch_tables import Tables
 from korvet.spark.tables.catalog import STATUSES, TABLES
 from korvet.spark.tables.decode import offset_commits
-from korvet.spark.tables.health import recent_commits
-from korvet.spark.tables.needs import smallest_offsets
 from korvet.spark.tables.readers import RedisReader
 from korvet.spark.tables.stored_tables import StoredTables
 from tests.spark.reckoning.history import History
@@ -64,16 +62,21 @@ def tables_of(spark: SparkSession, keyspace: Keyspace, as_of_ms: int) -> Tables:
     source = reader.offsets_topic(spark)
     assert source is not None
     source.persist()
-    commits = recent_commits(offset_commits(source), 10)
-    starts = smallest_offsets(commits)
-    topics = {row["topic"] for row in offset_commits(source, ("topic",)).distinct().collect()}
-    return Tables(
+    tables = Tables(
         source,
-        reader.records(spark, starts).persist(),
+        None,
         as_of_ms,
-        ends=reader.ends(spark, topics).persist(),
         pending=reader.open_transactions(spark),
         sizes=reader.sizes(spark),
+        names=reader.topic_names(spark),
+    )
+    needs = tables.needs()
+    topics = {
+        *needs.starts,
+        *(row["topic"] for row in offset_commits(source, ("topic",)).distinct().collect()),
+    }
+    return tables.with_logs(
+        reader.logs(spark, needs, as_of_ms).persist(), reader.ends(spark, topics).persist()
     )
 
 

@@ -143,9 +143,7 @@ def test_report_on_nothing_and_on_groups(spark: SparkSession, keyspace: Keyspace
     )
     assert {(alert["kind"], alert["group"]) for alert in written["alerts"]} == {
         ("ahead", "beyond"),
-        ("stopped", "billing"),
         ("behind", "billing"),
-        ("stopped", "lost"),
         ("behind", "lost"),
         ("stale", "lost"),
     }

@@ -111,9 +111,9 @@ def test_groups_that_stand_outside_the_log(spark: SparkSession, keyspace: Keyspa
     found = batch_table(spark, reader, "group_status", MS + 102).collect()
     assert {row["group"]: (row["status"], row["record_lag"], row["lost_records"]) for row in found} == {
         "lost": ("LOST", 4, 4),
-        "there": ("WARNING", 4, 0),
+        "there": ("UNKNOWN", 4, 0),
         "ahead": ("AHEAD", 0, 0),
-        "unknown": ("OK", 4, None),
+        "unknown": ("UNKNOWN", 4, None),
     }
     odd = batch_table(spark, reader, "anomalies", MS + 102).collect()
     assert {(row["group"], row["kind"], row["committed_offset"], row["lost_records"]) for row in odd} == {

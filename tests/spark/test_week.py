@@ -142,10 +142,12 @@ def topic_ends() -> list[tuple[str, int, int, int, int]]:
 # Status, unread records, wait of the first one in ms, computed by hand.
 EXPECTED = {
     ("steady", "orders", 0): ("OK", 0, 0),
+    # Member b has had this partition for days.
+    ("steady", "orders", 1): ("UNCOMMITTED", 168, None),
     # Records 83 to 167 are unread.
     ("slow", "orders", 0): ("WARNING", 85, 85 * HOUR),
     # Record 157 is next, and the lag decreases from commit to commit.
-    ("catching-up", "orders", 0): ("OK", 11, 11 * HOUR),
+    ("catching-up", "orders", 0): ("BEHIND", 11, 11 * HOUR),
     ("stuck", "orders", 0): ("STALLED", 68, 68 * HOUR),
     # The window's ten commits span nine hours, the last was 87 hours ago.
     ("stopped", "orders", 0): ("STOPPED", 87, 87 * HOUR),
@@ -154,12 +156,13 @@ EXPECTED = {
     ("recovered", "orders", 0): ("WARNING", 6, 6 * HOUR),
     ("on-holiday", "orders", 0): ("OK", 0, 0),
     ("book-keeper", "ledger", 0): ("WARNING", 8, 8 * HOUR),
-    ("fresh", "orders", 1): ("STOPPED", 168, 168 * HOUR),
-    ("just-done", "quick", 0): ("OK", 1, 50_000),
+    # One commit says nothing about habits.
+    ("fresh", "orders", 1): ("BEHIND", 168, 168 * HOUR),
+    ("just-done", "quick", 0): ("UNKNOWN", 1, 50_000),
     ("ahead", "orders", 1): ("AHEAD", 0, 0),
     ("huge", "ledger", 0): ("AHEAD", 0, 0),
     ("far", "ledger", 0): ("AHEAD", 0, 0),
-    ("negative", "orders", 1): ("STOPPED", 168, 168 * HOUR),
+    ("negative", "orders", 1): ("BEHIND", 168, 168 * HOUR),
     ("orphan", "no-such-topic", 3): ("OK", 0, 0),
     ("empty", "orders", 1): ("OK", 0, 0),
 }
@@ -179,8 +182,10 @@ def test_status_and_lag(tables: Tables) -> None:
         (r["group"], r["topic"], r["partition"]): (r["status"], r["record_lag"], r["lag_ms"]) for r in rows
     }
     assert got == EXPECTED
-    complete = {r["group"]: r["complete"] for r in rows}
-    assert (complete["steady"], complete["fresh"]) == (1.0, 0.1)
+    complete = {(r["group"], r["partition"]): (r["complete"], r["usual_ms"]) for r in rows}
+    assert complete["steady", 0] == (1.0, HOUR)
+    assert complete["steady", 1] == (0.0, None)
+    assert complete["fresh", 1] == (0.1, None)
 
 
 def test_status_of_groups(tables: Tables) -> None:

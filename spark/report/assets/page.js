@@ -10,13 +10,15 @@ const STATUS = {
   LOST: ["bad", "has missed records that were deleted before it read them"],
   AHEAD: ["bad", "committed an offset past the log end"],
   REWIND: ["bad", "went back to an earlier offset"],
-  STALLED: ["bad", "repeatedly commits the same offset, although there are unread records"],
+  STALLED: ["bad", "is alive, but makes no progress on unread records"],
   STOPPED: ["bad", "has unread records and has stopped committing"],
   WARNING: ["warn", "commits, but its unread records never become fewer"],
+  UNCOMMITTED: ["warn", "has members, but no committed offset"],
   BEHIND: ["warn", "reads, but its first unread record has waited too long"],
   UNREAD: ["warn", "has more unread records than its limit"],
   SILENT: ["warn", "has not committed for longer than its limit"],
   PAST_END: ["warn", "committed an offset past the log end, and has come back since"],
+  UNKNOWN: ["dim", "has unread records, and too few commits to judge it by"],
   STALE: ["dim", "has no members and no recent commit"],
   OK: ["ok", "reads and commits normally"],
 };
@@ -25,6 +27,8 @@ const ORDER = Object.keys(STATUS);
 const PAGE_ROWS = 100;
 const HEAT_ROWS = 40;
 const ATTENTION_ROWS = 8;
+// More groups than this are listed by reason.
+const SINGLE_GROUPS = 20;
 const CHANGE_ROWS = 20;
 const WIDE_TEXT = 12, LONG_TEXT = 40;
 
@@ -385,7 +389,7 @@ const card = (title, ...children) => h("section", { class: "card" }, title && h(
 
 function sentence(group) {
   const parts = [];
-  if (group.record_lag) parts.push(`${unread(group, count)} unread, the first for ${duration(group.lag_ms)}`);
+  if (group.record_lag) parts.push(`${unread(group, count)} unread${group.lag_ms === null ? "" : `, the first for ${duration(group.lag_ms)}`}`);
   if (group.lost) parts.push(`${plural(group.lost, "record")} lost`);
   const change = changed(group);
   if (change) parts.push(change);
@@ -547,14 +551,36 @@ function alsoOf(group) {
     left > 0 && h("li", {}, `${count(left)} more in alerts.json`));
 }
 
+// One line: a group and its worst alert. The rest is in a box that opens.
+function attentionLine(group) {
+  return h("li", {}, badgeOf(group), h("details", { open: printing }, h("summary", {}, link(group), h("span", { class: "why" }, why(group))),
+    alsoOf(group), h("div", { class: "note" }, sentence(group))), spark(group.lag));
+}
+
 function attention(troubled) {
   if (!troubled.length) return card(null, h("h2", { class: "calm" }, "Nothing needs attention"));
+  if (troubled.length > SINGLE_GROUPS) return card("Needs attention", reasons(troubled));
   const shown = state.all || printing ? troubled : troubled.slice(0, ATTENTION_ROWS);
-  const box = card("Needs attention", h("ul", { class: "attention" }, shown.map((group) => h("li", {}, badgeOf(group),
-    h("div", {}, link(group), h("span", { class: "why" }, why(group)), alsoOf(group), h("div", { class: "note" }, sentence(group))), spark(group.lag)))),
+  const box = card("Needs attention", h("ul", { class: "attention" }, shown.map(attentionLine)),
   troubled.length > shown.length && h("button", { class: "more", onclick: () => { state.all = true; box.replaceWith(attention(troubled)); } },
     `Show all ${count(troubled.length)}`));
   return box;
+}
+
+// A box for each severity and status, worst first. It has a line for each of its groups once it was opened.
+function reasons(troubled) {
+  const kinds = new Map();
+  for (const group of troubled) {
+    const key = `${group.severity} ${group.status}`;
+    kinds.set(key, [...(kinds.get(key) || []), group]);
+  }
+  return [...kinds.values()].map((same) => {
+    const list = h("ul", { class: "attention" });
+    const fill = () => { if (!list.childElementCount) list.append(...same.map(attentionLine)); };
+    if (printing) fill();
+    return h("details", { class: "reason", open: printing, ontoggle: fill }, h("summary", {}, badgeOf(same[0]), h("b", {}, plural(same.length, "group")),
+      h("span", { class: "why" }, STATUS[same[0].status][1])), list);
+  });
 }
 
 function total(key, join) {
@@ -597,7 +623,7 @@ function groupPage(group) {
     card("Over time", h("div", { class: "figures" }, charts)),
     data.compared_to === null ? "" : card(`Changes since ${clock(data.compared_to)} UTC`, partitionChanges(group)),
     card("Offsets", table([["Topic"], ["Partition", 1], ["Status"], ["Committed offset", 1], ["Unread", 1], ["Waiting", 1], ["Last commit", 1]],
-      offsets.map((row) => [row.topic, row.partition, badge(row.status), row.committed, unread(row, count), duration(row.lag_ms),
+      offsets.map((row) => [row.topic, row.partition, badge(row.status), row.committed ?? DASH, unread(row, count), duration(row.lag_ms),
         ago(row.commit === null ? null : Math.max(0, data.as_of - row.commit))]), "No committed offsets."), more(group.partitions, offsets.length, "partitions")),
     card("Members", table([["Client"], ["Host"], ["Instance"], ["Assigned"], ["Member"], ["First seen (UTC)"], ["Last listed (UTC)"]],
       inventory.map((row) => [row.client, row.host, row.instance || DASH, row.assigned || DASH, h("code", {}, row.member), clock(row.first), row.active ? h("span", { class: "calm" }, "member now") : clock(row.last)]),
@@ -658,7 +684,7 @@ function onKey(event) {
   const action = actions[event.key];
   if (!action || (inGroup && ["j", "k", "Enter", "ArrowUp", "ArrowDown"].includes(event.key))) return;
   if (typing && (event.key === "ArrowLeft" || event.key === "ArrowRight")) return;
-  if (event.key === "Enter" && event.target.closest("a,button")) return;
+  if (event.key === "Enter" && event.target.closest("a,button,summary")) return;
   event.preventDefault();
   action();
 }

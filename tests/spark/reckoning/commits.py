@@ -7,18 +7,24 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from tests.spark.reckoning.records import commit_columns, day, moment, place_of
+from tests.spark.reckoning.records import commit_columns, commit_ms, day, moment, place_of
+from tests.spark.reckoning.status import (
+    REACTION_MS,
+    WINDOW,
+    Commit,
+    Facts,
+    Habits,
+    difference,
+    habits,
+    status,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from korvet.offsets.schema import OffsetCommitValue
     from tests.spark.reckoning.logs import Entry, Log
     from tests.spark.reckoning.records import Place, Record, Row
 
-STATUSES = ("OK", "WARNING", "STOPPED", "STALLED", "REWIND", "AHEAD", "LOST")
-WINDOW = 10
-RECENT_MS = 100_000
 GAP_FACTOR, GAP_MS = 5, 60_000
 FUTURE_MS = 1_000
 # Offsets with a time are at least of the year 2001.
@@ -50,7 +56,9 @@ class Commits:
         pending: Sequence[Record],
         logs: Mapping[tuple[str, int], Log],
         as_of_ms: int,
+        assigned: Mapping[Place, int],
     ) -> None:
+        """assigned: since when each partition is assigned to a member."""
         self.records = records
         self.as_of_ms = as_of_ms
         self._pending = pending
@@ -62,6 +70,11 @@ class Commits:
         self.by_place: dict[Place, list[Record]] = defaultdict(list)
         for record in records:
             self.by_place[place_of(record)].append(record)
+        self._uncommitted = {
+            place: since_ms
+            for place, since_ms in assigned.items()
+            if place not in self.current and place[1:] in logs
+        }
 
     def lives(self, place: Place) -> list[list[Record]]:
         """Returns the commits of a partition between its tombstones; the last life may be empty."""
@@ -119,26 +132,32 @@ class Commits:
         return [
             {
                 **_place_columns(place),
-                "committed_offset": record.value.offset,
-                "record_lag": len(self.unread(place, record.value.offset).records),
+                "committed_offset": committed,
+                "record_lag": len(self.unread(place, committed or 0).records),
                 "exact": True,
                 "as_of_ts": self.as_of_ms,
             }
-            for place, record in self.current.items()
+            for place, committed in self._positions.items()
         ]
+
+    @property
+    def _positions(self) -> dict[Place, int | None]:
+        """The committed offsets, None for partitions without one."""
+        committed = {place: record.value.offset for place, record in self.current.items()}
+        return {**committed, **dict.fromkeys(self._uncommitted)}
 
     def time_lag(self) -> list[Row]:
         rows = []
-        for place, record in self.current.items():
-            unread = self.unread(place, record.value.offset)
+        for place, committed in self._positions.items():
+            unread = self.unread(place, committed or 0)
             first = unread.first
             rows.append(
                 {
                     **_place_columns(place),
-                    "committed_offset": record.value.offset,
+                    "committed_offset": committed,
                     "first_unread_offset": first.offset if first else None,
                     "first_unread_ts": first.timestamp_ms if first else None,
-                    "lag_ms": unread.wait_ms,
+                    "lag_ms": None if committed is None else unread.wait_ms,
                     "as_of_ts": self.as_of_ms,
                 }
             )
@@ -147,58 +166,87 @@ class Commits:
     def partition_status(self) -> list[Row]:
         rows = []
         for place in self.current:
-            window = self.window(place)
-            unread = self.unread(place, window[-1].offset)
+            known = self.habits(place)
+            newest = known.window[-1].offset
+            unread = self.unread(place, newest)
             rows.append(
                 {
                     **_place_columns(place),
-                    "status": self._status(place, window),
-                    "committed_offset": window[-1].offset,
+                    "status": self._status(place, known),
+                    "committed_offset": newest,
                     "record_lag": len(unread.records),
                     "exact": True,
-                    "lost_records": self._lost(place, window[-1].offset),
+                    "lost_records": self._lost(place, newest),
                     "lag_ms": unread.wait_ms,
-                    "commits": len(window),
-                    "complete": len(window) / WINDOW,
-                    "first_commit_ts": moment(window[0].commit_timestamp_ms),
-                    "last_commit_ts": moment(window[-1].commit_timestamp_ms),
+                    "commits": len(known.bursts),
+                    "complete": len(known.bursts) / WINDOW,
+                    "usual_ms": known.usual_ms,
+                    "first_commit_ts": _moment(known.bursts[0].at_ms),
+                    "last_commit_ts": _moment(known.bursts[-1].at_ms),
                     "as_of_ts": self.as_of_ms,
                 }
             )
-        return rows
+        return rows + [self._uncommitted_status(place, at) for place, at in self._uncommitted.items()]
 
-    def window(self, place: Place) -> list[OffsetCommitValue]:
-        """Returns the last commits of a partition since its last tombstone."""
-        return [record.value for record in self.lives(place)[-1][-WINDOW:]]
+    def _uncommitted_status(self, place: Place, since_ms: int) -> Row:
+        unread = self.unread(place, 0)
+        recent = since_ms >= self.as_of_ms - REACTION_MS
+        found = "UNKNOWN" if recent else "UNCOMMITTED"
+        row: Row = dict.fromkeys(
+            (
+                "committed_offset",
+                "lost_records",
+                "lag_ms",
+                "usual_ms",
+                "first_commit_ts",
+                "last_commit_ts",
+            )
+        )
+        return row | {
+            **_place_columns(place),
+            "status": found if unread.first else "OK",
+            "record_lag": len(unread.records),
+            "exact": True,
+            "commits": 0,
+            "complete": 0.0,
+            "as_of_ts": self.as_of_ms,
+        }
 
-    def _status(self, place: Place, window: Sequence[OffsetCommitValue]) -> str:
-        newest, unread = window[-1], self.unread(place, window[-1].offset)
-        first_ms, last_ms = window[0].commit_timestamp_ms, newest.commit_timestamp_ms
-        behind = [self._unread_then(place, commit) for commit in window]
-        offsets = [commit.offset for commit in window]
-        log = self._logs.get(place[1:])
-        if (self._lost(place, newest.offset) or 0) > 0:
-            return "LOST"
-        if log is not None and newest.offset > log.end:
-            return "AHEAD"
-        if unread.first is None:
-            return "OK"
-        silent = self.as_of_ms - last_ms > last_ms - first_ms
-        if silent and _appended_ms(unread.first) <= self.as_of_ms - RECENT_MS:
-            return "STOPPED"
-        if min(behind) == 0:
-            return "OK"
-        if newest.offset < max(offsets):
-            return "REWIND"
-        if len(window) > 1 and len(set(offsets)) == 1:
-            return "STALLED"
-        if len(window) > 1 and all(later >= earlier for earlier, later in pairwise(behind)):
-            return "WARNING"
-        return "OK"
+    def habits(self, place: Place) -> Habits:
+        """Returns the habits of a partition since its last tombstone."""
+        life = [(record.value, record.timestamp_ms) for record in self.lives(place)[-1]]
+        return habits([Commit(value.offset, commit_ms(value), at_ms) for value, at_ms in life])
 
-    def _unread_then(self, place: Place, commit: OffsetCommitValue) -> int:
+    def last_ms(self, place: Place) -> int | None:
+        """Returns the time of the newest commit; None without a commit or a time."""
+        newest = self.current.get(place)
+        return None if newest is None else commit_ms(newest.value)
+
+    def _status(self, place: Place, known: Habits) -> str:
+        newest, log = known.window[-1].offset, self._logs.get(place[1:])
+        unread = self.unread(place, newest)
+        first, now_ms = unread.first, self.as_of_ms
+        of_group = [self.last_ms(other) for other in self.current if other[0] == place[0]]
+        return status(
+            Facts(
+                now_ms,
+                known,
+                [self._unread_then(place, commit) for commit in known.window],
+                len(unread.records),
+                None if first is None else now_ms - _appended_ms(first),
+                unread.wait_ms,
+                self._lost(place, newest),
+                log.end if log else None,
+                max((at_ms for at_ms in of_group if at_ms is not None), default=None),
+            )
+        )
+
+    def _unread_then(self, place: Place, commit: Commit) -> int:
+        """Nothing, if the time of the commit is unknown."""
+        if commit.at_ms is None:
+            return 0
         records = self.unread(place, commit.offset).records
-        return sum(_appended_ms(entry) <= commit.commit_timestamp_ms for entry in records)
+        return sum(_appended_ms(entry) <= commit.at_ms for entry in records)
 
     def _lost(self, place: Place, committed: int) -> int | None:
         """Records deleted unread. Between clock offsets before the log start there may have been none."""
@@ -224,8 +272,8 @@ class Commits:
         """The rows on the last commit of a life so far."""
         record, value, log = life[-1], life[-1].value, self._logs.get(place[1:])
         previous = life[-2].value if len(life) > 1 else None
-        times = [one.value.commit_timestamp_ms for one in life]
-        intervals = [later - earlier for earlier, later in pairwise(times)]
+        times = [commit_ms(one.value) for one in life]
+        intervals = [difference(later, earlier) for earlier, later in pairwise(times)]
         interval = intervals[-1] if intervals else None
         usual = _usual(intervals[:-1])
         lost = self._lost(place, value.offset)
@@ -234,7 +282,7 @@ class Commits:
             "rewind": previous is not None and value.offset < previous.offset,
             "gap": usual is not None and interval is not None and interval > max(usual * GAP_FACTOR, GAP_MS),
             "lost_records": newest and (lost or 0) > 0,
-            "past_end": own_ms > value.commit_timestamp_ms + FUTURE_MS
+            "past_end": (times[-1] is not None and own_ms > times[-1] + FUTURE_MS)
             or (not removed and log is not None and value.offset > log.end),
             "unknown_partition": not removed and log is None,
         }
@@ -248,8 +296,8 @@ class Commits:
                 "usual_interval_ms": usual,
                 "end_offset": log.end if log else None,
                 "lost_records": lost if kind == "lost_records" else None,
-                "commit_ms": value.commit_timestamp_ms,
-                "commit_ts": moment(value.commit_timestamp_ms),
+                "commit_ms": times[-1],
+                "commit_ts": _moment(times[-1]),
                 **record.position,
                 "src_date": day(record.timestamp_ms),
             }
@@ -258,9 +306,13 @@ class Commits:
         ]
 
 
-def _usual(intervals: Sequence[int]) -> int | None:
-    """The lower median of up to ten intervals; None below three."""
-    last = sorted(intervals[-10:])
+def _moment(ms: int | None) -> int | None:
+    return None if ms is None else moment(ms)
+
+
+def _usual(intervals: Sequence[int | None]) -> int | None:
+    """The lower median of the known ones of up to ten intervals; None below three."""
+    last = sorted(interval for interval in intervals[-10:] if interval is not None)
     return last[(len(last) - 1) // 2] if len(last) >= 3 else None
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from korvet.offsets.schema import MemberMetadata
-    from tests.spark.reckoning.records import Record, Row
+    from tests.spark.reckoning.records import Place, Record, Row
 
 CLASSIC_TYPE = 2
 EPOCHS = {3: "consumer", 11: "share", 17: "streams"}
@@ -66,6 +66,7 @@ class Replay:
             self.states.append(State(record, EPOCHS[version]))
             if record.value is not None:
                 self.states[-1].generation = record.value.epoch
+                self.states[-1].protocol_type = EPOCHS[version]
                 self.states[-1].members = {
                     name: _newer_member(value) | {"assigned": self.assigned.get(name)}
                     for name, value in sorted(self.joined.items())
@@ -85,21 +86,23 @@ class Replay:
 
 
 class Groups:
-    """The groups of `__consumer_offsets`, and the newest committed topic ID of each topic."""
+    """The groups of `__consumer_offsets`. existing: the names of topics by ID."""
 
-    def __init__(self, records: Sequence[Record], current: Iterable[Any], as_of_ms: int) -> None:
+    def __init__(
+        self, records: Sequence[Record], current: Iterable[Any], existing: Mapping[str, str], as_of_ms: int
+    ) -> None:
         self.records = records
         self.as_of_ms = as_of_ms
         names: dict[str, str] = {}
         for commit in current:
             if commit.value.topic_id is not None:
-                identity = _id_text(commit.value.topic_id)
+                identity = id_text(commit.value.topic_id)
                 names[identity] = max(commit.key.topic, names.get(identity, ""))
         replays: dict[str, Replay] = defaultdict(Replay)
         for record in records:
             replays[record.key.group].see(record)  # type: ignore[union-attr]
         self.states = {group: replay.states for group, replay in replays.items() if replay.states}
-        self._names = names
+        self._names = {**names, **existing}
 
     @property
     def current(self) -> dict[str, State]:
@@ -200,6 +203,17 @@ class Groups:
                 )
         return rows
 
+    def assigned(self) -> dict[Place, int]:
+        """Returns the partitions that consumers have now, and since when their group is in its state."""
+        return {
+            (group, part["topic"], number): state.at_ms
+            for group, state in self.current.items()
+            if state.kind in {"classic", "consumer"}
+            for member in state.members.values()
+            for part in self._named(state, member["assigned"]) or ()
+            for number in part["partitions"]
+        }
+
     def _named(self, state: State, assigned: Assigned | None) -> Assigned | None:
         """Newer groups name topics by ID; a commit with both contains the name."""
         if assigned is None or state.kind == "classic":
@@ -293,7 +307,7 @@ def _by_id(value: Any) -> Assigned | None:
     parts = getattr(value, "assigned_partitions", None)
     if parts is None:
         return None
-    return [{"topic": _id_text(part.topic_id), "partitions": list(part.partitions)} for part in parts]
+    return [{"topic": id_text(part.topic_id), "partitions": list(part.partitions)} for part in parts]
 
 
 def _places(assigned: Assigned | None) -> set[tuple[str, int]]:
@@ -319,5 +333,6 @@ def _type_of(version: int) -> str:
     return "share" if version < 16 else "streams"
 
 
-def _id_text(topic_id: bytes) -> str:
+def id_text(topic_id: bytes) -> str:
+    """Returns a topic ID as Kafka's tools write it."""
     return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")

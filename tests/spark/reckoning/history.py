@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from korvet.offsets.codec import encode_key, encode_value
 from korvet.offsets.partition import partition_for
@@ -25,6 +26,8 @@ BEGINNING = 1_699_833_600_000
 TRANSACTION_TOPIC = "__transaction_state"
 OFFSETS_PARTITIONS = 50
 PRODUCERS = range(1, 5)
+# A topic that is created last, without transactions.
+LATE = "late"
 # The topics: dense offsets, and the number of partitions.
 TOPICS = {
     "orders": (False, 2),
@@ -33,6 +36,7 @@ TOPICS = {
     "counted": (True, 1),
     "trimmed": (True, 1),
     "gone": (True, 1),
+    LATE: (True, 2),
 }
 
 
@@ -67,7 +71,8 @@ class History:
         self.transactions = Log(keyspace, TRANSACTION_TOPIC, 0, False)
         self.offsets = [Log(keyspace, OFFSETS_TOPIC, part, True) for part in range(OFFSETS_PARTITIONS)]
         for topic in TOPICS:
-            self.create(topic)
+            if topic != LATE:
+                self.create(topic)
         self.committers = [Committer(habit, habit) for habit in HABITS]
         self.committers += [Committer(group, habit) for group, habit in OTHERS.items()]
         self.committers.append(Committer(FORMER, "silent"))
@@ -94,6 +99,7 @@ class History:
         self._act(steps // 3)
         self._leave_open()
         self.delete_topic("gone")
+        self._settle()
         yield
 
     def _act(self, steps: int) -> None:
@@ -117,8 +123,9 @@ class History:
 
     def create(self, topic: str) -> None:
         dense, partitions = TOPICS[topic]
-        self.keyspace.topic(topic, partitions, {"offset.assignment": "dense"} if dense else None)
+        configs = {"offset.assignment": "dense"} if dense else None
         self.ids[topic] = self.chance.randbytes(16)
+        self.keyspace.topic(topic, partitions, configs, topic_id=str(UUID(bytes=self.ids[topic])))
         for partition in range(partitions):
             self.logs[topic, partition] = Log(self.keyspace, topic, partition, dense)
 
@@ -171,6 +178,20 @@ class History:
         for key in keys:
             self.write(committer.group, key, self._value(committer, "orders", 5), PRODUCERS[0])
         self.write(committer.group, keys[0], None)
+
+    def _settle(self) -> None:
+        """Half an hour with a record a minute: a group falls behind, another stops, a third one begins."""
+        self.create(LATE)
+        for minute in range(30):
+            self.now_ms += MINUTE
+            for partition in (0, 1):
+                self.logs[LATE, partition].append(self.now_ms, None, b"value")
+            positions = {"falling": minute // 2, "halted": minute + 1, "starting": minute}
+            until = {"falling": 30, "halted": 5, "starting": 0}
+            for group, position in positions.items():
+                if minute < until[group] or (group == "starting" and minute == 29):
+                    value = OffsetCommitValue(position, commit_timestamp_ms=self.now_ms)
+                    self._add(group, OffsetCommitKey(group, LATE, 0), value)
 
     def commit(self) -> None:
         committer = self.chance.choice(self.committers)
@@ -263,7 +284,11 @@ class History:
 
     def write(self, group: str, key: Key, value: Value | None, producer: int | None = None) -> None:
         """Add a record of the group to `__consumer_offsets`. Some records are late."""
-        late_ms = self.chance.choice((0, 0, 0, 0, 90 * MINUTE))
+        self._add(group, key, value, producer, self.chance.choice((0, 0, 0, 0, 90 * MINUTE)))
+
+    def _add(
+        self, group: str, key: Key, value: Value | None, producer: int | None = None, late_ms: int = 0
+    ) -> None:
         data = None if value is None else encode_value(value)
         log = self.offsets[partition_for(group)]
         log.append(self.now_ms, encode_key(key), data, self.now_ms - late_ms, producer)

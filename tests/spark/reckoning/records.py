@@ -108,12 +108,17 @@ def commit_columns(record: Record) -> Row:
         "committed_offset": value.offset,
         "leader_epoch": value.leader_epoch,
         "metadata": value.metadata,
-        "commit_ms": value.commit_timestamp_ms,
+        "commit_ms": commit_ms(value),
         "commit_ts": moment(value.commit_timestamp_ms),
         "expire_ms": value.expire_timestamp_ms,
         "topic_id": value.topic_id,
         "value_version": value.version,
     }
+
+
+def commit_ms(value: OffsetCommitValue) -> int | None:
+    """Returns the time of a commit; None if it has none."""
+    return None if value.commit_timestamp_ms == -1 else value.commit_timestamp_ms
 
 
 def place_of(record: Record) -> Place:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from tests.spark.reckoning.commits import STATUSES, Commits
-from tests.spark.reckoning.groups import Groups
-from tests.spark.reckoning.records import moment, read
+from tests.spark.reckoning.commits import Commits
+from tests.spark.reckoning.groups import Groups, id_text
+from tests.spark.reckoning.records import commit_ms, moment, place_of, read
+from tests.spark.reckoning.status import STATUSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -26,8 +27,11 @@ def reckoned(history: History, as_of_ms: int) -> Mapping[str, list[Row]]:
     """Returns the rows of every table as of a time."""
     found = read(history.offsets, as_of_ms)
     pending = read(history.offsets, as_of_ms, pending=True)
-    commits = Commits(found.commits, pending.commits, history.logs, as_of_ms)
-    groups = Groups(found.groups, commits.current.values(), as_of_ms)
+    newest = {place_of(record): record for record in found.commits}
+    current = [record for record in newest.values() if record.value is not None]
+    names = {id_text(topic_id): topic for topic, topic_id in history.ids.items()}
+    groups = Groups(found.groups, current, names, as_of_ms)
+    commits = Commits(found.commits, pending.commits, history.logs, as_of_ms, groups.assigned())
     return {
         "offset_commits": commits.offset_commits(),
         "current_offsets": commits.current_offsets(),
@@ -57,8 +61,8 @@ def group_status(commits: Commits, groups: Groups) -> list[Row]:
     rows = []
     for group in {*partitions, *groups.current}:
         mine, state = partitions[group], groups.current.get(group)
-        times = [commits.window((group, row["topic"], row["partition"]))[-1] for row in mine]
-        last_ms = max((commit.commit_timestamp_ms for commit in times), default=None)
+        times = [commits.last_ms((group, row["topic"], row["partition"])) for row in mine]
+        last_ms = max((at_ms for at_ms in times if at_ms is not None), default=None)
         worst = max(mine, key=_urgency, default=None)
         lost = [row["lost_records"] for row in mine if row["lost_records"] is not None]
         rows.append(
@@ -74,7 +78,9 @@ def group_status(commits: Commits, groups: Groups) -> list[Row]:
                 "record_lag": sum(row["record_lag"] for row in mine),
                 "exact": True,
                 "lost_records": sum(lost) if lost else None,
-                "time_lag_ms": max((row["lag_ms"] for row in mine), default=None),
+                "time_lag_ms": max(
+                    (row["lag_ms"] for row in mine if row["lag_ms"] is not None), default=None
+                ),
                 "worst_topic": worst["topic"] if worst else None,
                 "worst_partition": worst["partition"] if worst else None,
                 "complete": min((row["complete"] for row in mine), default=None),
@@ -93,7 +99,9 @@ def group_status(commits: Commits, groups: Groups) -> list[Row]:
 def _urgency(row: Row) -> tuple[Any, ...]:
     """The order of partitions; the last of equal ones by name is the worst."""
     rank = STATUSES.index(row["status"])
-    return rank, row["lag_ms"], row["record_lag"], row["topic"], row["partition"]
+    # An unknown wait comes before all others.
+    lag_ms = -1 if row["lag_ms"] is None else row["lag_ms"]
+    return rank, lag_ms, row["record_lag"], row["topic"], row["partition"]
 
 
 def stale_groups(commits: Commits, groups: Groups) -> list[Row]:
@@ -103,8 +111,9 @@ def stale_groups(commits: Commits, groups: Groups) -> list[Row]:
     rows = []
     for group in {*current, *groups.current}:
         made, state = current[group], groups.current.get(group)
-        last_ms = max((record.value.commit_timestamp_ms for record in made), default=None)
-        since_ms = last_ms if last_ms is not None else state.at_ms if state else 0
+        times = [commit_ms(record.value) for record in made]
+        last_ms = max((at_ms for at_ms in times if at_ms is not None), default=None)
+        since_ms = last_ms if last_ms is not None else state.at_ms if state else commits.as_of_ms
         if (state and state.members) or commits.as_of_ms - since_ms <= STALE_MS:
             continue
         rows.append(
@@ -151,11 +160,11 @@ def _expires_ms(state: State | None, topic: str, value: Any) -> int | None:
         return None
     if value.expire_timestamp_ms >= 0:
         return int(value.expire_timestamp_ms)
-    since_ms = value.commit_timestamp_ms
+    since_ms = commit_ms(value)
     # A classic group with a protocol: since it has been empty.
     if state and not members and state.protocol_type and state.entered_ms is not None:
         since_ms = state.entered_ms
-    return int(since_ms + RETENTION_MS)
+    return None if since_ms is None else since_ms + RETENTION_MS
 
 
 def topic_sizes(history: History, as_of_ms: int) -> list[Row]:
