@@ -178,15 +178,16 @@ def test_charts_are_looked_up(spark: SparkSession, connector: Connector, cluster
         assert row["lag_ms"] >= 0
 
 
-@pytest.mark.parametrize("read", [50_000, 12])
+@pytest.mark.parametrize(("read", "exact"), [(50_000, False), (12, False), (12, True)])
 def test_gaps_make_lags_bounds(
     spark: SparkSession,
     connector: Connector,
     with_transactions: Cluster,
     monkeypatch: pytest.MonkeyPatch,
     read: int,
+    exact: bool,
 ) -> None:
-    """Markers, aborted records, and compaction. The last records are read and counted."""
+    """Markers, aborted records, and compaction. The last records are read and counted; with `exact`, all."""
     monkeypatch.setattr(kafka_logs, "_READ", read)
     cluster, now_ms = with_transactions, time.time_ns() // 1_000_000
     logs = {topic: cluster.records(topic) for topic in ("ledger", "states")}
@@ -197,7 +198,8 @@ def test_gaps_make_lags_bounds(
         for offset in (0, 7, log[-1][0] - 5, log[-1][0], ends[topic])
     }
     inexact = 0
-    for row in lags(spark, cluster.reader, commits_of(spark, made), now_ms):
+    reader = KafkaReader(cluster.kafka.bootstrap, exact=exact)
+    for row in lags(spark, reader, commits_of(spark, made), now_ms):
         unread = [each for each in logs[row["topic"]] if each[0] >= row["committed_offset"]]
         assert row["lag_ms"] == (max(0, now_ms - unread[0][1]) if unread else 0)
         if row["exact"]:
@@ -208,7 +210,7 @@ def test_gaps_make_lags_bounds(
             assert len(unread) <= row["record_lag"] <= most
             inexact += 1
         assert (row["record_lag"] == 0) == (not unread)
-    assert inexact == (0 if read > 1000 else 4)
+    assert inexact == (4 if read == 12 and not exact else 0)
 
 
 def test_dense_topics_beside_transactions(

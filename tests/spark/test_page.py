@@ -428,6 +428,24 @@ def test_few_groups_and_more_than_there_is_room_for(page: Page, report: Path, tm
     page.show(report.as_uri())
 
 
+def test_upper_bounds_are_marked(page: Page, report: Path, tmp_path: Path) -> None:
+    two = document(2, names=("bounded", "counted"))
+    for group in two["groups"]:
+        group |= {"record_lag": 1234, "exact": group["name"] == "counted", "offsets": group["offsets"][:1]}
+        group["offsets"] = [{**row, "record_lag": 77, "exact": group["exact"]} for row in group["offsets"]]
+    path = tmp_path / "bounded.html"
+    path.write_text(render(two), encoding="utf-8")
+    page.show(path.as_uri())
+    assert [text for text in texts(page, ".tiles b") if "\u2264" in text] == ["\u2264 2,468"]
+    marked = dict(zip(names(page), column(page, 4), strict=True))
+    assert marked == {"bounded": "\u2264 1,234", "counted": "1,234"}
+    for name, unread in (("bounded", "\u2264 77"), ("counted", "77")):
+        page.evaluate(f"location.hash = 'group={name}'")
+        wait(page, f"document.title.startsWith('{name}')")
+        assert unread in texts(page, "main td")
+    page.show(report.as_uri())
+
+
 def test_long_names_are_wrapped_and_end_their_direction(page: Page, report: Path, tmp_path: Path) -> None:
     long, turned = "x" * 200, "\u202eevil"
     path = tmp_path / "long.html"
