@@ -104,6 +104,13 @@ class Cluster:
             latest = self._kafka.clients.admin.OffsetSpec.latest()
             return self._offsets(topic_partitions, latest, self._levels.READ_UNCOMMITTED)
 
+    def listed(self, items: Iterable[Any]) -> Any:
+        """Return a list of Java."""
+        made = self._java.ArrayList()
+        for item in items:
+            made.add(item)
+        return made
+
     def failures(self) -> AbstractContextManager[None]:
         """Return a context in which failed requests raise SourceError."""
         return _failures(self._bootstrap, self._properties)

@@ -77,7 +77,7 @@ class Rights:
 def rights(cluster: Cluster, topics: Collection[str]) -> Rights:
     """Return what the login may not do (Metadata, DescribeTopicPartitions). Creates no topic."""
     options = cluster.jvm.org.apache.kafka.clients.admin.DescribeTopicsOptions
-    names = _list(cluster, topics)
+    names = cluster.listed(topics)
     hidden, unreadable = set(), set()
     with cluster.failures():
         asked = options().includeAuthorizedOperations(True)
@@ -140,7 +140,7 @@ def described(cluster: Cluster, groups: Collection[str]) -> tuple[list[GroupNow]
     """Return the groups with their members (DescribeGroups, ConsumerGroupDescribe), and those refused."""
     found, refused = [], []
     with cluster.failures():
-        answers = cluster.admin.describeConsumerGroups(_list(cluster, groups)).describedGroups()
+        answers = cluster.admin.describeConsumerGroups(cluster.listed(groups)).describedGroups()
         for group in groups:
             try:
                 answer = answers[group].get()
@@ -197,7 +197,7 @@ def _open_producers(
     place = cluster.jvm.org.apache.kafka.common.TopicPartition
     asked = {each: place(*each) for each in topic_partitions}
     with cluster.failures():
-        answers = cluster.admin.describeProducers(_list(cluster, asked.values()))
+        answers = cluster.admin.describeProducers(cluster.listed(asked.values()))
         for each, key in asked.items():
             try:
                 producers = answers.partitionResult(key).get().activeProducers()
@@ -218,7 +218,7 @@ def _coordinated(
     with cluster.failures():
         listed = cluster.admin.listTransactions().all().get()
         names = [each.transactionalId() for each in listed if each.producerId() in producer_ids]
-        answers = cluster.admin.describeTransactions(_list(cluster, names))
+        answers = cluster.admin.describeTransactions(cluster.listed(names))
         for name in names:
             try:
                 transaction = answers.description(name).get()
@@ -236,13 +236,6 @@ def _coordinated(
                 for part in transaction.topicPartitions():
                     found[part.topic(), part.partition(), transaction.producerId()] = times
     return found
-
-
-def _list(cluster: Cluster, items: Collection[Any]) -> Any:
-    made = cluster.jvm.java.util.ArrayList()
-    for item in items:
-        made.add(item)
-    return made
 
 
 def _kind(error: Py4JJavaError) -> str:

@@ -220,7 +220,7 @@ def _read_turn(
     """Yield the first record of each partition from an offset on."""
     key_of = cluster.jvm.org.apache.kafka.common.TopicPartition
     keys = {place: key_of(*place) for place in offsets}
-    everything = _listed(cluster, keys.values())
+    everything = cluster.listed(keys.values())
     consumer.assign(everything)
     consumer.resume(everything)
     for place, offset in offsets.items():
@@ -249,17 +249,10 @@ def _read_turn(
             place = next(iter(reached))
             raise SourceError(f"Kafka has no answer on {place[0]}-{place[1]} from offset {reached[place]} on")
         if found:
-            consumer.pause(_listed(cluster, [keys[place] for place in found]))
+            consumer.pause(cluster.listed([keys[place] for place in found]))
         for place in found:
             del reached[place]
         yield from found.items()
-
-
-def _listed(cluster: Cluster, items: Collection[Any]) -> Any:
-    made = cluster.jvm.java.util.ArrayList()
-    for item in items:
-        made.add(item)
-    return made
 
 
 @contextmanager
@@ -303,7 +296,7 @@ def topic_configs(cluster: Cluster, topics: Collection[str]) -> Configs:
     asked = {name: resource(resource.Type.TOPIC, name) for name in topics}
     found: dict[str, dict[str, str]] = {name: {} for name in topics}
     with cluster.failures():
-        answers = cluster.admin.describeConfigs(_listed(cluster, asked.values())).values()
+        answers = cluster.admin.describeConfigs(cluster.listed(asked.values())).values()
         for name, key in asked.items():
             with suppress(_Refused), _refusals():
                 configs = answers.get(key).get()
@@ -320,7 +313,7 @@ def _had_transactions(cluster: Cluster) -> bool:
             return True
         try:
             with _refusals():
-                cluster.admin.describeTopics(_listed(cluster, [TRANSACTIONS_TOPIC])).allTopicNames().get()
+                cluster.admin.describeTopics(cluster.listed([TRANSACTIONS_TOPIC])).allTopicNames().get()
         except _Refused as refused:
             return not refused.is_missing
     return True
@@ -332,7 +325,7 @@ def _producers_expire_ms(cluster: Cluster) -> int | None:
     with suppress(_Refused), _refusals():
         node = cluster.admin.describeCluster().nodes().get().iterator().next()
         broker = resource(resource.Type.BROKER, node.idString())
-        configs = cluster.admin.describeConfigs(_listed(cluster, [broker])).all().get().get(broker)
+        configs = cluster.admin.describeConfigs(cluster.listed([broker])).all().get().get(broker)
         expiration = configs.get("producer.id.expiration.ms")
         return None if expiration is None else int(expiration.value())
     return None
@@ -342,7 +335,7 @@ def _has_transactions(cluster: Cluster, place: TopicPartition) -> bool:
     """Whether a partition has, or may have, producers that use transactions."""
     key = cluster.jvm.org.apache.kafka.common.TopicPartition(*place)
     with suppress(_Refused), _refusals():
-        described = cluster.admin.describeProducers(_listed(cluster, [key])).partitionResult(key).get()
+        described = cluster.admin.describeProducers(cluster.listed([key])).partitionResult(key).get()
         return any(
             producer.coordinatorEpoch().isPresent() or producer.currentTransactionStartOffset().isPresent()
             for producer in described.activeProducers()
