@@ -8,8 +8,12 @@ import sys
 import pytest
 
 from korvet.config.errors import ConfigError
+from korvet.config.live import LiveConfig
 from korvet.config.loading import load
 from korvet.config.oauth_settings import LOGIN_MODULE, UNSECURED
+from korvet.quotas.throttle import ClientQuotas
+from korvet.security.credentials import Credentials
+from korvet.server.listener import Listener
 from korvet.server.token_checks import ListenerTokens, listener_tokens
 
 URL = "sasl.oauthbearer.jwks.endpoint.url"
@@ -113,3 +117,23 @@ def test_tokens_without_signatures_are_warned_of(caplog: pytest.LogCaptureFixtur
     assert public is not None
     assert (public.keys, public.missing, public.stale) == (None, "", "")
     assert public.finding().state == "warning"
+
+
+def test_a_listener_gets_tokens_at_a_start_only() -> None:
+    """Its keys are fetched from the start on. It may lose tokens, and get them back."""
+    mechanisms = "sasl.enabled.mechanisms"
+
+    def live(before: str) -> LiveConfig:
+        made = LiveConfig(
+            load(pairs={**LISTENERS, URL: "https://issuer/keys", mechanisms: before}, environ={})
+        )
+        Listener(made, None, Credentials(), ClientQuotas())
+        return made
+
+    without = live("PLAIN")
+    with pytest.raises(ConfigError, match="OAUTHBEARER on listener PUBLIC needs a restart"):
+        without.verify({mechanisms: "PLAIN,OAUTHBEARER"}, {mechanisms}, of_cluster=False)
+    prepared = live("PLAIN,OAUTHBEARER")
+    prepared.take({}, {mechanisms: "PLAIN"})
+    prepared.take({}, {mechanisms: "OAUTHBEARER"})
+    assert prepared.now.sasl_mechanisms == ("OAUTHBEARER",)
