@@ -78,6 +78,7 @@ def update_tables(
                 pending=reader.open_transactions,
                 sizes=reader.sizes,
                 names=reader.topic_names,
+                later=reader.later,
             )
             if isinstance(source, KafkaReader):
                 for finding in source.findings(spark, stored.topics(now_ms), now_ms):

@@ -33,14 +33,17 @@ def likely_cause(bootstrap: str, properties: Mapping[str, str]) -> str | None:
     None if one is, or if the reason isn't known. Looks at servers until one is of use.
     """
     protocol = properties.get(PROTOCOL, "PLAINTEXT").upper()
-    causes = []
+    first = None
     for server in bootstrap.split(","):
         host, colon, port = server.strip().rpartition(":")
         if not colon or not port.isdecimal():
             # The client names a malformed address.
             return None
-        causes.append(_cause(host.strip("[]"), int(port), protocol))
-    return None if None in causes else next(iter(causes), None)
+        cause = _cause(host.strip("[]"), int(port), protocol)
+        if cause is None:
+            return None
+        first = first or cause
+    return first
 
 
 def _cause(host: str, port: int, protocol: str) -> str | None:

@@ -73,6 +73,11 @@ class Rights:
     hidden: frozenset[str] = frozenset()
     unreadable: frozenset[str] = frozenset()
 
+    @property
+    def refused(self) -> frozenset[str]:
+        """Topics that the login may not read."""
+        return self.hidden | self.unreadable
+
 
 def rights(cluster: Cluster, topics: Collection[str]) -> Rights:
     """Return what the login may not do (Metadata, DescribeTopicPartitions). Creates no topic."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -93,6 +93,11 @@ class TopicReader(Protocol):
 
     def sizes(self, spark: SparkSession) -> DataFrame | None:
         """Return the current sizes of all partitions (SIZES); None if they can't be told."""
+
+    def later(self, spark: SparkSession) -> DataFrame | None:
+        """Return the records of `__consumer_offsets` that count but that a stream has only when earlier
+        transactions end; None without any.
+        """
 
     def findings(self, spark: SparkSession, topics: Collection[str], as_of_ms: int) -> list[Finding]:
         """Return what a report of these consumed topics states beside its groups."""
@@ -202,6 +207,10 @@ class RedisReader:
         ]
         return spark.createDataFrame(rows, SIZES)
 
+    def later(self, spark: SparkSession) -> DataFrame | None:
+        """Return None: the stream passes open transactions."""
+        return None
+
     def findings(self, spark: SparkSession, topics: Collection[str], as_of_ms: int) -> list[Finding]:
         """Return nothing: all is in Redis, and korvet ends transactions after their timeout."""
         return []
@@ -262,35 +271,45 @@ class KafkaReader:
         """
         with self._cluster(spark) as cluster:
             existing = cluster.partitions([OFFSETS_TOPIC]).get(OFFSETS_TOPIC)
-            if existing is None or self._refused(cluster, [OFFSETS_TOPIC]):
+            if existing is None or kafka_state.rights(cluster, [OFFSETS_TOPIC]).refused:
                 names = kafka_state.groups(cluster)
                 now, _ = kafka_state.described(cluster, names)
                 return as_records(spark, kafka_state.committed(cluster, names), now) if names else None
-            places = [(OFFSETS_TOPIC, part) for part in existing]
-            extents, ends = cluster.extents(places), cluster.ends(places)
-            held = {part: extents[topic, part].end for topic, part in places}
-            held = {part: end for part, end in held.items() if end < ends[OFFSETS_TOPIC, part]}
+            held = self._held(cluster, existing)
             starts = {OFFSETS_TOPIC: dict.fromkeys(existing, EARLIEST)}
             stops = {OFFSETS_TOPIC: {**dict.fromkeys(existing, LATEST), **held}}
             stable = self._load(spark, starts, stops)
-            if not held:
-                return stable
-            later = self._after(spark, held, ends)
-            truth = kafka_state.committed(cluster, groups_in(later))
-            later = self._after(spark, held, cluster.ends([(OFFSETS_TOPIC, part) for part in held]))
-        return stable.unionByName(confirmed(later, truth))
+            return stable.unionByName(self._later(spark, cluster, held)) if held else stable
 
-    def _after(
-        self, spark: SparkSession, held: Mapping[int, int], ends: Mapping[tuple[str, int], int]
-    ) -> DataFrame:
-        """The records of `__consumer_offsets` from the first open transaction of each partition on."""
-        stops = {part: ends[OFFSETS_TOPIC, part] for part in held}
-        return self._load(spark, {OFFSETS_TOPIC: held}, {OFFSETS_TOPIC: stops}, isolation="read_uncommitted")
+    def later(self, spark: SparkSession) -> DataFrame | None:
+        """Return the records of `__consumer_offsets` after open transactions that count, as in offsets_topic.
 
-    def _refused(self, cluster: Cluster, topics: Collection[str]) -> frozenset[str]:
-        """The topics that the login may not read."""
-        found = kafka_state.rights(cluster, topics)
-        return found.hidden | found.unreadable
+        None if there are none. Raises as stream does.
+        """
+        with self._cluster(spark) as cluster:
+            existing = cluster.partitions([OFFSETS_TOPIC]).get(OFFSETS_TOPIC, [])
+            held = self._held(cluster, existing)
+            return self._later(spark, cluster, held) if held else None
+
+    def _held(self, cluster: Cluster, partitions: Sequence[int]) -> dict[int, int]:
+        """The first open transaction of each partition of `__consumer_offsets` that has one."""
+        places = [(OFFSETS_TOPIC, part) for part in partitions]
+        extents, ends = cluster.extents(places), cluster.ends(places)
+        return {place[1]: extents[place].end for place in places if extents[place].end < ends[place]}
+
+    def _later(self, spark: SparkSession, cluster: Cluster, held: Mapping[int, int]) -> DataFrame:
+        """The records from these offsets on that coordinators confirm."""
+
+        def records() -> DataFrame:
+            ends = cluster.ends([(OFFSETS_TOPIC, part) for part in held])
+            stops = {part: ends[OFFSETS_TOPIC, part] for part in held}
+            return self._load(
+                spark, {OFFSETS_TOPIC: held}, {OFFSETS_TOPIC: stops}, isolation="read_uncommitted"
+            )
+
+        # The answers first: what is committed meanwhile is after them.
+        truth = kafka_state.committed(cluster, groups_in(records()))
+        return confirmed(records(), truth)
 
     def stream(self, spark: SparkSession, batch_records: int | None = None) -> DataFrame:
         """Return the records of `__consumer_offsets` as a stream, from the beginning.
@@ -299,7 +318,7 @@ class KafkaReader:
         SourceError as offsets_topic does, and if the topic doesn't exist or the login may not read it.
         """
         with self._cluster(spark) as cluster:
-            if self._refused(cluster, [OFFSETS_TOPIC]):
+            if kafka_state.rights(cluster, [OFFSETS_TOPIC]).refused:
                 raise SourceError(
                     f"this login may not read {OFFSETS_TOPIC} (ACL: Read on the topic): `korvet report`, and "
                     "`korvet export --table` of tables as of now, do without"
@@ -362,7 +381,7 @@ class KafkaReader:
         Raises as offsets_topic does.
         """
         with self._cluster(spark) as cluster:
-            refused = self._refused(cluster, needs.starts)
+            refused = kafka_state.rights(cluster, needs.starts).refused
             found = look_up(cluster, needs, as_of_ms, refused, exact=self.exact)
         runs = found.frame(spark)
         if not found.read_from:

@@ -85,6 +85,7 @@ class StoredTables:
         pending: Lookup | None = None,
         sizes: Lookup | None = None,
         names: NamesOf | None = None,
+        later: Lookup | None = None,
     ) -> None:
         """Process the new records of `source`, a stream of `__consumer_offsets`, and add a snapshot.
 
@@ -93,10 +94,11 @@ class StoredTables:
         no commit is known to be outside the log. pending: returns the records of open transactions, None if
         they can't be told; without it no offset is pending. sizes: returns those of the topics' partitions,
         or None; without it topic_sizes gets no rows. names: returns the names of topics by ID; without it,
-        only topics with a commit that contains the ID have a name in assignments of newer groups. All get the
-        session to use. Raises SourceError if the folder has lost its checkpoint or is of an earlier release,
-        JarsMissing if the session lacks Delta, and the error of a failed query; a later call continues from
-        there.
+        only topics with a commit that contains the ID have a name in assignments of newer groups. later:
+        returns the records of `__consumer_offsets` that count but that the stream has only when earlier
+        transactions end; their commits are in the snapshot. All get the session to use. Raises SourceError if
+        the folder has lost its checkpoint or is of an earlier release, JarsMissing if the session lacks
+        Delta, and the error of a failed query; a later call continues from there.
         """
         location, rules = self._folder.location, self._rules
         checkpoint = self._folder.child(CHECKPOINT)
@@ -123,7 +125,7 @@ class StoredTables:
             .start()
         )
         query.awaitTermination()
-        self._add_snapshot(as_of_ms, _Lookups(logs, ends, pending, sizes, names))
+        self._add_snapshot(as_of_ms, _Lookups(logs, ends, pending, sizes, names, later))
         self._store.finish()
 
     @property
@@ -300,7 +302,7 @@ class StoredTables:
         read, ends = lookups.logs, lookups.ends
         size = state.count(spark, *NAMES)
         with tuned_for(spark, size):
-            commits = gathered(self._commits(state), *GROUP_PARTITION).persist()
+            commits = gathered(self._commits_now(state, as_of_ms, lookups), *GROUP_PARTITION).persist()
             more = lookups.of_snapshots(spark)
             tables = _StateViews(state, commits, as_of_ms, self._rules, *more)
             needs = tables.needs()
@@ -340,6 +342,15 @@ class StoredTables:
         """The last commits of each partition."""
         return state.read(self._spark, COMMITS, TABLES["offset_commits"].schema)
 
+    def _commits_now(self, state: State, as_of_ms: int, lookups: _Lookups) -> DataFrame:
+        """The last commits of each partition, with those that the stream does not have yet."""
+        commits = self._commits(state)
+        later = None if lookups.later is None else lookups.later(self._spark)
+        if later is None:
+            return commits
+        more = dated(decode.offset_commits(later.where(decode.not_after(as_of_ms))))
+        return commits.unionByName(more.select(*commits.columns))
+
     # Files
 
     @cached_property
@@ -360,6 +371,7 @@ class _Lookups:
     pending: Lookup | None = None
     sizes: Lookup | None = None
     names: NamesOf | None = None
+    later: Lookup | None = None
 
     def of_snapshots(
         self, spark: SparkSession

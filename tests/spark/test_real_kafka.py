@@ -4,26 +4,42 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+from pyspark.sql import functions as sf
 
+from korvet.offsets.partition import partition_for
+from korvet.spark.export.all_tables import stored_table, update_tables
+from korvet.spark.export.tables import batch_table
+from korvet.spark.report.report import write_report
 from korvet.spark.session.command_config import read_command_config
 from korvet.spark.session.kafka_probe import likely_cause
 from korvet.spark.source.errors import SourceError
 from korvet.spark.tables.decode import offset_commits
+from korvet.spark.tables.kafka_offsets import GRACE_MS, HANGING, MAX_TRANSACTION_MS
 from korvet.spark.tables.readers import KafkaReader
+from korvet.spark.tables.stored_tables import StoredTables
 from tests.support.certificates import Authority
 from tests.support.java import JavaTools
 from tests.support.ports import free_port
-from tests.support.real_kafka import LOGINS, RealKafka
+from tests.support.real_kafka import LOGINS, PARTITIONS, RealKafka
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Row, SparkSession
 
     from tests.spark.conftest import Connector
 
@@ -33,14 +49,25 @@ PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 STORE_PASSWORD = "store-secret"
 
 
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority"))
 
 
 @pytest.fixture(scope="module")
-def kafka(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKafka]:
-    kafka = RealKafka(JavaTools.resolve(), tmp_path_factory.mktemp("kafka"), authority)
+def tools() -> JavaTools:
+    return JavaTools.resolve()
+
+
+@pytest.fixture(scope="module")
+def kafka(
+    tools: JavaTools, authority: Authority, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RealKafka]:
+    kafka = RealKafka(tools, tmp_path_factory.mktemp("kafka"), authority)
     try:
         kafka.start()
         producer = Producer({"bootstrap.servers": kafka.bootstrap})
@@ -170,3 +197,129 @@ def test_one_usable_server_is_enough(kafka: RealKafka) -> None:
     assert likely_cause(away, {}) == f"{away}: Connection refused"
     assert likely_cause(f"{away},{kafka.bootstrap}", {}) is None
     assert likely_cause("no.invalid:9092", {}) == "the host no.invalid is unknown"
+
+
+# The partition of __consumer_offsets in which transactions are open.
+HELD = 2
+OPEN, HANGING_GROUP, FIRST, SECOND = (
+    next(name for number in range(100) if partition_for(name := f"{kind}-{number}", PARTITIONS) == HELD)
+    for kind in ("open", "hanging", "first", "second")
+)
+
+
+@pytest.fixture(scope="module")
+def open_transactions(kafka: RealKafka) -> Iterator[None]:
+    """An open and a hanging transaction, before commits of other groups in the same partition."""
+    commit(kafka, FIRST, 1)
+    producer = Producer(
+        {"bootstrap.servers": kafka.bootstrap, "transactional.id": "open", "transaction.timeout.ms": 600_000}
+    )
+    producer.init_transactions(30)
+    member = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": OPEN})
+    producer.begin_transaction()
+    offsets = [TopicPartition("orders", 0, 9)]
+    producer.send_offsets_to_transaction(offsets, member.consumer_group_metadata(), 30)
+    kafka.hang("hanging", HANGING_GROUP, "orders", 8)
+    commit(kafka, FIRST, 5)
+    commit(kafka, SECOND, 7)
+    yield
+    producer.abort_transaction(30)
+    member.close()
+
+
+def told(kafka: RealKafka) -> dict[str, int]:
+    """The committed offsets of groups on the only partition, as another client is told them."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    found = {}
+    for group in ("billing", OPEN, HANGING_GROUP, FIRST, SECOND):
+        asked = [ConsumerGroupTopicPartitions(group)]
+        answer = admin.list_consumer_group_offsets(asked)[group].result(30)
+        for each in answer.topic_partitions:
+            found[group] = each.offset
+    return found
+
+
+def lags_of_the_tool(kafka: RealKafka, tools: JavaTools) -> dict[str, tuple[int, int]]:
+    """Committed offset and lag, as kafka-consumer-groups prints them."""
+    printed = tools.run(
+        "consumer-groups", "--bootstrap-server", kafka.bootstrap, "--describe", "--all-groups"
+    )
+    rows = [line.split() for line in printed.splitlines() if " orders " in line]
+    return {row[0]: (int(row[3]), int(row[5])) for row in rows if row[3] != "-"}
+
+
+def status(rows: list[Row]) -> dict[str, tuple[int, int]]:
+    return {row["group"]: (row["committed_offset"], row["record_lag"]) for row in rows}
+
+
+@pytest.mark.usefixtures("open_transactions")
+def test_open_transactions_hide_no_group(
+    spark: SparkSession, connector: Connector, kafka: RealKafka, tools: JavaTools, tmp_path: Path
+) -> None:
+    source = reader(kafka.at("SASL_SSL"), kafka.client("SCRAM-SHA-512"), tmp_path)
+    done = write_report(spark, source, tmp_path / "report", now_ms())
+    found = status(spark.read.parquet(str(tmp_path / "report" / "partition_status")).collect())
+    assert {group: offset for group, (offset, _) in found.items()} == told(kafka)
+    assert found == lags_of_the_tool(kafka, tools)
+    assert found == {"billing": (4, 6), FIRST: (5, 5), SECOND: (7, 3)}
+    history = spark.read.parquet(str(tmp_path / "report" / "offset_commits")).where(sf.col("group") == FIRST)
+    assert [row["committed_offset"] for row in history.orderBy("src_offset").collect()] == [1, 5]
+    (origin,) = done.alerts["findings"]
+    assert f"after open transactions (partition {HELD})" in origin["message"]
+    assert origin["message"] in done.page.read_text()
+
+    later_ms = now_ms() + MAX_TRANSACTION_MS + 2 * GRACE_MS
+    transactions = [each for each in source.findings(spark, ["orders"], later_ms) if each.kind == HANGING]
+    # The open one has a timeout of ten minutes.
+    names = {"of transactional.id open, longer than its timeout", "of which no coordinator knows"}
+    assert {each.message.removeprefix("a transaction ").partition(" (")[0] for each in transactions} == names
+    assert {(each.topic, each.partition) for each in transactions} == {("__consumer_offsets", HELD)}
+    assert all(each.age_ms is not None and each.age_ms > MAX_TRANSACTION_MS for each in transactions)
+
+
+@pytest.mark.usefixtures("open_transactions", "delta")
+def test_tables_are_kept_and_exported(
+    spark: SparkSession, connector: Connector, kafka: RealKafka, tmp_path: Path
+) -> None:
+    source = reader(kafka.at("SASL_SSL"), kafka.client("OAUTHBEARER"), tmp_path)
+    folder = str(tmp_path / "groups")
+    for offset in (5, 6):
+        commit(kafka, "billing", offset)
+        commit(kafka, SECOND, offset + 1)
+        update_tables(spark, source, folder)
+        snapshot = StoredTables(spark, folder).newest_snapshot()
+        kept = StoredTables(spark, folder).read("partition_status", snapshot)
+        assert {row["group"]: row["committed_offset"] for row in kept.collect()} == told(kafka)
+        exported = batch_table(spark, source, "partition_status", now_ms())
+        assert status(exported.collect()) == status(kept.collect())
+    history = stored_table(spark, folder, "offset_commits").where("group = 'billing'")
+    assert [row["committed_offset"] for row in history.orderBy("src_offset").collect()][-2:] == [5, 6]
+    for file in Path(folder).rglob("*"):
+        assert file.is_dir() or b"secret" not in file.read_bytes()
+
+
+def allow(kafka: RealKafka, kind: ResourceType, name: str, operation: AclOperation) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    binding = AclBinding(
+        kind, name, ResourcePatternType.LITERAL, "User:bob", "*", operation, AclPermissionType.ALLOW
+    )
+    for future in admin.create_acls([binding]).values():
+        future.result(30)
+
+
+def test_what_a_login_may_not_read_is_named(
+    spark: SparkSession, connector: Connector, kafka: RealKafka, tmp_path: Path
+) -> None:
+    """Bob may describe groups and topics, and read neither __consumer_offsets nor orders."""
+    allow(kafka, ResourceType.GROUP, "*", AclOperation.DESCRIBE)
+    allow(kafka, ResourceType.TOPIC, "*", AclOperation.DESCRIBE)
+    source = reader(kafka.at("SASL_SSL"), kafka.client("PLAIN", "bob"), tmp_path)
+    done = write_report(spark, source, tmp_path / "report", now_ms())
+    rows = spark.read.parquet(str(tmp_path / "report" / "partition_status")).collect()
+    assert {row["group"]: row["committed_offset"] for row in rows} == told(kafka)
+    assert all(row["record_lag"] == 10 - row["committed_offset"] for row in rows)
+    assert {row["lag_ms"] for row in rows} == {None}
+    found = [(each["kind"], each["topic"]) for each in done.alerts["findings"]]
+    assert found == [("not_read", "__consumer_offsets"), ("not_read", "orders"), ("origin", None)]
+    with pytest.raises(SourceError, match=r"this login may not read __consumer_offsets \(ACL: Read"):
+        source.stream(spark)

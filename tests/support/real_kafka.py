@@ -6,6 +6,7 @@ It runs from the jars of Kafka's tools, or from those in the folder that KORVET_
 from __future__ import annotations
 
 import os
+import struct
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from tests.support.polling import until
 from tests.support.ports import free_port
 from tests.support.processes import Child, run
+from tests.support.wire import RawConnection, header
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,9 +26,14 @@ if TYPE_CHECKING:
     from tests.support.java import JavaTools
 
 JARS_VARIABLE = "KORVET_TEST_KAFKA_JARS"
+# Of __consumer_offsets.
+PARTITIONS = 5
 START_TIMEOUT_S = 90
 FORMAT_TIMEOUT_S = 60
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
+_INIT_PRODUCER_ID, _TXN_OFFSET_COMMIT = 22, 28
+# Of a transaction that hangs.
+_TIMEOUT_MS = 60_000
 # Users and their passwords, for PLAIN and SCRAM. The first may do everything.
 USERS = {"admin": "admin-secret", "ada": "ada-secret", "bob": "bob-secret"}
 _MODULES = "org.apache.kafka.common.security"
@@ -104,6 +111,18 @@ class RealKafka:
             **more,
         }
 
+    def hang(self, transactional_id: str, group: str, topic: str, offset: int) -> None:
+        """Commit an offset in a transaction that its coordinator doesn't learn of, so that nobody ends it."""
+        with RawConnection("localhost", self._ports["PLAINTEXT"]) as connection:
+            name = _string(transactional_id)
+            begun = connection.ask(header(_INIT_PRODUCER_ID, 0, 1) + name + struct.pack(">i", _TIMEOUT_MS))
+            _, _, error, producer_id, epoch = struct.unpack(">iihqh", begun)
+            assert error == 0, error
+            partition = struct.pack(">iiqih", 1, 0, offset, -1, -1)
+            body = _string(group) + struct.pack(">qhi", producer_id, epoch, 1) + _string(topic) + partition
+            answer = connection.ask(header(_TXN_OFFSET_COMMIT, 2, 2) + name + body)
+            assert answer[-2:] == b"\0\0", answer
+
     def trust(self) -> dict[str, str]:
         """The properties of a client that trusts the brokers' certificates."""
         return {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(self._authority.certificate)}
@@ -135,10 +154,12 @@ class RealKafka:
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": "User:admin;User:ANONYMOUS",
             "log.dirs": str(self._folder / "logs"),
+            # Lets a client make a transaction hang.
+            "transaction.partition.verification.enable": "false",
             "group.initial.rebalance.delay.ms": "0",
             "group.consumer.heartbeat.interval.ms": "500",
             "group.consumer.min.heartbeat.interval.ms": "100",
-            "offsets.topic.num.partitions": "5",
+            "offsets.topic.num.partitions": str(PARTITIONS),
             "offsets.topic.replication.factor": "1",
             "transaction.state.log.num.partitions": "2",
             "transaction.state.log.replication.factor": "1",
@@ -146,6 +167,10 @@ class RealKafka:
             "share.coordinator.state.topic.replication.factor": "1",
             "share.coordinator.state.topic.min.isr": "1",
         }
+
+
+def _string(text: str) -> bytes:
+    return struct.pack(">h", len(text)) + text.encode()
 
 
 def _of_server(mechanism: str) -> str:
