@@ -13,9 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from korvet.spark.cli.alert_options import AlertOptions, exit_status, with_alert_options
-from korvet.spark.report.alerts import KINDS, PastEnd, TopicState, alerts_document, find_alerts
+from korvet.spark.report.alerts import FINDINGS, KINDS, PastEnd, TopicState, alerts_document, find_alerts
 from korvet.spark.report.thresholds import Limit, ThresholdError, Thresholds, parse_duration, read_thresholds
+from korvet.spark.session.kafka_state import OpenTransaction, Rights
 from korvet.spark.tables.catalog import STATUSES
+from korvet.spark.tables.kafka_offsets import GRACE_MS, MAX_TRANSACTION_MS, hanging, missing, origin
 
 NOW = 1_790_000_000_000
 MINUTE = 60_000
@@ -272,3 +274,41 @@ def test_options_replace_the_defaults_of_the_file(tmp_path: Path) -> None:
         result = CliRunner().invoke(command, arguments)
         assert result.exit_code == 2, arguments
         assert message in " ".join(result.output.split())
+
+
+def open_for(age_ms: int, name: str | None, timeout_ms: int | None) -> OpenTransaction:
+    return OpenTransaction("orders", 3, 77, 1200, name, NOW - age_ms, timeout_ms)
+
+
+@pytest.mark.parametrize(
+    ("name", "timeout_ms", "limit_ms"),
+    [("billing", MINUTE, MINUTE + GRACE_MS), (None, None, MAX_TRANSACTION_MS + GRACE_MS)],
+)
+def test_a_transaction_hangs_after_its_timeout(
+    name: str | None, timeout_ms: int | None, limit_ms: int
+) -> None:
+    assert list(hanging([open_for(limit_ms, name, timeout_ms)], NOW)) == []
+    findings = [origin(True, [3]), *hanging([open_for(limit_ms + 1, name, timeout_ms)], NOW)]
+    made = document([], findings=findings)
+    jsonschema.validate(made, SCHEMA)
+    assert made["severity"] == "critical"
+    first, last = made["findings"]
+    assert (first["kind"], first["topic"], first["partition"]) == ("hanging_transaction", "orders", 3)
+    assert first["age_ms"] == limit_ms + 1
+    assert "hangs in orders 3 at offset 1200" in first["message"]
+    assert ("billing" in first["message"]) == (name is not None)
+    assert (last["kind"], last["severity"]) == ("origin", "ok")
+
+
+def test_missing_rights_are_notices() -> None:
+    rights = Rights(frozenset({"hidden"}), frozenset({"__consumer_offsets", "orders"}))
+    made = document([], findings=missing(rights, has_history=False))
+    jsonschema.validate(made, SCHEMA)
+    assert made["severity"] == "notice"
+    assert [(each["kind"], each["topic"]) for each in made["findings"]] == [
+        ("not_read", "__consumer_offsets"),
+        ("not_read", "orders"),
+        ("hidden", "hidden"),
+    ]
+    assert set(SCHEMA["$defs"]["finding"]["properties"]["kind"]["enum"]) == set(FINDINGS)
+    assert document([], findings=[origin(False, [])])["severity"] == "ok"
