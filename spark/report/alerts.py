@@ -285,7 +285,9 @@ def findings_as_json(findings: Iterable[Finding]) -> list[dict[str, Any]]:
             "kind": each.kind,
             "topic": each.topic,
             "partition": each.partition,
-            "message": each.message if each.age_ms is None else f"{each.message} ({duration(each.age_ms)})",
+            "message": each.message
+            if each.age_ms is None
+            else f"{each.message}; open for {duration(each.age_ms)}",
             "age_ms": each.age_ms,
         }
         for each in sorted(findings, key=lambda each: kinds.index(each.kind))
