@@ -32,6 +32,8 @@ START_TIMEOUT_S = 90
 FORMAT_TIMEOUT_S = 60
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 _INIT_PRODUCER_ID, _TXN_OFFSET_COMMIT = 22, 28
+_COORDINATOR_ERRORS = (14, 15, 16)
+COORDINATOR_TIMEOUT_S = 30
 # Of a transaction that hangs.
 _TIMEOUT_MS = 60_000
 # Users and their passwords, for PLAIN and SCRAM. The first may do everything.
@@ -115,9 +117,15 @@ class RealKafka:
         """Commit an offset in a transaction that its coordinator doesn't learn of, so that nobody ends it."""
         with RawConnection("localhost", self._ports["PLAINTEXT"]) as connection:
             name = _string(transactional_id)
-            begun = connection.ask(header(_INIT_PRODUCER_ID, 0, 1) + name + struct.pack(">i", _TIMEOUT_MS))
-            _, _, error, producer_id, epoch = struct.unpack(">iihqh", begun)
-            assert error == 0, error
+            request = header(_INIT_PRODUCER_ID, 0, 1) + name + struct.pack(">i", _TIMEOUT_MS)
+
+            def begin() -> tuple[int, int] | None:
+                _, _, error, producer_id, epoch = struct.unpack(">iihqh", connection.ask(request))
+                # The broker may have to create or load the topic of transactions first.
+                assert error in {0, *_COORDINATOR_ERRORS}, error
+                return None if error else (producer_id, epoch)
+
+            producer_id, epoch = until(begin, COORDINATOR_TIMEOUT_S, "there is a coordinator")
             partition = struct.pack(">iiqih", 1, 0, offset, -1, -1)
             body = _string(group) + struct.pack(">qhi", producer_id, epoch, 1) + _string(topic) + partition
             answer = connection.ask(header(_TXN_OFFSET_COMMIT, 2, 2) + name + body)
