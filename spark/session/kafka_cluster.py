@@ -84,8 +84,8 @@ class Cluster:
         """Return the names of all topics by ID (Metadata), internal ones included."""
         with self.failures():
             options = self._kafka.clients.admin.ListTopicsOptions().listInternal(True)
-            listed = self.admin.listTopics(options).listings().get()
-            return {topic.topicId().toString(): topic.name() for topic in listed}
+            listed = self.admin.listTopics(options).namesToListings().get()
+            return {listed[name].topicId().toString(): name for name in listed}
 
     def extents(self, topic_partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Extent]:
         """Return the extents of partitions (ListOffsets, read_committed). All must exist."""

@@ -206,6 +206,8 @@ def first_records(
     offsets: all must be in the log. ends: the offsets before which the records must be; None without one.
     """
     found: dict[TopicPartition, dict[int, Found | None]] = {place: {} for place in offsets}
+    if not found:
+        return found
     with cluster.failures(), _consumer(cluster) as consumer:
         for number in range(max(map(len, offsets.values()), default=0)):
             turn = {place: sorted(some)[number] for place, some in offsets.items() if number < len(some)}
