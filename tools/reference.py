@@ -30,7 +30,7 @@ from korvet.config.keys import settings
 from korvet.metrics.declared import declared
 from korvet.protocol import registry
 from korvet.spark.source import options
-from korvet.spark.tables.catalog import TABLES
+from korvet.spark.tables.catalog import ANSWERS, TABLES
 from korvet.storage import durability
 from korvet.storage.keys import Keyspace
 from korvet.topics import configs
@@ -268,9 +268,9 @@ def commands() -> str:
 
 
 def tables() -> str:
-    """Returns the tables that Spark makes of `__consumer_offsets`, with their columns."""
+    """Returns the tables that Spark makes of `__consumer_offsets`, and the answers, with their columns."""
     parts = []
-    for table in TABLES.values():
+    for table in (*TABLES.values(), *ANSWERS.values()):
         columns = [(f"`{column.name}`", f"`{column.type}`", column.about) for column in table.columns]
         parts.append(
             f"#### {table.name}\n\n{table.about} ({table.kind})\n\n"

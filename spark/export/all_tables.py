@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-import uuid
 from typing import TYPE_CHECKING, Final
 
 from korvet.spark.export.checkpoint import claimed
@@ -16,7 +15,7 @@ from korvet.spark.source.connection import connected
 from korvet.spark.source.settings import SourceOptions
 from korvet.spark.source.topics import OFFSETS_TOPIC, load_topics, select_topics
 from korvet.spark.tables import decode
-from korvet.spark.tables.questions import QUESTIONS
+from korvet.spark.tables.questions import QUESTIONS, answer
 from korvet.spark.tables.readers import OFFSETS_OPTIONS, KafkaReader, RedisReader
 from korvet.spark.tables.stored_tables import CHECKPOINT, StoredTables
 from korvet.spark.versions import features
@@ -156,11 +155,7 @@ def stored_table(spark: SparkSession, location: str, name: str) -> DataFrame:
             f"{location} contains no tables: `korvet tables refresh --to {location}` writes them"
         )
     stored = StoredTables(spark, location)
-    if name not in QUESTIONS:
-        return stored.read(name)
-    prefix = f"stored_{uuid.uuid4().hex}_"
-    stored.create_views(prefix)
-    return spark.table(prefix + name)
+    return answer(name, stored.read) if name in QUESTIONS else stored.read(name)
 
 
 def seconds_of(interval: str) -> float:

@@ -46,6 +46,9 @@ COMMIT_COLUMNS: Final = """
     topic_id binary: 16 bytes; null if not recorded
 """
 MEMBER_STRUCT: Final = "array<struct<topic:string,partitions:array<int>>>"
+OWNERS: Final = (
+    "array<struct<member_id:string,client_id:string,client_host:string,topic:string,partitions:array<int>>>"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +64,8 @@ class Column:
 class Table:
     """A table, and how it is kept up to date.
 
-    kind: `history` (rows are only added), `current` (one row per key as of now), `sums` (numbers that add up)
-    or `snapshot` (one row per key and time of update).
+    kind: `history` (rows are only added), `current` (one row per key as of now), `sums` (numbers that add
+    up), `snapshot` (one row per key and time of update), or `answer` (computed from other tables when read).
     """
 
     name: str
@@ -187,7 +190,7 @@ _ALL: Final = (
         "group_generations",
         "history",
         "Every recorded state of a group, with the members that joined and left since the previous state.",
-        """
+        f"""
         group string: the consumer group
         group_type string: classic, consumer (KIP-848), share (KIP-932) or streams (KIP-1071)
         generation int: generation of a classic group, epoch of other groups
@@ -199,6 +202,7 @@ _ALL: Final = (
         member_ids array<string>: their member ids
         joined int: members that the previous state did not have
         left int: members of the previous state that are gone
+        owners {OWNERS}: assignments by member and topic; a topic's ID, except in classic groups
         tombstone boolean: the group was removed
         """
         + SOURCE_COLUMNS
@@ -253,6 +257,9 @@ _ALL: Final = (
         exact boolean: false if record_lag is an upper bound
         lost_records bigint: upper bound of records deleted before they were read; null if unknown
         lag_ms bigint: how long the first unread record has been waiting; null without a commit
+        consumed_per_s double: records read per second since first_commit_ts; null below two bursts of commits
+        produced_per_s double: records appended per second in this time
+        drain_ms bigint: record_lag over the difference of the rates; null if that isn't above 0 or is unknown
         commits bigint: bursts of commits in the window
         complete double: commits as a fraction of a full window
         usual_ms bigint: the usual interval between bursts; null with fewer than two
@@ -277,6 +284,8 @@ _ALL: Final = (
         exact boolean: false if record_lag is an upper bound
         lost_records bigint: records deleted before they were read, of all partitions
         time_lag_ms bigint: the longest wait of any partition
+        drain_ms bigint: the longest drain_ms of any partition; null if one has none
+        partitions_not_draining bigint: partitions that records are added to at least as fast as they are read
         worst_topic string: topic of the partition with this status
         worst_partition int: the partition with this status
         complete double: fraction of the least complete window
@@ -382,6 +391,116 @@ _ALL: Final = (
     ),
 )
 TABLES: Final[Mapping[str, Table]] = {table.name: table for table in _ALL}
+_ANSWERS: Final = (
+    _table(
+        "reads",
+        "answer",
+        "Who read what when: one row for each move of a committed offset.",
+        GROUP_PARTITION_COLUMNS
+        + """
+        from_offset bigint: the offset committed before; null for the first one
+        to_offset bigint: the committed offset; below from_offset after a rewind
+        after_ts timestamp: time of the commit before
+        until_ts timestamp: time of the commit
+        generation int: generation of the group then
+        member_count int: members of that generation
+        clients array<struct<client_id:string,client_host:string>>: these members
+        src_offset bigint: position of the commit in `__consumer_offsets`
+        """,
+    ),
+    _table(
+        "owners",
+        "answer",
+        "Who read what when, by assignment: one row for each time that a member had a partition, over all "
+        "generations in a row that gave it to this member.",
+        GROUP_PARTITION_COLUMNS
+        + """
+        member_id string: the member
+        client_id string: its `client.id`
+        client_host string: its address
+        from_ts timestamp: when the first of these generations began
+        until_ts timestamp: when the next generation began; null if it has the partition now
+        generation int: the first of these generations
+        last_generation int: the last of them
+        commits bigint: commits on the partition in this time, whichever member made them
+        from_offset bigint: the offset committed before them; null without one
+        to_offset bigint: the last offset committed in this time
+        last_commit_ts timestamp: time of the record of that commit
+        """,
+    ),
+    _table(
+        "rebalance_costs",
+        "answer",
+        "The rebalances, with the time without owners of partitions. The beginning of a rebalance is not "
+        "recorded, so there are bounds. For a classic group they begin with the last join (0 with a "
+        "cooperative assignor) and with the last commit in the generation before, and end when the "
+        "assignment is recorded. A time without members is exact. Other groups keep their partitions in a "
+        "rebalance.",
+        """
+        group string: the consumer group
+        group_type string: as in group_generations
+        kind string: as in rebalances
+        generation int: the new generation
+        protocol string: the assignor
+        member_count int: members now
+        joined int: members that joined
+        left int: members that left
+        at_ts timestamp: when the generation began
+        previous_lasted_ms bigint: duration of the previous state
+        unowned_at_least_ms bigint: lower bound of the time without owners; null if unknown
+        unowned_at_most_ms bigint: upper bound; null if unknown
+        src_offset bigint: position of the generation's record in `__consumer_offsets`
+        """,
+    ),
+    _table(
+        "slo_days",
+        "answer",
+        "Whether the wait was within the objective, by group and day (UTC).",
+        """
+        group string: the consumer group
+        day date: the day
+        samples bigint: measurements of the lag
+        worst_lag_ms bigint: the longest wait
+        measured_ms bigint: the part of the day that samples hold for
+        over_ms bigint: the part of measured_ms with a partition that waited longer than the limit
+        attained double: the fraction of measured_ms within the limit
+        target double: the objective, a fraction of the time
+        budget_ms bigint: the part of measured_ms that may be over the limit
+        budget_left_ms bigint: what is left of it; negative if it is overdrawn
+        complete double: measured_ms as a fraction of the day; below 1 the day is measured in part
+        """,
+    ),
+    _table(
+        "topic_growth",
+        "answer",
+        "How fast topics grow, by topic and day (UTC).",
+        """
+        topic string: the topic
+        day date: the day
+        days int: days since the day of the sample before
+        entries bigint: entries at the last sample of the day
+        memory_bytes bigint: memory at the last sample of the day
+        appended_entries bigint: entries added since the day of the sample before
+        growth_bytes bigint: change of memory since then
+        """,
+    ),
+    _table(
+        "silences",
+        "answer",
+        "What a consumer's silence costs: periods without a commit on a partition with unread records.",
+        GROUP_PARTITION_COLUMNS
+        + """
+        since_ts timestamp: time of the last commit
+        until_ts timestamp: time of the next commit; null if it is still silent
+        silent_ms bigint: the duration
+        most_unread bigint: the most unread records in this time
+        longest_wait_ms bigint: the longest wait in this time
+        unread_hours double: unread records times the hours that they waited
+        """,
+    ),
+)
+ANSWERS: Final[Mapping[str, Table]] = {table.name: table for table in _ANSWERS}
+"""The answers of korvet.spark.tables.questions."""
 NEED_RECORDS: Final = frozenset({"record_lag", "time_lag", "partition_status", "group_status"})
 """The tables that count the topics' records."""
 NEED_NEWEST: Final = frozenset(

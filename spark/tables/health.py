@@ -17,6 +17,7 @@ from pyspark.sql import functions as sf
 from korvet.spark.records.commits import SLOTS_MS
 from korvet.spark.tables.catalog import STATUSES
 from korvet.spark.tables.decode import spark_time
+from korvet.spark.tables.drain import group_drain, partition_drain
 from korvet.spark.tables.views import EXTENT, GROUP_PARTITION, appended_ms, record_lag
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ def partition_lag(
         "assigned_ms",
         *EXTENT,
     )
-    burst = sf.when(sf.col("is_burst"), sf.struct("src_offset", "commit_ms"))
+    burst = sf.when(sf.col("is_burst"), sf.struct("src_offset", "commit_ms", "record_lag", "lag_then"))
     counted = record_lag(window, log, as_of_ms, ends)
     if ends is not None:
         counted = counted.where(is_committed | sf.col("end_offset").isNotNull())
@@ -223,7 +224,7 @@ def partition_lag(
 
 
 def _burst_columns() -> dict[str, Column]:
-    """Number, times and usual interval of the bursts."""
+    """Number, first one, times and usual interval of the bursts."""
     bursts = sf.col("bursts")
     intervals = sf.transform(
         sf.slice(bursts, 2, sf.size(bursts)),
@@ -234,6 +235,7 @@ def _burst_columns() -> dict[str, Column]:
     median_ms = sf.get(intervals, sf.floor((sf.size(intervals) - 1) / 2).cast("int"))
     return {
         "commits": sf.size(bursts),
+        "first": sf.get(bursts, sf.lit(0)),
         "first_ms": sf.get(bursts, sf.lit(0))["commit_ms"],
         "last_ms": sf.get(bursts, sf.size(bursts) - 1)["commit_ms"],
         "usual_ms": sf.when(sf.size(bursts) > 1, sf.greatest(median_ms, "pause_ms")),
@@ -252,6 +254,7 @@ def partition_status(lag: DataFrame, as_of_ms: int, rules: Rules) -> DataFrame:
                 "complete": sf.col("commits") / sf.lit(rules.window_commits),
                 "first_commit_ts": spark_time(sf.col("first_ms")),
                 "last_commit_ts": spark_time(sf.col("last_ms")),
+                **partition_drain(as_of_ms),
             }
         )
     )
@@ -305,6 +308,7 @@ def group_status(partitions: DataFrame, states: DataFrame, as_of_ms: int) -> Dat
         sf.min("exact").alias("exact"),
         sf.sum("lost_records").alias("lost_records"),
         sf.max("lag_ms").alias("time_lag_ms"),
+        *(column.alias(name) for name, column in group_drain().items()),
         worst.alias("worst"),
         spark_time(sf.max("last_ms")).alias("last_commit_ts"),
         sf.max("last_ms").alias("last_ms"),
@@ -312,7 +316,7 @@ def group_status(partitions: DataFrame, states: DataFrame, as_of_ms: int) -> Dat
     )
     known = states.select("group", "generation", "protocol_type", "protocol", "member_count")
     zero = sf.lit(0)
-    numbers = ["topics", "partitions", "record_lag", "member_count"]
+    numbers = ["topics", "partitions", "record_lag", "partitions_not_draining", "member_count"]
     numbers += [f"partitions_{name.lower()}" for name in STATUSES]
     joined = totals.join(known, on="group", how="full")
     return joined.withColumns(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
+from korvet.spark.tables.catalog import OWNERS
 from korvet.spark.tables.decode import CLASSIC, CONSUMER_PROTOCOL, GROUP_METADATA_KEY, spark_time
 
 if TYPE_CHECKING:
@@ -198,9 +199,11 @@ def group_generations(groups: DataFrame) -> DataFrame:
     in_order = Window.partitionBy("group").orderBy("src_offset")
     ids = sf.coalesce(sf.transform("members", lambda member: member["member_id"]), sf.expr(_NO_NAMES))
     before = sf.coalesce(sf.lag("member_ids").over(in_order), sf.expr(_NO_NAMES))
+    owners = sf.flatten(sf.transform("members", _owned))
     return (
         groups.withColumn("at_ts", sf.coalesce("state_ts", "src_ts"))
         .withColumn("member_ids", ids)
+        .withColumn("owners", sf.coalesce(owners, sf.expr(f"cast(array() as {OWNERS})")))
         .withColumn("before", before)
         .select(
             "*",
@@ -214,6 +217,21 @@ def group_generations(groups: DataFrame) -> DataFrame:
         )
         .withColumn("member_count", sf.size("member_ids"))
     )
+
+
+def _owned(member: Column) -> Column:
+    """What one member is assigned, as the elements of `owners`; none if its assignment is unreadable."""
+    parts = sf.transform(
+        member["assigned"],
+        lambda part: sf.struct(
+            member["member_id"].alias("member_id"),
+            member["client_id"].alias("client_id"),
+            member["client_host"].alias("client_host"),
+            part["topic"].alias("topic"),
+            part["partitions"].alias("partitions"),
+        ),
+    )
+    return sf.coalesce(parts, sf.expr(f"cast(array() as {OWNERS})"))
 
 
 def rebalances(generations: DataFrame) -> DataFrame:

@@ -6,12 +6,16 @@ into another tool that has these tables.
 
 from __future__ import annotations
 
+import re
+import uuid
 from dataclasses import dataclass
 from string import Template
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,8 @@ class Objectives:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
 
+
+_TABLE: Final = re.compile(r"\$\{prefix\}(\w+)")
 
 # All records of a group are in one partition of `__consumer_offsets`, so offsets order commits and states.
 _READS: Final = """
@@ -71,6 +77,122 @@ SELECT moves.`group`, topic, `partition`, from_offset, committed_offset AS to_of
 FROM moves LEFT JOIN clients ON moves.`group` = clients.`group`
 WHERE NOT tombstone AND (from_offset IS NULL OR from_offset <> committed_offset)
 """
+# A group has the owners of its newest state. States in a row that give a partition to the same member are one
+# time: their numbers differ from the count of the member's states by the same amount.
+_OWNERS: Final = """
+WITH states AS (
+  SELECT `group`, src_offset, at_ts, generation, group_type, owners,
+         row_number() OVER in_order AS state_no, lead(at_ts) OVER in_order AS next_ts
+  FROM ${prefix}group_generations
+  WINDOW in_order AS (PARTITION BY `group` ORDER BY src_offset)
+),
+named AS (
+  SELECT translate(base64(topic_id), '+/=', '-_') AS id, max(topic) AS name
+  FROM ${prefix}offset_commits
+  WHERE topic_id IS NOT NULL
+  GROUP BY topic_id
+),
+assigned AS (
+  SELECT `group`, state_no, at_ts, next_ts, generation, group_type, inline(owners) FROM states
+),
+had AS (
+  SELECT DISTINCT `group`, state_no, at_ts, next_ts, generation, member_id, client_id, client_host,
+         coalesce(name, topic) AS topic, explode(partitions) AS `partition`
+  FROM assigned LEFT JOIN named ON topic = id AND group_type <> 'classic'
+),
+events AS (
+  SELECT `group`, src_offset, topic, `partition`, committed_offset, src_ts, tombstone,
+         CAST(NULL AS INT) AS state_no
+  FROM ${prefix}offset_commits
+  UNION ALL
+  SELECT `group`, src_offset, NULL, NULL, NULL, NULL, NULL, state_no FROM states
+),
+placed AS (
+  SELECT `group`, src_offset, topic, `partition`, committed_offset, src_ts, tombstone,
+         max(state_no) OVER (PARTITION BY `group` ORDER BY src_offset ROWS UNBOUNDED PRECEDING) AS state_no
+  FROM events
+),
+moves AS (
+  SELECT *, lag(committed_offset) OVER (
+      PARTITION BY `group`, topic, `partition` ORDER BY src_offset) AS before_offset
+  FROM placed
+  WHERE topic IS NOT NULL
+),
+committed AS (
+  SELECT `group`, topic, `partition`, state_no, count(*) AS commits, max(src_offset) AS src_offset,
+         min_by(before_offset, src_offset) AS from_offset, max_by(committed_offset, src_offset) AS to_offset,
+         max_by(src_ts, src_offset) AS commit_ts
+  FROM moves
+  WHERE NOT tombstone AND state_no IS NOT NULL
+  GROUP BY `group`, topic, `partition`, state_no
+),
+joined AS (
+  SELECT had.*, commits, src_offset, from_offset, to_offset, commit_ts,
+         had.state_no - row_number() OVER (
+             PARTITION BY had.`group`, had.topic, had.`partition`, member_id ORDER BY had.state_no) AS life
+  FROM had LEFT JOIN committed
+    ON had.`group` = committed.`group` AND had.topic = committed.topic
+   AND had.`partition` = committed.`partition` AND had.state_no = committed.state_no
+)
+SELECT `group`, topic, `partition`, member_id, max_by(client_id, state_no) AS client_id,
+       max_by(client_host, state_no) AS client_host, min_by(at_ts, state_no) AS from_ts,
+       max_by(next_ts, state_no) AS until_ts, min_by(generation, state_no) AS generation,
+       max_by(generation, state_no) AS last_generation, coalesce(sum(commits), 0) AS commits,
+       min_by(from_offset, src_offset) AS from_offset, max_by(to_offset, src_offset) AS to_offset,
+       max_by(commit_ts, src_offset) AS last_commit_ts
+FROM joined
+GROUP BY `group`, topic, `partition`, member_id, life
+"""
+# When a rebalance begins, nothing is recorded. Members commit until then, and the coordinator records the
+# assignment when all have joined and the leader has sent it. at_ts is the time of the last join.
+_REBALANCE_COSTS: Final = """
+WITH events AS (
+  SELECT `group`, src_offset, src_ts, CAST(NULL AS STRING) AS group_type, CAST(NULL AS STRING) AS kind,
+         CAST(NULL AS INT) AS generation, CAST(NULL AS INT) AS previous_generation,
+         CAST(NULL AS STRING) AS protocol, CAST(NULL AS INT) AS member_count, CAST(NULL AS INT) AS joined,
+         CAST(NULL AS INT) AS `left`, CAST(NULL AS TIMESTAMP) AS at_ts,
+         CAST(NULL AS BIGINT) AS previous_lasted_ms
+  FROM ${prefix}offset_commits
+  WHERE NOT tombstone
+  UNION ALL
+  SELECT `group`, src_offset, src_ts, group_type, kind, generation, previous_generation, protocol,
+         member_count, joined, `left`, at_ts, previous_lasted_ms
+  FROM ${prefix}rebalances
+),
+placed AS (
+  SELECT *,
+         last_value(CASE WHEN kind IS NULL THEN struct(src_offset, src_ts) END) IGNORE NULLS OVER before
+             AS newest_commit,
+         last_value(CASE WHEN kind IS NOT NULL THEN struct(src_offset, src_ts, kind) END) IGNORE NULLS
+             OVER before AS previous
+  FROM events
+  WINDOW before AS (PARTITION BY `group` ORDER BY src_offset ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+),
+kinds AS (
+  SELECT *, kind = 'formed' AND previous_generation IS NOT NULL AND previous.kind = 'emptied' AS was_empty,
+         kind = 'rebalanced' AND group_type = 'classic' AS was_shared
+  FROM placed
+  WHERE kind IS NOT NULL
+),
+bounds AS (
+  SELECT *,
+         CASE WHEN was_empty THEN previous.src_ts
+              WHEN was_shared AND newest_commit.src_offset > previous.src_offset THEN newest_commit.src_ts
+              END AS since_ts,
+         CASE WHEN was_empty THEN previous.src_ts
+              WHEN was_shared AND protocol LIKE '%cooperative%' THEN src_ts
+              WHEN was_shared THEN at_ts END AS surely_since_ts
+  FROM kinds
+)
+SELECT `group`, group_type, kind, generation, protocol, member_count, joined, `left`, at_ts,
+       previous_lasted_ms,
+       CASE WHEN surely_since_ts IS NOT NULL
+            THEN greatest(0, unix_millis(src_ts) - unix_millis(surely_since_ts)) END AS unowned_at_least_ms,
+       CASE WHEN since_ts IS NOT NULL
+            THEN greatest(0, unix_millis(src_ts) - unix_millis(since_ts)) END AS unowned_at_most_ms,
+       src_offset
+FROM bounds
+"""
 _SLO_DAYS: Final = """
 WITH worst AS (
   SELECT `group`, as_of_ts, max(lag_ms) AS lag_ms FROM ${prefix}time_lag GROUP BY `group`, as_of_ts
@@ -95,7 +217,8 @@ days AS (
 )
 SELECT *, 1 - try_divide(over_ms, measured_ms) AS attained, CAST(${target} AS DOUBLE) AS target,
        CAST(round(measured_ms * (1 - ${target})) AS BIGINT) AS budget_ms,
-       CAST(round(measured_ms * (1 - ${target})) AS BIGINT) - over_ms AS budget_left_ms
+       CAST(round(measured_ms * (1 - ${target})) AS BIGINT) - over_ms AS budget_left_ms,
+       measured_ms / 86400000 AS complete
 FROM days
 """
 _TOPIC_GROWTH: Final = """
@@ -155,6 +278,8 @@ HAVING max(record_lag) > 0
 """
 QUESTIONS: Final[Mapping[str, str]] = {
     "reads": _READS,
+    "owners": _OWNERS,
+    "rebalance_costs": _REBALANCE_COSTS,
     "slo_days": _SLO_DAYS,
     "topic_growth": _TOPIC_GROWTH,
     "silences": _SILENCES,
@@ -176,3 +301,16 @@ def question_sql(name: str, prefix: str = "", objectives: Objectives | None = No
         )
         .strip()
     )
+
+
+def answer(name: str, table: Callable[[str], DataFrame], objectives: Objectives | None = None) -> DataFrame:
+    """Return the answer to a question over tables that `table` returns by their names.
+
+    Creates temporary views with names of its own. Raises KeyError for an unknown question.
+    """
+    prefix = f"asked_{uuid.uuid4().hex}_"
+    frames = {needed: table(needed) for needed in sorted(set(_TABLE.findall(QUESTIONS[name])))}
+    for needed, frame in frames.items():
+        frame.createOrReplaceTempView(prefix + needed)
+    spark = next(iter(frames.values())).sparkSession
+    return spark.sql(question_sql(name, prefix, objectives))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from korvet.spark.tables.catalog import TABLES
-from korvet.spark.tables.questions import QUESTIONS, Objectives, question_sql
+from korvet.spark.tables.catalog import ANSWERS, TABLES
+from korvet.spark.tables.questions import QUESTIONS, Objectives, answer, question_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -171,6 +171,101 @@ def test_growth_of_topics(spark: SparkSession) -> None:
         ("t", date(2023, 11, 17), 2, 13, 20, -BYTES),
         ("t", date(2023, 11, 18), 1, 7, 7, 2 * BYTES),
     ]
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("few_rows")
+def test_who_owned_which_partition_when(spark: SparkSession) -> None:
+    """Partition 0 moves from a to b and back, with a commit of each; b keeps partition 1 all the time."""
+
+    def owner(member: str, topic: str, *partitions: int) -> tuple[Any, ...]:
+        return (member, f"client-{member}", "/h", topic, list(partitions))
+
+    def state(position: int, generation: int | None, kind: str, *owners: tuple[Any, ...]) -> dict[str, Any]:
+        return {
+            "group": kind,
+            "group_type": kind,
+            "src_offset": position,
+            "generation": generation,
+            "at_ts": at(position),
+            "owners": list(owners),
+        }
+
+    identity = bytes(range(16))
+    table(
+        spark,
+        "group_generations",
+        [
+            state(2, 1, "classic", owner("a", "t", 0), owner("b", "t", 1)),
+            state(5, 2, "classic", owner("b", "t", 0, 1)),
+            state(7, 3, "classic", owner("a", "t", 0), owner("b", "t", 1)),
+            state(9, None, "classic"),
+            state(1, 1, "consumer", owner("c", "AAECAwQFBgcICQoLDA0ODw", 0)),
+        ],
+    )
+    made = [commit("classic", 1, 1, 5), commit("classic", 3, 3, 6), commit("classic", 4, 4, 8)]
+    made += [commit("classic", 6, 6, 9), commit("consumer", 2, 2, 4) | {"topic_id": identity}]
+    table(spark, "offset_commits", made)
+    columns = ("member_id", "from_ts", "partition", "topic", "until_ts", "generation", "last_generation")
+    columns += ("commits", "from_offset", "to_offset")
+    found = [
+        tuple(value.astimezone(UTC) if isinstance(value, datetime) else value for value in row)
+        for row in answers(spark, "owners", *columns)
+    ]
+    assert found == [
+        ("a", at(2), 0, "t", at(5), 1, 1, 2, 5, 8),
+        ("a", at(7), 0, "t", at(9), 3, 3, 0, None, None),
+        ("b", at(2), 1, "t", at(9), 1, 3, 0, None, None),
+        ("b", at(5), 0, "t", at(7), 2, 2, 1, 8, 9),
+        ("c", at(1), 0, "t", None, 1, 1, 1, None, 4),
+    ]
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("few_rows")
+def test_what_rebalances_cost(spark: SparkSession) -> None:
+    def rebalance(position: int, kind: str, previous: int | None, **more: Any) -> dict[str, Any]:
+        usual = {"group": "g", "group_type": "classic", "protocol": "range", "generation": position}
+        times = {"src_offset": position, "src_ts": at(position), "at_ts": at(position - 1)}
+        return {**usual, **times, "kind": kind, "previous_generation": previous, **more}
+
+    table(
+        spark,
+        "rebalances",
+        [
+            rebalance(10, "formed", None),
+            # The last commit was 7 minutes before, the last join 1 minute before.
+            rebalance(20, "rebalanced", 10),
+            # Without a commit since, the beginning has no bound.
+            rebalance(30, "rebalanced", 20),
+            rebalance(40, "rebalanced", 30, protocol="cooperative-sticky"),
+            rebalance(50, "emptied", 40),
+            rebalance(60, "formed", 50),
+            rebalance(70, "formed", None),
+            rebalance(80, "rebalanced", 70, group_type="consumer"),
+        ],
+    )
+    table(spark, "offset_commits", [commit("g", place, place, 5) for place in (5, 13, 38, 55, 75)])
+    columns = ("src_offset", "kind", "unowned_at_least_ms", "unowned_at_most_ms")
+    assert answers(spark, "rebalance_costs", *columns) == [
+        (10, "formed", None, None),
+        (20, "rebalanced", MINUTE, 7 * MINUTE),
+        (30, "rebalanced", MINUTE, None),
+        (40, "rebalanced", 0, 2 * MINUTE),
+        (50, "emptied", None, None),
+        (60, "formed", 10 * MINUTE, 10 * MINUTE),
+        (70, "formed", None, None),
+        (80, "rebalanced", None, None),
+    ]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_answers_have_the_documented_columns(spark: SparkSession, name: str) -> None:
+    found = answer(name, lambda needed: spark.createDataFrame([], TABLES[needed].schema))
+    assert ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in found.schema) == (
+        ANSWERS[name].schema
+    )
 
 
 @pytest.mark.parametrize("numbers", [{"target": 1.0}, {"max_lag_ms": 0}, {"silence_ms": -1}])

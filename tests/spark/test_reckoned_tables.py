@@ -13,8 +13,9 @@ from korvet.spark.export.all_tables import update_tables
 from korvet.spark.session.tuning import tuned_for
 from korvet.spark.source.address import Address
 from korvet.spark.tables.batch_tables import Tables
-from korvet.spark.tables.catalog import STATUSES, TABLES
+from korvet.spark.tables.catalog import ANSWERS, STATUSES, TABLES
 from korvet.spark.tables.decode import offset_commits
+from korvet.spark.tables.questions import answer
 from korvet.spark.tables.readers import RedisReader
 from korvet.spark.tables.stored_tables import StoredTables
 from tests.spark.reckoning.history import History
@@ -33,6 +34,7 @@ pytestmark = pytest.mark.spark
 STEPS = 1500
 LATER_MS = 60_000
 Rows = list[dict[str, Any]]
+ASKED = ("owners", "rebalance_costs")
 KINDS = {"rewind", "gap", "lost_records", "past_end", "unknown_partition"}
 
 
@@ -98,15 +100,18 @@ def check(spark: SparkSession, keyspace: Keyspace, seed: int) -> dict[str, Rows]
     as_of_ms = history.now_ms + LATER_MS
     history.after(as_of_ms)
     expected = reckoned(history, as_of_ms)
-    assert set(expected) == set(TABLES)
+    assert set(expected) == {*TABLES, *ASKED}
     tables = tables_of(spark, keyspace, as_of_ms)
     with tuned_for(spark, len(expected["offset_commits"])), tables.shared():
-        return compare({name: tables.view(name) for name in TABLES}, expected)
+        frames = {name: tables.view(name) for name in TABLES}
+        return compare({**frames, **{name: answer(name, frames.__getitem__) for name in ASKED}}, expected)
 
 
 def check_variety(rows: dict[str, Rows]) -> None:
     """No column is always null, and each status, anomaly and type of group occurs."""
-    for name, table in TABLES.items():
+    for name, table in {**TABLES, **ANSWERS}.items():
+        if name not in rows:
+            continue
         seen: dict[str, set[str]] = defaultdict(set)
         for row in rows[name]:
             for column, value in row.items():
@@ -150,4 +155,5 @@ def test_every_column_of_stored_tables(
         for name, table in TABLES.items()
         if name != "anomalies"
     }
+    found |= {name: answer(name, stored.read) for name in ASKED}
     compare(found, reckoned(history, as_of_ms))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
@@ -178,6 +179,7 @@ class Commits:
                     "exact": True,
                     "lost_records": self._lost(place, newest),
                     "lag_ms": unread.wait_ms,
+                    **self._drain(place, known),
                     "commits": len(known.bursts),
                     "complete": len(known.bursts) / WINDOW,
                     "usual_ms": known.usual_ms,
@@ -198,6 +200,8 @@ class Commits:
                 "lost_records",
                 "lag_ms",
                 "usual_ms",
+                "consumed_per_s",
+                "produced_per_s",
                 "first_commit_ts",
                 "last_commit_ts",
             )
@@ -207,9 +211,30 @@ class Commits:
             "status": found if unread.first else "OK",
             "record_lag": len(unread.records),
             "exact": True,
+            "drain_ms": None if unread.first else 0,
             "commits": 0,
             "complete": 0.0,
             "as_of_ts": self.as_of_ms,
+        }
+
+    def _drain(self, place: Place, known: Habits) -> Row:
+        """How fast a partition was read and written since the first burst of the window."""
+        first, newest = known.bursts[0], known.window[-1]
+        from_first, now = (self.unread(place, commit.offset).records for commit in (first, newest))
+        then, first_ms = self._unread_then(place, first), first.at_ms
+        if len(known.bursts) < 2 or first_ms is None or not 0 <= first_ms < self.as_of_ms:
+            return {
+                "consumed_per_s": None,
+                "produced_per_s": None,
+                "drain_ms": None if now else 0,
+            }
+        window_ms = self.as_of_ms - first_ms
+        read, added = len(from_first) - len(now), len(from_first) - then
+        drained_ms = math.ceil(len(now) * (window_ms / (read - added))) if read > added else None
+        return {
+            "consumed_per_s": read * 1000 / window_ms,
+            "produced_per_s": added * 1000 / window_ms,
+            "drain_ms": drained_ms if now else 0,
         }
 
     def habits(self, place: Place) -> Habits:

@@ -80,7 +80,7 @@ class ClassicGroup:
         value = GroupMetadataValue(
             "" if not everyone and chance.random() < 0.2 else kind,
             self.generation,
-            chance.choice(("range", "sticky")) if everyone else None,
+            chance.choice(("range", "cooperative-sticky")) if everyone else None,
             everyone[0].member_id if everyone else None,
             chance.choice((at_ms, at_ms, at_ms - 70, -1)),
             everyone,

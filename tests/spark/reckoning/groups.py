@@ -144,6 +144,16 @@ class Groups:
                         "member_ids": list(state.members),
                         "joined": len(now - before),
                         "left": len(before - now),
+                        "owners": [
+                            {
+                                "member_id": name,
+                                "client_id": row["client_id"],
+                                "client_host": row["client_host"],
+                                **part,
+                            }
+                            for name, row in state.members.items()
+                            for part in row["assigned"] or ()
+                        ],
                         "tombstone": state.tombstone,
                         **state.record.position,
                         "src_date": day(state.record.timestamp_ms),

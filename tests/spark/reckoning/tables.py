@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from tests.spark.reckoning.commits import Commits
 from tests.spark.reckoning.groups import Groups, id_text
+from tests.spark.reckoning.questions import owners, rebalance_costs
 from tests.spark.reckoning.records import commit_ms, moment, place_of, read
 from tests.spark.reckoning.status import STATUSES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
     from tests.spark.reckoning.groups import State
@@ -24,7 +25,7 @@ RETENTION_MS = 7 * 86_400_000
 
 
 def reckoned(history: History, as_of_ms: int) -> Mapping[str, list[Row]]:
-    """Returns the rows of every table as of a time."""
+    """Returns the rows of every table as of a time, and of answers that need no other time."""
     found = read(history.offsets, as_of_ms)
     pending = read(history.offsets, as_of_ms, pending=True)
     newest = {place_of(record): record for record in found.commits}
@@ -51,6 +52,8 @@ def reckoned(history: History, as_of_ms: int) -> Mapping[str, list[Row]]:
         "anomalies": commits.anomalies(),
         "topic_sizes": topic_sizes(history, as_of_ms),
         "quarantine": found.refused,
+        "owners": owners(groups, commits),
+        "rebalance_costs": rebalance_costs(groups, commits),
     }
 
 
@@ -81,6 +84,10 @@ def group_status(commits: Commits, groups: Groups) -> list[Row]:
                 "time_lag_ms": max(
                     (row["lag_ms"] for row in mine if row["lag_ms"] is not None), default=None
                 ),
+                "drain_ms": _longest_drain(mine),
+                "partitions_not_draining": sum(
+                    row["drain_ms"] is None and row["consumed_per_s"] is not None for row in mine
+                ),
                 "worst_topic": worst["topic"] if worst else None,
                 "worst_partition": worst["partition"] if worst else None,
                 "complete": min((row["complete"] for row in mine), default=None),
@@ -94,6 +101,12 @@ def group_status(commits: Commits, groups: Groups) -> list[Row]:
             }
         )
     return rows
+
+
+def _longest_drain(partitions: Sequence[Row]) -> int | None:
+    """None if a partition never has everything read, or if that is unknown."""
+    times = [row["drain_ms"] for row in partitions]
+    return None if None in times else max(times, default=None)
 
 
 def _urgency(row: Row) -> tuple[Any, ...]:
