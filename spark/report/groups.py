@@ -13,29 +13,31 @@ from pyspark.sql import functions as sf
 from korvet.spark.report import comparison
 from korvet.spark.report.alerts import KINDS, OK, PastEnd, TopicState, severity_rank
 from korvet.spark.report.page import series
+from korvet.spark.report.service_levels import service_days
 from korvet.spark.session.together import together
 from korvet.spark.tables.anomalies import PAST_END
-from korvet.spark.tables.catalog import TABLES
+from korvet.spark.tables.catalog import ANSWERS, TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
     from pathlib import Path
 
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
     from korvet.spark.report.alerts import Alert
+    from korvet.spark.report.service_levels import ServiceDay
     from korvet.spark.report.thresholds import Thresholds
     from korvet.spark.tables import trends
 
 # Rows of a group on the page. The Parquet tables contain all rows.
 MAX_PARTITIONS, MAX_MEMBERS, MAX_REBALANCES, MAX_ANOMALIES = 200, 100, 100, 50
-MAX_ALERTS, MAX_CHANGES = 20, 100
+MAX_ALERTS, MAX_CHANGES, MAX_EXPIRING, MAX_OWNERS, MAX_DAYS = 20, 100, 20, 50, 14
 # Groups without offsets or members now that the page names.
 MAX_GONE = 100
 Rows = Mapping[str, list[Any]]
 _SCHEMAS = {
-    **{name: table.schema for name, table in TABLES.items()},
+    **{name: table.schema for name, table in {**TABLES, **ANSWERS}.items()},
     comparison.CHANGES: comparison.CHANGES_SCHEMA,
 }
 _RANKS = {kind.upper(): rank for rank, kind in enumerate(KINDS)}
@@ -50,22 +52,25 @@ class ReportTables:
         self._folder = folder
 
     def table(self, name: str) -> DataFrame:
-        """Return a table of the catalogue, or the changes."""
+        """Return a table of the catalogue, an answer, or the changes."""
         return self.spark.read.schema(_SCHEMAS[name]).parquet(str(self._folder / name))
 
     def newest(self, name: str, most: int, *order: Column) -> Rows:
         """Return at most `most` rows of every group, each with the group's number of rows, `total`."""
-        of_group = Window.partitionBy("group")
-        frame = self.table(name).withColumns(
-            {
-                "row": sf.row_number().over(of_group.orderBy(*order)),
-                "total": sf.count("*").over(of_group),
-            }
+        return _newest(self.table(name), most, *order)
+
+    def owners(self, most: int) -> Rows:
+        """Return who read what when, newest first, with the partitions of one time in one row."""
+        times = self.table("owners").groupBy(
+            "group", "topic", "member_id", "client_id", "client_host", "from_ts", "until_ts"
         )
-        rows: dict[str, list[Row]] = defaultdict(list)
-        for row in frame.where(sf.col("row") <= most).orderBy("group", "row").collect():
-            rows[row["group"]].append(row)
-        return rows
+        summed = times.agg(
+            sf.sort_array(sf.collect_set("partition")).alias("partitions"),
+            sf.sum("commits").alias("commits"),
+            sf.max("last_commit_ts").alias("last_commit_ts"),
+        )
+        newest = (sf.col("until_ts").desc_nulls_first(), sf.col("from_ts").desc())
+        return _newest(summed, most, *newest, sf.col("topic"), sf.col("member_id"))
 
     def topic_states(self) -> list[TopicState]:
         """Return the partitions' states, summed up by group, topic and status."""
@@ -109,27 +114,64 @@ class ReportTables:
         return [row["group"] for row in self.table("stale_groups").select("group").collect()]
 
 
+def _newest(frame: DataFrame, most: int, *order: Column) -> Rows:
+    of_group = Window.partitionBy("group")
+    numbered = frame.withColumns(
+        {
+            "row": sf.row_number().over(of_group.orderBy(*order)),
+            "total": sf.count("*").over(of_group),
+        }
+    )
+    rows: dict[str, list[Row]] = defaultdict(list)
+    for row in numbered.where(sf.col("row") <= most).orderBy("group", "row").collect():
+        rows[row["group"]].append(row)
+    return rows
+
+
+def service_levels(
+    history: Iterable[Row], span: trends.Span, states: Iterable[TopicState], thresholds: Thresholds
+) -> dict[str, list[ServiceDay]]:
+    """Return the days of each group that has a limit of waiting. history: rows of trends.group_trends."""
+    topics: dict[str, set[str]] = defaultdict(set)
+    for state in states:
+        topics[state.group].add(state.topic)
+    levels = {}
+    for row in history:
+        name = row["group"]
+        limit_ms = wait_limit_ms(name, topics[name], thresholds)
+        if limit_ms is not None:
+            waits = [(one["step"], one["lag_ms"]) for one in row["lag"] or () if one["lag_ms"] is not None]
+            levels[name] = service_days(name, waits, span, limit_ms, thresholds.slo_target(name))
+    return levels
+
+
 def page_groups(
     tables: ReportTables,
     history: list[Row] | None,
     span: trends.Span,
     alerts: Sequence[Alert],
     thresholds: Thresholds,
+    levels: Mapping[str, Sequence[ServiceDay]],
     *,
     compared: bool,
 ) -> list[dict[str, Any]]:
-    """Return the groups as the page shows them, worst first. compared: there is a table of changes."""
+    """Return the groups as the page shows them, worst first.
+
+    levels: of service_levels. compared: there is a table of changes.
+    """
     worst_first = (sf.col("lag_ms").desc_nulls_last(), sf.col("topic"), sf.col("partition"))
     listed = (sf.col("active").desc(), sf.col("last_seen_ts").desc(), sf.col("member_id"))
     newest = sf.col("src_offset").desc()
-    offsets, members, rebalances, anomalies, expiring = together(
+    soonest = (sf.col("expires_in_ms"), sf.col("topic"), sf.col("partition"))
+    offsets, members, rebalances, anomalies, expiring, owners = together(
         tables.spark,
         [
             partial(tables.newest, "partition_status", MAX_PARTITIONS, *worst_first),
             partial(tables.newest, "members", MAX_MEMBERS, *listed),
-            partial(tables.newest, "rebalances", MAX_REBALANCES, newest),
+            partial(tables.newest, "rebalance_costs", MAX_REBALANCES, newest),
             partial(tables.newest, "anomalies", MAX_ANOMALIES, newest),
-            partial(tables.newest, "expiring_offsets", 1, sf.col("expires_in_ms")),
+            partial(tables.newest, "expiring_offsets", MAX_EXPIRING, *soonest),
+            partial(tables.owners, MAX_OWNERS),
         ],
     )
     charts = {row["group"]: _history(row, span) for row in history or ()}
@@ -140,15 +182,17 @@ def page_groups(
         name = row["group"]
         group = {
             **_summary(row, alerts_of.get(name, [])),
-            "expiring": _total(expiring[name]) if name in expiring else 0,
             "history": charts.get(name) or _history(None, span),
+            "slo": _service(levels.get(name, ())),
+            **_expiring(expiring.get(name, [])),
+            **_owners(owners.get(name, [])),
             **_offsets(offsets.get(name, [])),
             **_members(members.get(name, [])),
             **_rebalances(rebalances.get(name, [])),
             **_anomalies(anomalies.get(name, [])),
             **(before.of(name) if before else {"before": None, "changes_total": 0, "changes": []}),
         }
-        group["limit_ms"] = _wait_limit_ms(name, group["topics"], thresholds)
+        group["limit_ms"] = wait_limit_ms(name, group["topics"], thresholds)
         groups.append(group)
     return sorted(groups, key=urgency)
 
@@ -183,8 +227,8 @@ def _by_group(alerts: Sequence[Alert]) -> dict[str, list[Alert]]:
     return found
 
 
-def _wait_limit_ms(group: str, topics: Sequence[str], thresholds: Thresholds) -> int | None:
-    """The shortest limit of waiting of a group's topics, None without one."""
+def wait_limit_ms(group: str, topics: Iterable[str], thresholds: Thresholds) -> int | None:
+    """Return the shortest limit of waiting of a group's topics, None without one."""
     limits = [thresholds.limits(group, topic) for topic in topics]
     values = [limit.max_wait.value for limit in limits if not limit.ignored]
     return min((value for value in values if value is not None), default=None)
@@ -206,6 +250,8 @@ def _summary(row: Row, alerts: Sequence[Alert]) -> dict[str, Any]:
         "exact": row["exact"] is not False,
         "lost": row["lost_records"],
         "lag_ms": row["time_lag_ms"],
+        "drain_ms": row["drain_ms"],
+        "not_draining": row["partitions_not_draining"],
         "age": None if row["commit_age_ms"] is None else max(0, row["commit_age_ms"]),
         "members": row["member_count"],
         "partitions": row["partitions"],
@@ -288,6 +334,10 @@ def _offsets(rows: list[Row]) -> dict[str, Any]:
                 "record_lag": row["record_lag"],
                 "exact": row["exact"] is not False,
                 "lag_ms": row["lag_ms"],
+                "consumed": row["consumed_per_s"],
+                "produced": row["produced_per_s"],
+                "drain_ms": row["drain_ms"],
+                "not_draining": int(row["drain_ms"] is None and row["consumed_per_s"] is not None),
                 "commit": _ms(row["last_commit_ts"]),
             }
             for row in rows
@@ -328,10 +378,75 @@ def _rebalances(rows: list[Row]) -> dict[str, Any]:
                 "joined": row["joined"],
                 "left": row["left"],
                 "lasted": row["previous_lasted_ms"],
+                "least": row["unowned_at_least_ms"],
+                "most": row["unowned_at_most_ms"],
             }
             for row in reversed(rows)
         ],
     }
+
+
+def _service(days: Sequence[ServiceDay]) -> list[dict[str, Any]]:
+    """The newest days, newest first."""
+    return [
+        {
+            "day": day.day.isoformat(),
+            "attained": day.attained,
+            "over": day.over_ms,
+            "left": day.budget_left_ms,
+            "worst": day.worst_lag_ms,
+            "measured": day.measured_ms,
+            "target": day.target,
+        }
+        for day in reversed(days[-MAX_DAYS:])
+    ]
+
+
+def _expiring(rows: list[Row]) -> dict[str, Any]:
+    return {
+        "expiring_total": _total(rows),
+        "expiring": [
+            {
+                "topic": row["topic"],
+                "partition": row["partition"],
+                "committed": str(row["committed_offset"]),
+                "at": _ms(row["expires_ts"]),
+                "in": row["expires_in_ms"],
+            }
+            for row in rows
+        ],
+    }
+
+
+def _owners(rows: list[Row]) -> dict[str, Any]:
+    return {
+        "owners_total": _total(rows),
+        "owners": [
+            {
+                "topic": row["topic"],
+                "partitions": _ranges(row["partitions"]),
+                "client": row["client_id"] or "",
+                "host": (row["client_host"] or "").lstrip("/"),
+                "member": row["member_id"],
+                "from": _ms(row["from_ts"]),
+                "until": _ms(row["until_ts"]),
+                "commits": row["commits"],
+                "last": _ms(row["last_commit_ts"]),
+            }
+            for row in rows
+        ],
+    }
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Sorted numbers as text, with ranges in place of neighbours: `0-3, 7`."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ", ".join("-".join(map(str, part)) for part in parts)
 
 
 def _anomalies(rows: list[Row]) -> dict[str, Any]:

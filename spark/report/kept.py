@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
 from korvet.spark.report import comparison
@@ -14,7 +15,10 @@ from korvet.spark.report.thresholds import Thresholds
 from korvet.spark.report.times import iso
 from korvet.spark.session.tuning import tuned_for
 from korvet.spark.source.errors import SourceError
-from korvet.spark.tables.catalog import TABLES
+from korvet.spark.tables.batch_tables import shaped
+from korvet.spark.tables.catalog import ANSWERS, TABLES
+from korvet.spark.tables.questions import answer
+from korvet.spark.tables.store import day_of
 from korvet.spark.tables.trends import Span
 
 if TYPE_CHECKING:
@@ -26,19 +30,39 @@ if TYPE_CHECKING:
 
 
 class _KeptTables(ReportTables):
-    """The tables of a report as of the newest snapshot. Only the changes are in the report's folder."""
+    """The tables of a report as of the newest snapshot. Only the changes are in the report's folder.
 
-    def __init__(self, stored: StoredTables, folder: Path, as_of_ms: int) -> None:
+    The answers are computed from the commits of the report's period, and the states that groups had then.
+    """
+
+    def __init__(self, stored: StoredTables, folder: Path, as_of_ms: int, from_ms: int) -> None:
         super().__init__(stored.spark, folder)
         self._stored = stored
         self._as_of_ms = as_of_ms
+        self._from_ms = from_ms
 
     def table(self, name: str) -> DataFrame:
-        """Return a table of the catalogue, or the changes."""
+        """Return a table of the catalogue, an answer, or the changes."""
         if name == CHANGES:
             return super().table(name)
+        if name in ANSWERS:
+            return shaped(answer(name, self._of_period), ANSWERS[name])
         of_snapshot = TABLES[name].kind == "snapshot"
         return self._stored.read(name, self._as_of_ms if of_snapshot else None)
+
+    def _of_period(self, name: str) -> DataFrame:
+        """The rows that an answer about the period needs."""
+        rows, written_ms = self.table(name), sf.unix_millis("src_ts")
+        if name == "offset_commits":
+            return rows.where(
+                (sf.col("src_date") >= sf.lit(day_of(self._from_ms))) & (written_ms >= self._from_ms)
+            )
+        if name != "group_generations":
+            return rows
+        replaced_ms = sf.lead(written_ms).over(Window.partitionBy("group").orderBy("src_offset"))
+        return rows.withColumn("replaced_ms", replaced_ms).where(
+            sf.col("replaced_ms").isNull() | (sf.col("replaced_ms") >= self._from_ms)
+        )
 
 
 def write_kept_report(
@@ -66,7 +90,7 @@ def write_kept_report(
         earlier = None if compare_to is None else _earlier(stored, source, compare_to, as_of_ms)
         folder.mkdir(parents=True, exist_ok=True)
         run = Run(source, folder, as_of_ms, history_ms, earlier=earlier)
-        tables = _KeptTables(stored, folder, as_of_ms)
+        tables = _KeptTables(stored, folder, as_of_ms, as_of_ms - history_ms)
         write_changes(run, tables, earlier, None)
         span, history = _history(stored, as_of_ms, history_ms)
         return write_page(tables, run, span, history, thresholds or Thresholds(), console)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # A placeholder in page.html.
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 # The members of a group that are tables.
-_ROWS = ("offsets", "inventory", "rebalances", "anomalies", "changes")
+_ROWS = ("offsets", "inventory", "rebalances", "anomalies", "changes", "slo", "expiring", "owners")
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _EMPTY = """\
 <section class="card"><h2>No consumer group has committed anything yet</h2><p>There are no offsets and no

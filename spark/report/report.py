@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from pyspark.sql import functions as sf
 from korvet.spark.report import comparison
 from korvet.spark.report.alerts import alerts_document, find_alerts, findings_as_json
 from korvet.spark.report.comparison import CHANGES, STATUS_TABLE, Earlier, Reference
-from korvet.spark.report.groups import MAX_GONE, ReportTables, gone_groups, page_groups
+from korvet.spark.report.groups import MAX_GONE, ReportTables, gone_groups, page_groups, service_levels
 from korvet.spark.report.page import render
 from korvet.spark.report.thresholds import MAX_WAIT, Thresholds
 from korvet.spark.report.times import clock
@@ -22,14 +22,16 @@ from korvet.spark.session.together import together
 from korvet.spark.session.tuning import gathered, tuned_for
 from korvet.spark.source.source import SCHEMA
 from korvet.spark.tables import decode, health, trends
-from korvet.spark.tables.batch_tables import DecodedTables
-from korvet.spark.tables.catalog import TABLES
+from korvet.spark.tables.batch_tables import DecodedTables, shaped
+from korvet.spark.tables.catalog import ANSWERS, TABLES
+from korvet.spark.tables.questions import answer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
+    from korvet.spark.report.service_levels import ServiceDay
     from korvet.spark.tables.kafka_offsets import Finding
     from korvet.spark.tables.readers import TopicReader
 
@@ -39,6 +41,9 @@ DAY_MS = 86_400_000
 MAX_GROUPS = 2000
 # The state to compare with, while the tables are written: the folder of the report may have it, too.
 _EARLIER = "earlier_status"
+# The answers that are about one moment; slo_days is computed from the charts.
+_ASKED = ("owners", "rebalance_costs")
+_SLO_DAYS = "slo_days"
 Notify = Callable[[str], None]
 
 
@@ -46,13 +51,14 @@ Notify = Callable[[str], None]
 class Report:
     """The written report: the page, its number of groups, the number that needs attention, and the alerts.
 
-    alerts: the JSON document of the alerts (assets/alerts.schema.json).
+    alerts: the JSON document of the alerts (assets/alerts.schema.json). service: the days of all groups.
     """
 
     page: Path
     groups: int
     troubled: int
     alerts: Mapping[str, Any]
+    service: Sequence[ServiceDay] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +133,10 @@ def write_report(
         topics = [row["topic"] for row in tables.table(STATUS_TABLE).select("topic").distinct().collect()]
         findings = reader.findings(spark, topics, as_of_ms)
         notify("Writing the page")
-        return write_page(tables, run, span, history, thresholds or Thresholds(), console, findings)
+        done = write_page(tables, run, span, history, thresholds or Thresholds(), console, findings)
+        days = [astuple(day) for day in done.service]
+        _keep(folder, _SLO_DAYS, spark.createDataFrame(days, ANSWERS[_SLO_DAYS].schema))
+    return done
 
 
 def write_page(
@@ -153,7 +162,8 @@ def write_page(
     states, past_ends, stale, commits, unreadable = together(tables.spark, questions)
     alerts = find_alerts(states, past_ends, stale, thresholds, run.as_of_ms)
     compared = (run.folder / CHANGES).exists()
-    groups = page_groups(tables, history, span, alerts, thresholds, compared=compared)
+    levels = service_levels(history or (), span, states, thresholds)
+    groups = page_groups(tables, history, span, alerts, thresholds, levels, compared=compared)
     gone = gone_groups(tables, groups) if compared else []
     document = {
         "title": f"Consumer groups, {clock(run.as_of_ms)} UTC",
@@ -186,7 +196,8 @@ def write_page(
     )
     text = json.dumps(found, indent=1, ensure_ascii=False)
     (run.folder / ALERTS_NAME).write_text(f"{text}\n", encoding="utf-8")
-    return Report(page, len(groups), sum(group["status"] != "OK" for group in groups), found)
+    service = [day for days in levels.values() for day in days]
+    return Report(page, len(groups), sum(group["status"] != "OK" for group in groups), found, service)
 
 
 def _kept(spark: SparkSession, folder: Path, compare_to: Reference | None, as_of_ms: int) -> Earlier | None:
@@ -228,7 +239,10 @@ def _write_tables(
     tables = counted.with_logs(log, ends)
     run.notify("Computing the tables")
     with tables.shared():
-        together(spark, [partial(_keep, run.folder, name, tables.view(name)) for name in TABLES])
+        frames = {name: tables.view(name) for name in TABLES}
+        for name in _ASKED:
+            frames[name] = shaped(answer(name, tables.view), ANSWERS[name])
+        together(spark, [partial(_keep, run.folder, name, frame) for name, frame in frames.items()])
     write_changes(run, ReportTables(spark, run.folder), earlier, log)
     run.notify("Computing lag over time")
     history = trends.group_trends(trends.lag_over_time(positions, log), commits, span).collect()
@@ -258,7 +272,8 @@ def write_changes(run: Run, tables: ReportTables, earlier: Earlier | None, log: 
 
 def _write_empty(spark: SparkSession, run: Run) -> None:
     _keep(run.folder, "offsets_topic", spark.createDataFrame([], SCHEMA))
-    empty = {name: spark.createDataFrame([], table.schema) for name, table in TABLES.items()}
+    tables = {**TABLES, **{name: ANSWERS[name] for name in _ASKED}}
+    empty = {name: spark.createDataFrame([], table.schema) for name, table in tables.items()}
     together(spark, [partial(_keep, run.folder, name, frame) for name, frame in empty.items()])
     write_changes(run, ReportTables(spark, run.folder), run.earlier, None)
 

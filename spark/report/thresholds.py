@@ -4,6 +4,7 @@ A TOML file has defaults at its top, and rules for groups and topics whose names
 
     max_wait = "5m"
     max_unread = 100_000
+    slo_target = 0.99
 
     [[rule]]
     group = "billing-*"
@@ -11,7 +12,7 @@ A TOML file has defaults at its top, and rules for groups and topics whose names
     max_wait = "30s"
     severity = "critical"
 
-For each limit, the first rule counts that matches and sets the limit, else the default.
+For each limit and for the target, the first rule counts that matches and sets it, else the default.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ NOTICE, WARNING, CRITICAL = "notice", "warning", "critical"
 MAX_WAIT, MAX_UNREAD, MAX_COMMIT_AGE = "max_wait", "max_unread", "max_commit_age"
 LIMITS = (MAX_WAIT, MAX_UNREAD, MAX_COMMIT_AGE)
 OFF = "off"
-DEFAULT_MAX_WAIT_MS = 300_000
+SLO_TARGET = "slo_target"
+DEFAULT_MAX_WAIT_MS, DEFAULT_SLO_TARGET = 300_000, 0.99
 _RULE = "rule"
-_DEFAULT_KEYS = (*LIMITS, "severity", _RULE)
-_RULE_KEYS = ("group", "topic", *LIMITS, "severity", "ignore")
+_DEFAULT_KEYS = (*LIMITS, SLO_TARGET, "severity", _RULE)
+_RULE_KEYS = ("group", "topic", *LIMITS, SLO_TARGET, "severity", "ignore")
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(\d{1,12})\s*(ms|s|min|m|h|d)")
 _DURATION_FORM = 'use a number with ms, s, m, h or d, for example "5m"'
@@ -68,12 +70,16 @@ class Limits:
 
 @dataclass(frozen=True)
 class Rule:
-    """What is set for groups and topics that match shell patterns. Absent limits are not set."""
+    """What is set for groups and topics that match shell patterns. Absent limits are not set.
+
+    slo_target: of a group, the fraction of the time in which it meets its limit of waiting.
+    """
 
     group: str = "*"
     topic: str = "*"
     limits: Mapping[str, Limit] = field(default_factory=dict)
     ignored: bool | None = None
+    slo_target: float | None = None
 
     @cached_property
     def _patterns(self) -> tuple[re.Pattern[str], re.Pattern[str]]:
@@ -96,6 +102,12 @@ class Thresholds:
 
     rules: Sequence[Rule] = ()
     defaults: Mapping[str, Limit] = field(default_factory=lambda: dict(_DEFAULTS))
+    default_slo_target: float = DEFAULT_SLO_TARGET
+
+    def slo_target(self, group: str) -> float:
+        """Return the fraction of the time in which a group is to meet its limit of waiting."""
+        targets = (rule.slo_target for rule in self.rules if rule.matches(group, None))
+        return next((target for target in targets if target is not None), self.default_slo_target)
 
     def limits(self, group: str, topic: str | None = None) -> Limits:
         """Return the limits of a topic in a group, or of the group as a whole."""
@@ -157,11 +169,12 @@ class _Parser:
         severity = self._severity(document, None, WARNING)
         given = self._limits(document, None, severity)
         defaults = {name: replace(limit, severity=severity) for name, limit in _DEFAULTS.items()}
+        target = self._target(document, None)
         rules = document.get(_RULE, [])
         if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
             raise self._error(None, _RULE, "write every rule as a table [[rule]]")
         parsed = tuple(self._rule(rule, number, severity) for number, rule in enumerate(rules))
-        return Thresholds(parsed, {**defaults, **given})
+        return Thresholds(parsed, {**defaults, **given}, DEFAULT_SLO_TARGET if target is None else target)
 
     def _rule(self, rule: Mapping[str, Any], number: int, severity: str) -> Rule:
         self._check_keys(rule, _RULE_KEYS, number)
@@ -174,10 +187,13 @@ class _Parser:
         if ignored is not None and not isinstance(ignored, bool):
             raise self._error(number, "ignore", f"{ignored!r} is neither true nor false")
         limits = self._limits(rule, number, self._severity(rule, number, severity))
-        if not limits and ignored is None:
-            wanted = ", ".join(LIMITS)
+        target = self._target(rule, number)
+        if target is not None and patterns["topic"] != "*":
+            raise self._error(number, SLO_TARGET, "the target is of a group: leave out topic")
+        if not limits and ignored is None and target is None:
+            wanted = ", ".join((*LIMITS, SLO_TARGET))
             raise self._error(number, None, f"the rule sets nothing: give {wanted} or ignore")
-        return Rule(**patterns, limits=limits, ignored=ignored)
+        return Rule(**patterns, limits=limits, ignored=ignored, slo_target=target)
 
     def _limits(self, table: Mapping[str, Any], number: int | None, severity: str) -> dict[str, Limit]:
         found = {}
@@ -188,6 +204,12 @@ class _Parser:
                 except ValueError as error:
                     raise self._error(number, name, str(error)) from error
         return found
+
+    def _target(self, table: Mapping[str, Any], number: int | None) -> float | None:
+        target = table.get(SLO_TARGET)
+        if target is not None and not (isinstance(target, float) and 0 < target < 1):
+            raise self._error(number, SLO_TARGET, f"{target!r} is not a fraction between 0 and 1")
+        return target
 
     def _severity(self, table: Mapping[str, Any], number: int | None, default: str) -> str:
         severity = table.get("severity", default)

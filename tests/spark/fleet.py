@@ -76,12 +76,17 @@ def _group(chance: random.Random, name: str, *, compared: bool) -> dict[str, Any
         "record_lag": lag[-1],
         "lost": 0,
         "lag_ms": wait[-1],
+        "drain_ms": None if wait[-1] % 300 else wait[-1] * 7,
+        "not_draining": int(wait[-1] % 300 == 100),
         "age": chance.randint(0, 60_000),
         "members": 0 if quiet else 3,
         "partitions": 6,
         "generation": 7,
         "protocol": "range",
-        "expiring": 2 if quiet else 0,
+        **_expiring(name, quiet=quiet),
+        "slo": _service(),
+        "owners_total": 60,
+        "owners": _owners(name, client),
         "history": [series(lag), series(wait), series(commits)],
         "topics": [name, "orders"],
         "offsets": _offsets(name, lag[-1], wait[-1]),
@@ -104,6 +109,53 @@ def _group(chance: random.Random, name: str, *, compared: bool) -> dict[str, Any
         ],
         **_changes(name, lag[-1], compared=compared),
     }
+
+
+def _expiring(name: str, *, quiet: bool) -> dict[str, Any]:
+    rows = [
+        {
+            "topic": name,
+            "partition": number,
+            "committed": str(2**62 + number),
+            "at": AS_OF_MS + in_ms,
+            "in": in_ms,
+        }
+        for number, in_ms in enumerate((-5000, 7_200_000))
+    ]
+    return {"expiring_total": 2, "expiring": rows} if quiet else {"expiring_total": 0, "expiring": []}
+
+
+def _service() -> list[dict[str, Any]]:
+    days = (("2026-09-21", 51_220_000, 0), ("2026-09-20", 35_180_000, 900_000))
+    return [
+        {
+            "day": day,
+            "attained": 1 - over_ms / measured_ms,
+            "over": over_ms,
+            "left": measured_ms // 100 - over_ms,
+            "worst": over_ms // 3,
+            "measured": measured_ms,
+            "target": 0.99,
+        }
+        for day, measured_ms, over_ms in days
+    ]
+
+
+def _owners(name: str, client: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": name,
+            "partitions": ("0-2", "3-5", "0-5")[number],
+            "client": client,
+            "host": name,
+            "member": f"{client}-{number}",
+            "from": FROM_MS + (2 - number) * 20 * STEP_MS,
+            "until": None if number < 2 else FROM_MS + 20 * STEP_MS,
+            "commits": 300 * number,
+            "last": AS_OF_MS - STEP_MS,
+        }
+        for number in range(3)
+    ]
 
 
 def _alerts(name: str, status: str) -> dict[str, Any]:
@@ -150,6 +202,10 @@ def _offsets(name: str, lag: int, wait_ms: int) -> list[dict[str, Any]]:
             "committed": str(2**62 + number),
             "record_lag": lag // 6,
             "lag_ms": wait_ms,
+            "consumed": (None, 0.0, 0.25, 17.5, 12_345.6, -3.0)[number],
+            "produced": (None, 0.5, 0.125, 16.0, 12_000.0, 0.0)[number],
+            "drain_ms": (None, None, 81_000, 5_000, 0, None)[number],
+            "not_draining": (0, 1, 0, 0, 0, 1)[number],
             "commit": AS_OF_MS - 5000,
         }
         for number in range(6)
@@ -182,6 +238,8 @@ def _rebalances() -> list[dict[str, Any]]:
             "joined": (1, 1, 2, 0)[number],
             "left": (0, 0, 0, 1)[number],
             "lasted": 20 * STEP_MS if number else None,
+            "least": (None, 40, 12_000, 0)[number],
+            "most": (None, 4_100, 12_000, 900)[number],
         }
         for number in range(4)
     ]

@@ -78,6 +78,23 @@ def test_the_first_rule_that_sets_a_limit_counts(tmp_path: Path) -> None:
     assert changed.limits("billing-eu", "orders").max_wait == Limit(30_000, "critical")
 
 
+def test_the_first_rule_that_sets_the_target_counts(tmp_path: Path) -> None:
+    text = """slo_target = 0.9
+        [[rule]]
+        group = "billing-*"
+        max_wait = "1m"
+        [[rule]]
+        group = "b*"
+        slo_target = 0.999
+        [[rule]]
+        slo_target = 0.5
+        group = "billing-eu"
+        """
+    thresholds = read_thresholds(written(tmp_path, text))
+    assert [thresholds.slo_target(group) for group in ("billing-eu", "audit")] == [0.999, 0.9]
+    assert read_thresholds(written(tmp_path, FILE)).slo_target("billing-eu") == 0.99
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -96,6 +113,12 @@ def test_the_first_rule_that_sets_a_limit_counts(tmp_path: Path) -> None:
         ),
         ('[[rule]]\nmax_unread = 1\n[[rule]]\ngroup = "x"', "line 3, rule 2: the rule sets nothing"),
         ("[[rule]]\ngroup = 3\nignore = true", "line 2, key group of rule 1: 3 is not a pattern"),
+        ("slo_target = 99", "line 1, key slo_target: 99 is not a fraction between 0 and 1"),
+        ("slo_target = 1.0", "line 1, key slo_target: 1.0 is not a fraction"),
+        (
+            '[[rule]]\ntopic = "t"\nslo_target = 0.9',
+            "line 3, key slo_target of rule 1: the target is of a group",
+        ),
         ('[[rule]]\nignore = "yes"', "line 2, key ignore of rule 1: 'yes' is neither true nor false"),
     ],
 )

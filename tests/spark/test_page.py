@@ -146,6 +146,23 @@ def test_keys_lead_to_a_group_and_back(page: Page) -> None:
         headings
     )
     assert "4611686018427387904" in page.evaluate("document.body.textContent")
+    assert {"Service level", "Who read what when"} <= set(headings)
+    assert texts(page, '[data-label="Read up in"]') == [
+        "\u2013",
+        "never",
+        "1 min 21 s",
+        "5 s",
+        "0 s",
+        "never",
+    ]
+    rates = texts(page, '[data-label="Read/s"]')
+    assert rates == ["\u2013", "0", "0.25", "18", "12.3K", "\u22123"]
+    assert texts(page, '[data-label="Within"]') == ["100.00 %", "97.44 %"]
+    assert texts(page, '[data-label="Budget left"]') == ["8 min 32 s", "\u22129 min 8 s"]
+    assert texts(page, '[data-label="Without owner"]') == ["\u2264 900 ms", "12 s", "\u2264 4 s", "\u2013"]
+    assert "at most 17 s since" in page.evaluate("document.body.textContent")
+    assert texts(page, '[data-label="Until (UTC)"]')[:2] == ["now", "now"]
+    assert "57 more times are in the Parquet tables" in page.evaluate("document.body.textContent")
     page.press("ArrowRight")
     wait(page, f"!document.title.startsWith({json.dumps(chosen)})")
     page.press("Escape")
@@ -153,6 +170,19 @@ def test_keys_lead_to_a_group_and_back(page: Page) -> None:
     page.press("?")
     assert page.evaluate("document.getElementById('help').open") is True
     page.press("Escape")
+
+
+def test_offsets_that_expire_are_shown_with_their_time(page: Page) -> None:
+    stale = (
+        "[...document.querySelectorAll('.groups tbody tr')].find((row) => row.textContent.includes('stale'))"
+    )
+    page.evaluate(
+        "[...document.querySelectorAll('.chip')].find((chip) => chip.textContent.includes('stale')).click()"
+    )
+    page.evaluate(f"location.hash = 'group=' + encodeURIComponent({stale}.dataset.group)")
+    wait(page, "document.querySelector('.group h1') !== null")
+    assert "2 offsets expire, the first is due" in texts(page, ".group .note")[0]
+    assert texts(page, '[data-label="In"]') == ["due", "2 h"]
 
 
 def test_names_are_text(page: Page) -> None:
@@ -415,7 +445,18 @@ def test_the_pointer_reads_the_charts(page: Page) -> None:
 def test_few_groups_and_more_than_there_is_room_for(page: Page, report: Path, tmp_path: Path) -> None:
     quiet = document(1, names=("quiet",), left_out=2)
     (group,) = quiet["groups"]
-    nothing = {"offsets": [], "inventory": [], "rebalances": [], "anomalies": [], "topics": [], "clients": []}
+    lists = (
+        "offsets",
+        "inventory",
+        "rebalances",
+        "anomalies",
+        "topics",
+        "clients",
+        "slo",
+        "expiring",
+        "owners",
+    )
+    nothing: dict[str, list[Any]] = {name: [] for name in lists}
     group |= {**nothing, "status": "OK", "age": None, "lag_ms": None, "record_lag": 0, "members": 0}
     path = tmp_path / "quiet.html"
     path.write_text(render(quiet), encoding="utf-8")

@@ -29,7 +29,7 @@ from korvet.spark.session.session import JavaMissing, java_command, parse_java_v
 from korvet.spark.source.address import Address, Tls
 from korvet.spark.source.connection import connected
 from korvet.spark.source.errors import SourceError
-from korvet.spark.tables.catalog import TABLES
+from korvet.spark.tables.catalog import ANSWERS, TABLES
 from korvet.spark.tables.readers import RedisReader
 from korvet.spark.tables.trends import MAX_STEPS, Span, group_trends, lag_over_time, positions_over_time
 from tests.spark.test_views import DAY, MS, NOW, scenario
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
 spark_test = pytest.mark.spark
 TO_X, NOWHERE = ["t", "--to", "x"], "redis://127.0.0.1:1"
-WRITTEN = {*TABLES, "offsets_topic", CHANGES, PAGE_NAME, ALERTS_NAME}
+ANSWERED = ("owners", "rebalance_costs", "slo_days")
+WRITTEN = {*TABLES, *ANSWERED, "offsets_topic", CHANGES, PAGE_NAME, ALERTS_NAME}
 
 
 class Parts(HTMLParser):
@@ -147,9 +148,34 @@ def test_report_on_nothing_and_on_groups(spark: SparkSession, keyspace: Keyspace
         ("behind", "lost"),
         ("stale", "lost"),
     }
-    for name, table in TABLES.items():
+    for name, table in {**TABLES, **{name: ANSWERS[name] for name in ANSWERED}}.items():
         found = spark.read.parquet(str(done.page.parent / name))
         assert found.columns == [column.name for column in table.columns]
+    check_answers(document, billing)
+
+
+def check_answers(document: dict[str, Any], billing: dict[str, Any]) -> None:
+    """The members of billing changed within 2 ms, an hour ago. It has read six minutes in an hour."""
+    owners = rows(document, billing, "owners")
+    assert [(row["client"], row["partitions"], row["from"], row["until"]) for row in owners] == [
+        ("client-b", "0-1", MS + 2, None),
+        ("client-b", "2", MS + 1, None),
+        ("client-a", "0-1", MS, MS + 2),
+        ("client-a", "2", MS, MS + 1),
+    ]
+    assert [row["commits"] for row in owners] == [0, 0, 0, 0]
+    assert [row["most"] for row in rows(document, billing, "rebalances")] == [None, None, None]
+    (first, one, _) = sorted(rows(document, billing, "offsets"), key=lambda row: row["partition"])
+    assert (billing["drain_ms"], billing["not_draining"], first["drain_ms"]) == (None, 1, None)
+    # From the first commit on, 57 minutes had a record each, without two that were deleted.
+    seconds = (NOW - MS) / 1000 - 121
+    assert first["consumed"] == pytest.approx(6 / seconds)
+    assert first["produced"] == pytest.approx(55 / seconds)
+    assert one["consumed"] is None
+    days = rows(document, billing, "slo")
+    assert days
+    assert sum(day["measured"] for day in days) <= DAY
+    assert all(day["target"] == 0.99 for day in days)
 
 
 def check_comparison(document: dict[str, Any], groups: dict[str, Any]) -> None:

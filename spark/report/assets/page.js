@@ -387,6 +387,19 @@ const consoleLink = (group) => data.console && group.name && h("a", { class: "co
 const go = (name) => { location.hash = address(name).slice(1); };
 const card = (title, ...children) => h("section", { class: "card" }, title && h("h2", {}, title), children);
 
+// When everything is read, at the rates of the last commits.
+const drained = (row) => (row.drain_ms !== null ? duration(row.drain_ms) : row.not_draining ? "never" : DASH);
+const perSecond = (value) => (value === null ? DASH : value < 0 ? `\u2212${perSecond(-value)}` : value >= 100 ? short(Math.round(value)) : String(Number(value.toPrecision(2))));
+const within = (ms) => (ms < 0 ? "due" : `in ${duration(ms)}`);
+function expiry(group) {
+  const [first] = rowsOf(group, "expiring"), due = first.in < 0;
+  return group.expiring_total === 1 ? `1 offset ${due ? "is due to expire" : `expires ${within(first.in)}`}`
+    : `${count(group.expiring_total)} offsets expire, the first ${due ? "is due" : within(first.in)}`;
+}
+// Never more than there is: 99.996 % is not 100 %.
+const percent = (fraction) => `${(Math.floor(fraction * 1e4 + 1e-6) / 100).toFixed(2)} %`;
+const unowned = (row) => (row.most === null ? DASH : row.most === row.least ? duration(row.most) : `\u2264 ${duration(row.most)}`);
+
 function sentence(group) {
   const parts = [];
   if (group.record_lag) parts.push(`${unread(group, count)} unread${group.lag_ms === null ? "" : `, the first for ${duration(group.lag_ms)}`}`);
@@ -395,7 +408,7 @@ function sentence(group) {
   if (change) parts.push(change);
   parts.push(group.members ? plural(group.members, "member") : "no members");
   parts.push(group.age === null ? "never committed" : `last commit ${ago(group.age)}`);
-  if (group.expiring) parts.push(`${plural(group.expiring, "offset")} about to expire`);
+  if (group.expiring_total) parts.push(expiry(group));
   return parts.join(" \u00b7 ");
 }
 
@@ -607,13 +620,30 @@ function overview() {
   fillTable();
 }
 
+function serviceCard(group, days) {
+  if (!days.length) return "";
+  return card("Service level", h("p", { class: "note left" }, `The time in which no partition waited longer than ${duration(group.limit_ms)}; the objective is ${Number((days[0].target * 100).toPrecision(6))} %. `
+    + `The lag at the end of each ${duration(data.step)} counts for all of it.`),
+  table([["Day (UTC)"], ["Within", 1], ["Over", 1], ["Budget left", 1], ["Longest wait", 1], ["Measured", 1]], days.map((day) => [day.day,
+    h("span", { class: day.left < 0 ? "over" : "calm" }, percent(day.attained)), duration(day.over), day.left < 0 ? `\u2212${duration(-day.left)}` : duration(day.left), duration(day.worst),
+    day.measured < DAY_S * 1000 ? duration(day.measured) : "whole day"])));
+}
+
+// What the rebalances in the period of the charts cost, of those that the page has.
+function costOf(rebalances) {
+  const rows = rebalances.filter((row) => row.at >= data.from && row.most !== null);
+  const sum = (key) => duration(rows.reduce((total, row) => total + row[key], 0));
+  return rows.length && h("p", { class: "note" }, `Partitions had no owner for at most ${sum("most")} since ${clock(data.from)} UTC, and for at least ${sum("least")}, by ${plural(rows.length, "rebalance")} with a known bound.`);
+}
+
 function groupPage(group) {
-  const [offsets, inventory, rebalances, anomalies] = ["offsets", "inventory", "rebalances", "anomalies"].map((name) => rowsOf(group, name));
+  const [offsets, inventory, rebalances, anomalies, slo, expiring, owners] = ["offsets", "inventory", "rebalances", "anomalies", "slo", "expiring", "owners"]
+    .map((name) => rowsOf(group, name));
   const charts = [figure("Unread records", "", areaChart("Unread records", group.lag, short, false, "one")),
     figure("Waiting", "of the first unread record", areaChart("Waiting", group.wait, duration, true, "two")),
     figure("Commits", `per ${duration(data.step)}`, barChart("Commits", group.commits.map((value) => value || 0)))];
   if (rebalances.length) charts.push(figure("Rebalances", "members by generation", timeline("Rebalances", rebalances)));
-  const facts = [["unread records", unread(group, count)], ["waiting", duration(group.lag_ms)], ["last commit", ago(group.age)],
+  const facts = [["unread records", unread(group, count)], ["waiting", duration(group.lag_ms)], ["read up in", drained(group)], ["last commit", ago(group.age)],
     ["members", count(group.members)], ["partitions", count(group.partitions)], ["generation", group.generation === null ? DASH : group.generation],
     ["assignor", group.protocol || DASH]];
   main.replaceChildren(
@@ -622,14 +652,20 @@ function groupPage(group) {
       h("dl", {}, facts.map(([label, value]) => h("div", {}, h("dt", {}, label), h("dd", {}, value))))),
     card("Over time", h("div", { class: "figures" }, charts)),
     data.compared_to === null ? "" : card(`Changes since ${clock(data.compared_to)} UTC`, partitionChanges(group)),
-    card("Offsets", table([["Topic"], ["Partition", 1], ["Status"], ["Committed offset", 1], ["Unread", 1], ["Waiting", 1], ["Last commit", 1]],
-      offsets.map((row) => [row.topic, row.partition, badge(row.status), row.committed ?? DASH, unread(row, count), duration(row.lag_ms),
+    serviceCard(group, slo),
+    card("Offsets", table([["Topic"], ["Partition", 1], ["Status"], ["Committed offset", 1], ["Unread", 1], ["Waiting", 1], ["Read/s", 1], ["Added/s", 1], ["Read up in", 1], ["Last commit", 1]],
+      offsets.map((row) => [row.topic, row.partition, badge(row.status), row.committed ?? DASH, unread(row, count), duration(row.lag_ms), perSecond(row.consumed), perSecond(row.produced), drained(row),
         ago(row.commit === null ? null : Math.max(0, data.as_of - row.commit))]), "No committed offsets."), more(group.partitions, offsets.length, "partitions")),
+    expiring.length ? card("Offsets that expire", table([["Topic"], ["Partition", 1], ["Committed offset", 1], ["Expires (UTC)"], ["In", 1]],
+      expiring.map((row) => [row.topic, row.partition, row.committed, clock(row.at), row.in < 0 ? "due" : duration(row.in)])), more(group.expiring_total, expiring.length, "offsets")) : "",
+    owners.length ? card("Who read what when", table([["Topic"], ["Partitions"], ["Client"], ["Host"], ["From (UTC)"], ["Until (UTC)"], ["Commits", 1]],
+      owners.map((row) => [row.topic, row.partitions, h("span", { title: row.member }, row.client), row.host, clock(row.from, true),
+        row.until === null ? h("span", { class: "calm" }, "now") : clock(row.until, true), count(row.commits)])), more(group.owners_total, owners.length, "times")) : "",
     card("Members", table([["Client"], ["Host"], ["Instance"], ["Assigned"], ["Member"], ["First seen (UTC)"], ["Last listed (UTC)"]],
       inventory.map((row) => [row.client, row.host, row.instance || DASH, row.assigned || DASH, h("code", {}, row.member), clock(row.first), row.active ? h("span", { class: "calm" }, "member now") : clock(row.last)]),
       group.age === null ? "No member is recorded." : "The group commits without members."), more(group.inventory_total, inventory.length, "members")),
-    rebalances.length ? card("Rebalances", table([["Time (UTC)"], ["What"], ["Generation", 1], ["Members", 1], ["Joined", 1], ["Left", 1], ["Previous lasted", 1]],
-      [...rebalances].reverse().slice(0, 25).map((row) => [clock(row.at, true), row.kind, row.generation, row.members, row.joined ? `+${row.joined}` : "", row.left ? `\u2212${row.left}` : "", duration(row.lasted)])),
+    rebalances.length ? card("Rebalances", table([["Time (UTC)"], ["What"], ["Generation", 1], ["Members", 1], ["Joined", 1], ["Left", 1], ["Without owner", 1], ["Previous lasted", 1]],
+      [...rebalances].reverse().slice(0, 25).map((row) => [clock(row.at, true), row.kind, row.generation, row.members, row.joined ? `+${row.joined}` : "", row.left ? `\u2212${row.left}` : "", unowned(row), duration(row.lasted)])), costOf(rebalances),
     more(group.rebalances_total, 25, "rebalances")) : "",
     anomalies.length ? card("Anomalies", table([["Time (UTC)"], ["What"], ["Topic"], ["Partition", 1], ["Committed", 1], ["Before", 1]],
       anomalies.map((row) => [clock(row.at, true), row.kind.replace("_", " ") + (row.lost ? ` (${count(row.lost)})` : ""), row.topic, row.partition, row.committed, row.previous ?? DASH])), more(group.anomalies_total, anomalies.length, "anomalies")) : "");
