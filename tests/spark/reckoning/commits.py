@@ -177,7 +177,7 @@ class Commits:
                     "committed_offset": newest,
                     "record_lag": len(unread.records),
                     "exact": True,
-                    "lost_records": self._lost(place, newest),
+                    "lost_records": _lost(self._logs.get(place[1:]), newest),
                     "lag_ms": unread.wait_ms,
                     **self._drain(place, known),
                     "commits": len(known.bursts),
@@ -260,7 +260,7 @@ class Commits:
                 len(unread.records),
                 None if first is None else now_ms - _appended_ms(first),
                 unread.wait_ms,
-                self._lost(place, newest),
+                _lost(self._logs.get(place[1:]), newest),
                 log.end if log else None,
                 max((at_ms for at_ms in of_group if at_ms is not None), default=None),
             )
@@ -272,15 +272,6 @@ class Commits:
             return 0
         records = self.unread(place, commit.offset).records
         return sum(_appended_ms(entry) <= commit.at_ms for entry in records)
-
-    def _lost(self, place: Place, committed: int) -> int | None:
-        """Records deleted unread. Between clock offsets before the log start there may have been none."""
-        log = self._logs.get(place[1:])
-        if log is None:
-            return None
-        if committed >= log.start:
-            return 0
-        return log.start - committed if log.dense and committed >= 0 else None
 
     def anomalies(self) -> list[Row]:
         rows = []
@@ -301,7 +292,7 @@ class Commits:
         intervals = [difference(later, earlier) for earlier, later in pairwise(times)]
         interval = intervals[-1] if intervals else None
         usual = _usual(intervals[:-1])
-        lost = self._lost(place, value.offset)
+        lost = _lost(self._logs.get(place[1:]), value.offset)
         own_ms = (value.offset - 1) >> 10
         kinds = {
             "rewind": previous is not None and value.offset < previous.offset,
@@ -329,6 +320,15 @@ class Commits:
             for kind, found in kinds.items()
             if found
         ]
+
+
+def _lost(log: Log | None, committed: int) -> int | None:
+    """Records deleted unread. Between clock offsets before the log start there may have been none."""
+    if log is None:
+        return None
+    if committed >= log.start:
+        return 0
+    return log.start - committed if log.dense and committed >= 0 else None
 
 
 def _moment(ms: int | None) -> int | None:
