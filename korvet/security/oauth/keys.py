@@ -121,7 +121,9 @@ class KeySet:
         if "crit" in header:
             raise RefusedToken("the token has extensions that must be understood (crit)")
         algorithm = header.get("alg")
-        if not isinstance(algorithm, str) or algorithm not in _ALGORITHMS:
+        if not isinstance(algorithm, str):
+            raise RefusedToken("the algorithm of the token is no text (alg)")
+        if algorithm not in _ALGORITHMS:
             raise RefusedToken(f"the algorithm {shown(algorithm)} of the token is none for public keys")
         if "kid" not in header:
             return list(self._keys)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-import math
+import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 # Limits the work for a token: those with the groups of a user have some 10,000 characters.
 MOST_CHARACTERS: Final = 64 * 1024
 # Limits the lifetime of a session, which clients count in ns, and the dates that a reason can have.
-_LONGEST_S: Final = 366 * 86_400
+LONGEST_S: Final = 366 * 86_400
 # Limits what a reason has of a claim.
 _SHOWN_CHARACTERS: Final = 100
+# What Java's String.trim removes. Other blanks are part of a name, or two users would be one.
+_BLANKS: Final = "".join(map(chr, range(0x21)))
 
 
 class RefusedToken(Exception):
@@ -115,7 +117,7 @@ class TokenRules(msgspec.Struct, frozen=True):
             lifetime_s = self._lifetime_s(claims, now_s)
             self._check_addressees(claims)
             _check_scope(claims.get(self.scope_claim), self.scope_claim)
-            return Identity(named_subject(claims, self.subject_claim), min(lifetime_s, _LONGEST_S))
+            return Identity(named_subject(claims, self.subject_claim), min(lifetime_s, LONGEST_S))
         except RefusedToken as refusal:
             refusal.subject = refusal.subject or claimed_subject(claims, self.subject_claim)
             raise
@@ -152,15 +154,15 @@ class TokenRules(msgspec.Struct, frozen=True):
 def named_subject(claims: Mapping[str, Any], claim: str) -> str:
     """The user whom claims name. Raises RefusedToken."""
     subject = claims.get(claim)
-    if not isinstance(subject, str) or not subject.strip():
+    if not isinstance(subject, str) or not subject.strip(_BLANKS):
         raise RefusedToken(f"the claim {claim} of the token names no user")
-    return subject.strip()
+    return subject.strip(_BLANKS)
 
 
 def claimed_subject(claims: Mapping[str, Any], claim: str) -> str:
     """The user whom claims name; empty if they name none."""
     subject = claims.get(claim)
-    return subject.strip() if isinstance(subject, str) else ""
+    return subject.strip(_BLANKS) if isinstance(subject, str) else ""
 
 
 def seconds_of(claims: Mapping[str, Any], name: str) -> float | None:
@@ -170,9 +172,10 @@ def seconds_of(claims: Mapping[str, Any], name: str) -> float | None:
     value = claims.get(name)
     if value is None:
         return None
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
+    # An integer of JSON may be too large for a float.
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= sys.float_info.max:
         raise RefusedToken(f"the claim {name} of the token is no time")
-    return value
+    return float(value)
 
 
 def _check_scope(scope: Any, claim: str) -> None:
@@ -180,9 +183,9 @@ def _check_scope(scope: Any, claim: str) -> None:
     scopes = [scope] if isinstance(scope, str) else scope
     if not isinstance(scopes, list):
         return
-    if not all(isinstance(each, str) and each.strip() for each in scopes):
+    if not all(isinstance(each, str) and each.strip(_BLANKS) for each in scopes):
         raise RefusedToken(f"the claim {claim} of the token has a part that is empty or no text")
-    if len({each.strip() for each in scopes}) < len(scopes):
+    if len({each.strip(_BLANKS) for each in scopes}) < len(scopes):
         raise RefusedToken(f"the claim {claim} of the token repeats a part")
 
 

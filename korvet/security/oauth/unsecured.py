@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from korvet.security.oauth.tokens import (
+    LONGEST_S,
     Identity,
     RefusedToken,
     claimed_subject,
@@ -58,7 +59,7 @@ class UnsecuredRules(msgspec.Struct, frozen=True):
                 raise RefusedToken(
                     f"the token lacks the scope {missing[0]}", scope=" ".join(self.required_scope)
                 )
-            return Identity(named_subject(claims, self.subject_claim), lifetime_s)
+            return Identity(named_subject(claims, self.subject_claim), min(lifetime_s, LONGEST_S))
         except RefusedToken as refusal:
             refusal.subject = claimed_subject(claims, self.subject_claim)
             raise
