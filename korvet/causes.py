@@ -141,6 +141,8 @@ class Causes:
         name = cause if isinstance(cause, tuple) else _NUMBERS.sub("0", str(cause))
         if name not in self._known and len(self._known) >= _MOST_CAUSES:
             name = _OTHERS
+            # Other work would be kept without a limit: anybody can fail to log in, under any name.
+            work = work if work in self._failing else None
         if work is not None:
             self._failing.setdefault(work, {})[name] = None
         self._latest[name] = message, arguments, named

@@ -159,3 +159,16 @@ async def test_memory_is_bounded_whatever_the_causes(caplog: pytest.LogCaptureFi
         causes.warn("x" * (number % 10_000 + 1), "message", work="work")
     causes.ended("work")
     assert len(caplog.messages) == 2 * 1_001
+
+
+async def test_many_causes_take_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody can fail to log in under any name."""
+    monkeypatch.setattr("korvet.causes._MOST_CAUSES", 10)
+    causes = Causes(log)
+    for number in range(100):
+        causes.warn((number, "no"), "%d cannot log in", number, work=number)
+    assert len(causes._known) == len(causes._latest) == 11
+    assert len(causes._failing) == 10
+    for number in range(100):
+        causes.ended(number)
+    assert not causes._failing
