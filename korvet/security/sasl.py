@@ -28,6 +28,8 @@ _API_VERSIONS: Final = 18
 _SASL_AUTHENTICATE: Final = 36
 # Limits how often a client may re-authenticate; Kafka refuses it within the same second.
 _LEAST_BETWEEN_S: Final = 1.0
+# Limits what is told of a failure: a client may claim a name of half a megabyte, more than a STRING holds.
+_MOST_TOLD: Final = 2_000
 
 
 class State(Enum):
@@ -152,7 +154,8 @@ class SaslSession:
                 told = f"Authentication failed during {text} {told}"
             else:
                 told = str(error)
-            raise SaslFailure(told, f"{reason}; {lacking}" if lacking else reason) from None
+            reason = f"{reason}; {lacking}" if lacking else reason
+            raise SaslFailure(told[:_MOST_TOLD], reason[:_MOST_TOLD]) from None
         return answer
 
     def begin_session(self, now_s: float) -> int:

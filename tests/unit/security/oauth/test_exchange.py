@@ -116,6 +116,12 @@ def test_the_authorization_is_the_user_of_the_token() -> None:
         session_of().evaluate(first("alice-1", "a=bob"))
 
 
+def test_long_names_are_not_told_in_full() -> None:
+    with pytest.raises(SaslFailure) as caught:
+        session_of().evaluate(first("alice-1", "a=" + "b" * 100_000))
+    assert max(len(str(caught.value)), len(caught.value.reason)) < 4000
+
+
 def test_extensions_are_checked_and_ignored() -> None:
     """KIP-342; `host` and `port` are those of RFC 7628."""
     extensions = "host=localhost\x01port=9092\x01traceId=a b\t=c\x01"
