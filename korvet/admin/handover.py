@@ -4,6 +4,7 @@ else can connect, and nothing is left when they are killed.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from typing import Any
@@ -63,4 +64,8 @@ class Handed(socket.socket):
         data, received, _, _ = socket.recv_fds(self, 1, 1)
         if not data:
             raise EOFError
+        if not received:
+            # The kernel has dropped the descriptor. The other process sees a closed connection.
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        os.set_inheritable(received[0], False)
         return socket.socket(fileno=received[0]), ""

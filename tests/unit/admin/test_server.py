@@ -181,6 +181,20 @@ async def test_no_more_is_expected_of_a_process_that_has_ended(monkeypatch: pyte
     assert len(ends) == 1
 
 
+def test_a_connection_for_which_there_is_no_file_is_an_error_of_the_process() -> None:
+    own, theirs = socket.socketpair()
+    with own, theirs, Handed(theirs.fileno()) as handed:
+        own.send(b"\0")
+        with pytest.raises(OSError) as caught:
+            handed.accept()
+        assert caught.value.errno == errno.EMFILE
+        connection, given = socket.socketpair()
+        with connection, given:
+            socket.send_fds(own, [b"\0"], [given.fileno()])
+        with handed.accept()[0] as accepted:
+            assert not accepted.get_inheritable()
+
+
 def test_standard_input_that_is_no_socket_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (tmp_path / "file").open("wb") as file:
         monkeypatch.setattr(admin_server, "_STANDARD_INPUT", file.fileno())
