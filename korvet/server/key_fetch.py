@@ -25,6 +25,9 @@ _TIMEOUT_S: Final = 5.0
 # A key set has some kilobytes.
 _MOST_BYTES: Final = 1 << 20
 _PART_BYTES: Final = 64 * 1024
+# Limits the threads that hang, as with a file of a server that is away. Each listener needs one.
+_MOST_THREADS: Final = 100
+_THREAD: Final = "keys for tokens"
 
 
 class FetchFailed(Exception):
@@ -34,6 +37,8 @@ class FetchFailed(Exception):
 async def fetch(url: str, context: ssl.SSLContext) -> bytes:
     """Read a file: or http(s): URL. Raises FetchFailed."""
     read = partial(_read_file, url) if is_file(url) else partial(_get, url, context)
+    if sum(each.name == _THREAD for each in threading.enumerate()) >= _MOST_THREADS:
+        raise FetchFailed("the fetches before this one have not ended")
     try:
         async with asyncio.timeout(3 * _TIMEOUT_S):
             return await asyncio.wrap_future(_in_thread(read))
@@ -64,7 +69,7 @@ def _in_thread(work: Callable[[], bytes]) -> Future[bytes]:
             except Exception as error:  # noqa: BLE001 - passed on to the caller
                 outcome.set_exception(error)
 
-    threading.Thread(target=run, name="keys for tokens", daemon=True).start()
+    threading.Thread(target=run, name=_THREAD, daemon=True).start()
     return outcome
 
 
@@ -106,4 +111,4 @@ def _reason(error: object) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the certificate cannot be verified: {error.verify_message}"
     strerror = error.strerror if isinstance(error, OSError) else None
-    return str(strerror or error or type(error).__name__)
+    return strerror or str(error) or type(error).__name__

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
+import threading
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ from korvet.config.errors import ConfigError
 from korvet.config.loading import load
 from korvet.security.oauth.exchange import KeysUnavailable
 from korvet.security.oauth.tokens import RefusedToken, TokenRules
+from korvet.server import key_fetch
 from korvet.server.key_fetch import FetchFailed, fetch
 from korvet.server.token_keys import SignedTokens, TokenKeys, rules_of
 from korvet.supervisor import end, keep
@@ -143,6 +146,22 @@ async def test_the_reason_why_nothing_answers_is_told() -> None:
         pass
     with pytest.raises(FetchFailed, match="Connection refused"):
         await fetch(f"{issuer.url}/keys", ssl.create_default_context())
+
+
+async def test_a_file_that_hangs_takes_few_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_fetch, "_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(key_fetch, "_MOST_THREADS", 2)
+    path = tmp_path / "keys.json"
+    os.mkfifo(path)
+    for reason in ("TimeoutError", "TimeoutError", "have not ended"):
+        with pytest.raises(FetchFailed, match=reason):
+            await fetch(path.as_uri(), ssl.create_default_context())
+
+    def have_ended() -> bool:
+        os.close(os.open(path, os.O_RDWR))
+        return key_fetch._THREAD not in {each.name for each in threading.enumerate()}
+
+    await until_async(have_ended, TIMEOUT_S, "the threads end")
 
 
 async def test_the_issuers_certificate_is_verified(tmp_path: Path) -> None:
