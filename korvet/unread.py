@@ -37,13 +37,14 @@ def unblock() -> None:
         return
     try:
         fd = before.fileno()
-    except io.UnsupportedOperation:
+    except ValueError:
         return
     stream = Stream(fd)
-    sys.stderr = io.TextIOWrapper(stream, before.encoding, before.errors, line_buffering=True)
+    lines = sys.stderr = io.TextIOWrapper(stream, before.encoding, before.errors, line_buffering=True)
 
     def end() -> None:
-        # Threads don't run to the very end of the process.
+        # Threads don't run to the very end of the process. The last line may have no end.
+        lines.flush()
         if stream.drain():
             sys.stderr = before
 

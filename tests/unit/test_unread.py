@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import sys
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -13,7 +14,7 @@ from korvet import unread
 from tests.support.polling import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 WAIT_S: Final = 10
 PIPE_BYTES: Final = 4096
@@ -50,6 +51,29 @@ def read_until(pipe: Pipe, end: bytes) -> bytes:
     while not found.endswith(end):
         found += pipe.read()
     return found
+
+
+def test_what_is_printed_last_is_written_at_the_end(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: list[Callable[[], None]] = []
+    monkeypatch.setattr("atexit.register", ends.append)
+    with open(pipe.writing, "w", closefd=False) as before:
+        monkeypatch.setattr("sys.stderr", before)
+        unread.unblock()
+        after = sys.stderr
+        after.write("half a line")
+        (end,) = ends
+        end()
+        assert sys.stderr is before is not after
+    os.set_blocking(pipe.reading, False)
+    assert pipe.read() == b"half a line"
+
+
+def test_a_closed_standard_error_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open(os.devnull, "w") as closed:
+        pass
+    monkeypatch.setattr("sys.stderr", closed)
+    unread.unblock()
+    assert sys.stderr is closed
 
 
 def test_lines_come_in_their_order(pipe: Pipe) -> None:
