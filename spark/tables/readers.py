@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from korvet.spark.session.kafka_cluster import Cluster
     from korvet.spark.source.address import Address
     from korvet.spark.tables.kafka_offsets import Finding
-    from korvet.spark.tables.needs import Needs
+    from korvet.spark.tables.needs import Needs, TopicPartition
 
 Starts = Mapping[str, Mapping[int, int]]
 EARLIEST, LATEST = -2, -1
@@ -275,7 +275,7 @@ class KafkaReader:
                 names = kafka_state.groups(cluster)
                 now, _ = kafka_state.described(cluster, names)
                 return as_records(spark, kafka_state.committed(cluster, names), now) if names else None
-            held = self._held(cluster, existing)
+            held = _open_from(cluster, existing)
             starts = {OFFSETS_TOPIC: dict.fromkeys(existing, EARLIEST)}
             stops = {OFFSETS_TOPIC: {**dict.fromkeys(existing, LATEST), **held}}
             stable = self._load(spark, starts, stops)
@@ -288,14 +288,8 @@ class KafkaReader:
         """
         with self._cluster(spark) as cluster:
             existing = cluster.partitions([OFFSETS_TOPIC]).get(OFFSETS_TOPIC, [])
-            held = self._held(cluster, existing)
+            held = _open_from(cluster, existing)
             return self._later(spark, cluster, held) if held else None
-
-    def _held(self, cluster: Cluster, partitions: Sequence[int]) -> dict[int, int]:
-        """The first open transaction of each partition of `__consumer_offsets` that has one."""
-        places = [(OFFSETS_TOPIC, part) for part in partitions]
-        extents, ends = cluster.extents(places), cluster.ends(places)
-        return {place[1]: extents[place].end for place in places if extents[place].end < ends[place]}
 
     def _later(self, spark: SparkSession, cluster: Cluster, held: Mapping[int, int]) -> DataFrame:
         """The records from these offsets on that coordinators confirm."""
@@ -357,8 +351,7 @@ class KafkaReader:
             rights = kafka_state.rights(cluster, [OFFSETS_TOPIC, *topics])
             existing = cluster.partitions([OFFSETS_TOPIC, *topics])
             places = [(topic, part) for topic in existing for part in existing[topic]]
-            extents, ends = cluster.extents(places), cluster.ends(places)
-            held = [place for place in places if extents[place].end < ends[place]]
+            held = held_back(cluster, places)
             transactions = kafka_state.open_transactions(cluster, held)
         has_history = OFFSETS_TOPIC in existing and OFFSETS_TOPIC not in rights.unreadable
         later = [part for topic, part in held if topic == OFFSETS_TOPIC] if has_history else []
@@ -466,3 +459,16 @@ class KafkaReader:
             "includeHeaders": "true",
             "failOnDataLoss": "false",
         }
+
+
+def held_back(cluster: Cluster, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    """Return the partitions that have an open transaction, each with the offset of the first one."""
+    # The ends first: what is appended meanwhile is no transaction.
+    ends, extents = cluster.ends(places), cluster.extents(places)
+    return {place: extents[place].end for place in places if extents[place].end < ends[place]}
+
+
+def _open_from(cluster: Cluster, partitions: Sequence[int]) -> dict[int, int]:
+    """The first open transaction of each partition of `__consumer_offsets` that has one."""
+    held = held_back(cluster, [(OFFSETS_TOPIC, part) for part in partitions])
+    return {part: offset for (_, part), offset in held.items()}
