@@ -157,9 +157,9 @@ def hanging(transactions: Iterable[OpenTransaction], as_of_ms: int) -> Iterator[
         yield Finding(HANGING, message, each.topic, each.partition, age_ms)
 
 
-def missing(rights: Rights, has_history: bool) -> Iterator[Finding]:
+def missing(rights: Rights) -> Iterator[Finding]:
     """Yield findings on what the login may not do."""
-    if not has_history:
+    if OFFSETS_TOPIC in rights.refused:
         message = (
             f"{OFFSETS_TOPIC} can't be read with this login: without earlier commits, the times of commits, "
             "rebalances and most statuses are unknown (ACL: Read on the topic)"

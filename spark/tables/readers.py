@@ -353,9 +353,9 @@ class KafkaReader:
             places = [(topic, part) for topic in existing for part in existing[topic]]
             held = held_back(cluster, places)
             transactions = kafka_state.open_transactions(cluster, held)
-        has_history = OFFSETS_TOPIC in existing and OFFSETS_TOPIC not in rights.unreadable
+        has_history = OFFSETS_TOPIC in existing and OFFSETS_TOPIC not in rights.refused
         later = [part for topic, part in held if topic == OFFSETS_TOPIC] if has_history else []
-        return [*hanging(transactions, as_of_ms), *missing(rights, has_history), origin(has_history, later)]
+        return [*hanging(transactions, as_of_ms), *missing(rights), origin(has_history, later)]
 
     def sizes(self, spark: SparkSession) -> DataFrame | None:
         """Return None: Kafka's offsets don't count records, and its consumers don't know sizes."""
