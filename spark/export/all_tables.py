@@ -114,8 +114,10 @@ class _OfKafka:
 
     def stream(self, spark: SparkSession, note: Folder, location: str) -> DataFrame:
         """The records as a stream, after check_topic_id."""
+        # The stream first: it says why if the topic is missing or refused.
+        records = self.reader.stream(spark, BATCH_RECORDS)
         check_topic_id(note, self.reader.topic_id(spark), location)
-        return self.reader.stream(spark, BATCH_RECORDS).select(*decode.NEEDED)
+        return records.select(*decode.NEEDED)
 
 
 def check_topic(note: Folder, address: Address, location: str) -> None:
