@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from korvet.spark.session.kafka_cluster import Cluster
 
 _NO_EPOCH = -1
+# Why there is no answer on a group.
+_NO_GROUP = ("GroupAuthorizationException", "GroupIdNotFoundException")
 
 
 class Committed(NamedTuple):
@@ -127,7 +129,7 @@ def committed(cluster: Cluster, groups: Collection[str]) -> list[Committed]:
             try:
                 offsets = answers.partitionsToOffsetAndMetadata(group).get()
             except Py4JJavaError as error:
-                if _kind(error) not in ("GroupAuthorizationException", "GroupIdNotFoundException"):
+                if _kind(error) not in _NO_GROUP:
                     raise
                 continue
             for entry in offsets.entrySet():
@@ -141,23 +143,24 @@ def committed(cluster: Cluster, groups: Collection[str]) -> list[Committed]:
     return found
 
 
-def described(cluster: Cluster, groups: Collection[str]) -> tuple[list[GroupNow], list[str]]:
-    """Return the groups with their members (DescribeGroups, ConsumerGroupDescribe), and those refused."""
-    found, refused = [], []
+def described(cluster: Cluster, groups: Collection[str]) -> list[GroupNow]:
+    """Return the groups with their members (DescribeGroups, ConsumerGroupDescribe).
+
+    Groups that don't exist or that the login may not describe are left out.
+    """
+    found = []
     with cluster.failures():
         answers = cluster.admin.describeConsumerGroups(cluster.listed(groups)).describedGroups()
         for group in groups:
             try:
                 answer = answers[group].get()
             except Py4JJavaError as error:
-                if _kind(error) == "GroupAuthorizationException":
-                    refused.append(group)
-                elif _kind(error) != "GroupIdNotFoundException":
+                if _kind(error) not in _NO_GROUP:
                     raise
                 continue
             members = [_member(each) for each in answer.members()]
             found.append(GroupNow(group, answer.partitionAssignor() or "", members))
-    return found, refused
+    return found
 
 
 def _member(described: Any) -> Member:

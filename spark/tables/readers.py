@@ -273,7 +273,7 @@ class KafkaReader:
             existing = cluster.partitions([OFFSETS_TOPIC]).get(OFFSETS_TOPIC)
             if existing is None or kafka_state.rights(cluster, [OFFSETS_TOPIC]).refused:
                 names = kafka_state.groups(cluster)
-                now, _ = kafka_state.described(cluster, names)
+                now = kafka_state.described(cluster, names)
                 return as_records(spark, kafka_state.committed(cluster, names), now) if names else None
             held = _open_from(cluster, existing)
             starts = {OFFSETS_TOPIC: dict.fromkeys(existing, EARLIEST)}
