@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _NO_EPOCH = -1
 # Why there is no answer on a group.
 _NO_GROUP = ("GroupAuthorizationException", "GroupIdNotFoundException")
+# The cluster does not have the request.
+_NO_REQUEST = "UnsupportedVersionException"
 
 
 class Committed(NamedTuple):
@@ -182,7 +184,8 @@ def open_transactions(
 ) -> list[OpenTransaction]:
     """Return the open transactions of partitions (DescribeProducers, ListTransactions, DescribeTransactions).
 
-    Partitions whose producers the login may not see have none.
+    Partitions whose producers the login may not see have none, nor has a cluster without these requests
+    (before Kafka 3.0, and some services).
     """
     if not topic_partitions:
         return []
@@ -210,7 +213,7 @@ def _open_producers(
             try:
                 producers = answers.partitionResult(key).get().activeProducers()
             except Py4JJavaError as error:
-                if _kind(error) != "TopicAuthorizationException":
+                if _kind(error) not in ("TopicAuthorizationException", _NO_REQUEST):
                     raise
                 continue
             for state in producers:
@@ -224,7 +227,12 @@ def _coordinated(
     """The transactions of producers that a coordinator has: name, start and timeout, by partition and ID."""
     found = {}
     with cluster.failures():
-        listed = cluster.admin.listTransactions().all().get()
+        try:
+            listed = cluster.admin.listTransactions().all().get()
+        except Py4JJavaError as error:
+            if _kind(error) != _NO_REQUEST:
+                raise
+            return {}
         names = [each.transactionalId() for each in listed if each.producerId() in producer_ids]
         answers = cluster.admin.describeTransactions(cluster.listed(names))
         for name in names:
