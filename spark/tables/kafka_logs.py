@@ -289,7 +289,7 @@ def gapless_since(
             return {**found, **dict.fromkeys(kept, ALWAYS)}
         forgotten_ms = _producers_expire_ms(cluster)
         since_ms = None if forgotten_ms is None else now_ms - forgotten_ms
-        return {**found, **{place: since_ms for place in kept if not _has_transactions(cluster, place)}}
+        return {**found, **dict.fromkeys(_without_transactions(cluster, kept), since_ms)}
 
 
 def topic_configs(cluster: Cluster, topics: Collection[str]) -> Configs:
@@ -333,16 +333,18 @@ def _producers_expire_ms(cluster: Cluster) -> int | None:
     return None
 
 
-def _has_transactions(cluster: Cluster, place: TopicPartition) -> bool:
-    """Whether a partition has, or may have, producers that use transactions."""
-    key = cluster.jvm.org.apache.kafka.common.TopicPartition(*place)
-    with suppress(_Refused), _refusals():
-        described = cluster.admin.describeProducers(cluster.listed([key])).partitionResult(key).get()
-        return any(
-            producer.coordinatorEpoch().isPresent() or producer.currentTransactionStartOffset().isPresent()
-            for producer in described.activeProducers()
-        )
-    return True
+def _without_transactions(cluster: Cluster, places: Collection[TopicPartition]) -> Iterator[TopicPartition]:
+    """The partitions whose leaders tell that no producer of theirs uses transactions."""
+    keys = {place: cluster.jvm.org.apache.kafka.common.TopicPartition(*place) for place in places}
+    answers = cluster.admin.describeProducers(cluster.listed(keys.values()))
+    for place, key in keys.items():
+        with suppress(_Refused), _refusals():
+            if not any(
+                producer.coordinatorEpoch().isPresent()
+                or producer.currentTransactionStartOffset().isPresent()
+                for producer in answers.partitionResult(key).get().activeProducers()
+            ):
+                yield place
 
 
 class _Refused(Exception):
