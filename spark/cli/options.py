@@ -20,7 +20,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from korvet.spark.cli.declared import flag, flag_of, with_options
 from korvet.spark.export.target import ExportError
-from korvet.spark.report.alerts import FINDINGS, OK
+from korvet.spark.report.alerts import OK, findings_as_json
 from korvet.spark.report.pictures import BrowserError
 from korvet.spark.report.thresholds import ThresholdError
 from korvet.spark.session.command_config import read_command_config
@@ -36,7 +36,7 @@ from korvet.spark.source.errors import SourceError
 from korvet.spark.tables.readers import KafkaReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -218,10 +218,18 @@ class KafkaOptions:
 
 
 def tell(finding: Finding) -> None:
-    """Print a finding about a cluster, unless it is only where numbers are from."""
-    severity = FINDINGS[finding.kind]
-    if severity != OK:
-        click.echo(f"{severity}: {finding.message}", err=True)
+    """Print a finding about a cluster as `tell_all` does."""
+    tell_all(findings_as_json([finding]))
+
+
+def tell_all(findings: Iterable[Mapping[str, Any]]) -> None:
+    """Print findings about a cluster, except those that only say where numbers are from.
+
+    findings: of findings_as_json.
+    """
+    for each in findings:
+        if each["severity"] != OK:
+            click.echo(f"{each['severity']}: {each['message']}", err=True)
 
 
 with_kafka = with_options(KafkaOptions, "kafka")

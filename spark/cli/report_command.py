@@ -22,12 +22,12 @@ from korvet.spark.cli.options import (
     named,
     progress,
     spark_session,
+    tell_all,
     user_errors,
     with_kafka,
     with_redis,
 )
 from korvet.spark.cli.stored_session import stored_session
-from korvet.spark.report.alerts import OK
 from korvet.spark.report.comparison import parse_reference
 from korvet.spark.report.kept import write_kept_report
 from korvet.spark.report.pictures import BrowserError, find_browser, save_pictures
@@ -130,9 +130,7 @@ def report(
         else:
             raise click.UsageError("--from reads stored tables: no --source and no --bootstrap")
         has_pictures = not options.png or _draw(done, notify)
-    for finding in done.alerts["findings"]:
-        if finding["severity"] != OK:
-            click.echo(f"{finding['severity']}: {finding['message']}", err=True)
+    tell_all(done.alerts["findings"])
     click.echo(json.dumps(done.alerts, ensure_ascii=False) if alerting.as_json else _summary(done))
     status = exit_status(done.alerts["severity"], alerting.fail_on)
     if not has_pictures:

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from korvet.spark.cli.alert_options import AlertOptions, exit_status, with_alert_options
+from korvet.spark.cli.options import tell
 from korvet.spark.report.alerts import FINDINGS, KINDS, PastEnd, TopicState, alerts_document, find_alerts
 from korvet.spark.report.thresholds import Limit, ThresholdError, Thresholds, parse_duration, read_thresholds
 from korvet.spark.session.kafka_state import OpenTransaction, Rights
@@ -308,7 +309,7 @@ def open_for(age_ms: int, name: str | None, timeout_ms: int | None) -> OpenTrans
     [("billing", MINUTE, MINUTE + GRACE_MS), (None, None, MAX_TRANSACTION_MS + GRACE_MS)],
 )
 def test_a_transaction_hangs_after_its_timeout(
-    name: str | None, timeout_ms: int | None, limit_ms: int
+    capsys: pytest.CaptureFixture[str], name: str | None, timeout_ms: int | None, limit_ms: int
 ) -> None:
     assert list(hanging([open_for(limit_ms, name, timeout_ms)], NOW)) == []
     findings = [origin(True, [3]), *hanging([open_for(limit_ms + 1, name, timeout_ms)], NOW)]
@@ -321,6 +322,9 @@ def test_a_transaction_hangs_after_its_timeout(
     assert "hangs in orders 3 at offset 1200" in first["message"]
     assert ("billing" in first["message"]) == (name is not None)
     assert (last["kind"], last["severity"]) == ("origin", "ok")
+    for each in findings:
+        tell(each)
+    assert capsys.readouterr().err == f"critical: {first['message']}\n"
 
 
 def test_missing_rights_are_notices() -> None:
