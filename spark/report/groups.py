@@ -67,7 +67,6 @@ class ReportTables:
         summed = times.agg(
             sf.sort_array(sf.collect_set("partition")).alias("partitions"),
             sf.sum("commits").alias("commits"),
-            sf.max("last_commit_ts").alias("last_commit_ts"),
         )
         newest = (sf.col("until_ts").desc_nulls_first(), sf.col("from_ts").desc())
         return _newest(summed, most, *newest, sf.col("topic"), sf.col("member_id"))
@@ -409,7 +408,7 @@ def _expiring(rows: list[Row]) -> dict[str, Any]:
             {
                 "topic": row["topic"],
                 "partition": row["partition"],
-                "committed": str(row["committed_offset"]),
+                "committed": _text(row["committed_offset"]),
                 "at": _ms(row["expires_ts"]),
                 "in": row["expires_in_ms"],
             }
@@ -431,7 +430,6 @@ def _owners(rows: list[Row]) -> dict[str, Any]:
                 "from": _ms(row["from_ts"]),
                 "until": _ms(row["until_ts"]),
                 "commits": row["commits"],
-                "last": _ms(row["last_commit_ts"]),
             }
             for row in rows
         ],
@@ -459,8 +457,8 @@ def _anomalies(rows: list[Row]) -> dict[str, Any]:
                 "topic": row["topic"],
                 "partition": row["partition"],
                 "lost": row["lost_records"],
-                "committed": str(row["committed_offset"]),
-                "previous": None if row["previous_offset"] is None else str(row["previous_offset"]),
+                "committed": _text(row["committed_offset"]),
+                "previous": _text(row["previous_offset"]),
             }
             for row in rows
         ],

@@ -152,7 +152,6 @@ def _owners(name: str, client: str) -> list[dict[str, Any]]:
             "from": FROM_MS + (2 - number) * 20 * STEP_MS,
             "until": None if number < 2 else FROM_MS + 20 * STEP_MS,
             "commits": 300 * number,
-            "last": AS_OF_MS - STEP_MS,
         }
         for number in range(3)
     ]
