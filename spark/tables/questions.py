@@ -205,8 +205,8 @@ spans AS (
     SELECT *, unix_millis(lead(as_of_ts) OVER (PARTITION BY `group` ORDER BY as_of_ts)) AS next_ms
     FROM worst
   ) AS samples
-  -- It is unknown how long the newest sample holds.
-  WHERE next_ms IS NOT NULL
+  -- It is unknown how long the newest sample holds. Without a wait, nothing is measured.
+  WHERE next_ms IS NOT NULL AND lag_ms IS NOT NULL
 ),
 days AS (
   SELECT `group`, day, count(*) AS samples, max(lag_ms) AS worst_lag_ms,

@@ -44,7 +44,7 @@ def commit(group: str, position: int, minute: int, offset: int | None) -> dict[s
     }
 
 
-def lag(group: str, minute: int, unread: int, wait_ms: int, partition: int = 0) -> dict[str, Any]:
+def lag(group: str, minute: int, unread: int, wait_ms: int | None, partition: int = 0) -> dict[str, Any]:
     key = {"group": group, "topic": "t", "partition": partition, "as_of_ts": at(minute)}
     return {**key, "record_lag": unread, "lag_ms": wait_ms}
 
@@ -104,6 +104,9 @@ def test_service_levels_and_silences(spark: SparkSession) -> None:
         lag("g", 0, 8, long + 1),
         lag("g", 120, 0, 0),
         lag("once", 0, 1, long),
+        # Partitions without a commit.
+        lag("new", -20, 1, None),
+        lag("new", -10, 1, None),
     ]
     table(spark, "time_lag", [{k: v for k, v in row.items() if k != "record_lag"} for row in samples])
     table(spark, "record_lag", [{k: v for k, v in row.items() if k != "lag_ms"} for row in samples])
