@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 TIMEOUT_S: Final = 5.0
+_LAST_PORT: Final = 65_535
 # Request headers (v1) without client ID: API key, version, correlation ID.
 _API_VERSIONS: Final = struct.pack(">hhih", 18, 0, 1, -1)
 # Of no topic: the answer names all brokers.
@@ -24,7 +25,7 @@ _METADATA: Final = struct.pack(">hhihi", 3, 1, 2, -1, 0)
 # No answer of Kafka is longer here, even of a thousand brokers.
 _MOST_BYTES: Final = 1 << 20
 _CORRELATION_BYTES: Final = 4
-_BROKEN: Final = (OSError, EOFError, struct.error)
+_BROKEN: Final = (OSError, EOFError, UnicodeError, struct.error)
 
 
 def likely_cause(bootstrap: str, properties: Mapping[str, str]) -> str | None:
@@ -35,8 +36,8 @@ def likely_cause(bootstrap: str, properties: Mapping[str, str]) -> str | None:
     protocol = properties.get(PROTOCOL, "PLAINTEXT").upper()
     first = None
     for server in bootstrap.split(","):
-        host, colon, port = server.strip().rpartition(":")
-        if not colon or not port.isdecimal():
+        host, _, port = server.strip().rpartition(":")
+        if not host or not port.isdecimal() or int(port) > _LAST_PORT:
             # The client names a malformed address.
             return None
         cause = _cause(host.strip("[]"), int(port), protocol)
@@ -78,7 +79,8 @@ def _cause(host: str, port: int, protocol: str) -> str | None:
 def _unreachable(host: str, port: int) -> str | None:
     try:
         socket.create_connection((host, port), TIMEOUT_S).close()
-    except socket.gaierror:
+    except (socket.gaierror, UnicodeError):
+        # Python itself refuses a name with an empty or a long label.
         return f"the host {host} is unknown"
     except OSError as error:
         return f"{host}:{port}: {error.strerror or 'no connection'}"

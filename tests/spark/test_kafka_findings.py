@@ -1,10 +1,13 @@
-"""What a report states about a Kafka cluster, without a cluster."""
+"""What a report and its commands say about a Kafka cluster, without a cluster."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+import pytest
+
 from korvet.spark.session.kafka_cluster import Extent
+from korvet.spark.session.kafka_probe import likely_cause
 from korvet.spark.tables.readers import held_back
 
 if TYPE_CHECKING:
@@ -32,3 +35,17 @@ class GrowingLogs:
 def test_records_that_are_appended_meanwhile_are_no_transaction() -> None:
     cluster = cast("Cluster", GrowingLogs())
     assert held_back(cluster, [("orders", 0), ("orders", 1)]) == {("orders", 0): 3}
+
+
+@pytest.mark.parametrize(
+    ("bootstrap", "cause"),
+    [
+        ("kafka..example:9092", "the host kafka..example is unknown"),
+        # Kafka's client names these.
+        ("localhost:65536", None),
+        (":9092", None),
+        ("localhost", None),
+    ],
+)
+def test_an_address_that_can_not_exist(bootstrap: str, cause: str | None) -> None:
+    assert likely_cause(bootstrap, {}) == cause
