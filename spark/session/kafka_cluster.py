@@ -61,13 +61,11 @@ class Cluster:
 
     def partitions(self, topics: Iterable[str]) -> dict[str, list[int]]:
         """Return the partitions of the topics that exist (Metadata). Creates no topic."""
-        wanted = set(topics)
         with self.failures():
             options = self._kafka.clients.admin.ListTopicsOptions().listInternal(True)
-            existing = self._java.ArrayList()
-            for name in self.admin.listTopics(options).names().get():
-                if name in wanted:
-                    existing.add(name)
+            existing = self.listed(set(topics))
+            # In the JVM: each name that comes to Python costs 0.2 ms.
+            existing.retainAll(self.admin.listTopics(options).names().get())
             described = self.admin.describeTopics(existing).allTopicNames().get()
             return {
                 name: sorted(part.partition() for part in described[name].partitions()) for name in described
@@ -75,10 +73,9 @@ class Cluster:
 
     def topic_id(self, topic: str) -> str:
         """Return the ID of a topic (KIP-516). It must exist."""
-        names = self._java.ArrayList()
-        names.add(topic)
         with self.failures():
-            return str(self.admin.describeTopics(names).allTopicNames().get()[topic].topicId().toString())
+            described = self.admin.describeTopics(self.listed([topic])).allTopicNames().get()
+            return str(described[topic].topicId().toString())
 
     def topic_names(self) -> dict[str, str]:
         """Return the names of all topics by ID (Metadata), internal ones included."""
