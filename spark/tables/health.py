@@ -189,7 +189,7 @@ def partition_lag(
         window = window.unionByName(from_start, allowMissingColumns=True)
     newest_first = Window.partitionBy(*GROUP_PARTITION).orderBy(sf.col("src_offset").desc())
     fell = sf.col("lag_then") < sf.lead("lag_then").over(newest_first)
-    is_committed = sf.col("assigned_ms").isNull()
+    is_committed = sf.col("src_offset").isNotNull()
     newest = sf.struct(
         sf.when(is_committed, sf.col("committed_offset")).alias("committed_offset"),
         "record_lag",
@@ -277,8 +277,10 @@ def _partition_status(as_of_ms: int, rules: Rules) -> Column:
         sf.when(sf.col("lost_records") > 0, "LOST")
         .when(sf.col("committed_offset") > sf.col("end_offset"), "AHEAD")
         .when(sf.col("record_lag") == 0, "OK")
-        .when(sf.col("assigned_ms") >= now_ms - rules.reaction_ms, "UNKNOWN")
-        .when(sf.col("assigned_ms").isNotNull(), "UNCOMMITTED")
+        .when(
+            sf.col("committed_offset").isNull(),
+            sf.when(sf.col("assigned_ms") < now_ms - rules.reaction_ms, "UNCOMMITTED").otherwise("UNKNOWN"),
+        )
         .when(sf.col("committed_offset") < sf.col("highest"), "REWIND")
         .when(late & (may_react | is_new), "BEHIND")
         .when(is_new, "UNKNOWN")

@@ -179,7 +179,8 @@ def with_topic_names(members: DataFrame, current: DataFrame, names: Mapping[str,
 def uncommitted_partitions(everyone: DataFrame, current: DataFrame, states: DataFrame) -> DataFrame:
     """Return the partitions that are assigned to active members of consumer groups and have no commit.
 
-    everyone: of with_topic_names. states: of current_groups. assigned_ms: when the group entered its state.
+    everyone: of with_topic_names. states: of current_groups. assigned_ms: when the group entered its state,
+    null if that isn't known.
     """
     working = everyone.where(sf.col("active") & sf.col("group_type").isin(CLASSIC, CONSUMER_PROTOCOL))
     owned = working.select("group", sf.explode("assigned").alias("part")).select(

@@ -170,16 +170,19 @@ def frames(spark: SparkSession, consumers: Sequence[Consumer], now_ms: int) -> t
 
 @pytest.mark.spark
 def test_spark_finds_the_same(spark: SparkSession) -> None:
-    """Also partitions without a commit: assigned for long, for a moment, and of a topic without records."""
+    """Also partitions without a commit: assigned for long, for a moment, for an unknown time, and of a topic
+    without records.
+    """
     consumers = [*live_consumers(40, 2), *(one for same in broken_consumers().values() for one in same)]
     now_ms, rules = END - 1, Rules()
     commits, records, ends = frames(spark, consumers, now_ms)
     busy = next(one.name for one in consumers if one.log_start == 0 and one.name.startswith("steady"))
     empty = spark.createDataFrame([("empty", 0, 0, 0, 0)], ENDS)
-    assigned = [("never", busy), ("joining", busy), ("waiting", "empty"), ("lost-topic", "deleted")]
-    uncommitted = [
-        (group, topic, 0, now_ms - (MINUTE if group == "joining" else HOUR)) for group, topic in assigned
-    ]
+    assigned = [("never", busy), ("joining", busy), ("unclear", busy)]
+    assigned += [("waiting", "empty"), ("lost-topic", "deleted")]
+    # Coordinators don't tell since when.
+    since: dict[str, int | None] = {"joining": now_ms - MINUTE, "unclear": None}
+    uncommitted = [(group, topic, 0, since.get(group, now_ms - HOUR)) for group, topic in assigned]
     lag = partition_lag(
         commits,
         records,
@@ -192,5 +195,6 @@ def test_spark_finds_the_same(spark: SparkSession) -> None:
     mates = {one.mate.name for one in consumers if one.mate}
     found = {row["group"]: row["status"] for row in rows if row["topic"] not in mates}
     expected = {one.name: one.status(now_ms) for one in consumers}
-    assert found == {**expected, "never": "UNCOMMITTED", "joining": "UNKNOWN", "waiting": "OK"}
+    unknown = dict.fromkeys(("joining", "unclear"), "UNKNOWN")
+    assert found == {**expected, **unknown, "never": "UNCOMMITTED", "waiting": "OK"}
     assert {*found.values()} >= {"OK", "BEHIND", *CRITICALS}
