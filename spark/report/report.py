@@ -21,7 +21,7 @@ from korvet.spark.report.times import clock
 from korvet.spark.session.together import together
 from korvet.spark.session.tuning import gathered, tuned_for
 from korvet.spark.source.source import SCHEMA
-from korvet.spark.tables import decode, health, trends
+from korvet.spark.tables import decode, health, membership, trends
 from korvet.spark.tables.batch_tables import DecodedTables, shaped
 from korvet.spark.tables.catalog import ANSWERS, TABLES
 from korvet.spark.tables.questions import answer
@@ -44,6 +44,7 @@ _EARLIER = "earlier_status"
 # The answers that are about one moment; slo_days is computed from the charts.
 _ASKED = ("owners", "rebalance_costs")
 _SLO_DAYS = "slo_days"
+_GENERATIONS = "group_generations"
 Notify = Callable[[str], None]
 
 
@@ -221,6 +222,7 @@ def _write_tables(
     span = trends.Span.over(first_ms, as_of_ms, run.history_ms)
     run.notify("Reading the topics' logs")
     positions = trends.positions_over_time(commits, span).persist()
+    names = reader.topic_names(spark)
     counted = DecodedTables(
         rows,
         None,
@@ -228,7 +230,7 @@ def _write_tables(
         rules=rules,
         pending=reader.open_transactions(spark),
         sizes=reader.sizes(spark),
-        names=reader.topic_names(spark),
+        names=names,
     )
     earlier = run.earlier or _state_then(commits, run.compare_to)
     needs = counted.needs().with_lags(positions)
@@ -240,8 +242,9 @@ def _write_tables(
     run.notify("Computing the tables")
     with tables.shared():
         frames = {name: tables.view(name) for name in TABLES}
+        named = {**frames, _GENERATIONS: membership.with_owner_names(frames[_GENERATIONS], names)}
         for name in _ASKED:
-            frames[name] = shaped(answer(name, tables.view), ANSWERS[name])
+            frames[name] = shaped(answer(name, named.__getitem__), ANSWERS[name])
         together(spark, [partial(_keep, run.folder, name, frame) for name, frame in frames.items()])
     write_changes(run, ReportTables(spark, run.folder), earlier, log)
     run.notify("Computing lag over time")

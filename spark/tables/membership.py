@@ -159,8 +159,7 @@ def with_topic_names(members: DataFrame, current: DataFrame, names: Mapping[str,
     text = sf.translate(sf.base64("topic_id"), "+/=", "-_")
     ids = current.where(sf.col("topic_id").isNotNull()).groupBy(text.alias("id")).agg(sf.max("topic"))
     committed = ids.agg(sf.map_from_entries(sf.collect_list(sf.struct("*"))).alias("committed"))
-    # One literal, because there may be thousands.
-    existing = sf.from_json(sf.lit(json.dumps(dict(names))), "map<string,string>")
+    existing = _as_map(names)
     named = sf.transform(
         "assigned",
         lambda part: part.withField(
@@ -174,6 +173,27 @@ def with_topic_names(members: DataFrame, current: DataFrame, names: Mapping[str,
     )
     named = sf.when(sf.col("group_type") == CLASSIC, sf.col("assigned")).otherwise(named)
     return members.crossJoin(sf.broadcast(committed)).withColumn("assigned", named).drop("committed")
+
+
+def with_owner_names(generations: DataFrame, names: Mapping[str, str]) -> DataFrame:
+    """Return group_generations with topic names in place of topic IDs in `owners`, of existing topics.
+
+    names: as for with_topic_names.
+    """
+    existing = _as_map(names)
+    named = sf.transform(
+        "owners",
+        lambda part: part.withField(
+            "topic", sf.coalesce(sf.try_element_at(existing, part["topic"]), part["topic"])
+        ),
+    )
+    owners = sf.when(sf.col("group_type") == CLASSIC, sf.col("owners")).otherwise(named)
+    return generations.withColumn("owners", owners)
+
+
+def _as_map(names: Mapping[str, str]) -> Column:
+    """Names as one literal, because there may be thousands."""
+    return sf.from_json(sf.lit(json.dumps(dict(names))), "map<string,string>")
 
 
 def uncommitted_partitions(everyone: DataFrame, current: DataFrame, states: DataFrame) -> DataFrame:
