@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Starts = dict[str, dict[int, int]]
 """Offsets by topic and partition."""
 TopicPartition = tuple[str, int]
+UNKNOWN_MS: Final = -1
+"""The moment of a commit without a time. Nobody looks up what had been appended by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,8 @@ class Needs:
         """
         newest = sf.max_by("committed_offset", "src_offset").over(Window.partitionBy(*GROUP_PARTITION))
         placed = commits.withColumn("read_to", newest)
-        lags = placed.select(
-            "topic", "partition", "committed_offset", sf.col("commit_ms").alias("at_ms"), "read_to"
-        )
+        at_ms = sf.coalesce("commit_ms", sf.lit(UNKNOWN_MS).cast("bigint"))
+        lags = placed.select("topic", "partition", "committed_offset", at_ms.alias("at_ms"), "read_to")
         return cls(lags, placed.select("topic", "partition", sf.col("read_to").alias("committed_offset")))
 
     def with_lags(self, positions: DataFrame) -> Needs:
