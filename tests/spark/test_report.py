@@ -328,7 +328,7 @@ def test_pictures_that_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fai
     monkeypatch.setattr(report_command, "find_browser", lambda: "browser")
     monkeypatch.setattr(report_command, "save_pictures", drawn)
     for severity, status in [("ok", 5), ("warning", 5), ("critical", 4)]:
-        done = Report(tmp_path / "report.html", 2, 1, {"severity": severity})
+        done = Report(tmp_path / "report.html", 2, 1, {"severity": severity, "findings": []})
         monkeypatch.setattr(report_command, "_report_now", lambda *_, done=done: done)
         result = CliRunner().invoke(cli.report, ["--png", "--fail-on", "critical"])
         assert result.exit_code == status
