@@ -277,6 +277,7 @@ def test_open_transactions_hide_no_group(
     assert all(each.age_ms is not None and each.age_ms > MAX_TRANSACTION_MS for each in transactions)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("open_transactions", "delta")
 def test_tables_are_kept_and_exported(
     spark: SparkSession, connector: Connector, kafka: RealKafka, tmp_path: Path
