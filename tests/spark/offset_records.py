@@ -60,11 +60,13 @@ def check_commit(row: Any, key: OffsetCommitKey, value: OffsetCommitValue | None
     if value is None:
         assert (row["committed_offset"], row["metadata"], row["commit_ts"]) == (None, None, None)
         return
+    # The time of a commit that has none is null in the table.
+    assert row["commit_ms"] != -1
     assert OffsetCommitValue(
         row["committed_offset"],
         row["leader_epoch"],
         row["metadata"],
-        row["commit_ms"],
+        -1 if row["commit_ms"] is None else row["commit_ms"],
         row["expire_ms"],
         None if row["topic_id"] is None else bytes(row["topic_id"]),
         row["value_version"],
