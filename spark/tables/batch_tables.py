@@ -17,7 +17,7 @@ from pyspark.sql import functions as sf
 from korvet.spark.tables import anomalies, decode, health, membership, views
 from korvet.spark.tables.catalog import NEED_RECORDS, TABLES, Table
 from korvet.spark.tables.health import Rules
-from korvet.spark.tables.needs import Needs
+from korvet.spark.tables.needs import Needs, first_bursts
 from korvet.spark.tables.readers import SIZES
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Views(ABC):
         commits = health.recent_commits(self._last_commits, self._rules.window_commits)
         now_ms, first = sf.lit(self._as_of_ms).cast("bigint"), sf.lit(0).cast("bigint")
         from_start = self._uncommitted.withColumns({"committed_offset": first, "at_ms": now_ms})
-        return Needs.of_commits(commits).with_lags(from_start)
+        return Needs.of_commits(commits).with_lags(from_start).with_lags(first_bursts(commits))
 
     def with_logs(self, log: DataFrame, ends: DataFrame | None = None) -> Self:
         """Return the same tables with the logs that `needs` depends on, and the ends of partitions."""

@@ -57,7 +57,7 @@ class Needs:
         """Return what the lag and the status of groups need, by the last commits of each partition.
 
         commits: GROUP_PARTITION, committed_offset, commit_ms and src_offset, without tombstones. While a
-        partition has no unread record, its earlier lags don't matter.
+        partition has no unread record, its earlier lags don't matter for its status.
         """
         newest = sf.max_by("committed_offset", "src_offset").over(Window.partitionBy(*GROUP_PARTITION))
         placed = commits.withColumn("read_to", newest)
@@ -101,6 +101,21 @@ class Needs:
             if place in ends:
                 found[place].waits.add(row["committed_offset"])
         return dict(found)
+
+
+def first_bursts(commits: DataFrame) -> DataFrame:
+    """Return where the rates of partitions begin (korvet.spark.tables.drain), as for Needs.with_lags.
+
+    commits: of health.recent_commits.
+    """
+    first = sf.min_by(sf.struct("committed_offset", "commit_ms"), "src_offset").alias("first")
+    at_ms = sf.coalesce("first.commit_ms", sf.lit(UNKNOWN_MS).cast("bigint")).alias("at_ms")
+    return (
+        commits.where("is_burst")
+        .groupBy(*GROUP_PARTITION)
+        .agg(first)
+        .select("topic", "partition", "first.committed_offset", at_ms)
+    )
 
 
 def smallest_offsets(commits: DataFrame) -> Starts:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import functions as sf
 
 from korvet.spark.tables import kafka_logs
-from korvet.spark.tables.needs import Needs
+from korvet.spark.tables.needs import Needs, first_bursts
 from korvet.spark.tables.readers import KafkaReader
 from korvet.spark.tables.trends import lag_over_time
 from korvet.spark.tables.views import record_lag
@@ -113,7 +114,8 @@ def commits_of(spark: SparkSession, places: dict[str, tuple[Place, list[tuple[in
 
 
 def lags(spark: SparkSession, reader: KafkaReader, commits: DataFrame, now_ms: int) -> list[Any]:
-    log = reader.logs(spark, Needs.of_commits(commits), now_ms)
+    bursts = first_bursts(commits.withColumn("is_burst", sf.lit(True)))
+    log = reader.logs(spark, Needs.of_commits(commits).with_lags(bursts), now_ms)
     return record_lag(commits, log, now_ms).collect()
 
 
@@ -129,6 +131,7 @@ def test_lags_of_dense_offsets_are_looked_up(
         times = sorted(now_ms - chance.randrange(72 * HOUR) for _ in offsets)
         made[f"g{number}"] = (place, list(zip(offsets, times, strict=True)))
     made["done"] = (("orders", 0), [(len(logs["orders", 0]), now_ms)])
+    made["read-up"] = (("orders", 0), [(3, now_ms - 60 * HOUR), (len(logs["orders", 0]), now_ms - HOUR)])
     made["odd"] = (("orders", 1), [(-5, -1), (2**62, 2**62)])
 
     def read(*_: object) -> DataFrame:
@@ -143,11 +146,11 @@ def test_lags_of_dense_offsets_are_looked_up(
         is_behind = commits[-1][0] < len(records)
         if row["src_offset"] == len(commits) - 1:
             assert row["lag_ms"] == (now_ms - unread[0][1] if unread else 0)
-        elif not is_behind:
-            # The earlier lags of a group that has read everything don't matter.
+        elif not is_behind and row["src_offset"] > 0:
+            # These lags of a group that has read everything don't matter; its rates begin at the first one.
             continue
         assert (row["record_lag"], row["exact"]) == (len(unread), True)
-        if is_behind:
+        if row["commit_ms"] > 0 and (is_behind or row["src_offset"] == 0):
             assert row["lag_then"] == sum(at_ms <= row["commit_ms"] for _, at_ms in unread)
 
 
