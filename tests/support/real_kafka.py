@@ -160,7 +160,7 @@ class RealKafka:
             **self.trust(),
             "listener.name.ssl.ssl.client.auth": "required",
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "super.users": "User:admin;User:ANONYMOUS",
+            "super.users": "User:admin;User:ANONYMOUS;User:CN=ada",
             "log.dirs": str(self._folder / "logs"),
             # Lets a client make a transaction hang.
             "transaction.partition.verification.enable": "false",
