@@ -15,6 +15,8 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from korvet.spark.report.times import clock
+from korvet.spark.source.topics import OFFSETS_TOPIC
+from korvet.spark.tables.kafka_offsets import NOT_READ
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,6 +31,10 @@ _EMPTY = """\
 groups in <code>__consumer_offsets</code>. Start a Kafka consumer with a <code>group.id</code> that reads a
 topic and
 commits, then run the report again.</p></section>"""
+_NONE_SEEN = """\
+<section class="card"><h2>This login sees no consumer group</h2><p>It may not read
+<code>__consumer_offsets</code>, and may describe no group, or there is none. Give it the right to read the
+topic, or to describe groups, then run the report again.</p></section>"""
 _NO_SCRIPT = "<noscript><section class='card'>This page needs JavaScript.</section></noscript>"
 
 
@@ -43,15 +49,18 @@ def render(document: Mapping[str, Any]) -> str:
         "style": _asset("page.css"),
         "script": script,
         "script_hash": f"sha256-{digest}",
-        "body": _NO_SCRIPT if document["groups"] else _EMPTY + _findings(document["findings"]),
+        "body": _NO_SCRIPT if document["groups"] else _without_groups(document["findings"]),
         "data": _json_for_html(_packed(document)),
     }
     return _PLACEHOLDER.sub(lambda found: parts[found[1]], _asset("page.html"))
 
 
-def _findings(findings: Sequence[Mapping[str, Any]]) -> str:
-    """What a page without groups states about the cluster."""
-    return "".join(f"<p class='note left'>{escape(each['message'])}</p>" for each in findings)
+def _without_groups(findings: Sequence[Mapping[str, Any]]) -> str:
+    """What a page without groups states: why there are none, and the findings about the cluster."""
+    refused = any((each["kind"], each["topic"]) == (NOT_READ, OFFSETS_TOPIC) for each in findings)
+    return (_NONE_SEEN if refused else _EMPTY) + "".join(
+        f"<p class='note left'>{escape(each['message'])}</p>" for each in findings
+    )
 
 
 def series(values: Sequence[int | None]) -> str:

@@ -162,7 +162,8 @@ def missing(rights: Rights) -> Iterator[Finding]:
     if OFFSETS_TOPIC in rights.refused:
         message = (
             f"{OFFSETS_TOPIC} can't be read with this login: without earlier commits, the times of commits, "
-            "rebalances and most statuses are unknown (ACL: Read on the topic)"
+            "rebalances and most statuses are unknown (ACL: Read on the topic), and groups that it may not "
+            "describe are missing (ACL: Describe on the groups)"
         )
         yield Finding(NOT_READ, message, OFFSETS_TOPIC)
     for topic in sorted(rights.unreadable - {OFFSETS_TOPIC}):

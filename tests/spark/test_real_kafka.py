@@ -324,3 +324,17 @@ def test_what_a_login_may_not_read_is_named(
     assert found == [("not_read", "__consumer_offsets"), ("not_read", "orders"), ("origin", None)]
     with pytest.raises(SourceError, match=r"this login may not read __consumer_offsets \(ACL: Read"):
         source.stream(spark)
+
+
+def test_a_login_without_rights_is_told_so(
+    spark: SparkSession, connector: Connector, kafka: RealKafka, tmp_path: Path
+) -> None:
+    source = reader(kafka.at("SASL_SSL"), kafka.client("PLAIN", "ada"), tmp_path)
+    assert source.offsets_topic(spark) is None
+    done = write_report(spark, source, tmp_path / "report", now_ms())
+    found = [(each["kind"], each["topic"]) for each in done.alerts["findings"]]
+    assert found == [("not_read", "__consumer_offsets"), ("origin", None)]
+    assert "ACL: Describe on the groups" in done.alerts["findings"][0]["message"]
+    page = done.page.read_text(encoding="utf-8")
+    assert "This login sees no consumer group" in page
+    assert "No consumer group has committed anything yet" not in page
