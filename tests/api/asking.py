@@ -7,15 +7,19 @@ import datetime
 import struct
 import types
 import typing
-from typing import Any, Self
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
 from korvet import api
 from korvet.protocol import registry
 from korvet.protocol.schemas import request_class
-from tests.support.wire import RawConnection, advertised, decode_response
+from tests.support.wire import ConnectionClosed, RawConnection, advertised, decode_response
 from tests.unit.protocol.instances import encode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 api.load_all()
 KEYS = {entry.name: entry.key for entry in registry.registered()}
@@ -119,6 +123,24 @@ def _value(hint: Any, value: Any) -> Any:
     if isinstance(hint, type) and issubclass(hint, datetime.timedelta):
         return datetime.timedelta(milliseconds=value)
     return value
+
+
+@contextmanager
+def authenticating(port: int, mechanism: str, auth_bytes: bytes) -> Iterator[tuple[Client, Any]]:
+    """A connection that has sent the first message of a mechanism and now is silent, and the answer."""
+    client = Client("127.0.0.1", port, advertised("127.0.0.1", port))
+    with client.raw:
+        client("SaslHandshake", 1, mechanism=mechanism)
+        yield client, client("SaslAuthenticate", 2, auth_bytes=auth_bytes)
+
+
+def is_closed(client: Client) -> bool:
+    """Whether the broker ends the connection instead of answering. Repeated requests take a shorter path."""
+    try:
+        client("Heartbeat", 4, group_id="shared", member_id="m", generation_id=1)
+    except (ConnectionClosed, OSError):
+        return True
+    return False
 
 
 def connect(broker: Any, timeout_s: float = 20) -> Client:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import urllib.request
-from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,18 +24,20 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from korvet.config.checks import STANDARD_AUTHORIZER
 from korvet.config.oauth_settings import LOGIN_MODULE, UNSECURED
-from tests.api.asking import Client
+from tests.api.asking import authenticating, is_closed
 from tests.support.issuer import AUDIENCE, Issuer, SigningKey, claims_of, unsecured
 from tests.support.polling import until, until_async
 from tests.support.ports import free_port
 from tests.support.processes import run
 from tests.support.servers import KorvetServer
-from tests.support.wire import ConnectionClosed, advertised
+from tests.support.wire import ConnectionClosed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from tests.api.asking import Client
     from tests.support.java import JavaTools
     from tests.support.node import NodeTools
 
@@ -428,13 +430,9 @@ def test_keys_change_while_clients_run(short_lived: Guarded) -> None:
     assert short_lived.logged("session is over") == over
 
 
-@contextmanager
-def raw_client(guarded: Guarded, token: str) -> Iterator[tuple[Client, Any]]:
+def raw_client(guarded: Guarded, token: str) -> AbstractContextManager[tuple[Client, Any]]:
     """A connection that has sent a token, and the answer."""
-    client = Client("127.0.0.1", guarded.port, advertised("127.0.0.1", guarded.port))
-    with client.raw:
-        client("SaslHandshake", 1, mechanism="OAUTHBEARER")
-        yield client, client("SaslAuthenticate", 2, auth_bytes=f"n,,\x01auth=Bearer {token}\x01\x01".encode())
+    return authenticating(guarded.port, "OAUTHBEARER", f"n,,\x01auth=Bearer {token}\x01\x01".encode())
 
 
 def test_the_answers_to_a_refused_token(guarded: Guarded) -> None:
@@ -455,15 +453,7 @@ def test_a_session_ends_with_its_token(guarded: Guarded) -> None:
     token = guarded.issuer.key.sign(claims_of("alice", 2.0))
     with raw_client(guarded, token) as (client, answer):
         assert 0 < answer.session_lifetime.total_seconds() <= 2
-
-        def over() -> bool:
-            try:
-                client("Heartbeat", 4, group_id="shared", member_id="m", generation_id=1)
-            except (ConnectionClosed, OSError):
-                return True
-            return False
-
-        until(over, TIMEOUT_S, "the session is over")
+        until(partial(is_closed, client), TIMEOUT_S, "the session is over")
     assert guarded.logged("its session is over and it did not authenticate again")
 
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -37,18 +38,18 @@ from kafka import KafkaConsumer, KafkaProducer
 from korvet.cli.app import korvet
 from korvet.config.checks import STANDARD_AUTHORIZER
 from korvet.config.keys import clean_environment
-from tests.api.asking import Client
+from tests.api.asking import authenticating, is_closed
 from tests.support.certificates import Authority
 from tests.support.polling import until
 from tests.support.ports import free_port
 from tests.support.processes import run
 from tests.support.servers import KorvetServer
-from tests.support.wire import ConnectionClosed, advertised
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.api.asking import Client
     from tests.support.java import JavaTools
 
 pytestmark = pytest.mark.clients
@@ -324,10 +325,7 @@ def test_acls_are_listed_as_they_were_made(secured: Secured) -> None:
 @contextmanager
 def raw_client(port: int, user: str, password: str) -> Iterator[Client]:
     """A connection that has authenticated with PLAIN and sends nothing by itself."""
-    client = Client("127.0.0.1", port, advertised("127.0.0.1", port))
-    with client.raw:
-        client("SaslHandshake", 1, mechanism="PLAIN")
-        answer = client("SaslAuthenticate", 2, auth_bytes=f"\0{user}\0{password}".encode())
+    with authenticating(port, "PLAIN", f"\0{user}\0{password}".encode()) as (client, answer):
         assert answer.error_code == 0
         assert answer.session_lifetime.total_seconds() * 1000 == SESSION_MS
         yield client
@@ -336,16 +334,7 @@ def raw_client(port: int, user: str, password: str) -> Iterator[Client]:
 def test_a_session_that_is_over_takes_no_more_requests(secured: Secured) -> None:
     with raw_client(secured.ports["SASL_PLAINTEXT"], "admin", "secret") as client:
         began = time.monotonic()
-
-        def over() -> bool:
-            try:
-                # Repeated requests take a shorter path.
-                client("Heartbeat", 4, group_id="shared", member_id="m", generation_id=1)
-            except (ConnectionClosed, OSError):
-                return True
-            return False
-
-        until(over, TIMEOUT_S, "the session is over")
+        until(partial(is_closed, client), TIMEOUT_S, "the session is over")
         assert time.monotonic() - began >= 0.9 * SESSION_MS / 1000
 
 
