@@ -450,9 +450,11 @@ def test_the_answers_to_a_refused_token(guarded: Guarded) -> None:
 
 
 def test_a_session_ends_with_its_token(guarded: Guarded) -> None:
-    token = guarded.issuer.key.sign(claims_of("alice", 2.0))
+    # A busy machine may take seconds to send the token.
+    lifetime_s = 5.0
+    token = guarded.issuer.key.sign(claims_of("alice", lifetime_s))
     with raw_client(guarded, token) as (client, answer):
-        assert 0 < answer.session_lifetime.total_seconds() <= 2
+        assert 0 < answer.session_lifetime.total_seconds() <= lifetime_s
         until(partial(is_closed, client), TIMEOUT_S, "the session is over")
     assert guarded.logged("its session is over and it did not authenticate again")
 
