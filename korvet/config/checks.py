@@ -13,7 +13,7 @@ from korvet.config.oauth_settings import LOGIN_MODULE
 from korvet.config.settings import Config
 from korvet.request_log.rules import parse_clients, parse_failed
 from korvet.security.authorizer import parse_super_users
-from korvet.security.credentials import MECHANISMS, OAUTHBEARER
+from korvet.security.credentials import MECHANISMS
 from korvet.security.listeners import ListenerSpec, check_advertised
 from korvet.security.oauth.unsecured import UnsecuredRules
 from korvet.security.plain import jaas_options, parse_jaas_users
@@ -164,8 +164,7 @@ def _check_listener(config: Config, spec: ListenerSpec, origin: Callable[[str], 
         raise ConfigError(
             f"{origin('sasl_enabled_mechanisms')}: expected some of {', '.join(MECHANISMS)}, not {unknown[0]}"
         )
-    tokens = spec.authenticates and OAUTHBEARER in config.sasl_mechanisms
-    if tokens and not config.accepts_unsecured_tokens:
+    if config.takes_tokens(spec) and not config.accepts_unsecured_tokens:
         _check_token_keys(config, spec, origin)
     parsers: dict[str, Callable[[str], object]] = {
         "oauthbearer_sasl_jaas_config": lambda text: UnsecuredRules.of(oauth_options(text)),

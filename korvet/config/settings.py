@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from korvet.config.fields import Count, Duration, in_variable, key_of
 from korvet.config.oauth_settings import OAuthSettings
-from korvet.security.credentials import PASSWORD_MECHANISMS
+from korvet.security.credentials import OAUTHBEARER, PASSWORD_MECHANISMS
 from korvet.security.listeners import Endpoint, ListenerSpec, listeners, parse_endpoints, parse_protocol_map
 
 # The name of the single listener if `listeners` isn't set.
@@ -130,3 +130,7 @@ class Config(OAuthSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """The names in `sasl.enabled.mechanisms`."""
         parts = (part.strip() for part in self.sasl_enabled_mechanisms.split(","))
         return tuple(part for part in parts if part)
+
+    def takes_tokens(self, spec: ListenerSpec) -> bool:
+        """Whether clients of a listener may log in with OAUTHBEARER, if these are its settings."""
+        return spec.authenticates and OAUTHBEARER in self.sasl_mechanisms

@@ -12,7 +12,6 @@ from korvet.config.address import Address
 from korvet.config.broker_settings import parse_overrides
 from korvet.config.errors import ConfigError
 from korvet.config.fields import in_variable
-from korvet.security.credentials import OAUTHBEARER
 from korvet.security.listeners import is_unspecified
 from korvet.server.acceptor import Acceptor, bind
 from korvet.server.connection import Connection
@@ -111,8 +110,7 @@ class Listener:
         """
         prepared = {each.listener for each in self.tokens}
         for spec in self._specs:
-            wanted = spec.authenticates and OAUTHBEARER in config.of_listener(spec.name).sasl_mechanisms
-            if wanted and spec.name not in prepared:
+            if config.of_listener(spec.name).takes_tokens(spec) and spec.name not in prepared:
                 raise ConfigError(f"OAUTHBEARER on listener {spec.name} needs a restart of the broker")
         if any("ssl." in name for name in names):
             for spec, mine in self._encrypted(config):

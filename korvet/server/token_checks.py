@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 
 from korvet.config.checks import oauth_options
 from korvet.config.errors import ConfigError
-from korvet.security.credentials import OAUTHBEARER
 from korvet.security.oauth.unsecured import UnsecuredRules
 from korvet.storage.findings import FAULT, OK, WARNING, Finding
 
@@ -79,9 +78,9 @@ def listener_tokens(spec: ListenerSpec, config: Config) -> ListenerTokens | None
     """What checks the tokens of a listener; None if it can't have OAUTHBEARER. config: the settings of this
     listener. Raises ConfigError without the packages that it needs, or if a file cannot be used.
     """
-    options = oauth_options(config.oauthbearer_sasl_jaas_config)
-    if not spec.authenticates or OAUTHBEARER not in config.sasl_mechanisms:
+    if not config.takes_tokens(spec):
         return None
+    options = oauth_options(config.oauthbearer_sasl_jaas_config)
     if config.accepts_unsecured_tokens:
         log.warning(
             "listener %s takes tokens without signatures, so anybody can be anyone: use that for tests only",
