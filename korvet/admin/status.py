@@ -14,7 +14,6 @@ from korvet.admin.health import is_ready
 from korvet.admin.http import Response
 from korvet.admin.open_transactions import open_transactions
 from korvet.server.certificates import certificate_findings
-from korvet.server.token_checks import token_findings
 from korvet.slices import sliced
 from korvet.storage.findings import (
     OK,
@@ -161,7 +160,7 @@ async def _details(
                 *memory_findings(memory, now_ms),
                 *_of_parts(parts, servers),
                 *certificate_findings(certificates, time.time()),
-                *token_findings(parts.listener.tokens),
+                *(each.finding() for each in parts.listener.tokens),
                 *(() if opened is None else transaction_findings(opened, now_ms)),
             )
         ],

@@ -61,16 +61,13 @@ class Listener:
             spec.name: ServerTls(spec.name, mine, client_auth(mine, spec))
             for spec, mine in self._encrypted(config)
         }
-        tokens = {spec.name: listener_tokens(spec, config.of_listener(spec.name)) for spec in specs}
-        self.tokens = [each for each in tokens.values() if each is not None]
+        tokens = (listener_tokens(spec, config.of_listener(spec.name)) for spec in specs)
+        self.tokens = [each for each in tokens if each is not None]
         """The tokens of the listeners that have OAUTHBEARER."""
+        checks = {each.listener: each.check for each in self.tokens}
         self._access = {
             spec.name: ConfiguredAccess(
-                spec,
-                config.of_listener(spec.name),
-                authorizer,
-                credentials,
-                None if (of_listener := tokens[spec.name]) is None else of_listener.check,
+                spec, config.of_listener(spec.name), authorizer, credentials, checks.get(spec.name)
             )
             for spec in specs
         }

@@ -14,8 +14,6 @@ from korvet.security.oauth.unsecured import UnsecuredRules
 from korvet.storage.findings import FAULT, OK, WARNING, Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from korvet.config.settings import Config
     from korvet.security.listeners import ListenerSpec
     from korvet.security.oauth.exchange import TokenCheck
@@ -107,12 +105,6 @@ def listener_tokens(spec: ListenerSpec, config: Config) -> ListenerTokens | None
             url.hostname,
         )
     return ListenerTokens(spec.name, SignedTokens(keys, rules_of(config)), keys)
-
-
-def token_findings(tokens: Iterable[ListenerTokens]) -> Iterator[Finding]:
-    """What to tell operators of the tokens of all listeners."""
-    for each in tokens:
-        yield each.finding()
 
 
 def _is_loopback(host: str) -> bool:
