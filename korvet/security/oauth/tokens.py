@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # Limits the work for a token: those with the groups of a user have some 10,000 characters.
 MOST_CHARACTERS: Final = 64 * 1024
 # Limits the lifetime of a session, which clients count in ns, and the dates that a reason can have.
-LONGEST_S: Final = 366 * 86_400
+_LONGEST_S: Final = 366 * 86_400
 # Limits what a reason has of a claim.
 _SHOWN_CHARACTERS: Final = 100
 # What Java's String.trim removes. Other blanks are part of a name, or two users would be one.
@@ -117,7 +117,7 @@ class TokenRules(msgspec.Struct, frozen=True):
             lifetime_s = self._lifetime_s(claims, now_s)
             self._check_addressees(claims)
             _check_scope(claims.get(self.scope_claim), self.scope_claim)
-            return Identity(named_subject(claims, self.subject_claim), min(lifetime_s, LONGEST_S))
+            return Identity(named_subject(claims, self.subject_claim), lifetime_s)
         except RefusedToken as refusal:
             refusal.subject = refusal.subject or claimed_subject(claims, self.subject_claim)
             raise
@@ -133,9 +133,7 @@ class TokenRules(msgspec.Struct, frozen=True):
             raise RefusedToken("the token expires before it begins")
         if begins_s is not None and now_s + self.skew_s < begins_s:
             raise RefusedToken(f"the token is not valid before {_time(begins_s)}")
-        left_s = expires_s - now_s
-        # Its end has passed, though not for all clocks that are allowed.
-        return left_s if left_s > 0 else left_s + self.skew_s
+        return remaining_s(expires_s, now_s, self.skew_s)
 
     def _check_addressees(self, claims: Mapping[str, Any]) -> None:
         issuer, audience = claims.get("iss"), claims.get("aud")
@@ -176,6 +174,14 @@ def seconds_of(claims: Mapping[str, Any], name: str) -> float | None:
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= sys.float_info.max:
         raise RefusedToken(f"the claim {name} of the token is no time")
     return float(value)
+
+
+def remaining_s(expires_s: float, now_s: float, skew_s: float) -> float:
+    """The lifetime of a session with a token that has not expired, or not by a clock that is slow by up to
+    `skew_s`.
+    """
+    left_s = expires_s - now_s
+    return min(left_s if left_s > 0 else left_s + skew_s, _LONGEST_S)
 
 
 def _check_scope(scope: Any, claim: str) -> None:

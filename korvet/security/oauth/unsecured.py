@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from korvet.security.oauth.tokens import (
-    LONGEST_S,
     Identity,
     RefusedToken,
     claimed_subject,
     named_subject,
     parse_token,
+    remaining_s,
     seconds_of,
 )
 
@@ -59,7 +59,7 @@ class UnsecuredRules(msgspec.Struct, frozen=True):
                 raise RefusedToken(
                     f"the token lacks the scope {missing[0]}", scope=" ".join(self.required_scope)
                 )
-            return Identity(named_subject(claims, self.subject_claim), min(lifetime_s, LONGEST_S))
+            return Identity(named_subject(claims, self.subject_claim), lifetime_s)
         except RefusedToken as refusal:
             refusal.subject = claimed_subject(claims, self.subject_claim)
             raise
@@ -74,8 +74,7 @@ class UnsecuredRules(msgspec.Struct, frozen=True):
             raise RefusedToken("the token has expired")
         if issued_s is not None and expires_s <= issued_s:
             raise RefusedToken("the token expires before it begins")
-        left_s = expires_s - now_s
-        return left_s if left_s > 0 else left_s + self.skew_s
+        return remaining_s(expires_s, now_s, self.skew_s)
 
 
 def _scope(claims: Mapping[str, Any], claim: str) -> set[str]:
