@@ -64,6 +64,11 @@ async def end(*tasks: asyncio.Task[Any] | None) -> None:
     await asyncio.gather(*begun, return_exceptions=True)
 
 
+def doubled_s(first_s: float, times: int, longest_s: float) -> float:
+    """A pause that was doubled so many times, but is not longer than the longest."""
+    return min(first_s * (1 << min(times, 16)), longest_s)
+
+
 def _ended(task: asyncio.Task[Any]) -> None:
     _running.discard(task)
     if not task.cancelled() and (error := task.exception()) is not None:
@@ -115,7 +120,7 @@ class _Kept:
             if self._give_up is not None:
                 self._give_up(error)
             return None
-        pause_s = min(FIRST_PAUSE_S * (1 << min(self._in_a_row - 1, 16)), LONGEST_PAUSE_S)
+        pause_s = doubled_s(FIRST_PAUSE_S, self._in_a_row - 1, LONGEST_PAUSE_S)
         said = repr(error)
         # The traceback of a lasting cause is logged once.
         trace = error if self._in_a_row == 1 or said != self._last_error else None

@@ -25,6 +25,7 @@ from korvet.security.oauth.exchange import KeysUnavailable
 from korvet.security.oauth.keys import KeySet
 from korvet.security.oauth.tokens import RefusedToken, TokenRules, parse_token
 from korvet.server.key_fetch import FetchFailed, fetch, is_file
+from korvet.supervisor import doubled_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,6 +44,7 @@ _POLL_S: Final = 1.0
 _LONGEST_WAIT_S: Final = 8.0
 # The shortest pause after a failure, whatever the settings say.
 _LEAST_BACKOFF_S: Final = 0.05
+_BEING_FETCHED: Final = "they are being fetched"
 
 
 class TokenKeys:
@@ -71,7 +73,7 @@ class TokenKeys:
         self._longest_backoff_s = config.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms / 1000
         self.keys: KeySet | None = None
         """The keys in use; None before the first fetch that succeeded."""
-        self.problem = "they are being fetched"
+        self.problem = _BEING_FETCHED
         """Why the last fetch failed; empty if it succeeded."""
         self._content: bytes | None = None
         self._asked = asyncio.Event()
@@ -91,8 +93,8 @@ class TokenKeys:
             self._end.set()
             self._end = asyncio.Event()
             if self.problem:
-                doubled_s = self._backoff_s * (1 << min(failures, 16))
-                await asyncio.sleep(max(min(doubled_s, self._longest_backoff_s), _LEAST_BACKOFF_S))
+                pause_s = doubled_s(self._backoff_s, failures, self._longest_backoff_s)
+                await asyncio.sleep(max(pause_s, _LEAST_BACKOFF_S))
                 failures += 1
                 continue
             failures = 0
@@ -112,8 +114,7 @@ class TokenKeys:
                     self._asked.set()
                     await self._end.wait()
         if lacks() and (self.problem or self._ended < wanted):
-            why = self.problem or "they are being fetched"
-            raise KeysUnavailable(f"the keys for its token are not there: {why}")
+            raise KeysUnavailable(f"the keys for its token are not there: {self.problem or _BEING_FETCHED}")
 
     async def _fetch(self) -> None:
         try:
