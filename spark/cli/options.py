@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,11 +156,14 @@ def spark_session(
     app: str, master: str, *, jars: Sequence[Path] = (), conf: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
     """A session until the end of the block: a new one, or the session of spark-submit."""
-    spark = submitted_session(app) if is_submitted() else build_session(app, master, jars=jars, conf=conf)
-    try:
-        yield spark
-    finally:
-        spark.stop()
+    with warnings.catch_warnings():
+        # The commands use Arrow. What PySpark says of the installed pandas is for programs that use pandas.
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        spark = submitted_session(app) if is_submitted() else build_session(app, master, jars=jars, conf=conf)
+        try:
+            yield spark
+        finally:
+            spark.stop()
 
 
 def named(context: click.Context, option: click.Parameter, given: str | None) -> str | None:

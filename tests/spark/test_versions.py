@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from korvet.spark.cli import options
 from korvet.spark.session.jars import DELTA, KAFKA, jar_sets
 from korvet.spark.versions import (
     REQUIREMENT,
@@ -31,6 +34,22 @@ def test_supported(version: str, caplog: pytest.LogCaptureFixture) -> None:
     check_supported(version)
     warn_if_untested(version)
     assert not caplog.messages
+
+
+def test_commands_are_silent_about_a_new_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark 4.2 and 4.3 warn of pandas 3, which a fresh installation gets."""
+    at_work = mock.Mock()
+
+    def started(*_: object, **__: object) -> mock.Mock:
+        warnings.warn("PySpark does not yet fully support pandas >= 3.0.0. Some", FutureWarning, stacklevel=1)
+        return at_work
+
+    monkeypatch.setattr(options, "build_session", started)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with options.spark_session("app", "local[1]") as spark:
+            assert spark is at_work
+    at_work.stop.assert_called_once_with()
 
 
 def test_a_newer_minor_version_is_tried(caplog: pytest.LogCaptureFixture) -> None:
