@@ -1,4 +1,5 @@
-"""A real Kafka of the tests, one KRaft node: TLS, logins by SASL, ACLs.
+"""A real Kafka of the tests: what starts a KRaft node, and a Kafka of one node with TLS, logins by SASL, and
+ACLs.
 
 It runs from the jars of Kafka's tools, or from those in the folder that KORVET_TEST_KAFKA_JARS names.
 """
@@ -48,6 +49,20 @@ LOGINS = {
 }
 
 
+def start_node(tools: JavaTools, properties: Path, log: Path, *options: str) -> Child:
+    """Format the storage of a node with these properties, and start it. options: of `kafka-storage format`.
+
+    Doesn't wait until the node serves.
+    """
+    jars = os.environ.get(JARS_VARIABLE)
+    if jars is not None:
+        tools = replace(tools, class_path=f"{jars}/*")
+    arguments = ["format", "-t", CLUSTER_ID, "-c", str(properties), *options]
+    done = run(tools.command("kafka.tools.StorageTool", arguments), FORMAT_TIMEOUT_S)
+    assert done.returncode == 0, (done.stdout + done.stderr).decode()
+    return Child(tools.command("kafka.Kafka", [str(properties)]), log)
+
+
 class RealKafka:
     """Listeners: PLAINTEXT (`bootstrap`), SASL_SSL and SASL_PLAINTEXT with LOGINS, and SSL with certificates.
 
@@ -55,8 +70,7 @@ class RealKafka:
     """
 
     def __init__(self, tools: JavaTools, folder: Path, authority: Authority, **settings: str) -> None:
-        jars = os.environ.get(JARS_VARIABLE)
-        self._tools = tools if jars is None else replace(tools, class_path=f"{jars}/*")
+        self._tools = tools
         self._folder = folder
         self._authority = authority
         self._child: Child | None = None
@@ -82,11 +96,7 @@ class RealKafka:
             for user, password in USERS.items()
             for word in ("--add-scram", f"SCRAM-SHA-512=[name={user},password={password}]")
         ]
-        command = ["format", "-t", CLUSTER_ID, "-c", str(self._file), *scram]
-        done = run(self._tools.command("kafka.tools.StorageTool", command), FORMAT_TIMEOUT_S)
-        assert done.returncode == 0, (done.stdout + done.stderr).decode()
-        child = Child(self._tools.command("kafka.Kafka", [str(self._file)]), self._folder / "broker.log")
-        self._child = child
+        child = self._child = start_node(self._tools, self._file, self._folder / "broker.log", *scram)
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 2})
 
         def serves() -> bool:

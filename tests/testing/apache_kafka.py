@@ -39,14 +39,12 @@ from kio.static.primitive import i32, i32Timedelta
 from korvet.cli.client import Cluster, CoordinatorKind
 from korvet.cli.security import ClientSecurity
 from korvet.offsets.partition import partition_for
-from korvet.offsets.wire import uuid_text
-from korvet.storage.ids import random_uuid
 from korvet.testing.verbs import Verbs
 from tests.support.admin import alter_topic, create_topic
-from tests.support.java import SOURCES, JavaTools
+from tests.support.java import JavaTools
 from tests.support.polling import patient, until
 from tests.support.ports import accepts, free_port
-from tests.support.processes import Child, run
+from tests.support.real_kafka import start_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +56,6 @@ WAIT_S: Final = 60
 TRANSACTION_TIMEOUT_MS: Final = 1000
 _START_S: Final = 120
 _SHORTAGE_S: Final = 1.0
-_JVM_OPTIONS: Final = ("-Xmx512m", f"-Dlog4j2.configurationFile={SOURCES / 'log4j2.yaml'}")
 _SIZE: Final = struct.Struct(">i")
 # API key, version, correlation ID, and the length of the client ID.
 _HEADER: Final = struct.Struct(">hhih")
@@ -75,7 +72,7 @@ controller.listener.names=CONTROLLER
 inter.broker.listener.name=INTERNAL
 log.dirs={folder}/logs
 offsets.topic.replication.factor=1
-offsets.topic.num.partitions=4
+offsets.topic.num.partitions={offsets_partitions}
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=4
@@ -133,7 +130,9 @@ class Proxy:
     def _pass(
         self, source: socket.socket, target: socket.socket, take: Callable[[bytes], bool | None]
     ) -> None:
-        """Pass frames on while `take(frame)` is no None; False keeps the frame."""
+        """Pass frames on until `take(frame)` is None, which closes both connections. A frame for which it
+        is False is not passed on.
+        """
         with contextlib.suppress(OSError, EOFError):
             while True:
                 frame = _frame(source)
@@ -203,7 +202,7 @@ class ApacheKafka:
     def _start(self, tools: JavaTools) -> None:
         folder = Path(tempfile.mkdtemp(prefix="korvet-test-kafka-"))
         self._cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
-        cluster_id, controller = uuid_text(random_uuid().bytes), free_port()
+        controller = free_port()
         proxies = []
         for node in (1, 2):
             proxy = Proxy(self._network)
@@ -225,13 +224,10 @@ class ApacheKafka:
                     advertised=proxy.port,
                     internal=internal,
                     folder=own,
+                    offsets_partitions=_OFFSETS_PARTITIONS,
                 )
             )
-            java = [tools.java, *_JVM_OPTIONS, "-cp", tools.class_path]
-            format_ = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties)]
-            done = run([*java, *format_], _START_S)
-            assert done.returncode == 0, done.stdout + done.stderr
-            child = Child([*java, "kafka.Kafka", str(properties)], own / "kafka.log")
+            child = start_node(tools, properties, own / "kafka.log")
             self._cleanup.callback(child.terminate, _START_S)
         for proxy in proxies:
             until(partial(accepts, "127.0.0.1", proxy.target), _START_S, "Kafka accepts connections")
