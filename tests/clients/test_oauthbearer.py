@@ -5,11 +5,9 @@ The tokens come from a small OpenID provider, whose keys change while clients ru
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 import time
-import urllib.request
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +24,7 @@ from korvet.config.checks import STANDARD_AUTHORIZER
 from korvet.config.oauth_settings import LOGIN_MODULE, UNSECURED
 from tests.api.asking import authenticating, is_closed
 from tests.support.issuer import AUDIENCE, Issuer, SigningKey, claims_of, unsecured
+from tests.support.pages import Pages
 from tests.support.polling import until, until_async
 from tests.support.ports import free_port
 from tests.support.processes import run
@@ -58,7 +57,8 @@ class Guarded:
     def __init__(self, issuer: Issuer, **settings: str) -> None:
         self.issuer = issuer
         self.server = KorvetServer()
-        self.port, self.admin_port = free_port(), free_port()
+        self.port, admin_port = free_port(), free_port()
+        self.pages = Pages(admin_port)
         pairs = {
             "listeners": f"PLAINTEXT://{self.server.bootstrap},SASL_PLAINTEXT://127.0.0.1:{self.port}",
             "sasl.enabled.mechanisms": "OAUTHBEARER",
@@ -68,7 +68,7 @@ class Guarded:
             f"{PREFIX}clock.skew.seconds": "0",
             "authorizer.class.name": STANDARD_AUTHORIZER,
             "super.users": "User:alice;User:ANONYMOUS",
-            "admin.listen": f"127.0.0.1:{self.admin_port}",
+            "admin.listen": f"127.0.0.1:{admin_port}",
         } | settings
         for name, value in pairs.items():
             self.server.options += ["--set", f"{name}={value}"]
@@ -79,13 +79,7 @@ class Guarded:
 
     def page(self, path: str) -> str:
         """A page of the admin endpoint, whatever its status."""
-        url = f"http://127.0.0.1:{self.admin_port}{path}"
-        try:
-            with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
-                return answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.read().decode()
+        return self.pages.read(path).text
 
     def count(self, name: str) -> int:
         """A counter of the listener."""
@@ -468,7 +462,7 @@ def test_a_broker_without_keys_is_not_ready_and_refuses_nobody_for_good() -> Non
             missing = f"keys: listener SASL_PLAINTEXT has no keys for tokens: {problem}"
             until(lambda: missing in found.page("/readyz").splitlines(), TIMEOUT_S, "it is not ready")
             assert 'korvet_token_keys_fresh{listener="SASL_PLAINTEXT"} 0' in found.page("/metrics")
-            findings = json.loads(found.page("/status"))["findings"]
+            findings = found.pages.status()["findings"]
             assert [each["state"] for each in findings if each["subject"] == "tokens, SASL_PLAINTEXT"] == [
                 "fault"
             ]
@@ -508,7 +502,7 @@ def test_kafkas_unsecured_tokens_are_for_tests(tmp_path: Path) -> None:
             lacking = found.librdkafka(**conf, **{"sasl.oauthbearer.config": "principal=alice"})
             assert '{"status":"insufficient_scope","scope":"kafka"}' in librdkafka_refusal(lacking)
             assert found.logged("listener SASL_PLAINTEXT takes tokens without signatures") == 1
-            findings = json.loads(found.page("/status"))["findings"]
+            findings = found.pages.status()["findings"]
             (finding,) = (each for each in findings if each["subject"] == "tokens, SASL_PLAINTEXT")
             assert finding["state"] == "warning"
             assert issuer.fetches == 0
