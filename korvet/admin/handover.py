@@ -1,5 +1,8 @@
-"""Connections that a process hands over to another one, which it has started: without a path, so that nobody
-else can connect, and nothing is left when they are killed.
+"""Connections between a process and one that it has started, without a listening socket.
+
+The standard input of the started process is one end of a socket pair. For each connection, the other process
+makes a further pair, keeps one end of it, and sends the other end through the first pair (SCM_RIGHTS). So
+nobody else can connect, and no file is left in a folder if the processes are killed.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ ON_STANDARD_INPUT = "-"
 
 
 class Handover:
-    """The side of the process that connects."""
+    """Makes connections, in the process that has started the other one."""
 
     def __init__(self) -> None:
         self._own: socket.socket | None = None
@@ -47,7 +50,7 @@ class Handover:
 
 
 class Handed(socket.socket):
-    """The side of the process that was started: accepts the connections that it is given."""
+    """Accepts connections, in the process that was started. It stands for a listening socket."""
 
     def __init__(self, fd: int) -> None:
         """`fd` stays open. Raises OSError if it is no socket."""

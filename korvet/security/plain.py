@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _LOGIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
-# Lines may separate the parts, too.
+# The control flag after the name of a login module. The parts may be on lines of their own.
 _CONTROL: Final = re.compile(r"\s+(?:required|requisite|sufficient|optional)(?![^\s;])")
 _OPTION: Final = re.compile(r'\s*([A-Za-z0-9_.@-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;"]+))')
 _USER_PREFIX: Final = "user_"

@@ -25,7 +25,8 @@ _TIMEOUT_S: Final = 5.0
 # A key set has some kilobytes.
 _MOST_BYTES: Final = 1 << 20
 _PART_BYTES: Final = 64 * 1024
-# Limits the threads that hang, as with a file of a server that is away. Each listener needs one.
+# Limits the threads that hang, as with a file on a network drive whose server is away. Each listener needs
+# one at a time.
 _MOST_THREADS: Final = 100
 _THREAD: Final = "keys for tokens"
 

@@ -103,7 +103,8 @@ class Listener:
 
     def _check(self, config: Config, names: Collection[str]) -> None:
         """Raises ConfigError if settings of TLS are altered and the files of a listener cannot be used, or if
-        a listener needs keys for tokens that it has not fetched since the start.
+        a listener would have OAUTHBEARER that had not when the broker started: what checks its tokens is made
+        at the start only.
         """
         prepared = {each.listener for each in self.tokens}
         for spec in self._specs:

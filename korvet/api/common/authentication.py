@@ -54,6 +54,7 @@ async def evaluate(client: Client, services: Services, token: bytes) -> Challeng
     except SaslFailure as failure:
         delay_s = services.config.connection_failed_authentication_delay_ms / 1000
         await asyncio.sleep(_rest_of_delay(loop.time() - began_s, delay_s))
+        # A refused token was counted and logged when the client was told, before it acknowledged that.
         if not refused_before:
             client.counts.failed_authentications += 1
             note_failure(client, failure.reason)
@@ -64,12 +65,12 @@ async def evaluate(client: Client, services: Services, token: bytes) -> Challeng
         client.close("too many passwords from its address wait to be checked")
         return SaslFailure("Authentication failed: too many clients authenticate")
     except KeysUnavailable as error:
-        # The same: the token may be valid.
+        # Without an answer, too: the token may be valid, so the client has to try again.
         note_failure(client, str(error))
         client.cut()
         return SaslFailure("Authentication failed: the token cannot be checked now")
     if session.refusal:
-        # Clients may not wait for the failure that follows.
+        # Counted now: a client may close the connection instead of asking for the failure that follows.
         client.counts.failed_authentications += 1
         note_failure(client, session.refusal)
     if session.state is not State.AUTHENTICATED:

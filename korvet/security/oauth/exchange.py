@@ -30,7 +30,7 @@ _VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")
 # RFC 6750, section 2.1.
 _AUTH: Final = re.compile(r"(\w+) +([-._~+/a-zA-Z0-9]+=*)")
 _TOKEN: Final = "auth"
-# Limits the extensions of a client: half a megabyte may come before it is known.
+# Limits the work for the extensions of a client, which may send half a megabyte before it has logged in.
 _MOST_PAIRS: Final = 100
 
 
@@ -47,7 +47,7 @@ class TokenCheck(Protocol):
 
 
 class KeysUnavailable(Exception):
-    """Whether a token is valid cannot be known now."""
+    """A token cannot be checked now, because the keys of its issuer cannot be fetched. It may be valid."""
 
 
 class FirstMessage(NamedTuple):

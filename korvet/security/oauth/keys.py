@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import cryptography  # noqa: F401 - what PyJWT verifies with, if it is there
+import cryptography  # noqa: F401 - PyJWT needs it to verify, but can be imported without it
 import jwt
 import msgspec
 
@@ -137,7 +137,7 @@ def _key(raw: msgspec.Raw) -> _Key:
     """Raises ValueError, or an error of msgspec or PyJWT, for a key that cannot be used."""
     found = msgspec.json.decode(raw, type=_Jwk)
     if found.d is not None:
-        raise ValueError("a private key, which everybody knows now")
+        raise ValueError("a private key: everybody who has read it can sign tokens")
     if found.use not in (None, "sig") or (found.key_ops is not None and "verify" not in found.key_ops):
         raise ValueError("not for signatures")
     algorithms = _algorithms(found)

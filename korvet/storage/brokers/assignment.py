@@ -4,8 +4,9 @@ All brokers compute the same leaders from the same version, so no broker hands o
 leaves, only the partitions that it led get new leaders. When a broker joins, only its own share of the
 partitions moves to it. All other partitions keep their leader and their leader epoch.
 
-A broker for tests may yield a partition when it joins again: the broker leads that has yielded the partition
-least often, and of these the one with the highest hash.
+A test may move a partition to another broker (see korvet.testing, move_leader). Its leader then joins again
+and publishes that it yields the partition. The partition is led by the broker that has yielded it least
+often; of several such brokers, by the one with the highest hash.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Broker(msgspec.Struct, frozen=True):
     admin: str = ""
     """The URL of its admin endpoint; empty without one."""
     yields: tuple[tuple[str, int], ...] = ()
-    """The partitions that it has yielded, each as often as that."""
+    """The partitions that it has yielded. One that it has yielded twice is here twice."""
 
     def endpoint(self, listener: str) -> tuple[str, int] | None:
         """Host and port for clients of a listener; None if the broker has no listener of that name."""
