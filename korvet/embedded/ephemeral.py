@@ -26,6 +26,7 @@ from korvet.embedded.allocator import server_environment
 from korvet.embedded.binary import ServerBinary, find_server
 from korvet.embedded.conf import conf
 from korvet.embedded.errors import EmbeddedServerError
+from korvet.embedded.log_end import end_of, last_lines
 from korvet.embedded.module import NOT_LOADED, OFF
 from korvet.embedded.probe import Probe, ProbeError
 from korvet.embedded.shim import shimmed
@@ -41,8 +42,6 @@ HOST: Final = "127.0.0.1"
 _START_TIMEOUT_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.005
-_LOG_TAIL_BYTES: Final = 8192
-_LOG_TAIL_LINES: Final = 15
 # Where ports can't be reserved, another process may take the port before the server.
 _MOST_PORTS: Final = 5
 _PORT_TAKEN: Final = "failed listening on port"
@@ -87,7 +86,7 @@ class EphemeralServer:
                         meanwhile()
                     if answers(self.address, self._password, lambda: self.described_end() is None):
                         return
-                text = _end_of(self.log).lower()
+                text = end_of(self.log.fileno()).lower()
                 if self.loaded_module is not None and any(sign in text for sign in NOT_LOADED):
                     logger.warning("%s does not load korvet's server module, and runs without", self.binary)
                     self.loaded_module = None
@@ -189,15 +188,8 @@ def _unnamed_file() -> IO[bytes]:
 
 def log_tail(log: IO[bytes]) -> str:
     """Returns the last lines of a log, as the end of a message; empty if there are none."""
-    lines = _end_of(log).splitlines()[-_LOG_TAIL_LINES:]
-    return ". The end of its log:\n" + "\n".join(f"    {line}" for line in lines) if lines else ""
-
-
-def _end_of(log: IO[bytes]) -> str:
-    """The end of a file, whose position its writers share."""
-    fd = log.fileno()
-    at = max(os.fstat(fd).st_size - _LOG_TAIL_BYTES, 0)
-    return os.pread(fd, _LOG_TAIL_BYTES, at).decode(errors="replace")
+    lines = last_lines(log.fileno())
+    return f". The end of its log:\n{lines}" if lines else ""
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ from korvet.embedded.binary import ServerBinary, find_server
 from korvet.embedded.conf import conf
 from korvet.embedded.disk_space import DiskSpace
 from korvet.embedded.errors import EmbeddedServerError
+from korvet.embedded.log_end import last_lines
 from korvet.embedded.module import AUTO, NOT_LOADED, choose_module, refusal
 from korvet.embedded.probe import Probe, ProbeError
 from korvet.storage.module import VERSION
@@ -39,7 +40,6 @@ _READS_FOREIGN_SNAPSHOTS = (9, 0, 0)
 _POLL_S = 0.01
 # Longest wait for the answer to a request to stop.
 _ASKING_TIMEOUT_S = 1.0
-_LOG_TAIL_LINES = 15
 _WRITES_NEED_REPLICAS = "min-replicas-to-write"
 # Lines of the server's log when it refuses its own files.
 _DAMAGED = (
@@ -308,8 +308,8 @@ class EmbeddedServer:
         path = self.data_dir / "server.log"
         if not path.exists():
             return ""
-        lines = path.read_bytes()[-8192:].decode(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
-        return f". The end of {path}:\n" + "\n".join(f"    {line}" for line in lines)
+        with path.open("rb") as log:
+            return f". The end of {path}:\n{last_lines(log.fileno())}"
 
     def _settings(self) -> str:
         pairs = {
