@@ -11,7 +11,7 @@ from korvet.security.errors import InvalidCredentials, SaslFailure
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-_LOGIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
+LOGIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 # The control flag after the name of a login module. The parts may be on lines of their own.
 _CONTROL: Final = re.compile(r"\s+(?:required|requisite|sufficient|optional)(?![^\s;])")
 _OPTION: Final = re.compile(r'\s*([A-Za-z0-9_.@-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;"]+))')
@@ -59,7 +59,7 @@ def parse_jaas_users(text: str) -> Mapping[str, str]:
     """
     return {
         name.removeprefix(_USER_PREFIX): value
-        for name, value in jaas_options(text, _LOGIN_MODULE, 'user_NAME="PASSWORD"').items()
+        for name, value in jaas_options(text, LOGIN_MODULE, 'user_NAME="PASSWORD"').items()
         if name.startswith(_USER_PREFIX)
     }
 

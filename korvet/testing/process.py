@@ -11,7 +11,7 @@ import sys
 import time
 from typing import IO, TYPE_CHECKING, Final
 
-from korvet.config.keys import variable_of
+from korvet.config.keys import PREFIX, variable_of
 from korvet.embedded.ephemeral import log_tail
 from korvet.testing.errors import KorvetBrokerError
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 START_TIMEOUT_S: Final = 120.0
 _STOP_TIMEOUT_S: Final = 30.0
 _PIECE_BYTES: Final = 65_536
-# Settings of the machine's other brokers.
-_SETTINGS_PREFIX: Final = "KORVET_"
 
 
 class BrokerProcess:
@@ -55,7 +53,8 @@ class BrokerProcess:
 
     def launch(self, redis_url: str) -> None:
         """Start the process on the data of a server, and don't wait for it."""
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith(_SETTINGS_PREFIX)}
+        # Without settings of the machine's other brokers.
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
         # Without -P, modules of the working folder come first.
         command = [sys.executable, "-P", "-m", "korvet", "serve", "--ephemeral", "--parent", str(os.getpid())]
         self._process = subprocess.Popen(

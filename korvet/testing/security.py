@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from korvet.cli.security import ClientSecurity
 from korvet.config.keys import variable_of
+from korvet.security.plain import LOGIN_MODULE
 from korvet.testing.errors import KorvetBrokerError
 
 if TYPE_CHECKING:
@@ -55,10 +56,8 @@ def prepare(*, tls: bool, users: bool, super_users: str, files: contextlib.ExitS
     if not users:
         return Security(protocol, ca_file, ClientSecurity(context), variables)
     password = secrets.token_urlsafe(18)
-    variables[variable_of("plain.sasl.jaas.config")] = (
-        "org.apache.kafka.common.security.plain.PlainLoginModule required "
-        f'user_{_ADMINISTRATOR}="{password}";'
-    )
+    login = f'{LOGIN_MODULE} required user_{_ADMINISTRATOR}="{password}";'
+    variables[variable_of("plain.sasl.jaas.config")] = login
     supers = [super_users, f"User:{_ADMINISTRATOR}"]
     variables[variable_of("super.users")] = ";".join(filter(None, supers))
     client = ClientSecurity(context, "PLAIN", _ADMINISTRATOR, password)
