@@ -60,11 +60,11 @@ def _line_of(texts: list[str]) -> str:
     return f"{line}: {NEEDS_JAR}" if _NO_CLASS.search(line) else line
 
 
-def root_of(failure: Any) -> Any:
-    """Return the root cause of a Java exception."""
+def root_kind(failure: Any) -> str:
+    """Return the class of the root cause of a Java exception, without its package."""
     while (cause := failure.getCause()) is not None:
         failure = cause
-    return failure
+    return str(failure.getClass().getSimpleName())
 
 
 def _of_python(text: str) -> str | None:

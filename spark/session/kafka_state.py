@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
-from korvet.spark.session.failures import root_of
+from korvet.spark.session.failures import root_kind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -95,7 +95,7 @@ def rights(cluster: Cluster, topics: Collection[str]) -> Rights:
             try:
                 allowed = answers[name].get().authorizedOperations()
             except Py4JJavaError as error:
-                kind = _kind(error)
+                kind = root_kind(error.java_exception)
                 if kind == "TopicAuthorizationException":
                     hidden.add(name)
                 elif kind not in ("UnknownTopicOrPartitionException", "InvalidTopicException"):
@@ -131,7 +131,7 @@ def committed(cluster: Cluster, groups: Collection[str]) -> list[Committed]:
             try:
                 offsets = answers.partitionsToOffsetAndMetadata(group).get()
             except Py4JJavaError as error:
-                if _kind(error) not in _NO_GROUP:
+                if root_kind(error.java_exception) not in _NO_GROUP:
                     raise
                 continue
             for entry in offsets.entrySet():
@@ -157,7 +157,7 @@ def described(cluster: Cluster, groups: Collection[str]) -> list[GroupNow]:
             try:
                 answer = answers[group].get()
             except Py4JJavaError as error:
-                if _kind(error) not in _NO_GROUP:
+                if root_kind(error.java_exception) not in _NO_GROUP:
                     raise
                 continue
             members = [_member(each) for each in answer.members()]
@@ -213,7 +213,7 @@ def _open_producers(
             try:
                 producers = answers.partitionResult(key).get().activeProducers()
             except Py4JJavaError as error:
-                if _kind(error) not in ("TopicAuthorizationException", _NO_REQUEST):
+                if root_kind(error.java_exception) not in ("TopicAuthorizationException", _NO_REQUEST):
                     raise
                 continue
             for state in producers:
@@ -230,7 +230,7 @@ def _coordinated(
         try:
             listed = cluster.admin.listTransactions().all().get()
         except Py4JJavaError as error:
-            if _kind(error) != _NO_REQUEST:
+            if root_kind(error.java_exception) != _NO_REQUEST:
                 raise
             return {}
         names = [each.transactionalId() for each in listed if each.producerId() in producer_ids]
@@ -240,7 +240,7 @@ def _coordinated(
                 transaction = answers.description(name).get()
             except Py4JJavaError as error:
                 # It has ended since, or the login may not see it.
-                if _kind(error) not in (
+                if root_kind(error.java_exception) not in (
                     "TransactionalIdNotFoundException",
                     "TransactionalIdAuthorizationException",
                 ):
@@ -252,8 +252,3 @@ def _coordinated(
                 for part in transaction.topicPartitions():
                     found[part.topic(), part.partition(), transaction.producerId()] = times
     return found
-
-
-def _kind(error: Py4JJavaError) -> str:
-    """The class of the root cause, without its package."""
-    return str(root_of(error.java_exception).getClass().getSimpleName())

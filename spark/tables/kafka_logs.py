@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import functions as sf
 
-from korvet.spark.session.failures import root_of
+from korvet.spark.session.failures import root_kind
 from korvet.spark.session.kafka_cluster import API_TIMEOUT_MS
 from korvet.spark.source.errors import SourceError
 from korvet.spark.tables.runs import ALWAYS, RUNS, Found, Observed, runs_of
@@ -361,7 +361,7 @@ def _refusals() -> Iterator[None]:
     try:
         yield
     except Py4JJavaError as error:
-        kind = root_of(error.java_exception).getClass().getSimpleName()
+        kind = root_kind(error.java_exception)
         if kind not in _REFUSALS:
             raise
         raise _Refused(is_missing=kind == _MISSING) from error
