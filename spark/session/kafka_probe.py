@@ -54,10 +54,10 @@ def _cause(host: str, port: int, protocol: str) -> str | None:
         return unreachable
     uses_tls, logs_in = protocol.endswith("SSL"), protocol.startswith("SASL")
     if uses_tls:
-        if not _speaks_tls(host, port) and _answers(host, port, _API_VERSIONS):
+        if not _speaks_tls(host, port) and _answers(host, port):
             return f"{where} does not speak TLS: {PROTOCOL} {protocol} is wrong for it"
         return None
-    if not _answers(host, port, _API_VERSIONS):
+    if not _answers(host, port):
         if _speaks_tls(host, port):
             kind = "SASL_SSL" if logs_in else "SSL or SASL_SSL"
             return f"{where} speaks TLS: set {PROTOCOL} to {kind} in the file of --command-config"
@@ -102,10 +102,10 @@ def _speaks_tls(host: str, port: int) -> bool:
     return True
 
 
-def _answers(host: str, port: int, request: bytes) -> bool:
-    """Whether a port answers a request of Kafka in plaintext."""
+def _answers(host: str, port: int) -> bool:
+    """Whether a port answers ApiVersions in plaintext."""
     try:
-        _asked(host, port, request)
+        _asked(host, port, _API_VERSIONS)
     except _BROKEN:
         return False
     return True
