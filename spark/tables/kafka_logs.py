@@ -179,9 +179,7 @@ def first_later(
 
     with cluster.failures():
         keys = {place: cluster.jvm.org.apache.kafka.common.TopicPartition(*place) for place in moments}
-        # A request has each partition once.
-        for number in range(max(map(len, moments.values()), default=0)):
-            asked = {place: sorted(some)[number] for place, some in moments.items() if number < len(some)}
+        for asked in _turns(moments):
             request = cluster.jvm.java.util.HashMap()
             for place, moment in asked.items():
                 request.put(keys[place], spec.forTimestamp(min(max(moment, -1), _LARGEST_MS - 1) + 1))
@@ -209,11 +207,20 @@ def first_records(
     if not found:
         return found
     with cluster.failures(), _consumer(cluster) as consumer:
-        for number in range(max(map(len, offsets.values()), default=0)):
-            turn = {place: sorted(some)[number] for place, some in offsets.items() if number < len(some)}
+        for turn in _turns(offsets):
             for place, record in _read_turn(cluster, consumer, turn, ends):
                 found[place][turn[place]] = record
     return found
+
+
+def _turns(numbers: Mapping[TopicPartition, Collection[int]]) -> Iterator[dict[TopicPartition, int]]:
+    """Yield the lowest number of each partition, then the second lowest of each, and so on.
+
+    A request asks for one number of each partition, and a consumer has one position in each.
+    """
+    ordered = {place: sorted(some) for place, some in numbers.items()}
+    for turn in range(max(map(len, ordered.values()), default=0)):
+        yield {place: some[turn] for place, some in ordered.items() if turn < len(some)}
 
 
 def _read_turn(
