@@ -159,19 +159,7 @@ def with_topic_names(members: DataFrame, current: DataFrame, names: Mapping[str,
     text = sf.translate(sf.base64("topic_id"), "+/=", "-_")
     ids = current.where(sf.col("topic_id").isNotNull()).groupBy(text.alias("id")).agg(sf.max("topic"))
     committed = ids.agg(sf.map_from_entries(sf.collect_list(sf.struct("*"))).alias("committed"))
-    existing = _as_map(names)
-    named = sf.transform(
-        "assigned",
-        lambda part: part.withField(
-            "topic",
-            sf.coalesce(
-                sf.try_element_at(existing, part["topic"]),
-                sf.try_element_at(sf.col("committed"), part["topic"]),
-                part["topic"],
-            ),
-        ),
-    )
-    named = sf.when(sf.col("group_type") == CLASSIC, sf.col("assigned")).otherwise(named)
+    named = _named("assigned", _as_map(names), sf.col("committed"))
     return members.crossJoin(sf.broadcast(committed)).withColumn("assigned", named).drop("committed")
 
 
@@ -180,15 +168,20 @@ def with_owner_names(generations: DataFrame, names: Mapping[str, str]) -> DataFr
 
     names: as for with_topic_names.
     """
-    existing = _as_map(names)
+    return generations.withColumn("owners", _named("owners", _as_map(names)))
+
+
+def _named(column: str, *known: Column) -> Column:
+    """A column of assignments with topic names in place of topic IDs, except in classic groups: theirs are
+    names already. known: maps of names by ID, the first one that has the ID counts.
+    """
     named = sf.transform(
-        "owners",
+        column,
         lambda part: part.withField(
-            "topic", sf.coalesce(sf.try_element_at(existing, part["topic"]), part["topic"])
+            "topic", sf.coalesce(*(sf.try_element_at(names, part["topic"]) for names in known), part["topic"])
         ),
     )
-    owners = sf.when(sf.col("group_type") == CLASSIC, sf.col("owners")).otherwise(named)
-    return generations.withColumn("owners", owners)
+    return sf.when(sf.col("group_type") == CLASSIC, sf.col(column)).otherwise(named)
 
 
 def _as_map(names: Mapping[str, str]) -> Column:
