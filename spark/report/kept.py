@@ -10,7 +10,7 @@ from pyspark.sql import functions as sf
 from korvet.spark.report import comparison
 from korvet.spark.report.comparison import CHANGES, STATUS_TABLE, ComparisonError, Earlier, parse_reference
 from korvet.spark.report.groups import ReportTables
-from korvet.spark.report.report import DAY_MS, Report, Run, write_changes, write_page
+from korvet.spark.report.report import Report, Run, write_changes, write_page
 from korvet.spark.report.thresholds import Thresholds
 from korvet.spark.report.times import iso
 from korvet.spark.session.tuning import tuned_for
@@ -20,6 +20,7 @@ from korvet.spark.tables.catalog import ANSWERS, TABLES
 from korvet.spark.tables.questions import answer
 from korvet.spark.tables.store import day_of
 from korvet.spark.tables.trends import Span
+from korvet.spark.tables.views import DAY_MS
 
 if TYPE_CHECKING:
     from pathlib import Path

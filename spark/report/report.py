@@ -25,6 +25,7 @@ from korvet.spark.tables import decode, health, membership, trends
 from korvet.spark.tables.batch_tables import DecodedTables, shaped
 from korvet.spark.tables.catalog import ANSWERS, TABLES
 from korvet.spark.tables.questions import answer
+from korvet.spark.tables.views import DAY_MS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from korvet.spark.tables.readers import TopicReader
 
 PAGE_NAME, ALERTS_NAME = "report.html", "alerts.json"
-DAY_MS = 86_400_000
 # Groups on the page. The Parquet tables contain all groups.
 MAX_GROUPS = 2000
 # The state to compare with, while the tables are written: the folder of the report may have it, too.

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
 
+from korvet.spark.tables.views import DAY_MS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from korvet.spark.tables.trends import Span
-
-DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)

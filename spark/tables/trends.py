@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
-from korvet.spark.tables.views import GROUP_PARTITION, unread, waiting_ms, waits_from
+from korvet.spark.tables.views import DAY_MS, GROUP_PARTITION, unread, waiting_ms, waits_from
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -35,8 +35,8 @@ class Span:
         )
         length_ms = as_of_ms - begin_ms
         fitting = [step for step in _STEPS_S if step * 1000 * (MAX_STEPS - 1) >= length_ms]
-        days = -(-length_ms // (86_400_000 * (MAX_STEPS - 1)))
-        step_ms = fitting[0] * 1000 if fitting else days * 86_400_000
+        days = -(-length_ms // (DAY_MS * (MAX_STEPS - 1)))
+        step_ms = fitting[0] * 1000 if fitting else days * DAY_MS
         return cls(begin_ms // step_ms * step_ms, as_of_ms, step_ms)
 
     @property

@@ -7,8 +7,9 @@ from datetime import UTC, date, datetime
 
 import pytest
 
-from korvet.spark.report.service_levels import DAY_MS, ServiceDay, service_days
+from korvet.spark.report.service_levels import ServiceDay, service_days
 from korvet.spark.tables.trends import Span
+from korvet.spark.tables.views import DAY_MS
 
 MINUTE = 60_000
 MIDNIGHT = 1_700_006_400_000  # 2023-11-15T00:00:00Z
