@@ -21,7 +21,7 @@ from korvet.spark.tables.stored_tables import CHECKPOINT, StoredTables
 from korvet.spark.versions import features
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -79,9 +79,8 @@ def update_tables(
                 names=reader.topic_names,
                 later=reader.later,
             )
-            if isinstance(source, KafkaReader):
-                for finding in source.findings(spark, stored.topics(now_ms), now_ms):
-                    tell(finding)
+            for finding in followed.findings(spark, stored, now_ms):
+                tell(finding)
             if compact:
                 stored.compact(now_ms)
             if every_s is None:
@@ -105,6 +104,10 @@ class _OfRedis:
         check_topic(note, self.reader.address, location)
         return stream_topics(spark, self._address, [OFFSETS_TOPIC], self._options, decode.NEEDED)
 
+    def findings(self, spark: SparkSession, stored: StoredTables, as_of_ms: int) -> Sequence[Finding]:
+        """None. A look for the topics of a snapshot would take Spark a job."""
+        return ()
+
 
 class _OfKafka:
     """`__consumer_offsets` of a Kafka cluster."""
@@ -118,6 +121,10 @@ class _OfKafka:
         records = self.reader.stream(spark, BATCH_RECORDS)
         check_topic_id(note, self.reader.topic_id(spark), location)
         return records.select(*decode.NEEDED)
+
+    def findings(self, spark: SparkSession, stored: StoredTables, as_of_ms: int) -> Sequence[Finding]:
+        """The findings about the cluster and the topics of a snapshot."""
+        return self.reader.findings(spark, stored.topics(as_of_ms), as_of_ms)
 
 
 def check_topic(note: Folder, address: Address, location: str) -> None:
