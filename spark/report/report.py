@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
+    from korvet.spark.report.alerts import Alert
     from korvet.spark.report.service_levels import ServiceDay
     from korvet.spark.tables.kafka_offsets import Finding
     from korvet.spark.tables.readers import TopicReader
@@ -131,10 +132,8 @@ def write_report(
             span, history = _write_tables(kept, run, reader, chosen)
         remove(folder / _EARLIER)
         tables = ReportTables(spark, folder)
-        topics = [row["topic"] for row in tables.table(STATUS_TABLE).select("topic").distinct().collect()]
-        findings = reader.findings(spark, topics, as_of_ms)
         notify("Writing the page")
-        done = write_page(tables, run, span, history, thresholds or Thresholds(), console, findings)
+        done = write_page(tables, run, span, history, thresholds or Thresholds(), console, reader)
         days = [astuple(day) for day in done.service]
         _keep(folder, _SLO_DAYS, spark.createDataFrame(days, ANSWERS[_SLO_DAYS].schema))
     return done
@@ -147,11 +146,11 @@ def write_page(
     history: list[Row] | None,
     thresholds: Thresholds,
     console: str | None,
-    findings: Sequence[Finding] = (),
+    reader: TopicReader | None = None,
 ) -> Report:
     """Write the page and the alerts. history: rows of trends.group_trends; None without any.
 
-    findings: about the cluster.
+    reader: asked for findings about the cluster; None for none.
     """
     questions: list[Callable[[], Any]] = [
         tables.topic_states,
@@ -161,6 +160,8 @@ def write_page(
         tables.table("quarantine").count,
     ]
     states, past_ends, stale, commits, unreadable = together(tables.spark, questions)
+    topics = {state.topic for state in states}
+    findings = [] if reader is None else reader.findings(tables.spark, topics, run.as_of_ms)
     alerts = find_alerts(states, past_ends, stale, thresholds, run.as_of_ms)
     compared = (run.folder / CHANGES).exists()
     levels = service_levels(history or (), span, states, thresholds)
@@ -185,20 +186,28 @@ def write_page(
     }
     page = run.folder / PAGE_NAME
     page.write_text(render(document), encoding="utf-8")
-    found = alerts_document(
+    found = _write_alerts(run, alerts, len(groups), console, findings)
+    service = [day for days in levels.values() for day in days]
+    return Report(page, len(groups), sum(group["status"] != "OK" for group in groups), found, service)
+
+
+def _write_alerts(
+    run: Run, alerts: Sequence[Alert], groups: int, console: str | None, findings: Sequence[Finding]
+) -> Mapping[str, Any]:
+    """Write the alerts as JSON, and return the document. groups: their number."""
+    document = alerts_document(
         alerts,
         source=run.source,
         as_of_ms=run.as_of_ms,
         history_ms=run.history_ms,
-        groups=len(groups),
+        groups=groups,
         compared_to_ms=run.compared_to_ms,
         console=console,
         findings=findings,
     )
-    text = json.dumps(found, indent=1, ensure_ascii=False)
+    text = json.dumps(document, indent=1, ensure_ascii=False)
     (run.folder / ALERTS_NAME).write_text(f"{text}\n", encoding="utf-8")
-    service = [day for days in levels.values() for day in days]
-    return Report(page, len(groups), sum(group["status"] != "OK" for group in groups), found, service)
+    return document
 
 
 def _kept(spark: SparkSession, folder: Path, compare_to: Reference | None, as_of_ms: int) -> Earlier | None:
