@@ -127,17 +127,28 @@ def _newest(frame: DataFrame, most: int, *order: Column) -> Rows:
     return rows
 
 
+def wait_limits(states: Iterable[TopicState], thresholds: Thresholds) -> dict[str, int]:
+    """Return the shortest limit of waiting of each group's topics, in ms, of groups that have one."""
+    found: dict[str, int] = {}
+    for group, topic in {(state.group, state.topic) for state in states}:
+        limits = thresholds.limits(group, topic)
+        limit_ms = limits.max_wait.value
+        if limit_ms is not None and not limits.ignored:
+            found[group] = min(limit_ms, found.get(group, limit_ms))
+    return found
+
+
 def service_levels(
-    history: Iterable[Row], span: trends.Span, states: Iterable[TopicState], thresholds: Thresholds
+    history: Iterable[Row], span: trends.Span, limits_ms: Mapping[str, int], thresholds: Thresholds
 ) -> dict[str, list[ServiceDay]]:
-    """Return the days of each group that has a limit of waiting. history: rows of trends.group_trends."""
-    topics: dict[str, set[str]] = defaultdict(set)
-    for state in states:
-        topics[state.group].add(state.topic)
+    """Return the days of each group that has a limit of waiting.
+
+    history: rows of trends.group_trends. limits_ms: of wait_limits.
+    """
     levels = {}
     for row in history:
         name = row["group"]
-        limit_ms = wait_limit_ms(name, topics[name], thresholds)
+        limit_ms = limits_ms.get(name)
         if limit_ms is not None:
             waits = [(one["step"], one["lag_ms"]) for one in row["lag"] or () if one["lag_ms"] is not None]
             levels[name] = service_days(name, waits, span, limit_ms, thresholds.slo_target(name))
@@ -149,14 +160,14 @@ def page_groups(
     history: list[Row] | None,
     span: trends.Span,
     alerts: Sequence[Alert],
-    thresholds: Thresholds,
+    limits_ms: Mapping[str, int],
     levels: Mapping[str, Sequence[ServiceDay]],
     *,
     compared: bool,
 ) -> list[dict[str, Any]]:
     """Return the groups as the page shows them, worst first.
 
-    levels: of service_levels. compared: there is a table of changes.
+    limits_ms: of wait_limits. levels: of service_levels. compared: there is a table of changes.
     """
     worst_first = (sf.col("lag_ms").desc_nulls_last(), sf.col("topic"), sf.col("partition"))
     listed = (sf.col("active").desc(), sf.col("last_seen_ts").desc(), sf.col("member_id"))
@@ -190,8 +201,8 @@ def page_groups(
             **_rebalances(rebalances.get(name, [])),
             **_anomalies(anomalies.get(name, [])),
             **(before.of(name) if before else {"before": None, "changes_total": 0, "changes": []}),
+            "limit_ms": limits_ms.get(name),
         }
-        group["limit_ms"] = wait_limit_ms(name, group["topics"], thresholds)
         groups.append(group)
     return sorted(groups, key=urgency)
 
@@ -224,13 +235,6 @@ def _by_group(alerts: Sequence[Alert]) -> dict[str, list[Alert]]:
     for alert in alerts:
         found[alert.group].append(alert)
     return found
-
-
-def wait_limit_ms(group: str, topics: Iterable[str], thresholds: Thresholds) -> int | None:
-    """Return the shortest limit of waiting of a group's topics, None without one."""
-    limits = [thresholds.limits(group, topic) for topic in topics]
-    values = [limit.max_wait.value for limit in limits if not limit.ignored]
-    return min((value for value in values if value is not None), default=None)
 
 
 def _summary(row: Row, alerts: Sequence[Alert]) -> dict[str, Any]:

@@ -14,7 +14,14 @@ from pyspark.sql import functions as sf
 from korvet.spark.report import comparison
 from korvet.spark.report.alerts import alerts_document, find_alerts, findings_as_json
 from korvet.spark.report.comparison import CHANGES, STATUS_TABLE, Earlier, Reference
-from korvet.spark.report.groups import MAX_GONE, ReportTables, gone_groups, page_groups, service_levels
+from korvet.spark.report.groups import (
+    MAX_GONE,
+    ReportTables,
+    gone_groups,
+    page_groups,
+    service_levels,
+    wait_limits,
+)
 from korvet.spark.report.page import render
 from korvet.spark.report.thresholds import MAX_WAIT, Thresholds
 from korvet.spark.report.times import clock
@@ -164,8 +171,9 @@ def write_page(
     findings = [] if reader is None else reader.findings(tables.spark, topics, run.as_of_ms)
     alerts = find_alerts(states, past_ends, stale, thresholds, run.as_of_ms)
     compared = (run.folder / CHANGES).exists()
-    levels = service_levels(history or (), span, states, thresholds)
-    groups = page_groups(tables, history, span, alerts, thresholds, levels, compared=compared)
+    limits_ms = wait_limits(states, thresholds)
+    levels = service_levels(history or (), span, limits_ms, thresholds)
+    groups = page_groups(tables, history, span, alerts, limits_ms, levels, compared=compared)
     gone = gone_groups(tables, groups) if compared else []
     document = {
         "title": f"Consumer groups, {clock(run.as_of_ms)} UTC",
