@@ -251,10 +251,10 @@ _ALL: Final = (
         "The status of every committed or assigned partition, with the underlying numbers.",
         GROUP_PARTITION_COLUMNS
         + f"status string: {_STATUS}\n"
-        + """
+        + f"""
         committed_offset bigint: the next offset to read; null if UNCOMMITTED
         record_lag bigint: unread records; without a commit, all existing records
-        exact boolean: false if record_lag is an upper bound
+        {_EXACT}
         lost_records bigint: upper bound of records deleted before they were read; null if unknown
         lag_ms bigint: how long the first unread record has been waiting; null without a commit
         consumed_per_s double: records read per second since first_commit_ts; null below two bursts of commits
@@ -277,11 +277,11 @@ _ALL: Final = (
         """
         + f"status string: {_STATUS}\n"
         + "".join(f"partitions_{name.lower()} bigint: partitions that are {name}\n" for name in STATUSES)
-        + """
+        + f"""
         topics bigint: topics with committed or assigned partitions
         partitions bigint: committed or assigned partitions
         record_lag bigint: unread records of all partitions
-        exact boolean: false if record_lag is an upper bound
+        {_EXACT}
         lost_records bigint: records deleted before they were read, of all partitions
         time_lag_ms bigint: the longest wait of any partition
         drain_ms bigint: the longest drain_ms of any partition; null if one has none
