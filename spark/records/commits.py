@@ -36,7 +36,7 @@ _KEY_FRAME = 10
 _OFFSET_AT, _EPOCH_AT = 2, 10
 _TIME_BYTES = 8
 # The time of a commit that has none.
-_NO_TIME = -1
+NO_TIME = -1
 _TOPIC_ID_BYTES = 16
 # The tags of a flexible value with a topic ID: one tag, number 0, of 16 bytes.
 _TAG = (1, 0, _TOPIC_ID_BYTES)
@@ -342,7 +342,7 @@ class _Values:
 
         def moments() -> pa.Array:
             ms = column.read(">i8", commit_at)
-            return pa.array(ms, mask=nulls | (ms == _NO_TIME))
+            return pa.array(ms, mask=nulls | (ms == NO_TIME))
 
         def expiries() -> pa.Array:
             return pa.array(np.where(versions == _WITH_EXPIRY, column.read(">i8", after), -1), mask=nulls)
@@ -452,7 +452,7 @@ def _commit_columns(key: OffsetCommitKey, value: OffsetCommitValue | None) -> di
         "committed_offset": value.offset,
         "leader_epoch": value.leader_epoch,
         "metadata": value.metadata,
-        "commit_ms": None if ms == _NO_TIME else ms,
+        "commit_ms": None if ms == NO_TIME else ms,
         "commit_ts": ms * 1000 if 0 <= ms <= MAX_SPARK_MS else None,
         "expire_ms": value.expire_timestamp_ms,
         "topic_id": value.topic_id,

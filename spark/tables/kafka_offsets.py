@@ -22,6 +22,7 @@ from korvet.offsets.schema import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
+from korvet.spark.records.commits import NO_TIME
 from korvet.spark.source.source import SCHEMA
 from korvet.spark.source.topics import OFFSETS_TOPIC
 from korvet.spark.tables import decode
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 
 # Kinds of findings.
 ORIGIN, HANGING, NOT_READ, HIDDEN = "origin", "hanging_transaction", "not_read", "hidden"
-# Of a commit or a state whose time isn't known.
-_NO_TIME: Final = -1
 # Kafka's transaction.max.timeout.ms by default: no open transaction is older, unless nobody will end it.
 MAX_TRANSACTION_MS: Final = 900_000
 # Coordinators look for transactions to end every ten seconds, and writing markers takes time.
@@ -111,7 +110,7 @@ def as_records(spark: SparkSession, committed: Iterable[Committed], groups: Iter
 
 def _of_offset(given: Committed) -> tuple[str, bytes, bytes]:
     key = OffsetCommitKey(given.group, given.topic, given.partition)
-    value = OffsetCommitValue(given.offset, given.leader_epoch, given.metadata, _NO_TIME)
+    value = OffsetCommitValue(given.offset, given.leader_epoch, given.metadata, NO_TIME)
     return given.group, encode_key(key), encode_value(value)
 
 
@@ -133,7 +132,7 @@ def _of_group(given: GroupNow) -> tuple[str, bytes, bytes]:
         )
         for member in given.members
     )
-    value = GroupMetadataValue(decode.CONSUMER_PROTOCOL, 0, given.protocol or None, None, _NO_TIME, members)
+    value = GroupMetadataValue(decode.CONSUMER_PROTOCOL, 0, given.protocol or None, None, NO_TIME, members)
     return given.group, encode_key(GroupMetadataKey(given.group)), encode_value(value)
 
 
