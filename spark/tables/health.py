@@ -142,9 +142,7 @@ def _usual_pause_ms(slots: Column, slot_ms: int) -> Column:
     slots: the slots with commits, newest first or last. A step to the next one is as long as the pause before
     it, and one slot.
     """
-    ordered = sf.sort_array(slots)
-    earlier = sf.filter(ordered, lambda _, index: index < sf.size(ordered) - 1)
-    steps = sf.zip_with(sf.slice(ordered, 2, sf.size(earlier)), earlier, lambda after, slot: after - slot)
+    steps = _steps(sf.sort_array(slots))
     total = sf.array_max(slots) - sf.array_min(slots)
 
     def is_usual(step: Column) -> Column:
@@ -153,6 +151,12 @@ def _usual_pause_ms(slots: Column, slot_ms: int) -> Column:
 
     usual = sf.array_max(sf.filter(steps, is_usual))
     return sf.coalesce(sf.greatest(usual - 1, sf.lit(0)) * slot_ms, sf.lit(0))
+
+
+def _steps(numbers: Column) -> Column:
+    """The differences between neighbours in an array."""
+    later = sf.slice(numbers, 2, sf.size(numbers))
+    return sf.transform(later, lambda number, index: sf.try_subtract(number, sf.get(numbers, index)))
 
 
 def lost_records() -> Column:
@@ -226,11 +230,7 @@ def partition_lag(
 def _burst_columns() -> dict[str, Column]:
     """Number, first one, times and usual interval of the bursts."""
     bursts = sf.col("bursts")
-    intervals = sf.transform(
-        sf.slice(bursts, 2, sf.size(bursts)),
-        lambda burst, index: sf.try_subtract(burst["commit_ms"], sf.get(bursts, index)["commit_ms"]),
-    )
-    intervals = sf.sort_array(sf.array_compact(intervals))
+    intervals = sf.sort_array(sf.array_compact(_steps(bursts["commit_ms"])))
     # The lower median.
     median_ms = sf.get(intervals, sf.floor((sf.size(intervals) - 1) / 2).cast("int"))
     return {
