@@ -121,7 +121,7 @@ def main(records: int, record_bytes: int, partitions: int, groups: int, *, exact
         folder = Path(name)
         advertised = {"advertised.listeners": f"PLAINTEXT://localhost:{meter.port}"}
         kafka = RealKafka(tools, folder, Authority(folder), **advertised)
-        meter.target_port = int(kafka.bootstrap.rpartition(":")[2])
+        meter.pass_to(int(kafka.bootstrap.rpartition(":")[2]))
         bootstrap = f"localhost:{meter.port}"
         try:
             kafka.start()

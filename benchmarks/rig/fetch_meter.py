@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import socket
 import struct
 import threading
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from tests.support.frame_proxy import FrameProxy
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from socket import SocketIO
+    from tests.support.frame_proxy import Take
 
 _FETCH: Final = 1
 # The first version that names topics by their IDs. All later ones have the same fields before the records.
@@ -22,21 +23,23 @@ _ID_BYTES: Final = 16
 
 
 class FetchMeter:
-    """Listens on `port` and passes everything on to `target_port`.
+    """Listens on `port` and passes everything on; see `pass_to`.
 
     records and record_bytes: in complete batches of Fetch responses, by topic ID. response_bytes: of all
     responses of any kind.
     """
 
     def __init__(self) -> None:
-        self.target_port = 0
         self.records: Counter[bytes] = Counter()
         self.record_bytes: Counter[bytes] = Counter()
         self.response_bytes = 0
         self._lock = threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._proxy = FrameProxy(self._takes)
+        self.port = self._proxy.port
+
+    def pass_to(self, target_port: int) -> None:
+        """Pass everything on to this port from now on."""
+        self._proxy.target_port = target_port
 
     def reset(self) -> None:
         """Count from 0 again."""
@@ -46,37 +49,13 @@ class FetchMeter:
             self.response_bytes = 0
 
     def close(self) -> None:
-        self._listener.close()
+        self._proxy.close()
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            server = socket.create_connection(("127.0.0.1", self.target_port))
-            asked: dict[int, int] = {}
-            self._pass(client, server, lambda frame, asked=asked: _note(frame, asked))
-            self._pass(server, client, lambda frame, asked=asked: self._count(frame, asked))
+    def _takes(self) -> tuple[Take, Take]:
+        asked: dict[int, int] = {}
+        return partial(_note, asked), partial(self._count, asked)
 
-    def _pass(self, source: socket.socket, target: socket.socket, look: Callable[[bytes], None]) -> None:
-        def run() -> None:
-            try:
-                with source.makefile("rb", buffering=0) as stream:
-                    while size := _exactly(stream, 4):
-                        frame = _exactly(stream, int.from_bytes(size, "big"))
-                        look(frame)
-                        target.sendall(size + frame)
-            except OSError:
-                pass
-            finally:
-                # The other direction ends, too.
-                for side in (source, target):
-                    side.close()
-
-        threading.Thread(target=run, daemon=True).start()
-
-    def _count(self, frame: bytes, asked: dict[int, int]) -> None:
+    def _count(self, asked: dict[int, int], frame: bytes) -> bool:
         version = asked.pop(int.from_bytes(frame[:4], "big"), None)
         with self._lock:
             self.response_bytes += len(frame)
@@ -84,24 +63,17 @@ class FetchMeter:
                 for topic, size, records in _fetched(frame):
                     self.records[topic] += records
                     self.record_bytes[topic] += size
+        return True
 
 
-def _exactly(stream: SocketIO, size: int) -> bytes:
-    """The next bytes; fewer at the end of the stream."""
-    parts: list[bytes] = []
-    while size and (part := stream.read(size)):
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
-
-
-def _note(frame: bytes, asked: dict[int, int]) -> None:
+def _note(asked: dict[int, int], frame: bytes) -> bool:
     """Note the version of a Fetch request by its correlation ID."""
     api, version, correlation = struct.unpack_from(">hhi", frame)
     if api == _FETCH:
         if version < _LEAST_VERSION:
             raise ValueError(f"Fetch requests of version {version} name topics by their names")
         asked[correlation] = version
+    return True
 
 
 class _Cursor:

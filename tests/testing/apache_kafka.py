@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import shutil
-import socket
 import struct
 import tempfile
 import threading
@@ -41,6 +40,7 @@ from korvet.cli.security import ClientSecurity
 from korvet.offsets.partition import partition_for
 from korvet.testing.verbs import Verbs
 from tests.support.admin import alter_topic, create_topic
+from tests.support.frame_proxy import FrameProxy
 from tests.support.java import JavaTools
 from tests.support.polling import patient, until
 from tests.support.ports import accepts, free_port
@@ -51,14 +51,15 @@ if TYPE_CHECKING:
 
     from korvet.config.address import Address
     from korvet.testing import Record
+    from tests.support.frame_proxy import Take
 
 WAIT_S: Final = 60
 TRANSACTION_TIMEOUT_MS: Final = 1000
 _START_S: Final = 120
 _SHORTAGE_S: Final = 1.0
-_SIZE: Final = struct.Struct(">i")
 # API key, version, correlation ID, and the length of the client ID.
 _HEADER: Final = struct.Struct(">hhih")
+_CORRELATION: Final = struct.Struct(">i")
 _KEYS: Final = {"Produce": 0, "Fetch": 1}
 _OFFSETS_PARTITIONS: Final = 4
 _PROPERTIES: Final = """\
@@ -97,54 +98,17 @@ class Provoked:
     left = 0
 
 
-class Proxy:
-    """Passes frames between clients and a broker, but for those that meet a fault."""
+class NetworkFaults:
+    """Lets requests meet the faults of a list. See FrameProxy."""
 
     def __init__(self, faults: list[NetworkFault]) -> None:
-        self.target = 0
         self._faults = faults
         self._lock = threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
 
-    def close(self) -> None:
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # closed
-            while True:
-                client, _ = self._listener.accept()
-                try:
-                    server = socket.create_connection(("127.0.0.1", self.target))
-                except OSError:
-                    client.close()
-                    continue
-                met: dict[int, NetworkFault] = {}
-                for way in (
-                    partial(self._pass, client, server, partial(self._request, met)),
-                    partial(self._pass, server, client, partial(_response, met)),
-                ):
-                    threading.Thread(target=way, daemon=True).start()
-
-    def _pass(
-        self, source: socket.socket, target: socket.socket, take: Callable[[bytes], bool | None]
-    ) -> None:
-        """Pass frames on until `take(frame)` is None, which closes both connections. A frame for which it
-        is False is not passed on.
-        """
-        with contextlib.suppress(OSError, EOFError):
-            while True:
-                frame = _frame(source)
-                passes = take(frame)
-                if passes is None:
-                    break
-                if passes:
-                    target.sendall(_SIZE.pack(len(frame)) + frame)
-        for each in (source, target):
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+    def takes(self) -> tuple[Take, Take]:
+        """What takes the frames of a connection."""
+        met: dict[int, NetworkFault] = {}
+        return partial(self._request, met), partial(_response, met)
 
     def _request(self, met: dict[int, NetworkFault], frame: bytes) -> bool | None:
         key, _, correlation, _ = _HEADER.unpack_from(frame)
@@ -158,28 +122,13 @@ class Proxy:
 
 
 def _response(met: dict[int, NetworkFault], frame: bytes) -> bool | None:
-    fault = met.get(_SIZE.unpack_from(frame)[0])
+    fault = met.get(_CORRELATION.unpack_from(frame)[0])
     if fault is None:
         return True
     if fault.action == "lose_answer":
         return None
     time.sleep(fault.ms / 1000)
     return True
-
-
-def _frame(source: socket.socket) -> bytes:
-    (size,) = _SIZE.unpack(_exactly(source, _SIZE.size))
-    return _exactly(source, size)
-
-
-def _exactly(source: socket.socket, size: int) -> bytes:
-    found = b""
-    while len(found) < size:
-        piece = source.recv(size - len(found))
-        if not piece:
-            raise EOFError
-        found += piece
-    return found
 
 
 class ApacheKafka:
@@ -204,14 +153,15 @@ class ApacheKafka:
         self._cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
         controller = free_port()
         proxies = []
+        takes = NetworkFaults(self._network).takes
         for node in (1, 2):
-            proxy = Proxy(self._network)
+            proxy = FrameProxy(takes)
             self._cleanup.callback(proxy.close)
             proxies.append(proxy)
-            proxy.target, internal = free_port(), free_port()
+            proxy.target_port, internal = free_port(), free_port()
             own = folder / str(node)
             own.mkdir()
-            listeners = f"PLAINTEXT://127.0.0.1:{proxy.target},INTERNAL://127.0.0.1:{internal}"
+            listeners = f"PLAINTEXT://127.0.0.1:{proxy.target_port},INTERNAL://127.0.0.1:{internal}"
             if node == 1:
                 listeners += f",CONTROLLER://127.0.0.1:{controller}"
             properties = own / "server.properties"
@@ -230,7 +180,7 @@ class ApacheKafka:
             child = start_node(tools, properties, own / "kafka.log")
             self._cleanup.callback(child.terminate, _START_S)
         for proxy in proxies:
-            until(partial(accepts, "127.0.0.1", proxy.target), _START_S, "Kafka accepts connections")
+            until(partial(accepts, "127.0.0.1", proxy.target_port), _START_S, "Kafka accepts connections")
         self.bootstrap_servers = ",".join(f"127.0.0.1:{proxy.port}" for proxy in proxies)
         self._verbs = Verbs(self.bootstrap_servers, ClientSecurity(None))
         self._cleanup.callback(self._verbs.disconnect)
