@@ -212,7 +212,7 @@ class KafkaOptions:
         JarsMissing.
         """
         if not self.is_given or self.bootstrap is None:
-            raise click.UsageError("Kafka needs --bootstrap HOST:PORT")
+            raise click.UsageError("--source kafka needs --bootstrap HOST:PORT")
         properties = {} if self.command_config is None else read_command_config(self.command_config)
         jars = find_jars()
         cause = likely_cause(self.bootstrap, properties)

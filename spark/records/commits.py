@@ -35,7 +35,7 @@ _WITH_EXPIRY, _WITH_EPOCH, _FLEXIBLE = 1, 3, 4
 _KEY_FRAME = 10
 _OFFSET_AT, _EPOCH_AT = 2, 10
 _TIME_BYTES = 8
-# The time of a commit that has none.
+# What a commit whose time isn't known has in place of it.
 NO_TIME = -1
 _TOPIC_ID_BYTES = 16
 # The tags of a flexible value with a topic ID: one tag, number 0, of 16 bytes.
@@ -148,7 +148,8 @@ def _last_of_each(records: pa.RecordBatch, count: int) -> Numbers:
     codes = keys.indices.fill_null(none).to_numpy(zero_copy_only=False)
     offsets = records.column("offset").to_numpy(zero_copy_only=False)
     if count == 1:
-        # Also the last one of its slot. Without sorting, this takes a third of the time.
+        # The newest row of a key is the last one of its slots, too, so it is all there is to keep. This needs
+        # no sorting, and takes a third of the time.
         keyed = np.flatnonzero(codes < none)
         highest = np.full(none, np.iinfo(np.int64).min)
         np.maximum.at(highest, codes[keyed], offsets[keyed])
@@ -172,7 +173,10 @@ def _last_of_each(records: pa.RecordBatch, count: int) -> Numbers:
 
 
 def _ranks(is_newest: Flags, counted: Flags) -> Numbers:
-    """The number of counted rows of each row's key until the row. The newest row of a key is counted."""
+    """For each row, the number of counted rows of its key up to the row itself.
+
+    The rows of a key follow each other, newest first. The newest one must be counted.
+    """
     totals: Numbers = np.cumsum(counted)
     first = np.maximum.accumulate(np.where(is_newest, np.arange(len(is_newest)), 0))
     return np.subtract(totals, totals[first]) + 1

@@ -134,7 +134,7 @@ def find_alerts(
     topics: dict[tuple[str, str], list[TopicState]] = {}
     for state in states:
         topics.setdefault((state.group, state.topic), []).append(state)
-    # Without states the offsets were removed since.
+    # Those of topics without a state are not used: the group's offsets there were removed since.
     came_back = {(past.group, past.topic): past for past in past_ends}
     found: list[Alert] = []
     for (group, topic), parts in topics.items():

@@ -80,7 +80,7 @@ def _references(path: Path, found: Mapping[str, str]) -> dict[str, str]:
     others = found.get(_PROVIDERS, "")
 
     def stays(name: str, value: str) -> bool:
-        # A reference in a value that was referred to would not be followed.
+        # Kafka does not resolve references within a value that it found by a reference.
         return name in _SHOWN or name.startswith(f"{_PROVIDERS}.") or (bool(others) and "${" in value)
 
     given = {

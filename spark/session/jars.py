@@ -95,8 +95,9 @@ KAFKA, DELTA = "kafka", "delta"
 
 
 def jar_sets(version: Version) -> dict[str, tuple[Jar, ...]]:
-    """Return the jars of each set for a version of Spark (major, minor). Those of Delta are none before
-    Delta has a release for it.
+    """Return the jars of each set for a version of Spark (major, minor).
+
+    The set of Delta is empty if Delta has no release for that version yet.
     """
     release, digest = _CONNECTORS[min(version, max(_CONNECTORS))]
     connector = Jar("org.apache.spark", "spark-sql-kafka-0-10_2.13", release, digest)

@@ -102,7 +102,7 @@ class Cluster:
             return self._offsets(topic_partitions, latest, self._levels.READ_UNCOMMITTED)
 
     def listed(self, items: Iterable[Any]) -> Any:
-        """Return a list of Java."""
+        """Return the items as a java.util.List, for arguments of Java methods."""
         made = self._java.ArrayList()
         for item in items:
             made.add(item)

@@ -38,7 +38,7 @@ def likely_cause(bootstrap: str, properties: Mapping[str, str]) -> str | None:
     for server in bootstrap.split(","):
         host, _, port = server.strip().rpartition(":")
         if not host or not port.isdecimal() or int(port) > _LAST_PORT:
-            # The client names a malformed address.
+            # The error of the Kafka client itself says which address is malformed.
             return None
         cause = _cause(host.strip("[]"), int(port), protocol)
         if cause is None:
@@ -67,8 +67,8 @@ def _cause(host: str, port: int, protocol: str) -> str | None:
     brokers = _brokers(host, port)
     if brokers is None:
         return (
-            f"{where} wants a login (or is a controller's): set {PROTOCOL} to SASL_PLAINTEXT, sasl.mechanism "
-            "and sasl.jaas.config in the file of --command-config"
+            f"{where} wants a login (or is the port of a controller): set {PROTOCOL} to SASL_PLAINTEXT, "
+            "sasl.mechanism and sasl.jaas.config in the file of --command-config"
         )
     away = [_unreachable(*broker) for broker in brokers]
     if not away or None in away:
@@ -95,7 +95,7 @@ def _speaks_tls(host: str, port: int) -> bool:
         with socket.create_connection((host, port), TIMEOUT_S) as connection:
             context.wrap_socket(connection, server_hostname=host).close()
     except ssl.SSLError as error:
-        # An alert is an answer. Others mean that no TLS came back.
+        # A TLS alert is the answer of a port that speaks TLS. Other errors: what came back is no TLS.
         return "ALERT" in (error.reason or "")
     except OSError:
         return False

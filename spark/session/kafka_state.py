@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from korvet.spark.session.kafka_cluster import Cluster
 
 _NO_EPOCH = -1
-# Why there is no answer on a group.
+# Failures by which a group is left out: the login may not describe it, or it doesn't exist.
 _NO_GROUP = ("GroupAuthorizationException", "GroupIdNotFoundException")
-# The cluster does not have the request.
+# The failure of a request that the cluster is too old for, or that a service leaves out.
 _NO_REQUEST = "UnsupportedVersionException"
 
 

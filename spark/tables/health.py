@@ -214,7 +214,7 @@ def partition_lag(
         counted.withColumn("fell", sf.coalesce(fell, sf.lit(False)))
         .groupBy(*GROUP_PARTITION)
         .agg(
-            # An uncommitted partition has one row, without a source.
+            # The one row of an uncommitted partition has no src_offset: max_by would return null for it.
             sf.max_by(newest, sf.coalesce("src_offset", sf.lit(-1))).alias("newest"),
             sf.sort_array(sf.collect_list(burst)).alias("bursts"),
             (sf.min("committed_offset") == sf.max("committed_offset")).alias("unchanged"),

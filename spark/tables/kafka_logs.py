@@ -316,7 +316,7 @@ def topic_configs(cluster: Cluster, topics: Collection[str]) -> Configs:
 
 
 def _had_transactions(cluster: Cluster) -> bool:
-    """Whether the cluster has, or may have, ever had a transaction."""
+    """Whether the cluster may have had a transaction: False only if it tells that it never had one."""
     with suppress(_Refused), _refusals():
         if not cluster.admin.listTransactions().all().get().isEmpty():
             return True

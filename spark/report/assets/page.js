@@ -27,7 +27,7 @@ const ORDER = Object.keys(STATUS);
 const PAGE_ROWS = 100;
 const HEAT_ROWS = 40;
 const ATTENTION_ROWS = 8;
-// More groups than this are listed by reason.
+// If more groups than this need attention, they are listed by reason, not one by one.
 const SINGLE_GROUPS = 20;
 const CHANGE_ROWS = 20;
 const WIDE_TEXT = 12, LONG_TEXT = 40;
@@ -396,7 +396,7 @@ function expiry(group) {
   return group.expiring_total === 1 ? `1 offset ${due ? "is due to expire" : `expires ${within(first.in)}`}`
     : `${count(group.expiring_total)} offsets expire, the first ${due ? "is due" : within(first.in)}`;
 }
-// Never more than there is: 99.996 % is not 100 %.
+// Rounded down, so that 99.996 % does not look like 100 %.
 const percent = (fraction) => `${(Math.floor(fraction * 1e4 + 1e-6) / 100).toFixed(2)} %`;
 const unowned = (row) => (row.most === null ? DASH : row.most === row.least ? duration(row.most) : `\u2264 ${duration(row.most)}`);
 
