@@ -24,6 +24,8 @@ from fnmatch import translate
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from korvet.spark.tables.questions import Objectives
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -33,7 +35,8 @@ MAX_WAIT, MAX_UNREAD, MAX_COMMIT_AGE = "max_wait", "max_unread", "max_commit_age
 LIMITS = (MAX_WAIT, MAX_UNREAD, MAX_COMMIT_AGE)
 OFF = "off"
 SLO_TARGET = "slo_target"
-DEFAULT_MAX_WAIT_MS, DEFAULT_SLO_TARGET = 300_000, 0.99
+# The defaults of the question slo_days are those of a report, too.
+_OBJECTIVES = Objectives()
 _RULE = "rule"
 _DEFAULT_KEYS = (*LIMITS, SLO_TARGET, "severity", _RULE)
 _RULE_KEYS = ("group", "topic", *LIMITS, SLO_TARGET, "severity", "ignore")
@@ -93,7 +96,7 @@ class Rule:
         return self.topic == "*" if topic is None else of_topic.match(topic) is not None
 
 
-_DEFAULTS = {MAX_WAIT: Limit(DEFAULT_MAX_WAIT_MS), MAX_UNREAD: Limit(None), MAX_COMMIT_AGE: Limit(None)}
+_DEFAULTS = {MAX_WAIT: Limit(_OBJECTIVES.max_lag_ms), MAX_UNREAD: Limit(None), MAX_COMMIT_AGE: Limit(None)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,7 @@ class Thresholds:
 
     rules: Sequence[Rule] = ()
     defaults: Mapping[str, Limit] = field(default_factory=lambda: dict(_DEFAULTS))
-    default_slo_target: float = DEFAULT_SLO_TARGET
+    default_slo_target: float = _OBJECTIVES.target
 
     def slo_target(self, group: str) -> float:
         """Return the fraction of the time in which a group is to meet its limit of waiting."""
@@ -174,7 +177,7 @@ class _Parser:
         if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
             raise self._error(None, _RULE, "write every rule as a table [[rule]]")
         parsed = tuple(self._rule(rule, number, severity) for number, rule in enumerate(rules))
-        return Thresholds(parsed, {**defaults, **given}, DEFAULT_SLO_TARGET if target is None else target)
+        return Thresholds(parsed, {**defaults, **given}, _OBJECTIVES.target if target is None else target)
 
     def _rule(self, rule: Mapping[str, Any], number: int, severity: str) -> Rule:
         self._check_keys(rule, _RULE_KEYS, number)
