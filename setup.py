@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 REQUIRE = "KORVET_REQUIRE_EXT"
 RECORD_KERNEL = "korvet.records.kernel"
 SPARK_KERNEL = "korvet.spark.records.kernel"
-SERVER_MODULE = "korvet.storage.module.korvet_module"
+SERVER_MODULE = "korvet.redis.module.korvet_module"
 DRIVER_JAR = "korvet.spark.session.driver"
 # Java 17 is the oldest that Spark 4 runs on.
 JAVA_OPTIONS = ("--release", "17", "-Xlint:all,-serial", "-Werror")
@@ -118,6 +118,8 @@ class TolerantBuild(build_ext):
         """Build the extensions but the jars."""
         for extension in self.extensions:  # setuptools has put marks on them: keep the objects
             extension.sources = self.translated(extension)
+        # The compiler takes 20 s for each kernel.
+        self.parallel = True
         super().run()
 
     def build_jar(self, ext: DriverJar) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+import struct
 import sys
 import time
 from typing import TYPE_CHECKING
 
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from korvet.offsets.packing import SEQUENCE_BITS
 from korvet.records import kernel
 from korvet.records.native import native_json
 
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 BASE_MS = 1_700_000_000_000
 BATCH_BYTES = 64 * 1024
 ROUNDS = 7
-GATE = "{korvet:orders:0}:w"
-XADD = kernel.pack_arguments("XADD", GATE, "NOMKSTREAM")
-ADD = kernel.pack_arguments("KORVET.ADD", GATE)
 
 
 def batch_of(value_bytes: int, with_header: bool) -> tuple[bytes, int]:
@@ -37,19 +34,17 @@ def batch_of(value_bytes: int, with_header: bool) -> tuple[bytes, int]:
 def stream_reply(data: bytes) -> bytes:
     """Returns the XRANGE reply for the entries of this batch."""
     arguments = kernel.encode_append(data, 0, kernel.parse_batch(data, 0), None, True).resp
-    strings = _bulk_strings(arguments)
+    heads, *strings = _bulk_strings(arguments)
     entries: list[bytes] = []
     at = 0
-    sequence = 0
-    while at < len(strings):
-        fields = strings[at + 2 : at + 2 + int(strings[at])]
-        position = int(strings[at + 1])
-        fields[position - 1] = b"%d" % (int(fields[position - 1]) - BASE_MS)
+    for sequence, (half_count, half_place) in enumerate(struct.iter_unpack(">HB", heads)):
+        fields = strings[at : at + 2 * half_count]
+        timestamp_at = 2 * half_place - 1
+        fields[timestamp_at] = b"%d" % (int(fields[timestamp_at]) - BASE_MS)
         entry_id = b"%d-%d" % (BASE_MS + sequence // 1024, sequence % 1024)
         body = b"".join(b"$%d\r\n%s\r\n" % (len(field), field) for field in fields)
         entries.append(b"*2\r\n$%d\r\n%s\r\n*%d\r\n%s" % (len(entry_id), entry_id, len(fields), body))
-        at += 2 + len(fields)
-        sequence += 1
+        at += 2 * half_count
     return b"*%d\r\n%s" % (len(entries), b"".join(entries))
 
 
@@ -82,16 +77,11 @@ def measure(value_bytes: int, with_header: bool) -> str:
     reply = stream_reply(data)
     scanner = kernel.ReplyScanner()
 
-    def script() -> object:
+    def records() -> object:
         return kernel.encode_append(data, 0, kernel.parse_batch(data, 0), None, True)
 
-    def guarded() -> object:
-        header = kernel.parse_batch(data, 0)
-        return kernel.encode_commands(data, 0, header, None, True, BASE_MS << SEQUENCE_BITS, XADD)
-
-    def module() -> object:
-        header = kernel.parse_batch(data, 0)
-        return kernel.encode_add(data, 0, header, None, True, BASE_MS << SEQUENCE_BITS, ADD)
+    def packed() -> object:
+        return kernel.check_entries(data, 0, kernel.parse_batch(data, 0), None, True)
 
     def fetch() -> object:
         return kernel.entries_to_batches(
@@ -108,7 +98,7 @@ def measure(value_bytes: int, with_header: bool) -> str:
     def scan() -> object:
         return scanner.feed(reply, 0, len(reply))
 
-    figures = [nanoseconds(run, count) for run in (guarded, module, script, fetch, scan)]
+    figures = [nanoseconds(run, count) for run in (records, packed, fetch, scan)]
     return f"{value_bytes:>6} B  {'yes' if with_header else 'no':>7}" + "".join(
         f"{n:>10.0f}" for n in figures
     )
@@ -117,7 +107,7 @@ def measure(value_bytes: int, with_header: bool) -> str:
 def main() -> None:
     form = "compiled" if kernel.ACCELERATED else "uncompiled"
     lines = [f"record kernel, {form}; ns per record, batches of {BATCH_BYTES // 1024} KB"]
-    columns = ("guarded", "module", "script", "fetch", "scan")
+    columns = ("records", "packed", "fetch", "scan")
     lines.append(f"{'value':>8}  {'header':>7}" + "".join(f"{column:>10}" for column in columns))
     lines += [measure(value_bytes, header) for value_bytes in (100, 1024) for header in (False, True)]
     sys.stdout.write("\n".join(lines) + "\n")

@@ -32,7 +32,7 @@ from benchmarks.rig.programs import BUILD
 from benchmarks.rig.rig import Rig
 from benchmarks.rig.servers import Cluster, Korvet, Store
 from korvet.records import kernel
-from korvet.storage.module import find_module
+from korvet.redis.module import find_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,13 @@ from korvet.api.fetching.deadlines import Deadlines
 from korvet.api.fetching.memory import FetchMemory
 from korvet.api.fetching.sessions import FetchSessions
 from korvet.api.producing.unpacking import Unpacking
+from korvet.api.sharing.configs import GroupShareConfigs
+from korvet.api.sharing.sharing import MOST_SHARE_SESSIONS, Sharing
 from korvet.causes import Causes
+from korvet.cluster.mailbox import Mailbox
+from korvet.cluster.releases import keep_tidy
+from korvet.cluster.shared_configs import SharedConfigs
+from korvet.cluster.shared_writes import SharedWrites
 from korvet.config.live import LiveConfig
 from korvet.config.machine_memory import machine_memory_bytes
 from korvet.coordinator.exporter import NativeExporter
@@ -38,25 +44,21 @@ from korvet.observe.led_partitions import LedPartitions, LogSizes
 from korvet.observe.lifecycle import Lifecycle, Phase
 from korvet.observe.memory import MemoryForecasts
 from korvet.observe.parts import Parts
+from korvet.outlook.copies import PartitionCopies
+from korvet.outlook.outlook_log import watch_outlooks
+from korvet.outlook.write_probe import WriteProbe
 from korvet.protocol import registry
 from korvet.quotas.throttle import ClientQuotas
+from korvet.redis.clock import steady_s
+from korvet.redis.errors import NoRoom, StorageError, StorageFault, StoreError
+from korvet.redis.keys import Keyspace
+from korvet.redis.server_watch import ServerWatch
 from korvet.security.authorizer import Authorizer, parse_super_users
 from korvet.security.credentials import Credentials
 from korvet.server.backpressure import Backpressure
 from korvet.server.dispatch import Dispatcher
 from korvet.server.listener import Listener
-from korvet.storage.brokers.mailbox import Mailbox
-from korvet.storage.copies import PartitionCopies
-from korvet.storage.errors import NoRoom, StorageError, StorageFault, StoreError
-from korvet.storage.keys import Keyspace
-from korvet.storage.link.clock import steady_s
-from korvet.storage.link.server_watch import ServerWatch
-from korvet.storage.outlook_log import watch_outlooks
-from korvet.storage.releases import keep_tidy
-from korvet.storage.shared_configs import SharedConfigs
-from korvet.storage.shared_writes import SharedWrites
-from korvet.storage.store import Store
-from korvet.storage.write_probe import WriteProbe
+from korvet.store import Store
 from korvet.supervisor import end, keep, once
 from korvet.topics.compaction import LogCleaner
 from korvet.topics.configs import config_problem
@@ -74,9 +76,9 @@ if TYPE_CHECKING:
     from korvet.config.address import Address
     from korvet.config.settings import Config
     from korvet.faults.table import FaultTable
-    from korvet.storage.durability import Setup
-    from korvet.storage.log.resources import LogResources
-    from korvet.storage.refusals import Refusals
+    from korvet.log.resources import LogResources
+    from korvet.outlook.durability import Setup
+    from korvet.redis.refusals import Refusals
 
     Ready: TypeAlias = Callable[[Address, str], None]
 
@@ -187,8 +189,8 @@ def _assemble(
         release_timeout_ms=timeout_ms,
     )
     topics = TopicDirectory(store.catalogue, store.logs, live, coordinator)
-    lag = LagWatch(live, store, store.membership, coordinator)
-    led = LedPartitions(store.membership, store.catalogue, lambda: lag.shown_topics)
+    lag = LagWatch(live, store, store.membership.leadership, coordinator)
+    led = LedPartitions(store.membership.leadership, store.catalogue, lambda: lag.shown_topics)
     servers = ServerWatch(store.router, store.resources.refusals)
     return Parts(
         live=live,
@@ -234,7 +236,8 @@ def _forecasts(
 ) -> MemoryForecasts:
     assert store.membership is not None
     machine_bytes = 0 if disk is None else machine_memory_bytes()
-    return MemoryForecasts(store.commands, store.membership, topics, servers, machine_bytes, _now_ms)
+    leadership = store.membership.leadership
+    return MemoryForecasts(store.commands, leadership, topics, servers, machine_bytes, _now_ms)
 
 
 async def _open_store(
@@ -269,8 +272,6 @@ async def _run(
 ) -> None:
     member = parts.member
     changes = _ChangeListener(parts)
-    lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    member.on_lost = lambda error: None if lost.done() else lost.set_exception(StoreError(str(error)))
     freeze_long_lived_objects()
     services = _services(parts)
     backpressure = Backpressure(_IN_FLIGHT_BYTES)
@@ -290,7 +291,7 @@ async def _run(
         freeze_long_lived_objects()
         # Other brokers send clients to this broker already; it reports to them what is still being loaded.
         await parts.listener.start(dispatcher)
-        if not member.alone:
+        if not member.leadership.alone:
             await parts.coordinator.wait_loaded()
             await member.wait_known()
         parts.lifecycle.phase = Phase.SERVING
@@ -298,17 +299,19 @@ async def _run(
         # The data of an ephemeral broker may be lost.
         if faults is None:
             # One broker is enough: the others would log the same.
-            outlooks = partial(watch_outlooks, parts.store.router, setup, lambda: member.is_controller)
+            outlooks = partial(
+                watch_outlooks, parts.store.router, setup, lambda: member.leadership.is_controller
+            )
             tasks.append(keep("outlooks", outlooks))
-        await lost
+        raise StoreError(str(await member.ended))
     finally:
         if parts.lifecycle.phase is Phase.SERVING:
             parts.lifecycle.phase = Phase.DRAINING
             # A broker that has lost its membership serves nobody.
-            if lost.cancelled():
+            if member.ended.cancelled():
                 await asyncio.sleep(parts.config.drain_wait_ms / 1000)
         await end(*tasks)
-        if not member.alone:
+        if not member.leadership.alone:
             await hand_over(parts)
         parts.lifecycle.phase = Phase.STOPPING
         await parts.listener.stop()
@@ -334,7 +337,8 @@ def _services(parts: Parts) -> Services:
     return Services(
         live=parts.live,
         cluster_id=parts.store.commands.cluster_id,
-        membership=parts.member,
+        leadership=parts.member.leadership,
+        check_lease=parts.member.check,
         topics=parts.topics,
         copies=parts.copies,
         coordinator=parts.coordinator,
@@ -353,6 +357,9 @@ def _services(parts: Parts) -> Services:
         servers=parts.servers,
         fetch_memory=FetchMemory(config.fetch_buffer_bytes, loop),
         fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots),
+        sharing=Sharing(
+            parts.store.commands, parts.topics, GroupShareConfigs(parts.groups), MOST_SHARE_SESSIONS
+        ),
         unpacking=Unpacking(config.decompression_buffer_bytes, loop),
     )
 
@@ -363,10 +370,10 @@ async def _load(parts: Parts, changes: _ChangeListener) -> None:
         await parts.security.refresh()
         await parts.coordinator.start()
         parts.transactions.follow_assignment()
-        parts.member.attach(changes)
-        parts.member.attach(parts.mailbox)
+        parts.member.changes.attach(changes)
+        parts.member.changes.attach(parts.mailbox)
         parts.member.begin()
-        if parts.member.alone:
+        if parts.member.leadership.alone:
             await parts.coordinator.wait_loaded()
     except StorageError as error:
         raise StoreError(f"the keyspace cannot be loaded: {error}") from error
@@ -386,14 +393,14 @@ def _housekeeping(parts: Parts) -> list[asyncio.Task[None]]:
     """The background work while clients are served."""
     config, security, topics = parts.config, parts.security, parts.topics
     store = parts.store
-    limit = MemoryLimit(store.commands, store.router, parts.member, topics, parts.live, _now_ms)
+    limit = MemoryLimit(store.commands, store.router, parts.member.leadership, topics, parts.live, _now_ms)
     guards = security.authorizer is not None or any(spec.authenticates for spec in config.listener_specs)
     tasks = [
         keep("retention", partial(keep_retention, topics, parts.store.catalogue, parts.live, _now_ms)),
         keep("memory limit", limit.run),
         keep("compaction", parts.cleaner.run),
         keep("replicas", parts.copies.run),
-        keep("libraries", partial(keep_tidy, parts.store.router, parts.store.commands, parts.member)),
+        keep("libraries", partial(keep_tidy, store.router, store.commands, parts.member.leadership)),
         keep("state of Redis", parts.servers.run),
         keep("memory forecast", parts.memory.run),
         keep("users, ACLs and quotas", partial(security.keep_up, guards=guards)),
@@ -465,7 +472,7 @@ class _ChangeListener:
 
     async def _finish_deletes(self) -> None:
         """If this broker is the controller, finish the deletions that another broker may have left."""
-        while self._parts.member.is_controller and self._parts.topics.deletes_are_pending:
+        while self._parts.member.leadership.is_controller and self._parts.topics.deletes_are_pending:
             try:
                 await self._parts.topics.finish_deletes()
             except (StorageError, CoordinatorError) as error:

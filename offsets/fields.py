@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-class Kind(Protocol):
+class FieldType(Protocol):
     """A type of field. `read` raises DecodeError, `write` EncodeError for what does not fit."""
 
     def read(self, reader: Reader, field: str) -> Any:
@@ -77,7 +77,7 @@ BYTES: Final = Primitive(
 class Array:
     """A compact array, as a tuple."""
 
-    element: Kind
+    element: FieldType
 
     def read(self, reader: Reader, field: str) -> tuple[Any, ...]:
         """The next array."""
@@ -101,7 +101,7 @@ class Array:
 class NullableArray:
     """A compact array or null."""
 
-    element: Kind
+    element: FieldType
 
     def read(self, reader: Reader, field: str) -> tuple[Any, ...] | None:
         """The next array; None for null."""
@@ -195,7 +195,7 @@ class Tagged:
     """A tagged field: written only if its value is not the default."""
 
     tag: int
-    kind: Kind
+    kind: FieldType
     default: Any
 
 

@@ -10,9 +10,10 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from kio.schema.errors import ErrorCode
+from msgspec.structs import replace
 
-from korvet.api import delete_records, produce
-from korvet.api.producing.checks import Refused
+from korvet.api import produce
+from korvet.api.producing.response import Refused
 from korvet.cli import main
 from korvet.coordinator.markers import MarkerWriter
 from korvet.coordinator.projector import Projector
@@ -22,18 +23,23 @@ from korvet.groups.consumer import membership as consumer_membership
 from korvet.groups.membership import Membership
 from korvet.groups.messages import CommitReply, JoinReply
 from korvet.groups.offset_table import OffsetTable
-from korvet.storage.keys import OFFSETS_TOPIC
-from korvet.storage.link import functions
-from korvet.storage.log import committed, guarded, script
-from korvet.storage.log.partition_log import PartitionLog
-from korvet.storage.log.release import Release
-from korvet.storage.log.state import LogState
-from korvet.storage.logs import Logs
+from korvet.log import append_calls, committed
+from korvet.log.append_queue import AppendQueue
+from korvet.log.appends import RecordsAppend
+from korvet.log.broker_logs import Logs
+from korvet.log.ends import KnownEnds
+from korvet.log.partition_log import PartitionLog
+from korvet.log.release import Release
+from korvet.log.state import LogState
+from korvet.redis import functions
+from korvet.redis.keys import OFFSETS_TOPIC
 from korvet.transactions.shard import TransactionShard
 from robustness.plan import FaultPlan, GroupPlan, Plan, ProducerPlan, TopicPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from korvet.log.values import Ends
 
 
 class Defect(NamedTuple):
@@ -49,6 +55,8 @@ class Defect(NamedTuple):
 
 
 DEFECTS: Final[dict[str, Defect]] = {}
+# The place of the first batch's offset in a reply of korvet_append.
+FIRST_VERDICT: Final = 6
 # A primary is lost with what its replica did not have yet. One topic keeps what is acknowledged; the others
 # may lose it.
 LOSSY_FAILOVER: Final = Plan(
@@ -106,8 +114,8 @@ def _replace(owner: object, name: str, new: object) -> Any:
 def _change_lua(name: str, old: str, new: str) -> None:
     """Replaces a part of a Lua file, which occurs once in it."""
 
-    def changed(asked: str) -> str:
-        text: str = read(asked)
+    def changed(package: str, asked: str) -> str:
+        text: str = read(package, asked)
         if asked != name:
             return text
         assert text.count(old) == 1, f"{name}.lua has changed"
@@ -117,9 +125,16 @@ def _change_lua(name: str, old: str, new: str) -> None:
 
 
 @shown_by("race", kinds={"nonmonotonic send"})
-def skip_the_guards_chain() -> None:
-    """The guard lets a group in although the one before it was refused."""
-    _change_lua("guard", "if log.own_last_id ~= own_last_id then", "if false then")
+def send_the_newest_append_first() -> None:
+    """Batches that wait are overtaken by those that arrive after them, if no sequence numbers tell Redis."""
+
+    def add(self: AppendQueue, append: Any) -> None:
+        if append.producer is None and isinstance(append, RecordsAppend) and append.received is not None:
+            self.put_first([append])
+        else:
+            added(self, append)
+
+    added = _replace(AppendQueue, "add", add)
 
 
 @shown_by(kinds={"unreadable"})
@@ -164,8 +179,13 @@ def forget_an_aborted_transaction() -> None:
 @shown_by(kinds={"aborted read", "precommitted read"})
 def read_past_the_last_stable_offset() -> None:
     """Readers of committed records get all records."""
-    _replace(LogState, "last_stable_offset", property(lambda self: self.log_end))
-    _replace(LogState, "last_stable_offset_is_current", property(lambda _: True))
+
+    def ends(self: LogState) -> Ends:
+        known = self.known.ends
+        return replace(known, last_stable_offset=known.high_watermark)
+
+    _replace(LogState, "ends", property(ends))
+    _replace(KnownEnds, "is_stable_current", property(lambda _: True))
 
 
 @shown_by(kinds={"missing copy"}, is_simulated=True)
@@ -217,10 +237,10 @@ def give_partitions_away_early() -> None:
 def delete_no_records() -> None:
     """DeleteRecords is answered, and deletes nothing."""
 
-    async def delete_before(log: PartitionLog, offset: int | None, timeout_ms: int) -> int:
-        return log.log_start if offset is None else offset
+    async def delete_before(self: PartitionLog, offset: int | None, timeout_ms: int) -> int:
+        return self.ends.log_start if offset is None else offset
 
-    _replace(delete_records, "delete_before", delete_before)
+    _replace(PartitionLog, "delete_before", delete_before)
 
 
 @shown_by("fence", kinds={"aborted read", "lost transaction"})
@@ -242,15 +262,30 @@ def drop_a_pending_member() -> None:
     joined = _replace(Membership, "_join_known", join)
 
 
+@shown_by(kinds={"failed assertion"}, is_simulated=True)
+def name_another_offset() -> None:
+    """The replies to appends name the offset before the first record."""
+
+    def integers(reply: memoryview) -> tuple[int, ...] | None:
+        numbers = read(reply)
+        return (
+            None if numbers is None else (*numbers[:FIRST_VERDICT], *(n - 1 for n in numbers[FIRST_VERDICT:]))
+        )
+
+    read = _replace(append_calls, "integer_array", integers)
+
+
 @shown_by("lose_replies", kinds={"duplicate"})
 def forget_a_producers_sequences() -> None:
     """Batches of idempotent producers are appended again when they are sent again."""
 
-    def pack(producers: Any, record_counts: Any) -> Any:
-        return packed([each if each and each.transactional else None for each in producers], record_counts)
+    def numbers(append: RecordsAppend) -> bytes:
+        if append.producer is not None and not append.producer.transactional:
+            append = replace(append, producer=None)
+        packed: bytes = pack(append)
+        return packed
 
-    packed = _replace(guarded, "pack_sequences", pack)
-    _replace(script, "pack_sequences", pack)
+    pack = _replace(append_calls, "_batch_numbers", numbers)
 
 
 @shown_by("rewind", kinds={"Redis group differs"})
@@ -283,10 +318,13 @@ def serve_beyond_the_high_watermark() -> None:
 
     def grown(self: Release) -> None:
         ask(self)
-        self._log.listeners.wake()
+        self._announce()
+
+    def ends(self: LogState) -> Ends:
+        return replace(self.known.ends, high_watermark=self.known.ends.log_end)
 
     ask = _replace(Release, "grown", grown)
-    _replace(LogState, "high_watermark", property(lambda self: self.log_end))
+    _replace(LogState, "ends", property(ends))
 
 
 @shown_by(kinds={"inconsistent offset", "untold truncation"}, plan=LOSSY_FAILOVER)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 import msgspec
 
+from korvet.offsets.packing import AddressError, offset_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
@@ -28,6 +30,19 @@ UNKNOWN = -1
 
 class HistoryError(ValueError):
     """A line of a history can't be decoded."""
+
+
+def addressed(entries: Iterable[tuple[str, str]], bias: int = 0) -> Iterator[tuple[int, str]]:
+    """Yield offset and value of entries, given as ID and value. Leaves out entries that no offset names.
+
+    Redis clients create such entries when they append more than 1,024 in a millisecond.
+    """
+    for entry_id, value in entries:
+        try:
+            offset = offset_of(entry_id, bias)
+        except AddressError:
+            continue
+        yield offset, value
 
 
 class Place(NamedTuple):

@@ -1,6 +1,6 @@
-"""The zip file for `--py-files` with the part of korvet that executors need.
+"""The zip file for `--py-files` with the part of korvet that executors need, and drivers in a cluster.
 
-It contains korvet.offsets and korvet.spark, with the compiled kernel of this Python
+It contains korvet.offsets, korvet.properties and korvet.spark, with the compiled kernel of this Python
 (korvet.spark.records.compiled):
 
     python -m korvet.spark.bundle korvet.zip
@@ -15,6 +15,7 @@ from pathlib import Path
 import korvet
 
 PARTS = ("offsets", "spark")
+MODULES = ("__init__.py", "properties.py")
 FORMAT_MODULE = "pyspark_korvet.py"
 # Of what is compiled.
 SOURCES = (".c", ".java")
@@ -29,7 +30,8 @@ def write_bundle(target: Path) -> Path:
     """Write the zip file and return its path. korvet itself must not be imported from an archive."""
     package = Path(korvet.__file__).parent
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.write(package / "__init__.py", "korvet/__init__.py")
+        for module in MODULES:
+            archive.write(package / module, f"korvet/{module}")
         for part in PARTS:
             for source in sorted((package / part).rglob("*")):
                 inner = Path("korvet", part, source.relative_to(package / part))

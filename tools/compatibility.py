@@ -91,9 +91,9 @@ def clients() -> tuple[Client, ...]:
             "@platformatic/kafka", packages["@platformatic/kafka"], _WHOLE_SESSION, ("test_platformatic.py",)
         ),
         *(
-            Client(name, module(path), f"{_WHOLE_SESSION}{more}", ("test_go.py",), every_run=False)
-            for name, path, more in (
-                ("franz-go", "github.com/twmb/franz-go", ", transactions"),
+            Client(name, module(path), f"{_WHOLE_SESSION}{more}", ("test_go.py", *others), every_run=False)
+            for name, path, more, *others in (
+                ("franz-go", "github.com/twmb/franz-go", ", transactions, tokens", _TOKENS),
                 ("sarama", "github.com/IBM/sarama", ""),
                 ("segmentio/kafka-go", "github.com/segmentio/kafka-go", ""),
             )
@@ -101,7 +101,7 @@ def clients() -> tuple[Client, ...]:
         Client(
             "kafka-python's and franz-go's own tests",
             "as above",
-            "run unchanged on the broker of `korvet.testing`",
+            "run unchanged, kafka-python's on `korvet serve`, franz-go's on the broker of `korvet.testing`",
             ("test_suites.py",),
             every_run=False,
         ),

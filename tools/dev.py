@@ -47,7 +47,7 @@ INPUTS = (
     "setup.py",
     "korvet/records/kernel/*.py",
     "korvet/records/kernel/_crc32c.*",
-    "korvet/storage/module/*.[ch]",
+    "korvet/redis/module/*.[ch]",
     "spark/records/kernel/*.py",
     "spark/session/driver/**/*.java",
 )
@@ -258,7 +258,7 @@ def clean(arguments: list[str]) -> int:
     folders += [*ROOT.glob("*.egg-info"), *(ROOT / "korvet").rglob("__pycache__")]
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
-    for package in ("korvet/records/kernel", "spark/records/kernel", "korvet/storage/module"):
+    for package in ("korvet/records/kernel", "spark/records/kernel", "korvet/redis/module"):
         for path in (ROOT / package).glob("*.so"):
             path.unlink()
     (ROOT / DRIVER_JAR).unlink(missing_ok=True)

@@ -28,11 +28,11 @@ from korvet.cli.app import korvet
 from korvet.config.dynamic import scope_of
 from korvet.config.keys import settings
 from korvet.metrics.declared import declared
+from korvet.outlook import durability
 from korvet.protocol import registry
+from korvet.redis.keys import Keyspace
 from korvet.spark.source import options
 from korvet.spark.tables.catalog import ANSWERS, TABLES
-from korvet.storage import durability
-from korvet.storage.keys import Keyspace
 from korvet.topics import configs
 from tools import compatibility, spark_support
 
@@ -65,17 +65,17 @@ HONOURED = {
 # The subjects of the metrics, each with the modules that declare them.
 SUBJECTS = {
     "The broker: traffic of topics, led partitions, connections, lease, appends, caches and compaction.": (
-        "storage.log.counts",
+        "log.counts",
         "observe.led_partitions",
         "observe.brokers",
         "api.common.listener_counts",
         "api.fetching.sessions",
         "api.fetching.memory",
         "server.backpressure",
-        "storage.brokers.lease",
-        "storage.logs",
-        "storage.log.tail_cache",
-        "storage.log.readahead",
+        "cluster.lease",
+        "log.broker_logs",
+        "log.tail_cache",
+        "log.readahead",
         "topics.compaction",
     ),
     "Consumer groups, under the names of kafka_exporter and kafka-lag-exporter, and what coordinators "
@@ -100,8 +100,8 @@ SUBJECTS = {
         "admin.merged",
     ),
     "The connections to Redis, and what the servers report about themselves.": (
-        "storage.link.redis_link",
-        "storage.link.barrier",
+        "redis.link",
+        "redis.barrier",
         "observe.redis",
     ),
     "Requests of clients: numbers, errors, bytes, and where their time goes.": (
@@ -362,8 +362,8 @@ def _key(names: bytes | tuple[bytes, ...], docstring: ast.stmt) -> tuple[str, st
 def redis_functions() -> str:
     """Returns a table of the functions of korvet's library, with the comments above their callbacks."""
     rows = []
-    for path in sorted(files("korvet.storage").joinpath("lua").iterdir(), key=lambda path: path.name):
-        text = path.read_text("utf-8") if path.name.endswith(".lua") else ""
+    for path in sorted(Path(str(files("korvet"))).glob("*/lua/*.lua")):
+        text = path.read_text("utf-8")
         for found in _REGISTERED.finditer(text):
             name, callback = found[1] or found[3], found[2] or found[4]
             comment = re.search(rf"((?:^--.*\n)+)local function {callback}\(", text, re.MULTILINE)

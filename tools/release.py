@@ -88,13 +88,14 @@ def release(versions: Sequence[str], *, tried: bool) -> None:
     wheels = {version: wheel(python, source, tools) for version, python in pythons.items()}
     files = [source, *wheels.values()]
     run("twine check", [tools / "python", "-m", "twine", "check", "--strict", *files])
-    run("check-wheel-contents", [tools / "check-wheel-contents", *wheels.values()])
+    settings = ["--config", ROOT / "pyproject.toml"]
+    run("check-wheel-contents", [tools / "check-wheel-contents", *settings, *wheels.values()])
     if tried:
         for version, python in pythons.items():
             attempt(python, wheels[version], compiled=True)
             attempt(python, source, compiled=False)
     for file in files:
-        dev.say(f"{file.relative_to(ROOT)}: {file.stat().st_size / 1e6:.2f} MB")
+        dev.say(f"{file}: {file.stat().st_size / 1e6:.2f} MB")
 
 
 def find_pythons(versions: Sequence[str]) -> dict[str, Path]:

@@ -6,8 +6,8 @@
     ./dev run python -m tools.spark_versions --named                only the tests that say what works
 
 A version other than .venv's has an environment of its own in .cache/spark: its PySpark, before the packages
-of .venv. A file of tests that has passed with the same sources does not run again. Output and results are in
-build/spark-versions.
+of .venv. A file of tests that has passed with the same sources does not run again, also if the run was
+aborted later. Output and results are in build/spark-versions.
 """
 
 from __future__ import annotations
@@ -24,18 +24,21 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from xml.etree import ElementTree
+
+import pytest
 
 from tools import dev
 from tools.spark_capabilities import tests_named_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Generator, Iterable, Sequence
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 TESTS: Final = ROOT / "tests" / "spark"
 RESULTS: Final = ROOT / "build" / "spark-versions"
 NAMED: Final = "--named"
+# The first argument of the process that runs the tests.
+INSIDE: Final = "--inside"
 PASSED, FAILED, SKIPPED, REFUSED = "passed", "failed", "skipped", "refused"
 # Exit statuses of a pytest that ran what was asked: all passed, some failed, there is no test.
 COMPLETE: Final = frozenset({0, 1, 5})
@@ -80,6 +83,9 @@ class Results:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the files of tests named, or all, in the runs named, or all. Returns the exit status."""
+    if INSIDE in arguments:
+        _, name, *chosen_there = [word for word in arguments if word != NAMED]
+        return run_inside(RUNS[name], chosen_there, whole=NAMED not in arguments)
     known = set(suites())
     unknown = [word for word in arguments if word not in {NAMED, *RUNS, *known}]
     if unknown:
@@ -108,32 +114,72 @@ def passes(run: Run, chosen: Iterable[str], *, whole: bool) -> bool:
         return True
     folder = RESULTS / run.name
     folder.mkdir(parents=True, exist_ok=True)
-    output, junit = folder / f"{pending[0]}.txt", folder / f"{pending[0]}.xml"
-    junit.unlink(missing_ok=True)
+    output = folder / f"{pending[0]}.txt"
     python = environment(run.release) if run.release else Path(sys.executable)
     environ = {**os.environ, "PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
     if run.connect:
         environ["KORVET_TEST_CONNECT"] = "1"
-    command = [*pytest_command(run, pending, python, whole=whole), f"--junitxml={junit}"]
-    digests = {suite: digest_of(sources_of(suite)) for suite in pending}
+    command = [str(python), "-m", "tools.spark_versions", INSIDE, run.name, *pending]
     with output.open("w") as file:
-        done = subprocess.run(command, cwd=ROOT, env=environ, stdout=file, stderr=file, check=False)
-    if done.returncode not in COMPLETE or not junit.exists():
-        dev.say(f"Spark {run.name}: pytest ended with status {done.returncode}, see {output}")
-        return False
-    outcomes = read_outcomes(junit.read_text("utf-8"))
-    for suite, digest in digests.items():
-        found = {test: outcome for test, outcome in outcomes.items() if test.startswith(f"{suite}::")}
-        before = results_of(run, suite)
-        if before:
-            found = {**before.outcomes, **found}
-        note = {"sources": digest, "whole": whole or bool(before and before.whole), "outcomes": found}
-        _note(run, suite).write_text(json.dumps(note, indent=1))
-    failed = [test for test, outcome in outcomes.items() if outcome == FAILED]
+        done = subprocess.run(
+            [*command, *([] if whole else [NAMED])],
+            cwd=ROOT,
+            env=environ,
+            stdout=file,
+            stderr=file,
+            check=False,
+        )
+    ended = {0: "passed", 1: f"FAILED, see {output}"}
     dev.say(
-        f"Spark {run.name}, {len(pending)} files: {f'FAILED {failed}, see {output}' if failed else 'passed'}"
+        f"Spark {run.name}, {len(pending)} files: "
+        f"{ended.get(done.returncode, f'pytest ended with status {done.returncode}, see {output}')}"
     )
-    return not failed
+    return done.returncode == 0
+
+
+def run_inside(run: Run, chosen: Sequence[str], *, whole: bool) -> int:
+    """Run files of tests in this process. Returns the exit status of pytest, 0 if there was no test."""
+    status = pytest.main(pytest_arguments(run, chosen, whole=whole), [Notes(run, chosen, whole=whole)])
+    return 0 if status == pytest.ExitCode.NO_TESTS_COLLECTED else int(status)
+
+
+class Notes:
+    """A plugin of pytest that notes the results of a file of tests when its last test has ended."""
+
+    def __init__(self, run: Run, chosen: Iterable[str], *, whole: bool) -> None:
+        self._run, self._whole = run, whole
+        self._digests = {suite: digest_of(sources_of(suite)) for suite in chosen}
+        self.outcomes: dict[str, dict[str, str]] = {suite: {} for suite in chosen}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take the outcome of a test, which the reports of its setup and its teardown can change."""
+        file, _, test = report.nodeid.partition("::")
+        suite = Path(file).stem
+        outcomes, name = self.outcomes[suite], f"{suite}::{test}"
+        outcomes[name] = _outcome(report, outcomes.get(name, PASSED))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> Generator[None, object, object]:
+        """Note the results of a file after its last test."""
+        done = yield
+        if nextitem is None or nextitem.path != item.path:
+            self._write(item.path.stem)
+        return done
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """Note the files without a test that runs."""
+        if exitstatus in COMPLETE:
+            for suite in self._digests:
+                self._write(suite)
+
+    def _write(self, suite: str) -> None:
+        before = results_of(self._run, suite)
+        found = {**(before.outcomes if before else {}), **self.outcomes[suite]}
+        whole = self._whole or bool(before and before.whole)
+        note = {"sources": self._digests[suite], "whole": whole, "outcomes": found}
+        _note(self._run, suite).write_text(json.dumps(note, indent=1))
 
 
 def has_passed(run: Run, suite: str, *, whole: bool) -> bool:
@@ -157,40 +203,36 @@ def _note(run: Run, suite: str) -> Path:
     return RESULTS / run.name / f"{suite}.json"
 
 
-def read_outcomes(text: str) -> dict[str, str]:
-    """The outcome of each test in JUnit's XML: PASSED, FAILED, or SKIPPED or REFUSED with `: ` and a text.
+def _outcome(report: pytest.TestReport, before: str) -> str:
+    """The outcome of a test with one more report: PASSED, FAILED, or SKIPPED or REFUSED with `: ` and a text.
 
-    A refusal is a message that the test recorded as the property `refused`, even if it was skipped then. A
-    file that is skipped as a whole has no outcome.
+    A refusal is a message that the test recorded as the property `refused`, even if it was skipped then.
     """
-    return {
-        f"{case.attrib['classname'].rpartition('.')[2]}::{case.attrib['name']}": _outcome(case)
-        for case in ElementTree.fromstring(text).iter("testcase")
-        if case.attrib["classname"]
-    }
-
-
-def _outcome(case: ElementTree.Element) -> str:
-    if case.find("failure") is not None or case.find("error") is not None:
+    if report.failed or before == FAILED:
         return FAILED
-    for noted in case.iter("property"):
-        if noted.attrib["name"] == REFUSED:
-            return f"{REFUSED}: {noted.attrib['value']}"
-    skipped = case.find("skipped")
-    return PASSED if skipped is None else f"{SKIPPED}: {skipped.attrib.get('message', '')}"
+    for name, value in report.user_properties:
+        if name == REFUSED:
+            return f"{REFUSED}: {value}"
+    if report.skipped and isinstance(report.longrepr, tuple):
+        return f"{SKIPPED}: {report.longrepr[2].removeprefix('Skipped: ')}"
+    return before
 
 
-def pytest_command(run: Run, chosen: Iterable[str], python: Path, *, whole: bool) -> list[str]:
-    """The command of pytest. Of the long tests, only those that say what works run."""
-    # JUnit's older format has the properties of tests.
-    command = [str(python), "-m", "pytest", "-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
+def pytest_arguments(run: Run, chosen: Iterable[str], *, whole: bool) -> list[str]:
+    """The arguments of pytest. Of the long tests, only those that say what works run."""
+    arguments = ["-p", "no:cacheprovider"]
     for suite in chosen:
         path = f"tests/spark/{suite}.py"
-        command += [*([path] if whole else []), *(f"{path}::{test}" for test in tests_named_in(suite))]
+        arguments += [*([path] if whole else []), *(f"{path}::{test}" for test in tests_named_in(suite))]
     if run.release:
         # PySpark 4.0 and 4.1 leave sockets to the garbage collector.
-        command += ["-W", "ignore::pytest.PytestUnraisableExceptionWarning", "-W", "ignore::ResourceWarning"]
-    return command
+        arguments += [
+            "-W",
+            "ignore::pytest.PytestUnraisableExceptionWarning",
+            "-W",
+            "ignore::ResourceWarning",
+        ]
+    return arguments
 
 
 def installed(run: Run) -> str:

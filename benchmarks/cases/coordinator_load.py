@@ -24,8 +24,8 @@ from korvet.offsets.codec import encode_key, encode_value
 from korvet.offsets.partition import partition_for
 from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
 from korvet.records.kernel import encode_append_records
-from korvet.storage.keys import Keyspace
-from korvet.storage.store import Store
+from korvet.redis.keys import Keyspace
+from korvet.store import Store
 from tests.support.admin import create_topic
 from tests.support.logs import append_own
 from tests.support.servers import KorvetServer

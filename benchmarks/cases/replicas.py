@@ -11,7 +11,7 @@ from benchmarks.rig.goals import Goal
 from benchmarks.rig.measuring import KORVET
 from benchmarks.rig.records import Shape
 from benchmarks.rig.servers import Korvet, Store
-from korvet.storage.module import find_module
+from korvet.redis.module import find_module
 from tests.support.polling import until
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from benchmarks.rig.measuring import KORVET, Row, Sample
 from benchmarks.rig.programs import outcome_of
 from benchmarks.rig.records import Shape, payloads, produce_request, record_batch, write_requests
 from benchmarks.rig.servers import Cluster, rest
-from korvet.storage.link.slots import SLOTS, slot_of
+from korvet.redis.slots import SLOTS, slot_of
 from tests.support.cluster import RedisCluster
 from tests.support.polling import until
 from tests.support.servers import KorvetServer

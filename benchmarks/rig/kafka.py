@@ -13,8 +13,8 @@ import pytest
 from benchmarks.rig import programs
 from benchmarks.rig.records import Shape, produce_requests, write_requests
 from benchmarks.rig.servers import Cluster
+from korvet.cluster.ids import random_uuid
 from korvet.offsets.wire import uuid_text
-from korvet.storage.ids import random_uuid
 from tests.support.java import SOURCES, JavaTools
 from tests.support.polling import until
 from tests.support.ports import accepts, free_port

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _MOST_BYTES: Final = 256 << 20
 
 
-class Fetched(NamedTuple):
+class PageReply(NamedTuple):
     """A page that another process has answered."""
 
     status: int
@@ -29,7 +29,7 @@ class Fetched(NamedTuple):
         return self.body.decode()
 
 
-async def fetch(place: Path | str | Handover, page: str, accept: str, timeout_s: float) -> Fetched:
+async def fetch(place: Path | str | Handover, page: str, accept: str, timeout_s: float) -> PageReply:
     """Read a page. `place`: the address of a socket, or what connects.
 
     Raises OSError, also if it takes too long, and ValueError if the answer is malformed.
@@ -58,7 +58,7 @@ def _connected(place: Path | str | Handover) -> socket.socket:
     return connection
 
 
-async def _answer(reader: asyncio.StreamReader) -> Fetched:
+async def _answer(reader: asyncio.StreamReader) -> PageReply:
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         first, *lines = head.split("\r\n")
@@ -66,6 +66,6 @@ async def _answer(reader: asyncio.StreamReader) -> Fetched:
         size = int(fields["content-length"])
         if not 0 <= size <= _MOST_BYTES:
             raise ValueError(f"the page has {size} bytes")
-        return Fetched(int(first.split(" ")[1]), await reader.readexactly(size))
+        return PageReply(int(first.split(" ")[1]), await reader.readexactly(size))
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, LookupError) as error:
         raise ValueError(f"the answer is malformed: {error!r}") from error

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from korvet.admin.http import Request, Response, text_response
 from korvet.causes import Causes
 from korvet.metrics.declared import declare
-from korvet.metrics.family import Kind, Samples
+from korvet.metrics.family import MetricType, Samples
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -24,7 +24,7 @@ _ADMIN_REQUESTS: Final = declare(
     "Answered requests of the admin endpoint; the path is empty for pages that do not exist.",
     "path",
     "code",
-    kind=Kind.COUNTER,
+    kind=MetricType.COUNTER,
 )
 
 Page: TypeAlias = "Callable[[Request], Awaitable[Response]]"
@@ -40,7 +40,7 @@ PROBES: Final = frozenset({"/livez", "/readyz"})
 """Pages that need no token: kubelets have none, and these pages name no topics, groups or users."""
 
 
-class Endpoint:
+class AdminEndpoint:
     """Answers the requests of all clients."""
 
     def __init__(

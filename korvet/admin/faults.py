@@ -36,7 +36,7 @@ from korvet.faults.table import FaultTable, TooManyFaults
 from korvet.groups.group import Member
 from korvet.groups.messages import HeartbeatReply, HeartbeatRequest
 from korvet.groups.shard import GroupShard
-from korvet.storage.errors import StorageError
+from korvet.redis.errors import StorageError
 from korvet.transactions.messages import NO_EPOCH, NO_PRODUCER_ID, EndReply, EndRequest
 from korvet.transactions.shard import TransactionShard
 
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from korvet.admin.http import Request
     from korvet.faults.table import Counted
     from korvet.groups.consumer.member import Member as ConsumerMember
+    from korvet.groups.share.group import Member as ShareMember
     from korvet.observe.parts import Parts
 
 _NO_GENERATION: Final = -1
@@ -184,20 +185,20 @@ async def _move(parts: Parts, topic: str, partition: int) -> dict[str, Any]:
     member.yield_partition(topic, partition)
     while True:
         await member.refresh()
-        if not member.rejoins:
+        if not member.leadership.rejoins:
             break
         # Another loss was reported meanwhile, or the broker stops.
         await asyncio.sleep(_PAUSE_S)
     await member.wait_known()
-    leader = member.assignment.leader(topic, partition)
+    leader = member.leadership.assignment.leader(topic, partition)
     return {"topic": topic, "partition": partition, "leader": leader.node_id, "leader_epoch": leader.epoch}
 
 
 def _check_leads(parts: Parts, topic: str, partition: int) -> None:
     """Raises _Elsewhere, or _Refused if no broker leads the partition now."""
-    assignment = parts.member.assignment
+    assignment = parts.member.leadership.assignment
     leader = assignment.leader(topic, partition)
-    if leader.node_id == parts.member.node_id:
+    if leader.node_id == parts.member.leadership.node_id:
         return
     broker = assignment.broker(leader.node_id)
     if broker is None:
@@ -219,7 +220,7 @@ def _members(parts: Parts, group_id: str, wanted: str) -> list[str]:
     return member_ids
 
 
-def _client_of(member: Member | ConsumerMember) -> str:
+def _client_of(member: Member | ConsumerMember | ShareMember) -> str:
     return member.client_id if isinstance(member, Member) else member.subscription.client_id
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from korvet.admin.client import Fetched, fetch
-from korvet.admin.endpoint import Endpoint, livez
+from korvet.admin.client import PageReply, fetch
+from korvet.admin.endpoint import AdminEndpoint, livez
 from korvet.admin.handover import Handover
 from korvet.admin.http import PLAIN, Request, Response, text_response
 from korvet.admin.metrics_page import metrics_response, prefers_open_metrics
@@ -73,7 +73,7 @@ class MergedService:
         if not self._config.serves_admin:
             return self._handovers
         pages = {"/livez": livez, "/readyz": self._readyz, "/metrics": self._metrics, "/status": self._status}
-        endpoint = Endpoint(pages)
+        endpoint = AdminEndpoint(pages)
         self._registry.add(collectors.of_process(self._lag))
         self._registry.add([("admin endpoint", endpoint.collect), ("brokers", self._collect)])
         self._server = server = await AdminServer.open(self._config, endpoint)
@@ -136,7 +136,7 @@ class MergedService:
 
     async def _fetch_all(
         self, page: str, accept: str, timeout_s: float, places: Mapping[int, Handover] | Mapping[int, str]
-    ) -> dict[int, Fetched]:
+    ) -> dict[int, PageReply]:
         """A page of each broker that answers at its place."""
         answers = await asyncio.gather(
             *(self._fetch(node_id, place, page, accept, timeout_s) for node_id, place in places.items())
@@ -147,7 +147,7 @@ class MergedService:
 
     async def _fetch(
         self, node_id: int, place: Handover | str, page: str, accept: str, timeout_s: float
-    ) -> Fetched | None:
+    ) -> PageReply | None:
         try:
             answer = await fetch(place, page, accept, timeout_s)
         except (OSError, ValueError) as error:

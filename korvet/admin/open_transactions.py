@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from korvet.log.transactions import parse_open, parse_producer
+from korvet.outlook.findings import OpenTransaction, UnreadableTransactions
+from korvet.redis.errors import StorageError
 from korvet.slices import gathered, sliced
-from korvet.storage.errors import StorageError
-from korvet.storage.findings import OpenTransaction, UnreadableTransactions
-from korvet.storage.log.transactions import parse_open, parse_producer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from korvet.observe.parts import Parts
-    from korvet.storage.findings import TransactionNote
-    from korvet.storage.link.commands import Commands
+    from korvet.outlook.findings import TransactionNote
+    from korvet.redis.commands import Commands
 
 
 async def open_transactions(parts: Parts, timeout_s: float) -> Sequence[TransactionNote] | None:
@@ -25,7 +25,7 @@ async def open_transactions(parts: Parts, timeout_s: float) -> Sequence[Transact
         led += [
             (topic.name, number)
             for number in range(topic.partitions)
-            if parts.member.leader_epoch_of(topic.name, number) is not None
+            if parts.member.leadership.leader_epoch_of(topic.name, number) is not None
         ]
     try:
         async with asyncio.timeout(timeout_s):

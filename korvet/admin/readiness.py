@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from korvet.admin.health import CHECKS, Check, Facts, Server, is_ready, readiness
 from korvet.metrics.declared import declare
 from korvet.metrics.family import Samples
+from korvet.redis.clock import steady_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +49,7 @@ class Readiness:
         refusals = parts.store.resources.refusals
         return Facts(
             phase=self._lifecycle.phase,
-            holds_lease=parts.member.holds_lease,
+            holds_lease=parts.member.leadership.holds_lease(steady_s()),
             servers=[
                 Server(
                     server.address.named,

@@ -15,7 +15,7 @@ import msgspec
 
 from korvet.admin.access import Access
 from korvet.admin.connection import HttpConnection
-from korvet.admin.endpoint import Endpoint, livez
+from korvet.admin.endpoint import AdminEndpoint, livez
 from korvet.admin.handover import ON_STANDARD_INPUT, Handed
 from korvet.config.errors import ConfigError
 from korvet.server.acceptor import Acceptor, bind
@@ -46,7 +46,7 @@ _STANDARD_INPUT: Final = 0
 class AdminServer:
     """Accepts the clients of one admin endpoint."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: AdminEndpoint) -> None:
         """Use `open`."""
         self._endpoint = endpoint
         self._connections = Connections(ConnectionLimits(_MOST_CONNECTIONS, _MOST_PER_HOST))
@@ -59,7 +59,7 @@ class AdminServer:
         self._address: Address | None = None
 
     @classmethod
-    async def open(cls, config: Config, endpoint: Endpoint) -> AdminServer:
+    async def open(cls, config: Config, endpoint: AdminEndpoint) -> AdminServer:
         """Accept clients on `admin.listen` and `admin.socket`, as far as they are set.
 
         Raises ConfigError if a file cannot be used, and OSError if an address cannot be listened on.
@@ -92,7 +92,7 @@ class AdminServer:
             listening.close()
             log.warning("`korvet ready` needs an admin endpoint here: no abstract socket: %s", error.strerror)
             return None
-        server = cls(Endpoint({"/livez": livez, "/readyz": readyz}))
+        server = cls(AdminEndpoint({"/livez": livez, "/readyz": readyz}))
         server._accept("probes", [listening], Access(None, None, None), None)
         return server
 

@@ -6,7 +6,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from korvet.admin.endpoint import Endpoint, livez
+from korvet.admin.endpoint import AdminEndpoint, livez
 from korvet.admin.health import is_ready
 from korvet.admin.http import Request, Response, text_response
 from korvet.admin.metrics_page import MetricsPage
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from korvet.config.settings import Config
     from korvet.observe.lifecycle import Lifecycle
     from korvet.observe.parts import Parts
+    from korvet.outlook.durability import Setup
     from korvet.server.certificates import UsedCertificate
     from korvet.server.dispatch import Dispatcher
-    from korvet.storage.durability import Setup
 
 
 class AdminService:
@@ -60,7 +60,7 @@ class AdminService:
         if not self._config.serves_admin:
             return
         metrics = MetricsPage(self._registry)
-        endpoint = Endpoint(
+        endpoint = AdminEndpoint(
             {
                 "/livez": livez,
                 "/readyz": self._readyz,

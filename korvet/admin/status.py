@@ -13,9 +13,7 @@ from korvet import __version__, supervisor
 from korvet.admin.health import is_ready
 from korvet.admin.http import Response
 from korvet.admin.open_transactions import open_transactions
-from korvet.server.certificates import certificate_findings
-from korvet.slices import sliced
-from korvet.storage.findings import (
+from korvet.outlook.findings import (
     OK,
     Finding,
     TransactionNote,
@@ -25,10 +23,12 @@ from korvet.storage.findings import (
     refusal_findings,
     transaction_findings,
 )
-from korvet.storage.link.clock import steady_s
-from korvet.storage.link.server_facts import ServerFacts, reported
-from korvet.storage.memory_forecast import memory_findings, usage
-from korvet.storage.refusals import EFFECTS
+from korvet.outlook.memory_forecast import memory_findings, usage
+from korvet.redis.clock import steady_s
+from korvet.redis.refusals import EFFECTS
+from korvet.redis.server_facts import ServerFacts, reported
+from korvet.server.certificates import certificate_findings
+from korvet.slices import sliced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from korvet.admin.readiness import Readiness
     from korvet.observe.lifecycle import Lifecycle
     from korvet.observe.parts import Parts
+    from korvet.outlook.durability import Setup
+    from korvet.redis.errors import StorageError
+    from korvet.redis.server import Server
     from korvet.server.certificates import UsedCertificate
-    from korvet.storage.durability import Setup
-    from korvet.storage.errors import StorageError
-    from korvet.storage.link.server import Server
 
 # The time for which an answer is returned again, so that clients of this page cannot load Redis.
 _CACHED_S: Final = 5.0
@@ -139,16 +139,16 @@ async def _details(
         for place, each in facts.items()
         if isinstance(each, ServerFacts) and each.maxmemory
     }
-    member = parts.member
+    leadership = parts.member.leadership
     return {
-        "node_id": member.node_id,
+        "node_id": leadership.node_id,
         "cluster": {
             "id": parts.store.commands.cluster_id,
-            "version": member.assignment.version,
-            "controller": member.assignment.controller.node_id,
+            "version": leadership.assignment.version,
+            "controller": leadership.assignment.controller.node_id,
             "brokers": [
                 {"node_id": each.node_id, "host": each.host, "port": each.port}
-                for each in member.assignment.brokers
+                for each in leadership.assignment.brokers
             ],
         },
         "partitions": await _partitions(parts),
@@ -181,7 +181,9 @@ async def _partitions(parts: Parts) -> dict[str, int]:
     led = count = 0
     async for topic in sliced(parts.topics.all()):
         count += topic.partitions
-        epochs = (parts.member.leader_epoch_of(topic.name, number) for number in range(topic.partitions))
+        epochs = (
+            parts.member.leadership.leader_epoch_of(topic.name, number) for number in range(topic.partitions)
+        )
         led += sum(epoch is not None for epoch in epochs)
     return {"led": led, "all": count}
 
@@ -200,7 +202,7 @@ def _of_parts(parts: Parts, servers: Iterable[Server]) -> Iterator[Finding]:
     """What the broker knows without asking."""
     verdicts = {str(server.address): server.module.verdict for server in servers}
     yield from module_findings({place: each for place, each in verdicts.items() if each is not None})
-    if parts.member.lost is None:
+    if parts.member.leadership.lost is None:
         cluster_id, count = parts.store.commands.cluster_id, len(parts.store.catalogue.topics)
         yield Finding("keyspace", OK, f"cluster id {cluster_id}, {count} topics")
     for damage in (parts.store.catalogue.damage, parts.member.damage, parts.security.damage):

@@ -14,8 +14,8 @@ from kio.schema.errors import ErrorCode
 from korvet.api.common.errors import Asked, error_code_of
 from korvet.api.common.fencing import fencing_error
 from korvet.protocol.registry import api
+from korvet.redis.errors import StorageError
 from korvet.security.acls import Operation, ResourceType
-from korvet.storage.errors import StorageError
 from korvet.transactions.messages import AddReply, AddRequest
 from korvet.transactions.shard import TransactionShard
 

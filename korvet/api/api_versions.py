@@ -55,9 +55,9 @@ async def api_versions(context: RequestContext, request: Any) -> Any:
         for text in (request.client_software_name, request.client_software_version):
             if _SOFTWARE.fullmatch(text) is None:
                 return refuse(context, request, ErrorCode.invalid_request)
-        if context.client.sasl is not None:
+        if context.client.session.sasl is not None:
             software = f"{request.client_software_name} {request.client_software_version}"
-            context.client.sasl.software = software[:_MOST_CHARACTERS]
+            context.client.session.sasl.software = software[:_MOST_CHARACTERS]
     if context.api_version >= _NAMES_BROKER_SINCE and (error := _misled(context, request)):
         return refuse(context, request, error)
     features = context.services.security.features
@@ -71,7 +71,7 @@ def _misled(context: RequestContext, request: Any) -> ErrorCode:
     if request.cluster_id is None:
         return ErrorCode.none
     services = context.services
-    if (request.cluster_id, request.node_id) == (services.cluster_id, services.membership.node_id):
+    if (request.cluster_id, request.node_id) == (services.cluster_id, services.leadership.node_id):
         return ErrorCode.none
     return ErrorCode.rebootstrap_required
 

@@ -15,9 +15,9 @@ from korvet.api.common.errors import error_code_of
 from korvet.api.create_topics import check_replicas
 from korvet.protocol.registry import api
 from korvet.quotas.throttle import MutationsExceeded
+from korvet.redis.errors import StorageError
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import sliced
-from korvet.storage.errors import StorageError
 from korvet.topics.directory import MAX_PARTITIONS, TOO_MANY
 from korvet.topics.errors import InvalidAssignment, TooManyPartitions, TopicError
 

@@ -16,12 +16,12 @@ from kio.schema.errors import ErrorCode
 
 from korvet.api.common.errors import error_code_of
 from korvet.api.common.replicas import replicas_of, replication_factor
+from korvet.outlook.copies import Copies
 from korvet.protocol.registry import api
 from korvet.quotas.throttle import MutationsExceeded
+from korvet.redis.errors import StorageError
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import sliced
-from korvet.storage.copies import Copies
-from korvet.storage.errors import StorageError
 from korvet.topics.configs import TOPIC_CONFIGS, describe
 from korvet.topics.directory import MAX_PARTITIONS, TOO_MANY
 from korvet.topics.errors import (
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from korvet.api.common.context import RequestContext
-    from korvet.storage.topic import Topic
+    from korvet.cluster.topic import Topic
 
 _BY_ASSIGNMENT: Final = -1
 
@@ -164,7 +164,7 @@ def check_replicas(
     """Raises InvalidAssignment unless each partition is given to the broker that leads it anyway, alone or
     with replicas that Redis has.
     """
-    assignment, expected = context.services.membership.assignment, context.services.copies.expected
+    assignment, expected = context.services.leadership.assignment, context.services.copies.expected
     for index, broker_ids in assigned:
         leader = assignment.leader(topic, index).node_id
         others = replicas_of(leader, Copies(expected)).all[1:]

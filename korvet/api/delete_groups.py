@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from korvet.groups.messages import DeleteReply, DeleteRequest
-from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import sliced
@@ -34,10 +32,8 @@ async def delete_groups(context: RequestContext, request: Any) -> Any:
         if not context.may(Operation.DELETE, ResourceType.GROUP, group_id):
             results.append(_result(context, group_id, ErrorCode.group_authorization_failed))
             continue
-        reply: DeleteReply = await context.services.coordinator.call(
-            group_id, GroupShard.delete_groups, DeleteRequest((group_id,))
-        )
-        results.extend(_result(context, group.group_id, group.error) for group in reply.groups)
+        error = await context.services.coordinator.delete_group(group_id)
+        results.append(_result(context, group_id, error))
     return context.make("DeleteGroupsResponse", results=tuple(results))
 
 

@@ -15,10 +15,9 @@ from kio.schema.errors import ErrorCode
 from korvet.api.common.errors import error_code_of
 from korvet.protocol.durations import milliseconds
 from korvet.protocol.registry import api
+from korvet.redis.errors import StorageError
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import answer_each
-from korvet.storage.errors import StorageError
-from korvet.storage.log.deletion import delete_before
 
 if TYPE_CHECKING:
     from korvet.api.common.context import RequestContext
@@ -63,7 +62,7 @@ async def _delete(
     if policy.compacts and not policy.deletes:
         return index, _NONE, ErrorCode.policy_violation
     try:
-        start = await delete_before(log, None if asked.offset == _WATERMARK else asked.offset, timeout_ms)
+        start = await log.delete_before(None if asked.offset == _WATERMARK else asked.offset, timeout_ms)
     except StorageError as failed:
         return index, _NONE, error_code_of(failed)
     return index, start, ErrorCode.none

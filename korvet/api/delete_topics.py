@@ -16,9 +16,9 @@ from korvet.api.common.errors import error_code_of
 from korvet.coordinator.service import CoordinatorError
 from korvet.protocol.registry import api
 from korvet.quotas.throttle import MutationsExceeded
+from korvet.redis.errors import NotReplicated, StorageError
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import gathered
-from korvet.storage.errors import NotReplicated, StorageError
 from korvet.topics.errors import TopicError
 
 if TYPE_CHECKING:

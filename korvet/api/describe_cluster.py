@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.api.common.operations import NOT_ASKED, cluster_operations
 from korvet.protocol.registry import api
+from korvet.redis.clock import steady_s
 
 if TYPE_CHECKING:
     from korvet.api.common.context import RequestContext
@@ -50,7 +51,7 @@ async def describe_cluster(context: RequestContext, request: Any) -> Any:
             f"Unsupported endpoint type {endpoint_type}",
         )
     services = context.services
-    assignment = services.membership.assignment
+    assignment = services.leadership.assignment
     brokers = tuple(
         context.make(
             "DescribeClusterBroker",
@@ -60,7 +61,7 @@ async def describe_cluster(context: RequestContext, request: Any) -> Any:
             rack=None,
             is_fenced=False,
         )
-        for node_id, host, port in services.membership.endpoints(context.client.listener)
+        for node_id, host, port in services.leadership.endpoints(context.client.listener, steady_s())
     )
     operations = NOT_ASKED
     if request.include_cluster_authorized_operations:

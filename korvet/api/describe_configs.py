@@ -16,8 +16,8 @@ from korvet.api.common.config_resources import denial_of, may_configure, node_id
 from korvet.api.common.described import Described, of_broker, of_cluster, of_loggers, of_view
 from korvet.api.common.errors import error_code_of
 from korvet.config.keys import settings
-from korvet.config.kinds import ConfigSource, ConfigType
-from korvet.groups.config import HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
+from korvet.config.kinds import ConfigSource
+from korvet.groups.own_configs import GROUP_CONFIGS
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation
 from korvet.slices import sliced
@@ -33,11 +33,8 @@ if TYPE_CHECKING:
 
 # What is set for one group is checked by GroupConfig.check.
 _OF_GROUPS: Final = tuple(
-    TopicConfig(name, ConfigType.INT, default, lambda _: None, f"group.{name}", text)
-    for name, default, text in (
-        (SESSION_TIMEOUT_MS, "45000", "Time after which a member of the group that is silent is out."),
-        (HEARTBEAT_INTERVAL_MS, "5000", "Time between two heartbeats of a member of the group."),
-    )
+    TopicConfig(each.name, each.type, each.default, lambda _: None, each.broker_name, each.documentation)
+    for each in GROUP_CONFIGS.values()
 )
 _BROKERS_OF_GROUPS: Final = tuple(
     setting for setting in settings() if setting.key in {config.synonym for config in _OF_GROUPS}

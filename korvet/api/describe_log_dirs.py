@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.common.errors import error_code_of
+from korvet.outlook.memory_forecast import used_and_limit
 from korvet.protocol.registry import api
+from korvet.redis.errors import StorageError
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import gathered, sliced
-from korvet.storage.errors import StorageError
-from korvet.storage.memory_forecast import used_and_limit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from korvet.api.common.context import RequestContext
-    from korvet.storage.log.partition_log import PartitionLog
+    from korvet.log.partition_log import PartitionLog
 
 _ERROR_SINCE: Final = 3
 # Bytes of a volume, and what is free of them.

@@ -12,13 +12,13 @@ from kio.schema.errors import ErrorCode
 
 from korvet.api.common.errors import Asked, error_code_of
 from korvet.protocol.registry import api
+from korvet.redis.errors import StorageError
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import gathered
-from korvet.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from korvet.api.common.context import RequestContext
-    from korvet.storage.log.transactions import KnownProducer
+    from korvet.log.transactions import KnownProducer
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:

@@ -64,7 +64,7 @@ def _partition(context: RequestContext, topic: str, index: int) -> Any:
             current_voters=(),
             observers=(),
         )
-    assignment = context.services.membership.assignment
+    assignment = context.services.leadership.assignment
     controller = assignment.controller.node_id
     others = [broker.node_id for broker in assignment.brokers if broker.node_id != controller]
     return context.make(
@@ -87,14 +87,14 @@ def _replica(context: RequestContext, node_id: int) -> Any:
         "ReplicaState",
         replica_id=node_id,
         replica_directory_id=_NO_DIRECTORY,
-        log_end_offset=services.membership.assignment.version,
+        log_end_offset=services.leadership.assignment.version,
         last_fetch_timestamp=now_ms,
         last_caught_up_timestamp=now_ms,
     )
 
 
 def _nodes(context: RequestContext) -> tuple[Any, ...]:
-    assignment = context.services.membership.assignment
+    assignment = context.services.leadership.assignment
     name, controller = context.client.listener, assignment.controller.node_id
     return tuple(
         context.make(

@@ -12,18 +12,18 @@ from kio.schema.errors import ErrorCode
 
 from korvet.api.common.operations import NOT_ASKED, operations_on
 from korvet.api.common.replicas import copies_of, replicas_of
+from korvet.cluster.assignment import NO_NODE
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import sliced
-from korvet.storage.brokers.assignment import NO_NODE
 from korvet.topics.errors import TopicError
 from korvet.topics.internal import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from korvet.api.common.context import RequestContext
-    from korvet.storage.brokers.assignment import Leader
-    from korvet.storage.copies import Copies
-    from korvet.storage.topic import Topic
+    from korvet.cluster.assignment import Leader
+    from korvet.cluster.topic import Topic
+    from korvet.outlook.copies import Copies
 
 # As Kafka's max.request.partition.size.limit.
 _MOST_PARTITIONS: Final = 2_000
@@ -84,7 +84,7 @@ def _why_missing(context: RequestContext, name: str) -> ErrorCode:
 
 def _found(context: RequestContext, topic: Topic, first: int, end: int) -> Any:
     led = context.services.topics.target(topic).name
-    leaders = context.services.membership.assignment.leaders(led, topic.partitions)
+    leaders = context.services.leadership.assignment.leaders(led, topic.partitions)
     copies = copies_of(context, topic)
     of_each = copies if isinstance(copies, list) else [copies] * topic.partitions
     return context.make(

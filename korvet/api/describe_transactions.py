@@ -12,9 +12,9 @@ from kio.schema.errors import ErrorCode
 
 from korvet.api.common.errors import Asked, error_code_of
 from korvet.protocol.registry import api
+from korvet.redis.errors import StorageError
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import sliced
-from korvet.storage.errors import StorageError
 from korvet.transactions.messages import DescribedTransaction, DescribeReply, DescribeRequest
 from korvet.transactions.shard import TransactionShard
 from korvet.transactions.transaction import by_topic

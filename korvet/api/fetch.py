@@ -73,7 +73,7 @@ def _limited(request: FetchRequest, most_bytes: int) -> FetchRequest:
 
 def _emptied(context: RequestContext, body: list[bytes]) -> list[bytes]:
     """The body that a throttled client gets instead of the one that was just made (KIP-219)."""
-    state = context.client.fetch_state
+    state = context.client.handler_state.fetch
     return body if state is None else state.empty_throttled_response()
 
 
@@ -92,7 +92,7 @@ def fetch(context: RequestContext, request: FetchRequest, respond: Respond) -> N
     if client.closed:
         respond(None)
         return
-    state = client.fetch_state
+    state = client.handler_state.fetch
     if state is not None:
         state.trace = context.trace
     params = FetchParams.of(version, request, services.config.native_poll_interval_ms)
@@ -102,7 +102,7 @@ def fetch(context: RequestContext, request: FetchRequest, respond: Respond) -> N
         return
     if request.session_id != NO_SESSION:
         services.fetch_sessions.close(request.session_id)
-        state = client.fetch_state
+        state = client.handler_state.fetch
     opens_session = epoch == INITIAL_EPOCH
     if state is None or opens_session or not state.continues(request, params):
         full = FullFetch(services, client, request, params, opens_session=opens_session)
@@ -142,8 +142,8 @@ def _start(context: RequestContext, state: FetchState, params: FetchParams, resp
 
 def _keep(client: Client, state: FetchState | None) -> None:
     """Keep this state for the client's next fetch, and end the last one's."""
-    last = client.fetch_state
+    last = client.handler_state.fetch
     if last is not state:
         if last is not None:
             last.release()
-        client.fetch_state = state
+        client.handler_state.fetch = state

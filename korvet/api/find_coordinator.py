@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.protocol.registry import api
+from korvet.redis.errors import StorageError
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import sliced
-from korvet.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from korvet.api.common.context import RequestContext
@@ -71,7 +71,7 @@ def _where(context: RequestContext, key_type: int, key: str) -> dict[str, Any]:
     resource, denied = _RESOURCES[key_type]
     if not context.may(Operation.DESCRIBE, resource, key):
         return _nowhere(denied, None)
-    assignment = context.services.membership.assignment
+    assignment = context.services.leadership.assignment
     services = context.services
     service = services.coordinator if key_type == _GROUP else services.transactions
     leader = assignment.leader(*service.partition_of(key))

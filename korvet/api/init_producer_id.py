@@ -16,8 +16,8 @@ from korvet.api.common.errors import Asked, error_code_of
 from korvet.api.common.fencing import fencing_error
 from korvet.protocol.durations import milliseconds
 from korvet.protocol.registry import api
+from korvet.redis.errors import StorageError
 from korvet.security.acls import Operation, ResourceType
-from korvet.storage.errors import StorageError
 from korvet.transactions.messages import InitRequest
 from korvet.transactions.shard import TransactionShard
 
@@ -59,7 +59,7 @@ async def init_producer_id(context: RequestContext, request: Any) -> Any:
 
 def _may_produce(context: RequestContext) -> bool:
     """Kafka asks for IdempotentWrite on the cluster, or Write on any topic (KIP-679)."""
-    access = context.client.access
+    access = context.client.session.access
     return (
         access is None
         or access.allows(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)

@@ -38,7 +38,7 @@ async def list_config_resources(context: RequestContext, request: Any) -> Any:
     if not asked <= set(_TYPES):
         return refuse(context, request, ErrorCode.unsupported_version)
     services = context.services
-    brokers = [str(broker.node_id) for broker in services.membership.assignment.brokers]
+    brokers = [str(broker.node_id) for broker in services.leadership.assignment.brokers]
     names = {
         _TOPIC: [topic.name for topic in services.topics.listed()],
         _BROKER: brokers,

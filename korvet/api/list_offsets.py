@@ -18,14 +18,13 @@ from korvet.api.common.errors import Asked, error_code_of
 from korvet.api.common.leader_epochs import check_leader_epoch
 from korvet.api.fetching.params import READ_COMMITTED
 from korvet.protocol.registry import api
+from korvet.redis.errors import HighWatermarkUnknown, StorageError
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import answer_each
-from korvet.storage.errors import HighWatermarkUnknown, StorageError
-from korvet.storage.log.readable_end import readable_end
 
 if TYPE_CHECKING:
     from korvet.api.common.context import RequestContext
-    from korvet.storage.log.partition_log import PartitionLog
+    from korvet.log.partition_log import PartitionLog
 
 _LATEST: Final = -1
 _EARLIEST: Final = -2
@@ -116,8 +115,10 @@ async def _look_up(log: PartitionLog, timestamp_ms: int, *, is_committed: bool) 
         return _NONE
     if timestamp_ms in (_LATEST, _EARLIEST, _EARLIEST_LOCAL):
         if timestamp_ms == _LATEST:
-            return await readable_end(log, is_committed=is_committed), -1, log.leader_epoch
-        return (await log.bounds()).log_start, -1, log.leader_epoch
+            return await log.readable_end(is_committed=is_committed), -1, log.leader_epoch
+        await log.bounds()
+        start = log.ends.log_start if timestamp_ms == _EARLIEST else log.ends.local_log_start
+        return start, -1, log.leader_epoch
     if timestamp_ms == _MAX_TIMESTAMP:
         found = await log.queries.offset_of_max_timestamp()
     else:
@@ -125,7 +126,7 @@ async def _look_up(log: PartitionLog, timestamp_ms: int, *, is_committed: bool) 
     if found is None:
         return _NONE
     is_limited = is_committed or log.waits_for_replicas
-    if is_limited and found[0] >= await readable_end(log, is_committed=is_committed, after=found[0]):
+    if is_limited and found[0] >= await log.readable_end(is_committed=is_committed, after=found[0]):
         return _NONE
     return found[0], found[1], log.leader_epoch
 

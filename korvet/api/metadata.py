@@ -18,16 +18,17 @@ from korvet.api.common.metadata_response import encode_partitions, encode_respon
 from korvet.api.common.operations import NOT_ASKED, cluster_operations, operations_on
 from korvet.api.common.replicas import copies_of
 from korvet.protocol.registry import api
+from korvet.redis.clock import steady_s
+from korvet.redis.errors import NotReplicated
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import sliced
-from korvet.storage.errors import NotReplicated
 from korvet.topics.errors import NameCollision, TopicError
 from korvet.topics.internal import INTERNAL_TOPICS, METADATA_TOPIC
 
 if TYPE_CHECKING:
     from korvet.api.common.context import RequestContext
-    from korvet.storage.brokers.assignment import Assignment
-    from korvet.storage.topic import Topic
+    from korvet.cluster.assignment import Assignment
+    from korvet.cluster.topic import Topic
 
 _NULL_NAMES_SINCE: Final = 12
 # Requests of these versions have the field, but must not name topics by ID.
@@ -37,7 +38,7 @@ _IDS_REFUSED: Final = (10, 11)
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     """Every topic asked for with the error."""
     services = context.services
-    assignment = services.membership.assignment
+    assignment = services.leadership.assignment
     brokers = tuple(
         context.make("MetadataResponseBroker", node_id=node_id, host=host, port=port, rack=None)
         for node_id, host, port in assignment.endpoints(context.client.listener)
@@ -85,8 +86,8 @@ async def metadata(context: RequestContext, request: Any) -> list[bytes]:
     if getattr(request, "include_cluster_authorized_operations", False):
         cluster = cluster_operations(context)
     # From one version of the assignment, so that each leader is among the brokers.
-    assignment = context.services.membership.assignment
-    brokers = context.services.membership.endpoints(context.client.listener)
+    assignment = context.services.leadership.assignment
+    brokers = context.services.leadership.endpoints(context.client.listener, steady_s())
     topics = [
         answer if isinstance(answer, bytes) else _found(context, assignment, answer, tells_operations)
         async for answer in sliced(answers)

@@ -14,9 +14,9 @@ from kio.schema.errors import ErrorCode
 from korvet.api.common.errors import Asked, error_code_of
 from korvet.api.common.leader_epochs import check_leader_epoch
 from korvet.protocol.registry import api
+from korvet.redis.errors import StorageError
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import gathered
-from korvet.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from korvet.api.common.context import RequestContext

@@ -36,7 +36,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode, message: str
 @api(36, "SaslAuthenticate", (0, 2), refuse=refuse, waits=True)
 async def sasl_authenticate(context: RequestContext, request: Any) -> Any:
     """Answer a token."""
-    session = context.client.sasl
+    session = context.client.session.sasl
     if session is None or session.state is not State.TOKENS:
         return refuse(
             context,

@@ -29,7 +29,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 async def sasl_handshake(context: RequestContext, request: Any) -> Any:
     """Begin an authentication, the first one or another (KIP-368)."""
     client = context.client
-    session = client.sasl
+    session = client.session.sasl
     if session is None:
         return refuse(context, request, ErrorCode.illegal_sasl_state)
     error = ErrorCode.none
@@ -42,5 +42,5 @@ async def sasl_handshake(context: RequestContext, request: Any) -> Any:
         note_failure(client, "the mechanism is not enabled")
         client.end()
     else:
-        client.expect_tokens(raw=session.raw_tokens)
+        client.session.expect_tokens(raw=session.raw_tokens)
     return context.make("SaslHandshakeResponse", error_code=error, mechanisms=session.mechanisms)

@@ -18,9 +18,9 @@ from korvet.api.common.commit_topics import commit_topic
 from korvet.groups.messages import CommitReply, CommitRequest
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import api
+from korvet.redis.futures import resolve
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import sliced
-from korvet.storage.link.futures import resolve
 from korvet.transactions.messages import BUMPING_PROTOCOL, AddRequest
 
 if TYPE_CHECKING:

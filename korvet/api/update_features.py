@@ -2,8 +2,8 @@
 
 Sets the levels of features, all or none. v1 adds downgrades, and requests that only validate (KIP-778); in
 v0 every update is an upgrade. v2 has no results for single features. Producers use transactions by the level
-of `transaction.version`; with `group.version` 0, the consumer group protocol is refused. There are no lossy
-downgrades, so safe and unsafe ones are equivalent.
+of `transaction.version`; with `group.version` 0, the consumer group protocol is refused, and with
+`share.version` 0 share groups are. There are no lossy downgrades, so safe and unsafe ones are equivalent.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ async def update_features(context: RequestContext, request: Any) -> Any:
     security = context.services.security
     # Another broker may have changed them a moment ago.
     await security.refresh()
-    controller = context.services.membership.assignment.controller.node_id
+    controller = context.services.leadership.assignment.controller.node_id
     levels = security.features.levels
     updates = request.feature_updates
     try:

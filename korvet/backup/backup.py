@@ -15,21 +15,19 @@ from typing import Final
 import msgspec
 
 from korvet.backup import files
-from korvet.backup.connection import Connection
+from korvet.backup.connection import RedisConnection
 from korvet.backup.errors import BackupError
 from korvet.backup.files import Report
 from korvet.backup.manifest import CLUSTER_VERSION, MANIFEST, VERSION, Manifest, Snapshot, encode, file_of
 from korvet.backup.primaries import primaries
 from korvet.backup.snapshots import Begun, begun, threads
+from korvet.cluster.versions import format_problem
 from korvet.embedded import append_only
-from korvet.embedded.module import AUTO, OFF
 from korvet.embedded.server import EmbeddedServer
 from korvet.embedded.sockets import socket_of, url_of
-from korvet.embedded.writer import read_writer
-from korvet.storage.fields import counter_of
-from korvet.storage.keys import Keyspace
-from korvet.storage.link.address import parse_url
-from korvet.storage.versions import format_problem
+from korvet.redis.address import parse_url
+from korvet.redis.fields import counter_of
+from korvet.redis.keys import Keyspace
 
 # The first bytes of a snapshot.
 _SIGNS: Final = (b"REDIS", b"VALKEY")
@@ -104,12 +102,7 @@ def _running(data_dir: Path, report: Report) -> Iterator[str]:
     if socket is not None and _answers(url_of(socket)):
         yield url_of(socket)
         return
-    noted = read_writer(data_dir)
-    # A folder that needs no module does not get one by its backup.
-    module = AUTO if noted is not None and noted.module else OFF
-    server = EmbeddedServer(
-        data_dir, module=module, on_loading=lambda done, total: report("loading", done, total)
-    )
+    server = EmbeddedServer(data_dir, on_loading=lambda done, total: report("loading", done, total))
     try:
         yield server.start()
     finally:
@@ -118,14 +111,14 @@ def _running(data_dir: Path, report: Report) -> Iterator[str]:
 
 def _answers(url: str) -> bool:
     try:
-        with Connection(parse_url(url)[0]) as connection:
+        with RedisConnection(parse_url(url)[0]) as connection:
             connection.call("PING")
     except BackupError:
         return False
     return True
 
 
-def _identity(connection: Connection, keyspace: Keyspace) -> tuple[str, int, int]:
+def _identity(connection: RedisConnection, keyspace: Keyspace) -> tuple[str, int, int]:
     """The cluster id of a keyspace, its topics' number and its format. Raises BackupError without one."""
     cluster_id, found = connection.call("HMGET", keyspace.cluster, "id", "format")
     if cluster_id is None:

@@ -11,8 +11,8 @@ from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
 from korvet.backup.errors import BackupError
 from korvet.records.kernel import pack_command
-from korvet.storage.link.address import RedisAddress
-from korvet.storage.link.client import client_of
+from korvet.redis.address import RedisAddress
+from korvet.redis.client import client_of
 
 # Longest silence of a server. While a server prepares a snapshot, it sends a line feed every second.
 _TIMEOUT_S: Final = 60.0
@@ -25,7 +25,7 @@ class ServerError(BackupError):
     """An error reply; the message is the server's."""
 
 
-class Connection:
+class RedisConnection:
     """A connection with its credentials and its database. Every method may raise BackupError."""
 
     def __init__(self, address: RedisAddress) -> None:

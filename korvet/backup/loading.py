@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from korvet.backup.connection import Connection, ServerError
+from korvet.backup.connection import RedisConnection, ServerError
 from korvet.backup.errors import BackupError
 from korvet.backup.files import Report
 from korvet.backup.manifest import Manifest
 from korvet.backup.numbers import Found, databases, described_by
 from korvet.backup.primaries import Primaries
 from korvet.embedded import append_only
-from korvet.storage.link.eviction import may_evict_ours
+from korvet.redis.eviction import may_evict_ours
 
 # Limits of one group of commands: enough to keep the server busy, little enough that the replies fit in the
 # buffers of the connection.
@@ -123,7 +123,7 @@ def is_restored(manifest: Manifest, target: Primaries) -> bool:
     return cluster_id is not None and cluster_id.decode(errors="replace") == manifest.cluster_id
 
 
-def _connected(server: Connection) -> Any:
+def _connected(server: RedisConnection) -> Any:
     """The list of the server's connections, in which ours has a name."""
     try:
         server.call("CLIENT", "SETNAME", _NAME)
@@ -156,7 +156,7 @@ def _key(name: bytes, command: Command) -> bytes:
     return command[2] if name == b"XGROUP" else command[1]
 
 
-def _load_functions(target: Connection, command: Command) -> None:
+def _load_functions(target: RedisConnection, command: Command) -> None:
     """Load a library of an application, unless the application has loaded it already."""
     try:
         target.call(*command)
@@ -189,7 +189,7 @@ def _finish(
                 raise _refused(server, "its last step", reply)
 
 
-def _refused(target: Connection, what: str, reply: Exception) -> BackupError:
+def _refused(target: RedisConnection, what: str, reply: Exception) -> BackupError:
     return BackupError(
         f"the server at {target.address} refuses {what}: {reply}. The restore is not finished: run it again"
     )
@@ -198,7 +198,7 @@ def _refused(target: Connection, what: str, reply: Exception) -> BackupError:
 class _Sender:
     """Sends commands in groups, and checks every reply."""
 
-    def __init__(self, target: Connection) -> None:
+    def __init__(self, target: RedisConnection) -> None:
         self._target = target
         self._group: list[Command] = []
         self._bytes = 0

@@ -7,13 +7,13 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from korvet.backup.connection import Connection
+from korvet.backup.connection import RedisConnection
 from korvet.backup.errors import BackupError
 from korvet.backup.manifest import Manifest
-from korvet.storage.fields import counter_of, pairs_of
-from korvet.storage.keys import Keyspace, literal_pattern
-from korvet.storage.producer_ids import FIRST_ID
-from korvet.storage.versions import FORMATS, format_problem, is_known_format
+from korvet.cluster.producer_ids import FIRST_ID
+from korvet.cluster.versions import FORMATS, format_problem, is_known_format
+from korvet.redis.fields import counter_of, pairs_of
+from korvet.redis.keys import Keyspace, literal_pattern
 
 _CLUSTER_KEY: Final = re.compile(rb"\{([^{}\s]{1,100})\}:cluster")
 # Limits the versions of the assignment (leader epochs) that a keyspace can have got since a backup: at once,
@@ -46,7 +46,7 @@ class Found(NamedTuple):
         return Keyspace(self.prefix)
 
 
-def find_keyspaces(connection: Connection) -> list[Found]:
+def find_keyspaces(connection: RedisConnection) -> list[Found]:
     """All keyspaces of a server that this korvet can use, of every prefix, in all databases. Raises
     BackupError if one is of a later release: its numbers would repeat.
     """
@@ -71,13 +71,13 @@ def described_by(manifest: Manifest) -> Found:
     return Found(manifest.database, manifest.keyspace)
 
 
-def databases(connection: Connection) -> dict[int, int]:
+def databases(connection: RedisConnection) -> dict[int, int]:
     """The databases of a server that hold keys, with the number of their keys. Redis command INFO."""
     fields = connection.info("keyspace").items()
     return {int(name[2:]): int(value.split(",")[0].partition("=")[2]) for name, value in fields}
 
 
-def raise_numbers(connection: Connection, found: Found, created_ms: int, earlier: int) -> None:
+def raise_numbers(connection: RedisConnection, found: Found, created_ms: int, earlier: int) -> None:
     """Raise the numbers of a keyspace of a backup that was created at `created_ms` and has been restored
     `earlier` times, and end the leases of the brokers of that time.
 
@@ -131,7 +131,7 @@ def _stored(cluster: Mapping[bytes, bytes], name: str, default: int = 0) -> int:
     return counter_of(cluster.get(name.encode())) or default
 
 
-def _scan(connection: Connection, pattern: str) -> Iterator[bytes]:
+def _scan(connection: RedisConnection, pattern: str) -> Iterator[bytes]:
     cursor: bytes | int = 0
     seen: set[bytes] = set()
     while True:

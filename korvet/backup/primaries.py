@@ -5,10 +5,10 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Self
 
-from korvet.backup.connection import Connection, ServerError
+from korvet.backup.connection import RedisConnection, ServerError
 from korvet.backup.errors import BackupError
-from korvet.storage.link.sentinel import servers_of
-from korvet.storage.link.slots import SLOTS, parse_slots, slot_of
+from korvet.redis.sentinel import servers_of
+from korvet.redis.slots import SLOTS, parse_slots, slot_of
 
 # States of a migration (CLUSTER GETSLOTMIGRATIONS) that has ended.
 _ENDED: Final = frozenset((b"success", b"failed", b"cancelled"))
@@ -21,7 +21,10 @@ class Primaries:
     """Connections to one server, or to each primary of a cluster."""
 
     def __init__(
-        self, connections: Sequence[Connection], owners: Sequence[Connection] = (), known: _Map | None = None
+        self,
+        connections: Sequence[RedisConnection],
+        owners: Sequence[RedisConnection] = (),
+        known: _Map | None = None,
     ) -> None:
         """`owners`: the connection of each slot of a cluster. `known`: the map of a cluster."""
         self.connections = tuple(connections)
@@ -29,7 +32,7 @@ class Primaries:
         self._known = known
 
     @classmethod
-    def of_cluster(cls, seed: Connection, stack: contextlib.ExitStack) -> Self:
+    def of_cluster(cls, seed: RedisConnection, stack: contextlib.ExitStack) -> Self:
         """Connect to all primaries that a node knows. Raises BackupError."""
         if seed.address.database:
             raise BackupError("a Redis Cluster has database 0 only")
@@ -37,7 +40,7 @@ class Primaries:
         if sum(each.last - each.first + 1 for each in ranges) != SLOTS:
             raise BackupError(f"the Redis Cluster at {seed.address} has slots that no node serves")
         nodes = {
-            node: stack.enter_context(Connection(seed.address.at(*node)))
+            node: stack.enter_context(RedisConnection(seed.address.at(*node)))
             for node in sorted({each.primary for each in ranges})
         }
         owners = [seed] * SLOTS
@@ -57,7 +60,7 @@ class Primaries:
             return f"Redis Cluster at {','.join(str(each.address) for each in self.connections)}"
         return f"server at {self.connections[0].address}"
 
-    def of(self, key: bytes) -> Connection:
+    def of(self, key: bytes) -> RedisConnection:
         """The connection to the server that has a key."""
         return self._owners[slot_of(key)] if self.is_cluster else self.connections[0]
 
@@ -85,7 +88,7 @@ def primaries(url: str) -> Iterator[Primaries]:
         failures: list[BackupError] = []
         for address in addresses:
             try:
-                seed = stack.enter_context(Connection(address))
+                seed = stack.enter_context(RedisConnection(address))
                 info = seed.info("cluster")
             except ServerError as error:
                 raise BackupError(f"the server at {address} refuses the connection: {error}") from error
@@ -107,12 +110,12 @@ def primaries(url: str) -> Iterator[Primaries]:
         yield Primaries([seed])
 
 
-def _map_of(node: Connection) -> _Map:
+def _map_of(node: RedisConnection) -> _Map:
     slots: Any = node.call("CLUSTER", "SLOTS")
     return frozenset((first, last, primary[2]) for first, last, primary, *_ in slots)
 
 
-def _moves_slots(node: Connection) -> bool:
+def _moves_slots(node: RedisConnection) -> bool:
     """Whether a node gives or takes slots now: by keys (CLUSTER SETSLOT) or, in Valkey 9, as a whole."""
     lines = [line.split() for line in node.call("CLUSTER", "NODES").splitlines()]
     # Eight fields, then slots; one in brackets is being moved. A node names only its own moves.

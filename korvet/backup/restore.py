@@ -16,11 +16,11 @@ from korvet.backup.manifest import Manifest, read
 from korvet.backup.numbers import described_by
 from korvet.backup.primaries import primaries
 from korvet.backup.staging import stage
+from korvet.cluster.versions import format_problem
 from korvet.embedded import append_only, folder
 from korvet.embedded.binary import find_server
 from korvet.embedded.writer import note_writer
-from korvet.storage.errors import StoreError
-from korvet.storage.versions import format_problem
+from korvet.redis.errors import StoreError
 
 
 def check(backup: Path, scratch: Path | None, report: Report) -> Manifest:
@@ -56,7 +56,7 @@ def restore_folder(backup: Path, data_dir: Path, report: Report) -> Manifest:
             staging.mkdir(mode=0o700)
             files.sync_folder(data_dir)
             stage(backup, manifest, staging, report, earlier=restores.note(backup))
-            note_writer(data_dir, find_server(), module=0)
+            note_writer(data_dir, find_server())
             files.sync_tree(staging)
             (staging / append_only.FOLDER).rename(target)
             files.sync_folder(data_dir)

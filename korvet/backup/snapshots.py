@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any, Final, NamedTuple
 
-from korvet.backup.connection import Connection, ServerError
+from korvet.backup.connection import RedisConnection, ServerError
 from korvet.backup.errors import BackupError
 from korvet.backup.primaries import Primaries
 
@@ -30,7 +30,7 @@ _CHILDREN: Final = ("rdb_bgsave_in_progress", "aof_rewrite_in_progress", "module
 class Begun(NamedTuple):
     """A snapshot that has begun."""
 
-    connection: Connection
+    connection: RedisConnection
     """Receives the snapshot."""
     history: str
     offset: int
@@ -41,7 +41,7 @@ class _TooLateError(BackupError):
 
 
 @contextlib.contextmanager
-def begun(servers: Primaries, first: Connection) -> Iterator[list[Begun]]:
+def begun(servers: Primaries, first: RedisConnection) -> Iterator[list[Begun]]:
     """Yields the snapshots of all servers, that of the server `first` before the others. They hold every
     write that was answered before this call. Raises BackupError.
     """
@@ -52,7 +52,7 @@ def begun(servers: Primaries, first: Connection) -> Iterator[list[Begun]]:
     with contextlib.ExitStack() as stack:
         for _ in range(_ATTEMPTS):
             _await_idle(nodes)
-            receivers = [stack.enter_context(Connection(each.address)) for each in nodes]
+            receivers = [stack.enter_context(RedisConnection(each.address)) for each in nodes]
             try:
                 found = _at_one_moment(nodes, receivers)
             except _TooLateError:
@@ -69,7 +69,7 @@ def begun(servers: Primaries, first: Connection) -> Iterator[list[Begun]]:
 
 
 @contextlib.contextmanager
-def threads(connections: Sequence[Connection]) -> Iterator[ThreadPoolExecutor]:
+def threads(connections: Sequence[RedisConnection]) -> Iterator[ThreadPoolExecutor]:
     """Yields an executor with a thread for each connection. If the block fails, their calls end."""
     with ThreadPoolExecutor(len(connections)) as pool:
         try:
@@ -80,7 +80,7 @@ def threads(connections: Sequence[Connection]) -> Iterator[ThreadPoolExecutor]:
             raise
 
 
-def _at_one_moment(nodes: Sequence[Connection], receivers: Sequence[Connection]) -> list[Begun]:
+def _at_one_moment(nodes: Sequence[RedisConnection], receivers: Sequence[RedisConnection]) -> list[Begun]:
     """Begin a snapshot on each receiver. Raises BackupError; _TooLateError if another attempt may succeed."""
     with threads(receivers) as pool, _without_delay(nodes), _paused(nodes) as end_s:
         before = [_changes(each) for each in nodes]
@@ -98,16 +98,16 @@ def _at_one_moment(nodes: Sequence[Connection], receivers: Sequence[Connection])
     ]
 
 
-def _begin(receiver: Connection) -> tuple[str, int] | None:
+def _begin(receiver: RedisConnection) -> tuple[str, int] | None:
     return receiver.begin_snapshot_since(receiver.info("replication"))
 
 
-def _changes(node: Connection) -> int:
+def _changes(node: RedisConnection) -> int:
     """The number of changes of data that the node has executed since its last snapshot on a disk."""
     return int(node.info("persistence")["rdb_changes_since_last_save"])
 
 
-def _await_idle(nodes: Sequence[Connection]) -> None:
+def _await_idle(nodes: Sequence[RedisConnection]) -> None:
     """Return when no node has a child process, which would delay its fork."""
     for each in nodes:
         while any(each.info("persistence").get(name, "0") != "0" for name in _CHILDREN):
@@ -115,7 +115,7 @@ def _await_idle(nodes: Sequence[Connection]) -> None:
 
 
 @contextlib.contextmanager
-def _paused(nodes: Sequence[Connection]) -> Iterator[float]:
+def _paused(nodes: Sequence[RedisConnection]) -> Iterator[float]:
     """No node executes writes in the block, until the time (monotonic, in s) that is yielded."""
     end_s = time.monotonic() + _PAUSE_S
     try:
@@ -130,7 +130,7 @@ def _paused(nodes: Sequence[Connection]) -> Iterator[float]:
 
 
 @contextlib.contextmanager
-def _without_delay(nodes: Sequence[Connection]) -> Iterator[None]:
+def _without_delay(nodes: Sequence[RedisConnection]) -> Iterator[None]:
     """In the block, nodes fork at once when they are asked for a snapshot."""
     delays = [(each, delay) for each in nodes for delay in _ask(each, "CONFIG", "GET", _DELAY)[1:]]
     changed = [(each, delay) for each, delay in delays if delay != b"0"]
@@ -149,7 +149,7 @@ def _without_delay(nodes: Sequence[Connection]) -> Iterator[None]:
                 )
 
 
-def _ask(node: Connection, *command: str | int) -> Any:
+def _ask(node: RedisConnection, *command: str | int) -> Any:
     try:
         return node.call(*command)
     except ServerError as error:

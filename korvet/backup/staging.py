@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from korvet.backup import files
-from korvet.backup.connection import Connection
+from korvet.backup.connection import RedisConnection
 from korvet.backup.errors import BackupError
 from korvet.backup.files import Report
 from korvet.backup.manifest import Manifest
@@ -23,8 +23,8 @@ from korvet.embedded.rewrite import rewrite_file
 from korvet.embedded.server import EmbeddedServer
 from korvet.embedded.writer import forget_writer
 from korvet.records.kernel import pack_command
-from korvet.storage.link.address import parse_url
-from korvet.storage.link.functions import PUBLIC_LIBRARY, is_versioned
+from korvet.redis.address import parse_url
+from korvet.redis.functions import PUBLIC_LIBRARY, is_versioned
 
 _BASE: Final = "appendonly.aof.1.base.rdb"
 # The nodes of a cluster have the same functions, and a server refuses to load a library a second time.
@@ -46,7 +46,7 @@ def stage(backup: Path, manifest: Manifest, folder: Path, report: Report, *, ear
     installed server can load it, the keyspace has another format, or the disk is full.
     """
     _copy(backup, manifest, folder, report)
-    with _loaded(folder, manifest, report) as server, Connection(parse_url(server.url)[0]) as connection:
+    with _loaded(folder, manifest, report) as server, RedisConnection(parse_url(server.url)[0]) as connection:
         found = find_keyspaces(connection)
         if described_by(manifest) not in found:
             raise BackupError(f"{backup} does not hold the keyspace {manifest.keyspace!r} of its manifest")
@@ -115,7 +115,7 @@ def _loaded(folder: Path, manifest: Manifest, report: Report) -> Iterator[Embedd
     )
 
 
-def _forget_library(connection: Connection) -> None:
+def _forget_library(connection: RedisConnection) -> None:
     """Delete korvet's Function libraries: a broker loads those of its own release."""
     for listed in connection.call("FUNCTION", "LIST", "LIBRARYNAME", f"{PUBLIC_LIBRARY}*"):
         name = dict(zip(listed[::2], listed[1::2], strict=True))[b"library_name"].decode()

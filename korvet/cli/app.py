@@ -17,7 +17,7 @@ from korvet.backup.errors import BackupError
 from korvet.cli.client import ClientError
 from korvet.config.errors import ConfigError
 from korvet.embedded.errors import EmbeddedServerError
-from korvet.storage.errors import StoreError
+from korvet.redis.errors import StoreError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -8,16 +8,16 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from korvet.admin.client import fetch
-from korvet.cli.endpoints import Endpoint, EndpointError, Status
+from korvet.cli.endpoints import EndpointClient, EndpointError, Status
+from korvet.outlook.findings import FAULT, OK, WARNING, Finding
 from korvet.probe import here, probed
-from korvet.storage.findings import FAULT, OK, WARNING, Finding
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Collection, Iterable, Iterator
     from pathlib import Path
 
-    from korvet.storage.brokers.assignment import Broker
+    from korvet.cluster.assignment import Broker
 
 # Limits the wait for a broker's checks.
 _TIMEOUT_S: Final = 5.0
@@ -25,7 +25,7 @@ _TIMEOUT_S: Final = 5.0
 
 def check_brokers(
     brokers: Iterable[Broker],
-    named: Iterable[Endpoint],
+    named: Iterable[EndpointClient],
     data_dir: Path | None,
     cluster_id: str,
     known: Collection[str],
@@ -83,7 +83,7 @@ def _of_broker(
         yield Finding(subject, WARNING, f"could not be asked: {why}")
         return
     try:
-        endpoint = Endpoint(broker.admin, tls)
+        endpoint = EndpointClient(broker.admin, tls)
         pages = [page for page in endpoint.statuses() if page.node_id == broker.node_id]
     except (EndpointError, ValueError) as error:
         yield Finding(subject, WARNING, f"could not be asked: {error}")

@@ -5,6 +5,7 @@ version (by its ApiVersions response), a ClientError names the API.
 """
 
 import io
+import selectors
 import socket
 import ssl
 import struct
@@ -69,7 +70,7 @@ class ClientError(Exception):
         self.code = code
 
 
-class Connection:
+class BrokerConnection:
     """One connection to one broker."""
 
     def __init__(
@@ -98,6 +99,13 @@ class Connection:
     def close(self) -> None:
         """Close the connection."""
         self._socket.close()
+
+    def has_ended(self) -> bool:
+        """Whether the broker has closed the connection since its last answer."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._socket, selectors.EVENT_READ)
+            # No answer is due, so there is nothing to read but the end.
+            return bool(selector.select(0))
 
     def ask(self, request: RequestPayload, kind: type[Response]) -> Response:
         """Send a request and read its response. Raises ClientError."""
@@ -244,7 +252,7 @@ class Cluster:
         except ValueError as error:
             raise ClientError(f"--bootstrap-server: {error}") from error
         self._timeout_s = timeout_s
-        self._connections: dict[Address, Connection] = {}
+        self._connections: dict[Address, BrokerConnection] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -264,7 +272,7 @@ class Cluster:
         connection = self._bootstrap() if broker is None else self._connection(broker)
         return connection.ask(request, kind)
 
-    def _bootstrap(self) -> Connection:
+    def _bootstrap(self) -> BrokerConnection:
         """The connection to the first bootstrap address on which a broker answers."""
         refused = []
         for address in self._bootstraps:
@@ -276,9 +284,13 @@ class Cluster:
             raise refused[0]
         raise ClientError("; ".join(map(str, refused)))
 
-    def _connection(self, address: Address) -> Connection:
+    def _connection(self, address: Address) -> BrokerConnection:
+        known = self._connections.get(address)
+        if known is not None and known.has_ended():
+            # Brokers close idle connections (connections.max.idle.ms).
+            self._connections.pop(address).close()
         if address not in self._connections:
-            self._connections[address] = Connection(address, self._timeout_s, self._security)
+            self._connections[address] = BrokerConnection(address, self._timeout_s, self._security)
         return self._connections[address]
 
     def metadata(

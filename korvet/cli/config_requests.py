@@ -20,7 +20,7 @@ from korvet.config.address import Address
 _SET, _DELETE = i8(0), i8(1)
 
 
-class Kind(IntEnum):
+class ResourceType(IntEnum):
     """Kafka's numbers of resource types (ConfigResource.Type)."""
 
     TOPIC = 2
@@ -28,7 +28,7 @@ class Kind(IntEnum):
     BROKER_LOGGER = 8
 
 
-def describe(cluster: Cluster, kind: Kind, name: str) -> tuple[DescribeConfigsResourceResult, ...]:
+def describe(cluster: Cluster, kind: ResourceType, name: str) -> tuple[DescribeConfigsResourceResult, ...]:
     """Returns all configs of a resource, with their sources. Raises ClientError."""
     resource = DescribeConfigsResource(resource_type=i8(kind), resource_name=name, configuration_keys=None)
     request = DescribeConfigsRequest(
@@ -42,7 +42,7 @@ def describe(cluster: Cluster, kind: Kind, name: str) -> tuple[DescribeConfigsRe
 
 def alter(
     cluster: Cluster,
-    kind: Kind,
+    kind: ResourceType,
     name: str,
     changes: Mapping[str, str | None],
     *,
@@ -63,9 +63,9 @@ def alter(
     check(result.error_code, _subject(kind, name), result.error_message)
 
 
-def _broker_of(cluster: Cluster, kind: Kind, name: str) -> Address | None:
+def _broker_of(cluster: Cluster, kind: ResourceType, name: str) -> Address | None:
     """The broker that a resource belongs to; None if any broker can answer."""
-    if kind is Kind.TOPIC or not name:
+    if kind is ResourceType.TOPIC or not name:
         return None
     for broker in cluster.metadata([]).brokers:
         if str(broker.node_id) == name:
@@ -73,7 +73,7 @@ def _broker_of(cluster: Cluster, kind: Kind, name: str) -> Address | None:
     raise ClientError(f"there is no broker {name}")
 
 
-def _subject(kind: Kind, name: str) -> str:
-    if kind is Kind.TOPIC:
+def _subject(kind: ResourceType, name: str) -> str:
+    if kind is ResourceType.TOPIC:
         return f"topic {name}"
     return f"broker {name}" if name else "all brokers"

@@ -5,7 +5,7 @@ from kio.schema.describe_configs.v4.response import DescribeConfigsResourceResul
 
 from korvet.cli import config_requests
 from korvet.cli.client import Bootstrap, Cluster
-from korvet.cli.config_requests import Kind
+from korvet.cli.config_requests import ResourceType
 from korvet.cli.options import KeyValue, bootstrap_option, json_option
 from korvet.cli.output import print_json, table
 from korvet.config.kinds import ConfigSource
@@ -38,7 +38,7 @@ def describe_configs(
     if (all_settings or loggers) and not broker:
         raise click.UsageError("--all and --loggers need --broker")
     with Cluster(bootstrap) as cluster:
-        kind = Kind.BROKER_LOGGER if loggers else Kind.BROKER
+        kind = ResourceType.BROKER_LOGGER if loggers else ResourceType.BROKER
         found = config_requests.describe(cluster, kind, broker)
     shown = [
         each for each in found if all_settings or loggers or ConfigSource(each.config_source) in _DYNAMIC
@@ -76,7 +76,9 @@ def alter_configs(
     if loggers and not broker:
         raise click.UsageError("--loggers needs --broker")
     with Cluster(bootstrap) as cluster:
-        config_requests.alter(cluster, Kind.BROKER_LOGGER if loggers else Kind.BROKER, broker, changes)
+        config_requests.alter(
+            cluster, ResourceType.BROKER_LOGGER if loggers else ResourceType.BROKER, broker, changes
+        )
     click.echo(f"changed {f'broker {broker}' if broker else 'all brokers'}")
 
 

@@ -5,7 +5,6 @@ import contextlib
 import os
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -28,6 +27,8 @@ from korvet.cli.output import print_json, table
 from korvet.cli.redis_address import RedisSource, keys_of, redis_options
 from korvet.cli.redis_servers import addresses_of, find_servers
 from korvet.cli.security import ClientSecurity
+from korvet.cluster.catalogue import parse_topic, without_bad_configs
+from korvet.cluster.shared_configs import parse_broker_config
 from korvet.config.address import redacted
 from korvet.config.live import LiveConfig
 from korvet.config.loading import load
@@ -35,13 +36,12 @@ from korvet.config.machine_memory import machine_memory_bytes
 from korvet.config.settings import Config
 from korvet.embedded.binary import OLDEST_VERSION, version_text
 from korvet.embedded.disk_space import DiskSpace
-from korvet.embedded.writer import read_writer
+from korvet.log.entries import is_damaged, record_count
+from korvet.log.transactions import parse_open, parse_producer
+from korvet.log.values import LAST_OFFSET
 from korvet.offsets.packing import SEQUENCE_BITS, AddressError, id_parts, offset_of
-from korvet.storage.catalogue import parse_topic, without_bad_configs
-from korvet.storage.durability import Setup
-from korvet.storage.errors import StorageError
-from korvet.storage.fields import read_fields
-from korvet.storage.findings import (
+from korvet.outlook.durability import Setup
+from korvet.outlook.findings import (
     FAULT,
     OK,
     WARNING,
@@ -53,26 +53,23 @@ from korvet.storage.findings import (
     module_findings,
     transaction_findings,
 )
-from korvet.storage.keys import literal_pattern
-from korvet.storage.link import server_facts
-from korvet.storage.link.address import RedisAddress, SentinelAddress, parse_target
-from korvet.storage.link.functions import library_name
-from korvet.storage.link.module import look
-from korvet.storage.link.module_verdict import Use, Verdict
-from korvet.storage.link.redis_link import RedisLink
-from korvet.storage.link.sentinel import SentinelState, inspect, servers_of
-from korvet.storage.link.slots import SLOTS, NodeAddress
-from korvet.storage.log.entries import is_damaged, record_count
-from korvet.storage.log.transactions import parse_open, parse_producer
-from korvet.storage.log.values import LAST_OFFSET
-from korvet.storage.shared_configs import parse_broker_config
+from korvet.redis import server_facts
+from korvet.redis.address import RedisAddress, SentinelAddress, parse_target
+from korvet.redis.errors import StorageError
+from korvet.redis.fields import read_fields
+from korvet.redis.functions import library_name
+from korvet.redis.keys import literal_pattern
+from korvet.redis.link import RedisLink
+from korvet.redis.sentinel import SentinelState, inspect, servers_of
+from korvet.redis.server_module import Use, Verdict, look
+from korvet.redis.slots import SLOTS, NodeAddress
 from korvet.topics.configs import config_problem
 from korvet.topics.levels import default_level, setup_of
 
 if TYPE_CHECKING:
     import redis
 
-    from korvet.storage.topic import Topic
+    from korvet.cluster.topic import Topic
 
 _Answer = TypeVar("_Answer")
 
@@ -156,15 +153,7 @@ def _show(findings: Sequence[Finding], url: str | None, *, as_json: bool) -> Non
 
 
 def check_folder(data_dir: Path) -> Iterator[Finding]:
-    """Check which servers can load the data folder of an embedded server, and the free space of its disk."""
-    noted = read_writer(data_dir)
-    if noted is None or not noted.module:
-        text = "plain: a server without korvet's server module can load it"
-    else:
-        text = (
-            f"needs korvet's server module, version {noted.module} or newer; `korvet rewrite` makes it plain"
-        )
-    yield Finding("data folder", OK, text)
+    """Check the free space of the disk of an embedded server's data folder."""
     disk = DiskSpace(data_dir, _environment().disk_reserve_bytes)
     disk.check()
     text = f"{disk.free_bytes} bytes are free, {disk.reserve_bytes} are reserved (disk.reserve.bytes)"
@@ -294,7 +283,7 @@ def _partitions(keyspace: str) -> str:
 
 def check_modules(addresses: Sequence[RedisAddress]) -> Iterator[Finding]:
     """Check which servers may append by the server module; the module is faster, but nobody needs it."""
-    found = asyncio.run(_ask_each(addresses, partial(look, probe=True)))
+    found = asyncio.run(_ask_each(addresses, look))
     yield from module_findings(
         {
             place: each if isinstance(each, Verdict) else Verdict(Use.UNKNOWN, str(each))

@@ -26,10 +26,10 @@ _TIMEOUT_S: Final = 5.0
 _LARGEST_PAGE: Final = 256 * 1024 * 1024
 
 
-def endpoints_of(texts: Sequence[str], tls: ssl.SSLContext | None) -> list[Endpoint]:
+def endpoints_of(texts: Sequence[str], tls: ssl.SSLContext | None) -> list[EndpointClient]:
     """Returns the endpoints that the option --admin names. Raises BadParameter."""
     try:
-        return [Endpoint(text, tls) for text in texts]
+        return [EndpointClient(text, tls) for text in texts]
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--admin") from error
 
@@ -74,7 +74,7 @@ class EndpointError(Exception):
     """An admin endpoint doesn't answer as expected. The message is for the user."""
 
 
-class Endpoint:
+class EndpointClient:
     """One admin endpoint: HOST:PORT, or a URL that may hold a user and a password."""
 
     def __init__(self, text: str, tls: ssl.SSLContext | None = None) -> None:

@@ -10,8 +10,8 @@ from kio.schema.errors import ErrorCode
 
 from korvet.cli import config_requests
 from korvet.cli.client import ClientError, Cluster
-from korvet.cli.config_requests import Kind
-from korvet.cli.lag import NOTHING_UNREAD, Commit, Lag, Waiting
+from korvet.cli.config_requests import ResourceType
+from korvet.cli.lag import NOTHING_UNREAD, Commit, Lag, Waiting, judged
 from korvet.cli.log_requests import EARLIEST, LATEST, fetch, list_offsets
 
 _ASSIGNMENT = "offset.assignment"
@@ -53,20 +53,23 @@ def _of_topic(
     dense = is_dense(cluster, topic)
     found: dict[Commit, Lag | Waiting] = {}
     for commit in sorted(set(commits)):
-        first, end = max(commit.offset, starts[commit.partition]), ends[commit.partition]
+        start, end = starts[commit.partition], ends[commit.partition]
+        first = max(commit.offset, start)
         timestamp_ms = _first_timestamp(cluster, topic, commit.partition, first, end)
-        if timestamp_ms is None:
-            found[commit] = NOTHING_UNREAD
-            continue
-        waiting_ms = max(0, now_ms - timestamp_ms)
-        found[commit] = Lag(end - first, waiting_ms) if dense else Waiting(waiting_ms)
+        lag: Lag | Waiting = NOTHING_UNREAD
+        if timestamp_ms is not None:
+            waiting_ms = max(0, now_ms - timestamp_ms)
+            lag = Lag(end - first, waiting_ms) if dense else Waiting(waiting_ms)
+        found[commit] = judged(lag, commit, (start, end), 0 if dense else None)
     return found
 
 
 def is_dense(cluster: Cluster, topic: str) -> bool:
     """Whether offsets are known to be 0, 1, 2, ...; a broker without the config is Kafka's."""
     try:
-        configs = {each.name: each.value for each in config_requests.describe(cluster, Kind.TOPIC, topic)}
+        configs = {
+            each.name: each.value for each in config_requests.describe(cluster, ResourceType.TOPIC, topic)
+        }
     except ClientError as error:
         if error.code is not ErrorCode.topic_authorization_failed:
             raise

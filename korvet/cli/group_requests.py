@@ -46,23 +46,18 @@ def list_groups(cluster: Cluster) -> list[ListedGroup]:
     return [groups[name] for name in sorted(groups)]
 
 
-def describe_group(cluster: Cluster, group: str) -> DescribedGroup:
-    """Returns state, protocol and members of a group; the state is `Dead` if the group doesn't exist."""
-    request = DescribeGroupsRequest(groups=(GroupId(group),), include_authorized_operations=False)
-    (described,) = cluster.ask(request, DescribeGroupsResponse, cluster.coordinator(group)).groups
-    check(described.error_code, f"group {group}")
-    return described
-
-
-def describe_consumer_group(cluster: Cluster, group: str) -> DescribedConsumerGroup | None:
-    """Returns state, assignor and members of a group of the consumer protocol (KIP-848); None for other
-    groups.
+def describe_group(cluster: Cluster, group: str) -> DescribedGroup | DescribedConsumerGroup:
+    """Returns state, protocol or assignor, and members of a group; the state is `Dead` if the group doesn't
+    exist.
     """
-    request = ConsumerGroupDescribeRequest(group_ids=(GroupId(group),), include_authorized_operations=False)
-    answer = cluster.ask(request, ConsumerGroupDescribeResponse, cluster.coordinator(group))
-    (described,) = answer.groups
+    names, coordinator = (GroupId(group),), cluster.coordinator(group)
+    described: DescribedGroup | DescribedConsumerGroup
+    # Finds only groups of the consumer protocol (KIP-848).
+    newer = ConsumerGroupDescribeRequest(group_ids=names, include_authorized_operations=False)
+    (described,) = cluster.ask(newer, ConsumerGroupDescribeResponse, coordinator).groups
     if described.error_code is ErrorCode.group_id_not_found:
-        return None
+        classic = DescribeGroupsRequest(groups=names, include_authorized_operations=False)
+        (described,) = cluster.ask(classic, DescribeGroupsResponse, coordinator).groups
     check(described.error_code, f"group {group}")
     return described
 

@@ -1,12 +1,14 @@
 """`korvet groups`: state, members, committed offsets and lag of consumer groups."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import click
+import msgspec
 from kio.schema.consumer_group_describe.v1.response import Member as ConsumerMember
-from kio.schema.describe_groups.v5.response import DescribedGroupMember
+from kio.schema.describe_groups.v5.response import DescribedGroup, DescribedGroupMember
+from kio.schema.list_groups.v4.response import ListedGroup
 
 from korvet.cli import fetched_lag, group_requests, lag
 from korvet.cli.client import Bootstrap, ClientError, Cluster
@@ -18,6 +20,7 @@ from korvet.cli.redis_address import RedisSource, redis_options
 from korvet.cli.reset_offsets import reset_offsets
 from korvet.offsets.codec import DecodeError
 from korvet.offsets.consumer_protocol import decode_assignment
+from korvet.offsets.group_status import OK
 
 # Limits the groups whose lag `list` counts: more would take seconds. `describe` counts the lag of one.
 _MOST_GROUPS_COUNTED = 500
@@ -42,6 +45,9 @@ def list_groups(bootstrap: Bootstrap, source: RedisSource, as_json: bool) -> Non
     Record lag is the number of unread records of a group; time lag is how long the first of them has been
     waiting. Records are counted in Redis. If it isn't reachable, only topics with dense offsets have a record
     lag, the difference of the offsets; "-" is unknown.
+
+    The status is lost, ahead, ok if nothing is unread, or "-" if the history of commits decides, which korvet
+    report reads.
     """
     with Cluster(bootstrap) as cluster:
         listed = group_requests.list_groups(cluster)
@@ -52,20 +58,20 @@ def list_groups(bootstrap: Bootstrap, source: RedisSource, as_json: bool) -> Non
             click.echo(f"lag: not counted for {len(listed)} groups; describe one", err=True)
         wanted = [commit for found in commits.values() for commit in found]
         lags = _lags(source, cluster, wanted)
-    found = [
-        {
-            "group": group.group_id,
-            "state": group.group_state,
-            "protocol_type": group.protocol_type,
-            **lag.fields(lag.total(commits.get(group.group_id, []), lags)),
-        }
-        for group in listed
-    ]
+        found = [
+            {
+                "group": group.group_id,
+                "state": group.group_state,
+                "protocol_type": group.protocol_type,
+                **lag.fields(_total(cluster, group, commits.get(group.group_id, []), lags)),
+            }
+            for group in listed
+        ]
     if as_json:
         print_json(found)
         return
     table(
-        ("GROUP", "STATE", "PROTOCOL TYPE", "RECORD LAG", "TIME LAG"),
+        ("GROUP", "STATE", "PROTOCOL TYPE", "STATUS", "RECORD LAG", "TIME LAG"),
         [(*list(row.values())[:-1], lag.waiting(row["lag_ms"])) for row in found],
     )
 
@@ -81,6 +87,9 @@ def describe_group(name: str, bootstrap: Bootstrap, source: RedisSource, as_json
     Record lag is the number of records at or after the committed offset; time lag is how long the first of
     them has been waiting, by its timestamp. Records are counted in Redis. If it isn't reachable, only topics
     with dense offsets have a record lag, the difference of the offsets; "-" is unknown.
+
+    The status is lost, ahead, ok if nothing is unread, or "-" if the history of commits decides, which korvet
+    report reads.
     """
     with Cluster(bootstrap) as cluster:
         state, protocol, members = _described(cluster, name)
@@ -89,13 +98,14 @@ def describe_group(name: str, bootstrap: Bootstrap, source: RedisSource, as_json
             raise ClientError(f"there is no group {name}")
         commits = [Commit(row["topic"], row["partition"], row["committed"]) for row in committed]
         lags = _lags(source, cluster, commits)
+    total = _judged(lag.total(commits, lags), commits, members)
     committed = [row | lag.fields(lags.get(commit)) for row, commit in zip(committed, commits, strict=True)]
     if as_json:
         document = {"group": name, "state": state, "protocol": protocol}
-        document |= lag.fields(lag.total(commits, lags))
+        document |= lag.fields(total)
         print_json({**document, "members": members, "offsets": committed})
         return
-    click.echo(f"{name}  {state}  {printable(protocol)}\n")
+    click.echo(f"{name}  {state}  {printable(protocol)}  {lag.fields(total)['status'] or '-'}\n")
     table(
         ("MEMBER", "INSTANCE", "CLIENT", "HOST", "ASSIGNED"),
         [(m["member"], m["instance"], m["client"], m["host"], ", ".join(m["assigned"])) for m in members],
@@ -175,6 +185,32 @@ def _commits(cluster: Cluster, name: str) -> list[Commit]:
     return [Commit(topic, index, int(part.committed_offset)) for (topic, index), part in committed.items()]
 
 
+def _total(
+    cluster: Cluster, group: ListedGroup, commits: Collection[Commit], lags: Lags
+) -> Lag | Waiting | None:
+    """Returns the lag of a group and its status; members are asked for only if it depends on them."""
+    total = lag.total(commits, lags)
+    if total is None or total.status != OK or group.group_state == "Empty":
+        return total
+    try:
+        _, _, members = _described(cluster, group.group_id)
+    except ClientError as error:
+        click.echo(printable(f"status of group {group.group_id} is unknown: {error}"), err=True)
+        return msgspec.structs.replace(total, status=None)
+    return _judged(total, commits, members)
+
+
+def _judged(
+    total: Lag | Waiting | None, commits: Iterable[Commit], members: Iterable[Mapping[str, Any]]
+) -> Lag | Waiting | None:
+    """Returns the lag without the status OK if a member has a partition without a commit."""
+    if total is None or total.status != OK:
+        return total
+    committed = {f"{commit.topic}-{commit.partition}" for commit in commits}
+    is_known = all(committed.issuperset(member["assigned"]) for member in members)
+    return total if is_known else msgspec.structs.replace(total, status=None)
+
+
 def _lags(source: RedisSource, cluster: Cluster, commits: Iterable[Commit]) -> Lags:
     """Returns the lag of each commit. If it is unknown, a line on standard error gives the reason."""
     commits = list(commits)
@@ -209,8 +245,8 @@ def _fetched_lags(cluster: Cluster, commits: Iterable[Commit], reason: LagUnknow
 
 
 def _print_lag(rows: list[dict[str, Any]]) -> None:
-    columns = ("TOPIC", "PARTITION", "COMMITTED", "LOG END", "RECORD LAG", "TIME LAG", "METADATA")
-    named = ("topic", "partition", "committed", "log_end", "record_lag")
+    columns = ("TOPIC", "PARTITION", "COMMITTED", "LOG END", "STATUS", "RECORD LAG", "TIME LAG", "METADATA")
+    named = ("topic", "partition", "committed", "log_end", "status", "record_lag")
     table(
         columns,
         [(*(row[name] for name in named), lag.waiting(row["lag_ms"]), row["metadata"]) for row in rows],
@@ -224,13 +260,11 @@ def _print_offsets(rows: list[dict[str, Any]]) -> None:
 
 def _described(cluster: Cluster, name: str) -> tuple[str, str, list[dict[str, Any]]]:
     """Returns a group's state, its protocol or assignor, and its members, for both group protocols."""
-    consumers = group_requests.describe_consumer_group(cluster, name)
-    if consumers is not None:
-        members = [_consumer(member) for member in consumers.members]
-        return str(consumers.group_state), str(consumers.assignor_name), members
     described = group_requests.describe_group(cluster, name)
-    members = [_member(member) for member in described.members]
-    return str(described.group_state), str(described.protocol_data), members
+    state = str(described.group_state)
+    if isinstance(described, DescribedGroup):
+        return state, str(described.protocol_data), [_member(member) for member in described.members]
+    return state, str(described.assignor_name), [_consumer(member) for member in described.members]
 
 
 def _consumer(member: ConsumerMember) -> dict[str, Any]:

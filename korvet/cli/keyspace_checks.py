@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 import redis
 
 from korvet.cli.redis_address import keys_of
-from korvet.storage.brokers.lease import parse_entry
-from korvet.storage.catalogue import parse_topic, without_bad_configs
-from korvet.storage.fields import counter_of, read_fields, shown
-from korvet.storage.findings import FAULT, OK, WARNING, Finding, damage_findings
-from korvet.storage.keys import Keyspace, literal_pattern
-from korvet.storage.link.server import WRITE_LINK
-from korvet.storage.shared_configs import parsers_of
-from korvet.storage.topic import Topic
-from korvet.storage.versions import format_problem
+from korvet.cluster.catalogue import parse_topic, without_bad_configs
+from korvet.cluster.lease import parse_entry
+from korvet.cluster.shared_configs import parsers_of
+from korvet.cluster.topic import Topic
+from korvet.cluster.versions import format_problem
+from korvet.outlook.findings import FAULT, OK, WARNING, Finding, damage_findings
+from korvet.redis.fields import counter_of, read_fields, shown
+from korvet.redis.keys import Keyspace, literal_pattern
+from korvet.redis.server import WRITE_LINK
 from korvet.topics.configs import config_problem
 
 if TYPE_CHECKING:
-    from korvet.storage.brokers.assignment import Broker
+    from korvet.cluster.assignment import Broker
 
 _PAGE = 1_000
 

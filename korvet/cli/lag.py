@@ -7,19 +7,21 @@ has been waiting, by its record timestamp, and 0 if there is none. `korvet repor
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from korvet.cli.redis_address import RedisSource
 from korvet.embedded.errors import EmbeddedServerError
+from korvet.log.entries import entry_timestamp, first_record
+from korvet.log.partition_log import PartitionLog
+from korvet.offsets.group_status import OK, status_of_offsets, worst_status
 from korvet.offsets.packing import entry_id
+from korvet.redis.errors import StorageError
+from korvet.redis.keys import Keyspace
+from korvet.redis.opening import connect
 from korvet.spark.report.times import duration
-from korvet.storage.errors import StorageError
-from korvet.storage.keys import Keyspace
-from korvet.storage.link.opening import connect
-from korvet.storage.log.entries import entry_timestamp, first_record
-from korvet.storage.store import Store
+from korvet.store import Store
 
 # Partitions requested at the same time: enough to hide the round trip, few enough for Redis's other clients.
 _AT_ONCE = 64
@@ -45,15 +47,19 @@ class Lag(msgspec.Struct, frozen=True):
 
     records: int
     waiting_ms: int
+    status: str | None = None
+    """One of korvet.offsets.group_status.STATUSES; None if offsets alone don't tell it."""
 
 
 class Waiting(msgspec.Struct, frozen=True):
     """The time lag of a commit whose number of unread records is unknown."""
 
     waiting_ms: int
+    status: str | None = None
 
 
-NOTHING_UNREAD = Lag(0, 0)
+AnyLag = TypeVar("AnyLag", bound=Lag | Waiting)
+NOTHING_UNREAD = Lag(0, 0, OK)
 
 Lags = Mapping[Commit, Lag | Waiting | StorageError]
 
@@ -124,10 +130,40 @@ async def _lag(store: Store, commit: Commit, now_ms: int) -> Lag:
     if topic is None or commit.partition >= topic.partitions:
         return NOTHING_UNREAD
     log = store.logs.get(topic, commit.partition)
-    log_end = (await log.bounds()).log_end
-    if commit.offset >= log_end:
+    bounds = await log.bounds()
+    lag = await _unread(store, log, max(commit.offset, bounds.log_start), bounds.log_end, now_ms)
+    known_from = 0
+    if commit.offset < bounds.log_start and not log.bias:
+        known_from = await _first_offset(store, log, bounds.log_start)
+    return judged(lag, commit, (bounds.log_start, bounds.log_end), known_from)
+
+
+def judged(lag: AnyLag, commit: Commit, ends: tuple[int, int], known_from: int | None) -> AnyLag:
+    """Returns a lag with the status of its commit.
+
+    ends: log start and log end. known_from: as for status_of_offsets.
+    """
+    is_read = isinstance(lag, Lag) and not lag.records
+    return msgspec.structs.replace(
+        lag, status=status_of_offsets(commit.offset, *ends, known_from, is_read=is_read)
+    )
+
+
+async def _first_offset(store: Store, log: PartitionLog, log_start: int) -> int:
+    """Returns the offset of the first record in the stream. It is before the log start if DeleteRecords has
+    deleted only the beginning of a batch.
+    """
+    entries = await store.commands.call("XRANGE", log.stream, "-", "+", "COUNT", 1)
+    if not entries:
+        return log_start
+    ((first_id, fields),) = entries
+    first = first_record(first_id, fields, log.bias)
+    return log_start if first is None else min(first[0], log_start)
+
+
+async def _unread(store: Store, log: PartitionLog, offset: int, log_end: int, now_ms: int) -> Lag:
+    if offset >= log_end:
         return NOTHING_UNREAD
-    offset = max(commit.offset, 0)
     first = await store.commands.call("XRANGE", log.stream, entry_id(offset, log.bias), "+", "COUNT", 1)
     records = await log.queries.count(offset, log_end)
     if not first or not records:
@@ -139,19 +175,26 @@ async def _lag(store: Store, commit: Commit, now_ms: int) -> Lag:
 
 
 def total(commits: Iterable[Commit], lags: Lags) -> Lag | Waiting | None:
-    """Returns a group's unread records and its longest wait; None if unknown or without commits."""
+    """Returns a group's unread records, its longest wait and its worst status; None if unknown or without
+    commits.
+    """
     found = [lags.get(commit) for commit in commits]
     known = [lag for lag in found if isinstance(lag, Lag | Waiting)]
     if not found or len(known) < len(found):
         return None
     longest_ms = max(lag.waiting_ms for lag in known)
     counted = [lag.records for lag in known if isinstance(lag, Lag)]
-    return Lag(sum(counted), longest_ms) if len(counted) == len(known) else Waiting(longest_ms)
+    status = worst_status([lag.status for lag in known])
+    if len(counted) < len(known):
+        return Waiting(longest_ms, status)
+    return Lag(sum(counted), longest_ms, status)
 
 
 def fields(lag: Lag | Waiting | StorageError | None) -> dict[str, Any]:
-    """Returns `record_lag` (records) and `lag_ms` for programs; null if unknown."""
+    """Returns `status`, `record_lag` (records) and `lag_ms` for programs; null if unknown."""
+    status = lag.status if isinstance(lag, Lag | Waiting) else None
     return {
+        "status": None if status is None else status.lower(),
         "record_lag": lag.records if isinstance(lag, Lag) else None,
         "lag_ms": lag.waiting_ms if isinstance(lag, Lag | Waiting) else None,
     }

@@ -46,7 +46,7 @@ class LogRecord(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...]
 
 
-class Fetched(NamedTuple):
+class FetchedRecords(NamedTuple):
     """The records of a partition in one fetch response. `next_offset` is the offset of the next fetch."""
 
     records: list[LogRecord]
@@ -81,12 +81,12 @@ def fetch(
     positions: Mapping[int, int],
     wait_ms: int,
     partition_bytes: int = _PARTITION_BYTES,
-) -> dict[int, Fetched]:
+) -> dict[int, FetchedRecords]:
     """Returns records from the given offsets on, of all partitions, and of each about `partition_bytes`.
 
     Waits up to `wait_ms` for the first one.
     """
-    fetched: dict[int, Fetched] = {}
+    fetched: dict[int, FetchedRecords] = {}
     leaders = cluster.leaders(topic, positions)
     for broker, led in leaders.items():
         wanted = {part: positions[part] for part in led}
@@ -129,7 +129,7 @@ def _fetch_request(
     )
 
 
-def _read(data: bytes, position: int) -> Fetched:
+def _read(data: bytes, position: int) -> FetchedRecords:
     """Returns the records from `position` on. A batch that Kafka truncated is left for the next fetch."""
     records: list[LogRecord] = []
     at, next_offset = 0, position
@@ -141,7 +141,7 @@ def _read(data: bytes, position: int) -> Fetched:
         records += [record for record in _batch(data[at : at + size]) if record.offset >= position]
         next_offset = max(next_offset, base_offset + last_delta + 1)
         at += size
-    return Fetched(records, next_offset)
+    return FetchedRecords(records, next_offset)
 
 
 def _batch(data: bytes) -> Iterator[LogRecord]:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
 
-from korvet.storage.findings import OK, WARNING
-from korvet.storage.link.functions import named
-from korvet.storage.memory_forecast import PERIOD_MS, forecast, growth_of, memory_findings
+from korvet.outlook.findings import OK, WARNING
+from korvet.outlook.memory_forecast import PERIOD_MS, forecast, growth_of, memory_findings
+from korvet.redis.functions import named
 from korvet.topics.configs import policy_of
 from korvet.topics.directory import broker_configs_of
 from korvet.topics.retention import keeping_of
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     import redis
 
+    from korvet.cluster.topic import Topic
     from korvet.config.live import LiveConfig
-    from korvet.storage.findings import Finding
-    from korvet.storage.keys import Keyspace
-    from korvet.storage.memory_forecast import Growth
-    from korvet.storage.topic import Topic
+    from korvet.outlook.findings import Finding
+    from korvet.outlook.memory_forecast import Growth
+    from korvet.redis.keys import Keyspace
 
 
 def check_memory(

@@ -2,7 +2,7 @@
 
 import click
 
-from korvet.storage.module import find_module
+from korvet.redis.module import find_module
 
 
 @click.command(short_help="Show the path of the server module, for `loadmodule`.")

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 from korvet.config.settings import Config
 from korvet.embedded.sockets import socket_of, url_of
-from korvet.storage.keys import Keyspace
+from korvet.redis.keys import Keyspace
 
 
 class _DataDir(click.Path):

@@ -6,9 +6,9 @@ from typing import Any
 import click
 import redis
 
-from korvet.storage.link.address import RedisAddress
-from korvet.storage.link.client import client_of
-from korvet.storage.link.slots import NodeAddress, parse_slots
+from korvet.redis.address import RedisAddress
+from korvet.redis.client import client_of
+from korvet.redis.slots import NodeAddress, parse_slots
 
 # Longest wait for the first reply of a server. After that it counts as silent.
 _PROBE_TIMEOUT_S = 5.0

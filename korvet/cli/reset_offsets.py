@@ -97,8 +97,7 @@ def _refuse_members(cluster: Cluster, name: str) -> None:
     """Raise ClientError if a group has members: the coordinator would refuse the commit, and a member's next
     commit would undo it.
     """
-    consumers = group_requests.describe_consumer_group(cluster, name)
-    found = group_requests.describe_group(cluster, name) if consumers is None else consumers
+    found = group_requests.describe_group(cluster, name)
     if found.group_state not in _WITHOUT_MEMBERS:
         count = len(found.members)
         raise ClientError(

@@ -3,12 +3,13 @@
 The option --command-config or the variable KORVET_COMMAND_CONFIG names the file.
 """
 
-import re
+import os
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from korvet.properties import check_paths, parse_properties
 from korvet.security.errors import InvalidCredentials
 from korvet.security.listeners import PROTOCOLS
 from korvet.security.plain import login_options
@@ -16,22 +17,11 @@ from korvet.security.scram import ScramClient, ScramMechanism
 
 COMMAND_CONFIG = "--command-config"
 VARIABLE = "KORVET_COMMAND_CONFIG"
-_KEYS = frozenset(
-    {
-        "security.protocol",
-        "sasl.mechanism",
-        "sasl.jaas.config",
-        "ssl.truststore.location",
-        "ssl.keystore.location",
-        "ssl.key.password",
-        "ssl.endpoint.identification.algorithm",
-    }
-)
-_LINE = re.compile(r"\s*([^#!=:\s][^=:\s]*)\s*[=:]\s*(.*?)\s*")
+_PASSWORDS = ("sasl.jaas.config", "ssl.key.password")
 
 
 class CommandConfigError(ValueError):
-    """Client properties are unusable. The message never contains their values."""
+    """Client properties are unusable. The message contains none of their values, except paths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +76,15 @@ def from_file(name: str) -> ClientSecurity:
 
 def parse(text: str) -> ClientSecurity:
     """Read client properties. Raises CommandConfigError."""
-    properties = _properties(text)
+    try:
+        found = parse_properties(text)
+        check_paths(found, os.path.exists)
+    except ValueError as error:
+        raise CommandConfigError(str(error)) from error
+    # Kafka ignores blanks around all but passwords.
+    properties = {
+        name: each.value if name in _PASSWORDS else each.value.strip() for name, each in found.items()
+    }
     protocol = properties.get("security.protocol", "PLAINTEXT").upper()
     if protocol not in PROTOCOLS:
         raise CommandConfigError(f"security.protocol: expected one of {', '.join(PROTOCOLS)}")
@@ -105,15 +103,6 @@ def parse(text: str) -> ClientSecurity:
         raise CommandConfigError(
             'sasl.jaas.config: expected MODULE required username="..." password="...";'
         ) from None
-
-
-def _properties(text: str) -> Mapping[str, str]:
-    found = {}
-    for line in text.replace("\\\n", "").splitlines():
-        pair = _LINE.fullmatch(line)
-        if pair is not None and pair[1] in _KEYS:
-            found[pair[1]] = pair[2]
-    return found
 
 
 def _tls(properties: Mapping[str, str]) -> ssl.SSLContext:

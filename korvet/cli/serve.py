@@ -36,7 +36,7 @@ from korvet.embedded.probe import ProbeError
 from korvet.embedded.room import Room
 from korvet.embedded.server import EmbeddedServer
 from korvet.probe import here
-from korvet.storage.errors import StoreError
+from korvet.redis.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping

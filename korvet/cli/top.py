@@ -28,7 +28,7 @@ from korvet.spark.report.times import duration
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from korvet.cli.endpoints import Endpoint, Status
+    from korvet.cli.endpoints import EndpointClient, Status
     from korvet.cli.samples import Samples
     from korvet.cli.security import ClientSecurity
 
@@ -227,7 +227,7 @@ def top(
             _watch(endpoints, interval_s)
 
 
-def _print(endpoints: Sequence[Endpoint], interval_s: float, *, once: bool, as_json: bool) -> None:
+def _print(endpoints: Sequence[EndpointClient], interval_s: float, *, once: bool, as_json: bool) -> None:
     """Print a report after each interval; the first poll only prepares its rates."""
     before = poll(endpoints)
     while True:
@@ -253,7 +253,7 @@ def _print(endpoints: Sequence[Endpoint], interval_s: float, *, once: bool, as_j
         before = now
 
 
-def _watch(endpoints: Sequence[Endpoint], interval_s: float) -> None:
+def _watch(endpoints: Sequence[EndpointClient], interval_s: float) -> None:
     """Draw the tables until a key or a signal ends the view."""
     console = Console(highlight=False)
     before = None
@@ -313,7 +313,7 @@ class Poll(NamedTuple):
     """Why the others did not answer."""
 
 
-def poll(endpoints: Sequence[Endpoint]) -> Poll:
+def poll(endpoints: Sequence[EndpointClient]) -> Poll:
     """Ask all endpoints at once."""
     pages, problems = {}, {}
     at_s = time.monotonic()
@@ -327,7 +327,7 @@ def poll(endpoints: Sequence[Endpoint]) -> Poll:
     return Poll(at_s, pages, problems)
 
 
-def _ask(endpoint: Endpoint) -> tuple[Samples, list[Status]]:
+def _ask(endpoint: EndpointClient) -> tuple[Samples, list[Status]]:
     return endpoint.metrics(), endpoint.statuses()
 
 

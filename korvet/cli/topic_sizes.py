@@ -8,7 +8,7 @@ from kio.schema.describe_log_dirs.v4.request import DescribeLogDirsRequest
 from kio.schema.describe_log_dirs.v4.response import DescribeLogDirsResponse
 
 from korvet.cli.client import ClientError, Cluster, check
-from korvet.storage.memory_forecast import memory_factor
+from korvet.outlook.memory_forecast import memory_factor
 
 
 class TopicSize(NamedTuple):

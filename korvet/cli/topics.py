@@ -5,7 +5,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.cli import config_requests, topic_requests
 from korvet.cli.client import Bootstrap, ClientError, Cluster
-from korvet.cli.config_requests import Kind
+from korvet.cli.config_requests import ResourceType
 from korvet.cli.delete_records import delete_records
 from korvet.cli.log_requests import EARLIEST, LATEST, list_offsets
 from korvet.cli.options import KeyValue, bootstrap_option, json_option, partition_count
@@ -101,7 +101,7 @@ def describe_topic(name: str, bootstrap: Bootstrap, as_json: bool) -> None:
         }
         starts = list_offsets(cluster, name, indexes, EARLIEST)
         ends = list_offsets(cluster, name, indexes, LATEST)
-        configs = config_requests.describe(cluster, Kind.TOPIC, name)
+        configs = config_requests.describe(cluster, ResourceType.TOPIC, name)
     if as_json:
         print_json(
             {
@@ -153,10 +153,10 @@ def alter_topic(
         if partitions is not None:
             if changes:
                 # A value that doesn't fit must leave the partitions as they are, too.
-                config_requests.alter(cluster, Kind.TOPIC, name, changes, validate_only=True)
+                config_requests.alter(cluster, ResourceType.TOPIC, name, changes, validate_only=True)
             topic_requests.add_partitions(cluster, name, partitions)
         if changes:
-            config_requests.alter(cluster, Kind.TOPIC, name, changes)
+            config_requests.alter(cluster, ResourceType.TOPIC, name, changes)
     click.echo(f"changed {name}")
 
 

@@ -5,12 +5,12 @@ import asyncio
 import click
 
 from korvet.cli.redis_address import RedisSource, keys_of, redis_options
-from korvet.storage.errors import StorageError, StoreError
-from korvet.storage.identity import finalise
-from korvet.storage.keys import Keyspace
-from korvet.storage.link.opening import connect
-from korvet.storage.store import Store
-from korvet.storage.versions import FORMATS
+from korvet.cluster.identity import finalise
+from korvet.cluster.versions import FORMATS
+from korvet.redis.errors import StorageError, StoreError
+from korvet.redis.keys import Keyspace
+from korvet.redis.opening import connect
+from korvet.store import Store
 
 
 @click.command(short_help="Finalise an upgrade of all brokers.")

@@ -10,7 +10,7 @@ from korvet.cli.output import table
 from korvet.embedded.binary import installed_servers
 from korvet.embedded.errors import EmbeddedServerError
 from korvet.records import kernel
-from korvet.storage.module import VERSION, find_module
+from korvet.redis.module import VERSION, find_module
 
 
 @click.command(short_help="Show the versions of korvet and its environment.")

@@ -28,6 +28,21 @@ _ORDERED = (
     ("group_min_session_timeout_ms", "group_max_session_timeout_ms"),
     ("group_consumer_min_session_timeout_ms", "group_consumer_max_session_timeout_ms"),
     ("group_consumer_min_heartbeat_interval_ms", "group_consumer_max_heartbeat_interval_ms"),
+    *(
+        pair
+        for name in (
+            "session_timeout_ms",
+            "heartbeat_interval_ms",
+            "assignment_interval_ms",
+            "record_lock_duration_ms",
+            "delivery_count_limit",
+            "partition_max_record_locks",
+        )
+        for pair in (
+            (f"group_share_min_{name}", f"group_share_{name}"),
+            (f"group_share_{name}", f"group_share_max_{name}"),
+        )
+    ),
     ("log_cleaner_min_compaction_lag_ms", "log_cleaner_max_compaction_lag_ms"),
 )
 # What assigns partitions in consumer groups.
@@ -66,10 +81,11 @@ def check(config: Config, origin: Callable[[str], str]) -> None:
     for low, high in _ORDERED:
         if getattr(config, low) > getattr(config, high):
             raise ConfigError(_compared(config, low, "is above", high, origin))
-    # Else members would be removed between two heartbeats.
-    interval, timeout = "group_consumer_heartbeat_interval_ms", "group_consumer_session_timeout_ms"
-    if getattr(config, interval) >= getattr(config, timeout):
-        raise ConfigError(_compared(config, interval, "is not below", timeout, origin))
+    for kind in ("consumer", "share"):
+        # Else members would be removed between two heartbeats.
+        interval, timeout = f"group_{kind}_heartbeat_interval_ms", f"group_{kind}_session_timeout_ms"
+        if getattr(config, interval) >= getattr(config, timeout):
+            raise ConfigError(_compared(config, interval, "is not below", timeout, origin))
     _check_topic_settings(config, origin)
     assignors = config.consumer_assignors
     unknown = sorted(set(assignors) - set(_ASSIGNORS))

@@ -9,23 +9,28 @@ if TYPE_CHECKING:
 
 GROUP_VERSION: Final = "group.version"
 METADATA_VERSION: Final = "metadata.version"
+SHARE_VERSION: Final = "share.version"
 TRANSACTION_VERSION: Final = "transaction.version"
 
 
 class Levels(NamedTuple):
-    """The levels of a feature that this release supports, both ends included."""
+    """The levels of a feature that this release supports, both ends included, and the one in force without
+    changes.
+    """
 
     least: int
     most: int
+    initial: int
 
 
 SUPPORTED: Final[Mapping[str, Levels]] = {
-    GROUP_VERSION: Levels(0, 1),
+    GROUP_VERSION: Levels(0, 1, 1),
     # Those of Kafka 4.4. Tools recognise the release by the finalized one, and nobody can lower it.
-    METADATA_VERSION: Levels(7, 33),
-    TRANSACTION_VERSION: Levels(0, 2),
+    METADATA_VERSION: Levels(7, 33, 33),
+    # Share groups are still to be completed.
+    SHARE_VERSION: Levels(0, 1, 0),
+    TRANSACTION_VERSION: Levels(0, 2, 2),
 }
-"""Without changes, the highest level of each is in force."""
 
 
 def greatest_level(name: str) -> int:
@@ -40,11 +45,11 @@ class Features:
     def __init__(self) -> None:
         self.epoch = 0
         """Grows with each change: clients ignore levels of an earlier epoch."""
-        self.levels: Mapping[str, int] = {name: levels.most for name, levels in SUPPORTED.items()}
+        self.levels: Mapping[str, int] = {name: levels.initial for name, levels in SUPPORTED.items()}
         self._stored: Mapping[str, int] = {}
 
     def replace(self, stored: Mapping[str, int], epoch: int) -> None:
         """Take over the levels that were ever changed, as of `epoch`."""
         if stored != self._stored:
             self._stored, self.epoch = stored, epoch
-            self.levels = {name: stored.get(name, levels.most) for name, levels in SUPPORTED.items()}
+            self.levels = {name: stored.get(name, levels.initial) for name, levels in SUPPORTED.items()}

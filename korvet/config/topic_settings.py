@@ -4,11 +4,11 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from korvet.config.broker_settings import BrokerSettings
 from korvet.config.fields import INT64_MAX, Duration, Limit, Size, key_of
+from korvet.config.share_settings import ShareSettings
 
 
-class TopicSettings(BrokerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=key_of):
+class TopicSettings(ShareSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=key_of):
     """The part of `Config` that topics can replace."""
 
     min_insync_replicas: Annotated[

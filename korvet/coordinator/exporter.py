@@ -12,14 +12,14 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from korvet.storage.errors import StorageError
-from korvet.storage.redis_groups.moved_groups import NativeGroups
+from korvet.redis.errors import StorageError
+from korvet.redis_groups.moved_groups import NativeGroups
 
 if TYPE_CHECKING:
+    from korvet.cluster.catalogue import Catalogue
+    from korvet.cluster.topic import Topic
     from korvet.coordinator.service import CoordinatorService
-    from korvet.storage.catalogue import Catalogue
-    from korvet.storage.link.commands import Commands
-    from korvet.storage.topic import Topic
+    from korvet.redis.commands import Commands
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from korvet.slices import sliced
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
-    from korvet.storage.catalogue import Catalogue
+    from korvet.cluster.catalogue import Catalogue
 
 Work: TypeAlias = "Callable[[], Coroutine[Any, Any, None]]"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from korvet.storage.redis_groups.projection import GroupCommit
+from korvet.redis_groups.projection import GroupCommit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from korvet.coordinator.term import Positions
     from korvet.groups.offset_table import KeptValue
     from korvet.groups.shard import GroupShard
-    from korvet.storage.keys import Keyspace
-    from korvet.storage.log.partition_log import PartitionLog
+    from korvet.log.partition_log import PartitionLog
+    from korvet.redis.keys import Keyspace
     from korvet.transactions.shard import TransactionShard
 
 logger = logging.getLogger(__name__)

@@ -18,16 +18,16 @@ from kio.schema.errors import ErrorCode
 from korvet.causes import Causes
 from korvet.coordinator.served import RELEASE_TIMEOUT_MS
 from korvet.records.control import ControlMarker
-from korvet.storage.errors import FencedCoordinator, InvalidProducerEpoch, StorageError, TopicGone
-from korvet.storage.keys import OFFSETS_TOPIC
-from korvet.storage.link.futures import awaited
+from korvet.redis.errors import FencedCoordinator, InvalidProducerEpoch, StorageError, TopicGone
+from korvet.redis.futures import awaited
+from korvet.redis.keys import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from korvet.cluster.catalogue import Catalogue
     from korvet.coordinator.service import CoordinatorService
-    from korvet.storage.catalogue import Catalogue
-    from korvet.storage.logs import Logs
+    from korvet.log.broker_logs import Logs
     from korvet.transactions.messages import Markers, TopicPartition
 
 logger = logging.getLogger(__name__)

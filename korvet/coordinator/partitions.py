@@ -16,22 +16,22 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from kio.schema.errors import ErrorCode
 
 from korvet.causes import Causes
+from korvet.cluster.assignment import to_leader_epoch
 from korvet.coordinator.partition_timers import Alarms
 from korvet.coordinator.served import Claim, ServedPartition
 from korvet.logs import fields
 from korvet.metrics.counted import Counted, counter, histogram, part
 from korvet.metrics.declared import declare
-from korvet.metrics.family import Kind
-from korvet.storage.brokers.assignment import to_leader_epoch
-from korvet.storage.errors import FencedEpoch, StorageError, WritesRefused
+from korvet.metrics.family import MetricType
+from korvet.redis.errors import FencedEpoch, StorageError, WritesRefused
 from korvet.supervisor import keep
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator
 
+    from korvet.cluster.topic import Topic
     from korvet.coordinator.steady_clock import SteadyClock
-    from korvet.storage.logs import Logs
-    from korvet.storage.topic import Topic
+    from korvet.log.broker_logs import Logs
 
 logger = logging.getLogger(__name__)
 causes = Causes(logger)
@@ -53,7 +53,7 @@ _MOVES: Final = declare(
     "Partitions of the coordinators' topics that this broker gained or lost, new leader epochs included.",
     "coordinator",
     "event",
-    kind=Kind.COUNTER,
+    kind=MetricType.COUNTER,
 )
 
 

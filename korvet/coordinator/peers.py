@@ -14,8 +14,8 @@ from kio.schema.errors import ErrorCode
 
 from korvet.causes import Causes
 from korvet.records.control import ControlMarker  # noqa: TC001 - decoded
-from korvet.storage.errors import StorageError
-from korvet.storage.link.futures import awaited
+from korvet.redis.errors import StorageError
+from korvet.redis.futures import awaited
 from korvet.supervisor import end, once
 from korvet.transactions.messages import AddReply, AddRequest, TopicPartition
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from korvet.cluster.mailbox import Answer, Mailbox
     from korvet.coordinator.markers import LocalMarkers
-    from korvet.storage.brokers.mailbox import Answer, Mailbox
-    from korvet.storage.logs import Logs
+    from korvet.log.broker_logs import Logs
 
 logger = logging.getLogger(__name__)
 causes = Causes(logger)
@@ -85,7 +85,7 @@ class Peers:
     async def mark(self, partition: TopicPartition, marker: ControlMarker) -> ErrorCode:
         """LocalMarkers.write on the broker that leads the partition."""
         member = self._logs.membership
-        if member is None or member.alone or self._logs.leader_epoch_of(*partition) is not None:
+        if member is None or member.leadership.alone or self._logs.leader_epoch_of(*partition) is not None:
             return await self._markers.write(partition, marker)
         node_id, epoch = self._leader(partition)
         request = _encode(_MarkRequest(partition, epoch, marker))
@@ -97,7 +97,7 @@ class Peers:
 
     def _leader(self, partition: TopicPartition) -> tuple[int, int]:
         assert self._logs.membership is not None
-        leader = self._logs.membership.assignment.leader(*partition)
+        leader = self._logs.membership.leadership.assignment.leader(*partition)
         return leader.node_id, leader.epoch
 
     def _mark_asked(self, body: bytes, answer: Answer) -> None:

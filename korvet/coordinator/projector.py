@@ -16,17 +16,18 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from korvet.causes import Causes
 from korvet.coordinator.lane import CommitChange, Entry, Lane
 from korvet.offsets.partition import partition_for
-from korvet.storage.errors import StorageError, WrongType
-from korvet.storage.link.futures import resolve
+from korvet.redis.errors import StorageError, WrongType
+from korvet.redis.futures import resolve
 from korvet.supervisor import end, keep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
+    from korvet.cluster.catalogue import Catalogue
+    from korvet.cluster.topic import Topic
     from korvet.groups.offset_table import GroupTopicPartition
-    from korvet.storage.catalogue import Catalogue
-    from korvet.storage.redis_groups.projection import GroupCommit, Projection
-    from korvet.storage.topic import Topic
+    from korvet.redis_groups.projection import GroupCommit, Projection
 
 logger = logging.getLogger(__name__)
 causes = Causes(logger)
@@ -53,12 +54,19 @@ class Projector:
     """
 
     def __init__(
-        self, projection: Projection, catalogue: Catalogue, coordinates: Callable[[str], bool]
+        self,
+        projection: Projection,
+        catalogue: Catalogue,
+        coordinates: Callable[[str], bool],
+        is_shared: Callable[[str], bool],
     ) -> None:
-        """coordinates(group): whether this broker coordinates a group now."""
+        """coordinates(group): whether this broker coordinates a group now. is_shared(group): whether that is
+        a share group, whose Redis groups follow no commits.
+        """
         self._projection = projection
         self._catalogue = catalogue
         self._coordinates = coordinates
+        self._is_shared = is_shared
         # Streams with a call in flight.
         self._lanes: dict[Stream, Lane] = {}
         # Loaded commits that have not been compared with Redis.
@@ -72,10 +80,8 @@ class Projector:
         self._failed: dict[GroupTopicPartition, CommitChange] = {}
         self._retrying: asyncio.Task[None] | None = None
         self._closed = False
-        self.touched: set[GroupTopicPartition] | None = None
-        """While Redis groups are read: keys whose commit is not projected when the read begins, or
-        changes during it.
-        """
+        # While Redis groups are read: see `watch`.
+        self._touched: set[GroupTopicPartition] | None = None
 
     def apply(self, changes: Sequence[CommitChange], done: Callable[[], None]) -> None:
         """Apply all; done() is called when each change is applied, kept for later, or belongs to a topic
@@ -107,14 +113,24 @@ class Projector:
         """How many changes Redis refused; they are retried."""
         return len(self._failed)
 
-    def unprojected(self) -> Iterator[GroupTopicPartition]:
-        """The keys with changes that wait, are in flight, or failed. Changes that are still to be
-        reconciled are not included.
+    def watch(self, unprojected: Iterable[GroupTopicPartition]) -> AbstractSet[GroupTopicPartition]:
+        """The keys whose commit is not projected, and from now until `unwatch` those whose commit changes.
+        `unprojected`: keys with changes that have not arrived here. Changes that are still to be reconciled
+        are not included.
         """
-        yield from self._failed
+        self._touched = {*unprojected, *self._failed}
         for lane in self._lanes.values():
-            for entry in (*lane.taken, *lane.waiting):
-                yield entry.change.place
+            self._touched.update(entry.change.place for entry in (*lane.taken, *lane.waiting))
+        return self._touched
+
+    def unwatch(self) -> None:
+        """Changes need not be noted any more."""
+        self._touched = None
+
+    def changed(self, places: Iterable[GroupTopicPartition]) -> None:
+        """The commits of these keys have changed; `apply` comes later."""
+        if self._touched is not None:
+            self._touched.update(places)
 
     async def close(self) -> None:
         """Stop retrying. The next load finds what is missing then."""
@@ -213,13 +229,16 @@ class Projector:
             end, commit = ends.get(number), expected.get(group)
             if end is None:
                 continue
-            if commit is not None:
+            if self._is_shared(group):
+                # Of a former group of that name.
+                lost.append(group)
+            elif commit is not None:
                 # A commit after the load would have removed it from the expected ones.
                 if position > commit[0]:
                     lost.append(group)
                 elif position == commit[0]:
                     del expected[group]
-            elif position < end and not self._is_changing(group, stream):
+            elif position < end and not self.is_changing(group, stream):
                 gone.append(CommitChange(group, *stream, position, None, force=False))
             elif (now := log_end(number)) is not None and position >= now:
                 lost.append(group)
@@ -229,7 +248,7 @@ class Projector:
             await self.forget(*stream, lost[at : at + AT_ONCE])
         return gone
 
-    def _is_changing(self, group: str, stream: Stream) -> bool:
+    def is_changing(self, group: str, stream: Stream) -> bool:
         """Whether a change of the group waits, is in flight, or failed."""
         lane = self._lanes.get(stream)
         entries = () if lane is None else (*lane.taken, *lane.waiting)
@@ -246,7 +265,13 @@ class Projector:
             for change in chunk:
                 del groups[change.group]
             # Another broker may have deleted what this one does not coordinate any more.
-            await self._apply_all([change for change in chunk if self._coordinates(change.group)])
+            await self._apply_all(
+                [
+                    change
+                    for change in chunk
+                    if self._coordinates(change.group) and not self._is_shared(change.group)
+                ]
+            )
         self._expected.pop(stream, None)
 
     async def _apply_all(self, changes: Sequence[CommitChange]) -> None:

@@ -41,6 +41,15 @@ from korvet.groups.messages import (
     SyncReply,
     SyncRequest,
 )
+from korvet.groups.share.messages import (
+    DescribedShareGroup,
+    RemoveStatesReply,
+    RemoveStatesRequest,
+    ShareDescribeReply,
+    ShareDescribeRequest,
+    ShareHeartbeatReply,
+    ShareHeartbeatRequest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,6 +67,9 @@ GroupRequest: TypeAlias = (
     | OffsetDeleteRequest
     | ConsumerHeartbeatRequest
     | ConsumerDescribeRequest
+    | ShareHeartbeatRequest
+    | ShareDescribeRequest
+    | RemoveStatesRequest
     | PutRequest
 )
 """A request that concerns the groups that it names, or all groups of a partition."""
@@ -114,5 +126,10 @@ _REFUSALS: dict[type, Callable[[Any, ErrorCode], Reply]] = {
     ConsumerDescribeRequest: lambda request, error: ConsumerDescribeReply(
         tuple(DescribedConsumerGroup(group_id, error) for group_id in request.group_ids)
     ),
+    ShareHeartbeatRequest: lambda _request, error: ShareHeartbeatReply(error),
+    ShareDescribeRequest: lambda request, error: ShareDescribeReply(
+        tuple(DescribedShareGroup(group_id, error) for group_id in request.group_ids)
+    ),
+    RemoveStatesRequest: lambda _request, error: RemoveStatesReply(error),
     PutRequest: lambda _request, error: PutReply(error),
 }

@@ -24,14 +24,14 @@ from kio.schema.errors import ErrorCode
 
 from korvet.offsets.wire import EncodeError
 from korvet.records.kernel import encode_append_records
-from korvet.storage.errors import HistoryChanged, StorageError
+from korvet.redis.errors import HistoryChanged, StorageError
 from korvet.topics.configs import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from korvet.storage.log.partition_log import PartitionLog
-    from korvet.storage.log.values import Appended, ProducerSequence
+    from korvet.log.partition_log import PartitionLog
+    from korvet.log.values import Appended, ProducerSequence
 
 logger = logging.getLogger(__name__)
 
@@ -325,6 +325,7 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
     def _append_soon(self) -> None:
         """Deferred to the loop's next turn: records that arrive in this one go along."""
         if not self._appending:
+            assert not self._sent, f"an append of {len(self._sent)} records is in flight"
             self._appending = True
             asyncio.get_running_loop().call_soon(self._append)
 
@@ -364,6 +365,7 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
         """The batch is in the log, before the offset `end`: send the records that came since, and release
         what waits for it once replicas have it.
         """
+        assert batch is self._sent, f"{len(batch)} records are in the log, {len(self._sent)} were sent"
         self._sent = ()
         if self._pending:
             self._append()

@@ -19,37 +19,43 @@ from korvet.coordinator.partitions import FIRST_RETRY_S, LAST_RETRY_S, Partition
 from korvet.coordinator.projector import Projector
 from korvet.coordinator.refusals import refuse
 from korvet.coordinator.served import RELEASE_TIMEOUT_MS
+from korvet.coordinator.share_partitions import RedisSharePartitions, for_all
 from korvet.coordinator.steady_clock import SteadyClock
 from korvet.coordinator.term import Term
 from korvet.coordinator.topics import CatalogueTopics
 from korvet.groups.context import GroupCounts
-from korvet.groups.messages import ListedGroup, ListReply, ListRequest, Reply
+from korvet.groups.messages import DeleteReply, DeleteRequest, ListedGroup, ListReply, ListRequest, Reply
 from korvet.groups.shard import GroupShard
+from korvet.groups.share.group import ShareGroup
+from korvet.groups.share.messages import RemoveStatesReply, RemoveStatesRequest
 from korvet.offsets.codec import encode_key
 from korvet.offsets.packing import offset_of
 from korvet.offsets.partition import partition_for
 from korvet.offsets.schema import OffsetCommitKey
-from korvet.storage.errors import StorageError, TopicExists
-from korvet.storage.keys import OFFSETS_TOPIC
-from korvet.storage.link.futures import awaited, resolve
-from korvet.storage.redis_groups.projection import Projection
+from korvet.redis.errors import StorageError, TopicExists
+from korvet.redis.futures import awaited, resolve
+from korvet.redis.keys import OFFSETS_TOPIC
+from korvet.redis_groups.projection import Projection
 from korvet.topics.configs import DEFAULT_MAX_MESSAGE_BYTES
 from korvet.topics.internal import coordinated_topic, create_internal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
+    from korvet.cluster.catalogue import Catalogue
+    from korvet.cluster.topic import Topic
     from korvet.coordinator.partitions import LoadCounts, Partition
     from korvet.coordinator.served import Claim, Done, OnSafe, Token
+    from korvet.coordinator.share_partitions import SharePartitions
     from korvet.coordinator.term import Handler
     from korvet.groups.config import GroupConfig
     from korvet.groups.native import NativeGroup
     from korvet.groups.offset_table import GroupTopicPartition
+    from korvet.groups.share.messages import Initialisation, SharePartition
+    from korvet.log.broker_logs import Logs
     from korvet.records.control import ControlMarker
-    from korvet.storage.catalogue import Catalogue
-    from korvet.storage.link.commands import Commands
-    from korvet.storage.logs import Logs
-    from korvet.storage.topic import Topic
+    from korvet.redis.commands import Commands
 
 logger = logging.getLogger(__name__)
 causes = Causes(logger)
@@ -70,7 +76,7 @@ class CoordinatorError(Exception):
 class Watch(NamedTuple):
     """The changes of commits while Redis groups are read: see CoordinatorService.watch."""
 
-    touched: set[GroupTopicPartition]
+    touched: AbstractSet[GroupTopicPartition]
     """The keys whose commit was not projected when the watch began, or has changed since."""
     terms: tuple[Term | None, ...]
     """By partition of `__consumer_offsets`: its term when the watch began."""
@@ -107,11 +113,13 @@ class CoordinatorService:
         config: GroupConfig,
         clock: SteadyClock | None = None,
         *,
+        share_partitions: SharePartitions | None = None,
         topic_partitions: int = OFFSETS_PARTITIONS,
         message_max_bytes: Callable[[], int] = lambda: DEFAULT_MAX_MESSAGE_BYTES,
         release_timeout_ms: int | None = RELEASE_TIMEOUT_MS,
     ) -> None:
-        """clock: of the partitions; topic_partitions: of a topic that is still to be created;
+        """clock: of the partitions; share_partitions: states of share groups' partitions (None: in Redis);
+        topic_partitions: of a topic that is still to be created;
         message_max_bytes: of a record, unless the topic's max.message.bytes differs; release_timeout_ms:
         see Claim.
         """
@@ -121,7 +129,8 @@ class CoordinatorService:
         self._catalogue = catalogue
         self._config = config
         self._release_timeout_ms = release_timeout_ms
-        self._projector = Projector(Projection(commands), catalogue, self._coordinates)
+        self._share_partitions = share_partitions or RedisSharePartitions(commands, logs, catalogue)
+        self._projector = Projector(Projection(commands), catalogue, self._coordinates, self._is_shared)
         self._partitions: Partitions[Term] = Partitions(
             logs,
             OFFSETS_TOPIC,
@@ -234,6 +243,24 @@ class CoordinatorService:
         """
         await self._expressions.find(pattern)
 
+    async def delete_group(self, group_id: str) -> ErrorCode:
+        """DeleteGroups of one group; the states of a share group's partitions are removed before it is.
+        Returns the error.
+        """
+        found: RemoveStatesReply = await self.call(
+            group_id, GroupShard.remove_states, RemoveStatesRequest(group_id)
+        )
+        if found.error is not ErrorCode.none:
+            return found.error
+        try:
+            await for_all(found.places, self._share_partitions.remove)
+        except StorageError as error:
+            causes.warn(error, "the share group %r cannot be deleted: %s", group_id, error, work=group_id)
+            return ErrorCode.coordinator_not_available
+        causes.ended(group_id)
+        reply: DeleteReply = await self.call(group_id, GroupShard.delete_groups, DeleteRequest((group_id,)))
+        return reply.groups[0].error
+
     async def list_groups(self, request: ListRequest) -> ListReply:
         """The groups that this broker coordinates. Raises CoordinatorError while some of them are being
         loaded, or depend on records that replicas do not have in time.
@@ -315,15 +342,11 @@ class CoordinatorService:
         if self._projector.expects or not any(terms):
             yield None
             return
-        touched = set(self._projector.unprojected())
-        for term in terms:
-            if term is not None:
-                touched.update(term.unprojected())
-        self._projector.touched = touched
+        unprojected = (place for term in terms if term is not None for place in term.unprojected())
         try:
-            yield Watch(touched, terms)
+            yield Watch(self._projector.watch(unprojected), terms)
         finally:
-            self._projector.touched = None
+            self._projector.unwatch()
 
     def export(self, groups: Sequence[NativeGroup], watch: Watch) -> list[NativeGroup]:
         """Commit what native consumers have moved, as read since `watch` began, if it is known to be up
@@ -376,6 +399,32 @@ class CoordinatorService:
         term = self._partitions[number].term
         return term if term is watch.terms[number] else None
 
+    # Partitions of share groups
+
+    def _initialise_soon(self, term: Term, initialisations: Sequence[Initialisation]) -> None:
+        self._partitions.spawn(partial(self._initialise, term, initialisations))
+
+    async def _initialise(self, term: Term, initialisations: Sequence[Initialisation]) -> None:
+        """Make the states of a share group's partitions: all of them, or none counts."""
+        resets = {each.place: each.reset for each in initialisations}
+        group_id = initialisations[0].place.group_id
+
+        async def initialise(place: SharePartition) -> None:
+            if self._projector.is_changing(group_id, (place.topic, place.partition)):
+                raise StorageError("the Redis group of a deleted group is not removed yet")
+            await self._share_partitions.initialise(place, resets[place])
+
+        try:
+            await for_all(resets, initialise)
+        except StorageError as error:
+            causes.warn(
+                error, "partitions of the share group %r wait: %s", group_id, error, work=("share", group_id)
+            )
+            term.initialised(tuple(resets), failed=True)
+            return
+        causes.ended(("share", group_id))
+        term.initialised(tuple(resets), failed=False)
+
     # The topic
 
     def partition_of(self, group_id: str) -> tuple[str, int]:
@@ -391,7 +440,7 @@ class CoordinatorService:
         member, topic = self._logs.membership, self._catalogue.get(OFFSETS_TOPIC)
         if topic is None:
             return True
-        if member is not None and not member.alone:
+        if member is not None and not member.leadership.alone:
             return False
         streams = (
             self._commands.keyspace.stream(OFFSETS_TOPIC, number) for number in range(topic.partitions)
@@ -432,6 +481,11 @@ class CoordinatorService:
         partition = self._partition_of(group_id)
         return partition is not None and partition.epoch is not None
 
+    def _is_shared(self, group_id: str) -> bool:
+        partition = self._partition_of(group_id)
+        term = None if partition is None else partition.term
+        return term is not None and isinstance(term.shard.groups.get(group_id), ShareGroup)
+
     async def _read(self, claim: Claim) -> Term:
         # Leader epochs never repeat, and after a loss they are higher than the lost generations.
         shard = GroupShard(
@@ -441,14 +495,14 @@ class CoordinatorService:
         if claim.log_end > 0:
             await loader.replay_into(shard)
         self._projector.expect(loader.commits, claim.log.partition, claim.log_end, len(self._partitions))
-        return Term(shard, claim, self._projector, loader.positions)
+        return Term(shard, claim, self._projector, loader.positions, self._initialise_soon)
 
     def _log_end(self, number: int) -> int | None:
         """The log end of a partition of `__consumer_offsets`; None if the partition is not served."""
         topic = self._partitions.topic
         if topic is None or number >= len(self._partitions) or self._partitions[number].term is None:
             return None
-        return self._logs.get(topic, number).log_end
+        return self._logs.get(topic, number).ends.log_end
 
     def _reconcile_soon(self) -> None:
         if self._projector.expects and not self._reconciling:

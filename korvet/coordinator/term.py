@@ -32,11 +32,12 @@ from korvet.groups.messages import (
     SyncRequest,
 )
 from korvet.groups.shard import GroupShard
+from korvet.groups.share.messages import ShareDescribeRequest, ShareHeartbeatRequest
+from korvet.log.values import ProducerSequence
 from korvet.offsets.codec import encode_key, encode_value
 from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue, UnknownKey
 from korvet.records.control import ControlMarker
-from korvet.storage.errors import FencedCoordinator, InvalidProducerEpoch, StorageError
-from korvet.storage.log.values import ProducerSequence
+from korvet.redis.errors import FencedCoordinator, InvalidProducerEpoch, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,7 +47,8 @@ if TYPE_CHECKING:
     from korvet.groups.messages import Record, Reply, Token
     from korvet.groups.native import NativeGroup
     from korvet.groups.offset_table import GroupTopicPartition
-    from korvet.storage.log.values import Marked
+    from korvet.groups.share.messages import Initialisation, SharePartition
+    from korvet.log.values import Marked
 
 Handler: TypeAlias = "Callable[[GroupShard, Any, Token, int], Outcome]"
 """A request handler of GroupShard, unbound: GroupShard.join, for example."""
@@ -56,7 +58,14 @@ Positions: TypeAlias = "dict[int, dict[GroupTopicPartition, int]]"
 # Limits the wait of replies for Redis groups, whose server may not answer although that of the commits does.
 _LONGEST_PROJECTION_S: Final = 1.0
 # Requests that do not name one group.
-_OF_ANY_GROUP: Final = (DescribeRequest, ConsumerDescribeRequest, ListRequest, DeleteRequest, PutRequest)
+_OF_ANY_GROUP: Final = (
+    DescribeRequest,
+    ConsumerDescribeRequest,
+    ShareDescribeRequest,
+    ListRequest,
+    DeleteRequest,
+    PutRequest,
+)
 # Requests that concern members, and no offsets. Their records need no replicas: a failover that takes such a
 # record back also takes back all commits after it, and members that the coordinator does not know join again.
 _OF_MEMBERS: Final = (
@@ -68,7 +77,10 @@ _OF_MEMBERS: Final = (
     ListRequest,
     ConsumerHeartbeatRequest,
     ConsumerDescribeRequest,
+    ShareHeartbeatRequest,
+    ShareDescribeRequest,
 )
+_HEARTBEATS: Final = (HeartbeatRequest, ConsumerHeartbeatRequest, ShareHeartbeatRequest)
 _NO_NATIVES: Final[Mapping[GroupTopicPartition, int]] = MappingProxyType({})
 # Offset commits of transactions have no sequence numbers.
 NO_SEQUENCE: Final = -1
@@ -106,10 +118,20 @@ class _GroupStep(Step):
 
 
 class Term(ServedPartition[GroupShard, _GroupStep]):
-    """A served partition. `positions`: of the transactions that were found open."""
+    """A served partition. `positions`: of the transactions that were found open. `initialise` is called with
+    partitions of a share group: `initialised` must follow.
+    """
 
-    def __init__(self, shard: GroupShard, claim: Claim, projector: Projector, positions: Positions) -> None:
+    def __init__(
+        self,
+        shard: GroupShard,
+        claim: Claim,
+        projector: Projector,
+        positions: Positions,
+        initialise: Callable[[Term, Sequence[Initialisation]], None],
+    ) -> None:
         super().__init__(shard, claim)
+        self._initialise = initialise
         self._projector = projector
         self._positions = positions
         self._unsafe = UnsafeGroups()
@@ -149,6 +171,11 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
         natives = {native.place: native.at for native in groups}
         self._handle_event(event, partial(_GroupStep, natives=natives))
         return behind
+
+    def initialised(self, places: Sequence[SharePartition], *, failed: bool) -> None:
+        """The initialisation of partitions of a share group has ended."""
+        if not self.closed:
+            self._handle_event(partial(self._shard.initialised, places, failed=failed))
 
     def mark(self, marker: ControlMarker, on_safe: OnSafe) -> None:
         """End a producer's transaction, after everything earlier; on_safe(error) follows once
@@ -196,7 +223,7 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
         """
         if isinstance(request, _OF_ANY_GROUP):
             return True
-        shows_offsets = not isinstance(request, HeartbeatRequest | ConsumerHeartbeatRequest)
+        shows_offsets = not isinstance(request, _HEARTBEATS)
         # OffsetFetch shows by an error only whether the group has the member that asks.
         shows_others = not (isinstance(reply, FetchReply) and reply.error is ErrorCode.none)
         unsafe, group_id = self._unsafe, request.group_id
@@ -225,9 +252,8 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
                 self._shard.replay(key, value)
             else:
                 self._shard.replay(key, value, producer[0])
-        if self._projector.touched is not None:
-            keys = (key for key, _ in outcome.records if isinstance(key, OffsetCommitKey))
-            self._projector.touched.update((key.group, key.topic, key.partition) for key in keys)
+        keys = (key for key, _ in outcome.records if isinstance(key, OffsetCommitKey))
+        self._projector.changed((key.group, key.topic, key.partition) for key in keys)
 
     def _encode(self, record: Record) -> EncodedRecord:
         key, value = record
@@ -285,8 +311,7 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
         for place, value in self._shard.end_transaction(marker.producer_id, committed=marker.committed):
             step.changes.append(CommitChange(*place, positions[place], value.offset))
             self._unsafe.add_offset(place[0])
-            if self._projector.touched is not None:
-                self._projector.touched.add(place)
+            self._projector.changed((place,))
         if marker.committed:
             self._bury([place for place in positions if self._shard.committed(*place) is None])
 
@@ -305,6 +330,8 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
         of the topics do not answer.
         """
         self._unsafe.remove(step.outcome.records)
+        if step.outcome.initialisations:
+            self._initialise(self, step.outcome.initialisations)
         if isinstance(step.append_key, ControlMarker):
             for change in step.changes:
                 self._unsafe.remove_offset(change.group)

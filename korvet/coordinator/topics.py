@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from korvet.groups.consumer.topics import TopicInfo
 
 if TYPE_CHECKING:
+    from korvet.cluster.catalogue import Catalogue
+    from korvet.cluster.topic import Topic
     from korvet.coordinator.expressions import TopicExpressions
     from korvet.groups.consumer.topics import Matching
-    from korvet.storage.catalogue import Catalogue
-    from korvet.storage.topic import Topic
 
 
 class CatalogueTopics:

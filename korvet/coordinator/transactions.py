@@ -20,9 +20,9 @@ from korvet.coordinator.served import RELEASE_TIMEOUT_MS
 from korvet.coordinator.steady_clock import SteadyClock
 from korvet.coordinator.transaction_term import TransactionTerm, refuse_transaction
 from korvet.offsets.transaction_log import transaction_partition_for
-from korvet.storage.errors import StorageError
-from korvet.storage.keys import TRANSACTIONS_TOPIC
-from korvet.storage.link.futures import awaited
+from korvet.redis.errors import StorageError
+from korvet.redis.futures import awaited
+from korvet.redis.keys import TRANSACTIONS_TOPIC
 from korvet.topics.configs import DEFAULT_MAX_MESSAGE_BYTES
 from korvet.topics.internal import coordinated_topic
 from korvet.transactions.shard import TransactionCounts, TransactionShard
@@ -30,14 +30,14 @@ from korvet.transactions.shard import TransactionCounts, TransactionShard
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from korvet.cluster.catalogue import Catalogue
+    from korvet.cluster.producer_ids import ProducerIds
     from korvet.coordinator.markers import MarkerWriter
     from korvet.coordinator.partitions import LoadCounts
     from korvet.coordinator.peers import Peers
     from korvet.coordinator.served import Claim, Done
     from korvet.coordinator.transaction_term import Handler, TransactionRequest
-    from korvet.storage.catalogue import Catalogue
-    from korvet.storage.logs import Logs
-    from korvet.storage.producer_ids import ProducerIds
+    from korvet.log.broker_logs import Logs
     from korvet.transactions.config import TransactionConfig
     from korvet.transactions.messages import (
         AddReply,

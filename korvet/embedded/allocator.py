@@ -1,8 +1,8 @@
 """jemalloc and its options, for server programs.
 
 korvet preloads jemalloc if a program was built with the C library's allocator, like the program in the wheel.
-glibc's malloc is slow with the thousands of small objects of a queued transaction: with jemalloc, the default
-of Valkey and Redis on Linux, an XADD in MULTI costs a quarter less CPU time.
+glibc's malloc is slow with thousands of small objects: with jemalloc, the default of Valkey and Redis on
+Linux, an XADD costs a quarter less CPU time.
 
 The options make new records reuse the memory that retention, compaction and deleted topics freed. By default
 jemalloc doesn't cut a stream node from a large freed extent, and returns extents of 8 MB to Linux at once.

@@ -27,10 +27,10 @@ from korvet.embedded.binary import ServerBinary, find_server
 from korvet.embedded.conf import conf
 from korvet.embedded.errors import EmbeddedServerError
 from korvet.embedded.log_end import end_of, last_lines
-from korvet.embedded.module import NOT_LOADED, OFF
+from korvet.embedded.module import MODULE_REFUSED, OFF
 from korvet.embedded.probe import Probe, ProbeError
 from korvet.embedded.shim import shimmed
-from korvet.storage.module import find_module
+from korvet.redis.module import find_module
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,7 +77,7 @@ class EphemeralServer:
         """
         try:
             self.binary = find_server()
-            # No trial, which an append-only file would need: a server that doesn't load it is started again.
+            # If the server refuses the module, it is started again without.
             self.loaded_module = None if self._module_setting == OFF else find_module()
             for _ in range(_MOST_PORTS):
                 with reserved_port() as self.address:
@@ -87,7 +87,7 @@ class EphemeralServer:
                     if answers(self.address, self._password, lambda: self.described_end() is None):
                         return
                 text = end_of(self.log.fileno()).lower()
-                if self.loaded_module is not None and any(sign in text for sign in NOT_LOADED):
+                if self.loaded_module is not None and MODULE_REFUSED in text:
                     logger.warning("%s does not load korvet's server module, and runs without", self.binary)
                     self.loaded_module = None
                 elif _PORT_TAKEN not in text:

@@ -6,12 +6,12 @@ import logging
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from korvet.causes import Causes
-from korvet.storage.errors import StorageError
+from korvet.redis.errors import StorageError
 
 if TYPE_CHECKING:
     from korvet.config.live import LiveConfig
-    from korvet.storage.link.server import Router, Server
-    from korvet.storage.link.server_watch import ServerWatch
+    from korvet.redis.server import Router, Server
+    from korvet.redis.server_watch import ServerWatch
 
 log = logging.getLogger(__name__)
 causes = Causes(log)

@@ -1,6 +1,6 @@
 """A few blocking commands for a server that is starting, stopping, or orphaned.
 
-korvet.storage contains the real connections. This module is for the time before they can exist. It is not
+korvet.redis contains the real connections. This module is for the time before they can exist. It is not
 redis-py, which would take 50 ms and 4 MB at the start of every broker.
 """
 

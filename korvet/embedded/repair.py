@@ -51,8 +51,8 @@ class Repair:
         folder.open_folder(self.data_dir)
         with contextlib.ExitStack() as locks:
             locks.enter_context(folder.locked(self.data_dir))
-            module = writer.check_writer(self.data_dir, self._binary)
-            writer.note_writer(self.data_dir, self._binary, module)
+            writer.check_writer(self.data_dir, self._binary)
+            writer.note_writer(self.data_dir, self._binary)
             self._locks = locks.pop_all()
         return self
 

@@ -1,8 +1,7 @@
 """Makes a data folder plain: rewrites its append-only file, so that a server without korvet's server module
 can load it.
 
-The folder's record names the module until the end, so an interrupted rewrite changes nothing. At the end
-every part of the file is searched, because a client may have used the module during the rewrite.
+At the end every part of the file is searched, because a client may have used the module during the rewrite.
 """
 
 import shutil
@@ -47,7 +46,7 @@ def make_plain(data_dir: Path, report: Report) -> Rewritten:
         raise EmbeddedServerError(f"{data_dir} contains no data of an embedded server")
     folder.open_folder(data_dir)
     before_bytes = _size(data_dir)
-    if _note_if_plain(data_dir, report):
+    if _is_plain(data_dir, report):
         return Rewritten(False, before_bytes, before_bytes)
     server = EmbeddedServer(data_dir, on_loading=lambda done, total: report("loading", done, total))
     try:
@@ -58,26 +57,19 @@ def make_plain(data_dir: Path, report: Report) -> Rewritten:
         rewrite_file(server, report)
     finally:
         server.stop()
-    if not _note_if_plain(data_dir, report):
+    if not _is_plain(data_dir, report):
         raise EmbeddedServerError(
-            f"a client has used KORVET.ADD on {data_dir} during the rewrite: "
+            f"a client has appended by the server module to {data_dir} during the rewrite: "
             "stop what uses its socket, and run the command again"
         )
     return Rewritten(True, before_bytes, _size(data_dir))
 
 
-def _note_if_plain(data_dir: Path, report: Report) -> bool:
-    """Search the append-only file. If it doesn't hold KORVET.ADD, record that the folder needs no module.
-
-    Returns whether that is so.
-    """
+def _is_plain(data_dir: Path, report: Report) -> bool:
+    """Search the append-only file. Returns whether it holds no KORVET.ADD."""
     with folder.locked(data_dir):
-        binary = find_server()
-        writer.check_writer(data_dir, binary)
-        if _holds_command(data_dir, report):
-            return False
-        writer.note_writer(data_dir, binary, module=0)
-        return True
+        writer.check_writer(data_dir, find_server())
+        return not _holds_command(data_dir, report)
 
 
 def _holds_command(data_dir: Path, report: Report) -> bool:

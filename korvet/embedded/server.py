@@ -24,9 +24,9 @@ from korvet.embedded.conf import conf
 from korvet.embedded.disk_space import DiskSpace
 from korvet.embedded.errors import EmbeddedServerError
 from korvet.embedded.log_end import last_lines
-from korvet.embedded.module import AUTO, NOT_LOADED, choose_module, refusal
+from korvet.embedded.module import AUTO, MODULE_MISSING, MODULE_REFUSED, OFF, module_needed
 from korvet.embedded.probe import Probe, ProbeError
-from korvet.storage.module import VERSION
+from korvet.redis.module import find_module
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +47,10 @@ _DAMAGED = (
     "Unexpected end of file reading the append only file",
 )
 _LOG_MAX_BYTES = 8 * 1024 * 1024
+
+
+class _ModuleRefusedError(EmbeddedServerError):
+    """The server does not load the server module, and has exited."""
 
 
 class EmbeddedServer:
@@ -128,22 +132,36 @@ class EmbeddedServer:
             self._socket = sockets.socket_path(self.data_dir)
             self._end_orphan()
             self._check_disk_space()
-            self._choose_module()
+            writer.check_writer(self.data_dir, self.binary)
+            writer.note_writer(self.data_dir, self.binary)
+            self.loaded_module = self._find_module()
             self.launch()
             if meanwhile is not None:
                 meanwhile()
-            self.wait_ready()
+            self._wait_started()
         except BaseException:
             self._end()
             self._owner_lock.release()
             raise
         return self.url
 
-    def _choose_module(self) -> None:
-        assert self.binary is not None
-        needed = writer.check_writer(self.data_dir, self.binary)
-        self.loaded_module = choose_module(self._module_setting, self.binary, self.data_dir, needed)
-        writer.note_writer(self.data_dir, self.binary, VERSION if self.loaded_module else 0)
+    def _find_module(self) -> Path | None:
+        if self._module_setting == OFF:
+            return None
+        module = find_module()
+        if module is None:
+            logger.warning("the embedded server runs without korvet's server module, which is not built")
+        return module
+
+    def _wait_started(self) -> None:
+        """Wait until the server answers. If it refuses the module, launch it again without."""
+        try:
+            self.wait_ready()
+        except _ModuleRefusedError as refused:
+            logger.warning("the embedded server runs without korvet's server module: %s", refused)
+            self.loaded_module = None
+            self.launch()
+            self.wait_ready()
 
     def launch(self) -> None:
         """Start, or restart, the process without waiting (see `wait_ready`).
@@ -221,8 +239,10 @@ class EmbeddedServer:
                 raise EmbeddedServerError(f"{self.binary} does not become ready: {reason}{self.log_tail()}")
             time.sleep(_POLL_S)
         log_tail = self.log_tail()
-        if any(sign in log_tail.lower() for sign in NOT_LOADED):
-            raise refusal(self.data_dir, f"the module, which {self.binary} did not load", log_tail)
+        if MODULE_MISSING in log_tail.lower():
+            raise module_needed(self.data_dir, log_tail)
+        if self.loaded_module is not None and MODULE_REFUSED in log_tail.lower():
+            raise _ModuleRefusedError(f"{self.binary} does not load it{log_tail}")
         if any(sign in log_tail for sign in _DAMAGED):
             raise EmbeddedServerError(
                 f"the append-only file in {self.data_dir} is damaged: "

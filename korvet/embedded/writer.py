@@ -1,9 +1,4 @@
-"""The record of a data folder (`server.json`): which server has written the folder, and which version of the
-server module its append-only file may need.
-
-A server without the module can't load an append-only file that holds KORVET.ADD. The record has the module's
-version before a server can accept the command, and keeps it until no part of the file holds the command.
-"""
+"""The record of a data folder (`server.json`): which server has written the folder."""
 
 import json
 import os
@@ -22,8 +17,6 @@ class Writer(NamedTuple):
 
     kind: str
     version: tuple[int, ...]
-    module: int
-    """Version of the module whose commands the append-only file may hold; 0: it holds none."""
 
 
 def read_writer(folder: Path) -> Writer | None:
@@ -32,22 +25,18 @@ def read_writer(folder: Path) -> Writer | None:
     try:
         noted = json.loads(record.read_text())
         version = tuple(int(part) for part in str(noted["version"]).split("."))
-        return Writer(str(noted["kind"]), version, int(noted.get("module", 0)))
+        return Writer(str(noted["kind"]), version)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise EmbeddedServerError(f"{record} is damaged ({error}); delete it to use the folder") from error
 
 
-def check_writer(folder: Path, server: ServerBinary) -> int:
-    """Check that a server can read the folder. Returns the version of the module that the append-only file
-    may need; 0 if it needs none.
-
-    Raises EmbeddedServerError if another kind of server, or a newer version, has written the folder.
-    """
+def check_writer(folder: Path, server: ServerBinary) -> None:
+    """Raises EmbeddedServerError if another kind of server, or a newer version, has written the folder."""
     noted = read_writer(folder)
     if noted is None:
-        return 0
+        return
     record = folder / _RECORD
     written_by = (
         f"{folder} was written by {noted.kind} {version_text(noted.version)}, "
@@ -63,23 +52,20 @@ def check_writer(folder: Path, server: ServerBinary) -> int:
             f"{written_by}, which is older and may not read it. Install the newer one again, "
             f"or delete {record} to try on purpose (keep a copy of the folder)."
         )
-    return noted.module
 
 
-def note_writer(folder: Path, server: ServerBinary, module: int) -> None:
-    """Record the server that will write to the folder, and the version of its module (0: none). The record is
-    on the disk when this returns.
+def note_writer(folder: Path, server: ServerBinary) -> None:
+    """Record the server that will write to the folder. The record is on the disk when this returns.
 
     Raises EmbeddedServerError if it can't be written.
     """
-    writer = Writer(server.kind, server.version, module)
+    writer = Writer(server.kind, server.version)
     record = folder / _RECORD
     if read_writer(folder) == writer:
         return
     fields = {"kind": writer.kind, "version": version_text(writer.version)}
-    text = json.dumps(fields | ({"module": module} if module else {}))
     try:
-        _write_durably(record, text + "\n")
+        _write_durably(record, json.dumps(fields) + "\n")
     except OSError as error:
         raise EmbeddedServerError(f"{record} cannot be written: {error.strerror}") from error
 

@@ -45,6 +45,8 @@ _WITH_GROUPS: Final = frozenset(
         "OffsetDelete",
         "ConsumerGroupHeartbeat",
         "ConsumerGroupDescribe",
+        "ShareGroupHeartbeat",
+        "ShareGroupDescribe",
     }
 )
 # Limits a delay: clients have given up long before.

@@ -8,7 +8,7 @@ without members (KIP-211 calls them standalone), exist as soon as one of their o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
@@ -35,6 +35,7 @@ from korvet.groups.messages import (
 )
 from korvet.groups.native import Decision, decide
 from korvet.groups.offset_table import value_of
+from korvet.groups.share.group import ShareGroup
 from korvet.groups.state import GroupState
 from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
 from korvet.offsets.wire import fits_string
@@ -42,8 +43,7 @@ from korvet.offsets.wire import fits_string
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from korvet.groups.consumer.group import ConsumerGroup
-    from korvet.groups.context import Context
+    from korvet.groups.context import AnyGroup, Context
     from korvet.groups.membership import Membership
     from korvet.groups.native import NativeGroup
     from korvet.groups.offset_table import OffsetTable
@@ -55,7 +55,6 @@ TOPIC_ID_VALUE_VERSION = 4  # the first OffsetCommitValue with a topic id
 # Looked up by identity for each commit: hashing an Enum would cost another call.
 KEEPS_SESSION = (GroupState.STABLE, GroupState.PREPARING_REBALANCE)
 
-AnyGroup: TypeAlias = "Group | ConsumerGroup"
 IsExpired = Callable[[OffsetCommitValue], bool]
 
 
@@ -100,6 +99,8 @@ class Commits:
         """Commits without a generation are for groups without members: simple consumers, administrators."""
         if not fits_string(request.group_id):
             return ErrorCode.invalid_group_id
+        if isinstance(group, ShareGroup):
+            return group.refuse_commit(request)
         if request.generation_id < 0 and (group is None or group.is_empty):
             return ErrorCode.none
         if not request.knows_member_epochs and group is not None and group.has_epochs(request.member_id):
@@ -114,6 +115,8 @@ class Commits:
         """Producers before KIP-447 name no member: only the transaction protects their commits."""
         if not request.group_id or not fits_string(request.group_id):
             return ErrorCode.invalid_group_id
+        if isinstance(group, ShareGroup):
+            return group.refuse_commit(request)
         names_member = bool(request.member_id) or request.group_instance_id is not None
         if request.generation_id < 0 and (group is None or group.is_empty):
             return ErrorCode.none
@@ -182,6 +185,8 @@ class Commits:
         if self._offsets.is_pending(*native.place):
             return Decision.WAIT  # a transaction will decide
         group = self._context.groups.get(native.group)
+        if isinstance(group, ShareGroup):
+            return Decision.WAIT  # Redis applications take records along with the members
         contested = group is not None and not group.is_empty and group.is_subscribed(native.topic)
         committed = self._offsets.get(*native.place)
         return decide(native, committed, self._context.now_ms, contested=contested)
@@ -245,7 +250,7 @@ class Commits:
     def _refuse_offset_delete(group: AnyGroup | None, request: OffsetDeleteRequest) -> ErrorCode:
         if not request.group_id:
             return ErrorCode.invalid_group_id
-        if group is None:
+        if group is None or isinstance(group, ShareGroup):
             return ErrorCode.group_id_not_found
         if not group.is_empty and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return ErrorCode.non_empty_group

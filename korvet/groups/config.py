@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from korvet.config.values import whole_number
+from korvet.config.fields import INT32_MAX
+from korvet.config.kinds import ConfigType
+from korvet.groups.own_configs import (
+    GROUP_CONFIGS,
+    HEARTBEAT_INTERVAL_MS,
+    SESSION_TIMEOUT_MS,
+    SHARE_HEARTBEAT_INTERVAL_MS,
+    SHARE_SESSION_TIMEOUT_MS,
+    InvalidGroupConfig,
+    OwnConfigs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from korvet.config.settings import Config
-
-INT32_MAX = 2**31 - 1
-SESSION_TIMEOUT_MS: Final = "consumer.session.timeout.ms"
-HEARTBEAT_INTERVAL_MS: Final = "consumer.heartbeat.interval.ms"
-CONFIG_NAMES: Final = (SESSION_TIMEOUT_MS, HEARTBEAT_INTERVAL_MS)
-"""Configs that a group can set for itself."""
 
 
 class MigrationPolicy(Enum):
@@ -38,42 +42,6 @@ class MigrationPolicy(Enum):
     def can_downgrade(self) -> bool:
         """Whether a consumer group may become a classic one."""
         return self in {MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.DOWNGRADE}
-
-
-class InvalidGroupConfig(ValueError):
-    """A config that groups do not have, or an impossible value, in Kafka's words."""
-
-
-class OwnConfigs:
-    """The configs that single groups have set: configs of the resource type GROUP."""
-
-    __slots__ = ("_by_group", "_numbers")
-
-    def __init__(self) -> None:
-        self._by_group: Mapping[str, Mapping[str, str]] = {}
-        self._numbers: dict[str, dict[str, int]] = {}
-
-    def replace(self, by_group: Mapping[str, Mapping[str, str]]) -> None:
-        """Replace all configs, which have been checked. The next heartbeats use them."""
-        self._by_group = by_group
-        self._numbers = {
-            group: {name: int(value) for name, value in configs.items()}
-            for group, configs in by_group.items()
-        }
-
-    @property
-    def groups(self) -> list[str]:
-        """The groups that have set configs."""
-        return sorted(self._by_group)
-
-    def of(self, group_id: str) -> Mapping[str, str]:
-        """The group's configs."""
-        return self._by_group.get(group_id, {})
-
-    def number(self, group_id: str, name: str) -> int | None:
-        """The value of a config that the group has set; None if it has not set it."""
-        numbers = self._numbers.get(group_id)
-        return None if numbers is None else numbers.get(name)
 
 
 class GroupConfig(msgspec.Struct):
@@ -107,6 +75,26 @@ class GroupConfig(msgspec.Struct):
     regex_refresh_interval_ms: int = 10_000  # not a setting in Kafka either
     regex_permissions_interval_ms: int = 600_000  # group.consumer.regex.batch.refresh.max.interval.ms
     migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL  # group.consumer.migration.policy
+    share_max_size: int = 200  # group.share.max.size
+    share_session_timeout_ms: int = 45_000  # group.share.session.timeout.ms, and so on
+    share_min_session_timeout_ms: int = 45_000
+    share_max_session_timeout_ms: int = 60_000
+    share_heartbeat_interval_ms: int = 5_000
+    share_min_heartbeat_interval_ms: int = 5_000
+    share_max_heartbeat_interval_ms: int = 15_000
+    share_assignment_interval_ms: int = 1_000
+    share_min_assignment_interval_ms: int = 0
+    share_max_assignment_interval_ms: int = 15_000
+    share_initialize_retry_interval_ms: int = 30_000
+    share_record_lock_duration_ms: int = 30_000
+    share_min_record_lock_duration_ms: int = 15_000
+    share_max_record_lock_duration_ms: int = 60_000
+    share_delivery_count_limit: int = 5
+    share_min_delivery_count_limit: int = 2
+    share_max_delivery_count_limit: int = 10
+    share_partition_max_record_locks: int = 2_000
+    share_min_partition_max_record_locks: int = 100
+    share_max_partition_max_record_locks: int = 4_000
     own: OwnConfigs = msgspec.field(default_factory=OwnConfigs)
 
     @classmethod
@@ -138,55 +126,44 @@ class GroupConfig(msgspec.Struct):
         self.consumer_max_size = settings.group_consumer_max_size
         self.consumer_assignment_interval_ms = settings.group_consumer_assignment_interval_ms
         self.migration_policy = MigrationPolicy(settings.group_consumer_migration_policy)
+        for name in self.__struct_fields__:
+            if name.startswith("share_"):
+                setattr(self, name, getattr(settings, f"group_{name}"))
 
-    def session_timeout_ms(self, group_id: str) -> int:
-        """The session timeout of that consumer group's members, in ms."""
-        own = self.own.number(group_id, SESSION_TIMEOUT_MS)
-        return self.consumer_session_timeout_ms if own is None else own
+    def number(self, group_id: str, name: str) -> int:
+        """The value of a config that counts for that group."""
+        own = self.own.number(group_id, name)
+        return self._of_broker(name) if own is None else own
 
-    def heartbeat_interval_ms(self, group_id: str) -> int:
-        """The heartbeat interval of that consumer group's members, in ms."""
-        own = self.own.number(group_id, HEARTBEAT_INTERVAL_MS)
-        return self.consumer_heartbeat_interval_ms if own is None else own
+    def text(self, group_id: str, name: str) -> str:
+        """The value of a config that counts for that group, and that is no number."""
+        return self.own.of(group_id).get(name, GROUP_CONFIGS[name].default)
+
+    def _of_broker(self, name: str) -> int:
+        found: int = getattr(self, name.replace(".", "_"))
+        return found
 
     def check(self, configs: Mapping[str, str]) -> dict[str, str]:
         """Returns the checked configs of a group, without surrounding space. Raises InvalidGroupConfig."""
-        bounds = {
-            SESSION_TIMEOUT_MS: (self.consumer_min_session_timeout_ms, self.consumer_max_session_timeout_ms),
-            HEARTBEAT_INTERVAL_MS: (
-                self.consumer_min_heartbeat_interval_ms,
-                self.consumer_max_heartbeat_interval_ms,
-            ),
-        }
-        numbers = {SESSION_TIMEOUT_MS: self.consumer_session_timeout_ms}
-        numbers[HEARTBEAT_INTERVAL_MS] = self.consumer_heartbeat_interval_ms
         for name in configs:
-            if name not in bounds:
+            if name not in GROUP_CONFIGS:
                 raise InvalidGroupConfig(f"Unknown group config name: {name}")
-        own = {name: parse_number(name, value) for name, value in configs.items()}
-        for name, number in own.items():
-            low, high = bounds[name]
-            broker_name = name.replace("consumer.", "group.consumer.{}.")
-            if number < low:
-                raise InvalidGroupConfig(
-                    f"{name} must be greater than or equal to {broker_name.format('min')}"
-                )
-            if number > high:
-                raise InvalidGroupConfig(f"{name} must be less than or equal to {broker_name.format('max')}")
-        numbers |= own
-        if numbers[SESSION_TIMEOUT_MS] <= numbers[HEARTBEAT_INTERVAL_MS]:
-            raise InvalidGroupConfig(f"{SESSION_TIMEOUT_MS} must be greater than {HEARTBEAT_INTERVAL_MS}")
-        return {name: str(number) for name, number in own.items()}
-
-
-def parse_number(name: str, value: str) -> int:
-    """Parse a group config's value. Raises InvalidGroupConfig."""
-    try:
-        number = whole_number(value.strip())
-    except ValueError:
-        number = None
-    if number is None or number > INT32_MAX:
-        raise InvalidGroupConfig(f"Invalid value {value} for configuration {name}: Not a number of type INT")
-    if number < 1:
-        raise InvalidGroupConfig(f"Invalid value {number} for configuration {name}: Value must be at least 1")
-    return number
+        own = {name: GROUP_CONFIGS[name].parse(value) for name, value in configs.items()}
+        numbers = {
+            name: int(text) for name, text in own.items() if GROUP_CONFIGS[name].type is ConfigType.INT
+        }
+        for name, number in numbers.items():
+            kind, _, rest = name.partition(".")
+            low, high = (self._of_broker(f"{kind}.{bound}.{rest}") for bound in ("min", "max"))
+            if not low <= number <= high:
+                raise InvalidGroupConfig(f"{name} must be in the range {low} to {high} inclusive.")
+        for session, heartbeat in (
+            (SESSION_TIMEOUT_MS, HEARTBEAT_INTERVAL_MS),
+            (SHARE_SESSION_TIMEOUT_MS, SHARE_HEARTBEAT_INTERVAL_MS),
+        ):
+            timeout_ms, interval_ms = (
+                numbers.get(name, self._of_broker(name)) for name in (session, heartbeat)
+            )
+            if timeout_ms <= interval_ms:
+                raise InvalidGroupConfig(f"{session} must be greater than {heartbeat}")
+        return own

@@ -4,14 +4,14 @@ construction.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from korvet.groups.group import Group, Member, Wait
 from korvet.groups.messages import JoinReply, Outcome, Record, Reply, SyncReply, Token
 from korvet.groups.timers import TimerQueue
 from korvet.metrics.counted import Counted, counter, gauge, histogram, part
 from korvet.metrics.declared import declare
-from korvet.metrics.family import Kind
+from korvet.metrics.family import MetricType
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from korvet.groups.config import GroupConfig
     from korvet.groups.consumer.group import ConsumerGroup
     from korvet.groups.consumer.topics import Topics
+    from korvet.groups.share.group import ShareGroup
+    from korvet.groups.share.messages import Initialisation
+
+    AnyGroup: TypeAlias = Group | ConsumerGroup | ShareGroup
 
 
 REBALANCE_BOUNDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -31,13 +35,13 @@ _REQUESTS: Final = declare(
     "Requests of members by kind: join, sync, heartbeat, leave. First and last heartbeats of the consumer "
     "protocol also count as join and leave.",
     "kind",
-    kind=Kind.COUNTER,
+    kind=MetricType.COUNTER,
 )
 _OFFSETS: Final = declare(
     "korvet_group_coordinator_offsets_total",
     "Offsets by event: committed (by Kafka clients), exported (committed for Redis groups), expired.",
     "event",
-    kind=Kind.COUNTER,
+    kind=MetricType.COUNTER,
 )
 
 
@@ -100,6 +104,7 @@ class Context:
         "config",
         "counts",
         "groups",
+        "initialisations",
         "least_generation",
         "now_ms",
         "producer",
@@ -122,21 +127,22 @@ class Context:
         self.counts = GroupCounts() if counts is None else counts
         self.least_generation = least_generation
         self.topics = topics
-        self.groups: dict[str, Group | ConsumerGroup] = {}
+        self.groups: dict[str, AnyGroup] = {}
         self.timers = TimerQueue()
         self.now_ms = 0
         self.records: list[Record] = []
         self.replies: list[tuple[Token, Reply]] = []
         self.producer: tuple[int, int] | None = None
+        self.initialisations: list[Initialisation] = []
         self.waits: dict[Token, Wait] = {}
 
-    def begin_rebalance(self, group: Group | ConsumerGroup) -> None:
+    def begin_rebalance(self, group: AnyGroup) -> None:
         """Count a rebalance, and note its beginning unless it interrupts another one."""
         self.counts.rebalance(group.group_id)
         if group.rebalancing_since_ms is None:
             group.rebalancing_since_ms = self.now_ms
 
-    def end_rebalance(self, group: Group | ConsumerGroup) -> None:
+    def end_rebalance(self, group: AnyGroup) -> None:
         """Note that a group is stable."""
         if group.rebalancing_since_ms is not None:
             self.counts.rebalance_seconds.observe((self.now_ms - group.rebalancing_since_ms) / 1000)
@@ -170,8 +176,8 @@ class Context:
 
     def take_outcome(self) -> Outcome:
         """Returns the collected records and replies, and begins a new outcome."""
-        outcome = Outcome(self.records, self.replies, self.producer)
-        self.records, self.replies, self.producer = [], [], None
+        outcome = Outcome(self.records, self.replies, self.producer, self.initialisations)
+        self.records, self.replies, self.producer, self.initialisations = [], [], None, []
         return outcome
 
     def reply(self, token: Token, reply: Reply) -> None:

@@ -29,6 +29,7 @@ from korvet.groups.messages import (
     SyncRequest,
     Token,
 )
+from korvet.groups.share.group import ShareGroup
 from korvet.groups.state import GroupState
 from korvet.offsets.schema import GroupMetadataKey, GroupMetadataValue
 from korvet.offsets.wire import fits_string
@@ -101,6 +102,8 @@ class Membership:
             return ErrorCode.invalid_group_id
         if not config.min_session_timeout_ms <= request.session_timeout_ms <= config.max_session_timeout_ms:
             return ErrorCode.invalid_session_timeout
+        if isinstance(self._context.groups.get(request.group_id), ShareGroup):
+            return ErrorCode.inconsistent_group_protocol
         if request.member_id != NO_MEMBER_ID and self._context.classic(request.group_id) is None:
             return ErrorCode.unknown_member_id
         return ErrorCode.none

@@ -14,6 +14,12 @@ import msgspec
 from kio.schema.errors import ErrorCode
 
 from korvet.groups.consumer.messages import ConsumerDescribeReply, ConsumerHeartbeatReply
+from korvet.groups.share.messages import (
+    Initialisation,
+    RemoveStatesReply,
+    ShareDescribeReply,
+    ShareHeartbeatReply,
+)
 
 if TYPE_CHECKING:
     from korvet.offsets.schema import Key, Value
@@ -399,6 +405,9 @@ Reply: TypeAlias = (
     | OffsetDeleteReply
     | ConsumerHeartbeatReply
     | ConsumerDescribeReply
+    | ShareHeartbeatReply
+    | ShareDescribeReply
+    | RemoveStatesReply
     | PutReply
 )
 
@@ -409,8 +418,10 @@ class Outcome(msgspec.Struct, frozen=True):
 
     A reply without records may depend on records of earlier outcomes, so it must not overtake them. producer:
     id and epoch of the producer whose transaction contains the records (all of them or none).
+    initialisations: partitions of share groups to initialise once the records are safe.
     """
 
     records: list[Record] = msgspec.field(default_factory=list)
     replies: list[tuple[Token, Reply]] = msgspec.field(default_factory=list)
     producer: tuple[int, int] | None = None
+    initialisations: list[Initialisation] = msgspec.field(default_factory=list)

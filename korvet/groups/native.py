@@ -78,7 +78,7 @@ class Decision(Enum):
     NOTHING = auto()
     """The Redis group is at the newest commit."""
     WAIT = auto()
-    """Kafka consumers of the group are active on the topic."""
+    """Kafka clients of the group are active on the topic."""
     PROJECT = auto()
     """The last synchronisation is not with the newest commit: that must be projected (again) first."""
 

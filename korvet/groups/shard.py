@@ -13,7 +13,7 @@ rolled back. A join or sync may be answered by the outcome of a later call.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -58,9 +58,24 @@ from korvet.groups.messages import (
     Token,
 )
 from korvet.groups.offset_table import NO_PRODUCER_ID, GroupTopicPartition, KeptValue, OffsetTable
+from korvet.groups.share.describe import describe as describe_share_group
+from korvet.groups.share.group import EPOCH as SHARE_EPOCH
+from korvet.groups.share.group import RECORD_TYPES as SHARE_RECORD_TYPES
+from korvet.groups.share.group import TARGET_EPOCH as SHARE_TARGET_EPOCH
+from korvet.groups.share.group import ShareGroup
+from korvet.groups.share.membership import ShareMembership
+from korvet.groups.share.messages import (
+    DescribedShareGroup,
+    RemoveStatesRequest,
+    ShareDescribeReply,
+    ShareDescribeRequest,
+    ShareHeartbeatRequest,
+    SharePartition,
+)
+from korvet.groups.share.states import States
 from korvet.groups.state import GroupState
 from korvet.groups.timers import Deadline
-from korvet.offsets.group_records import GroupEpoch
+from korvet.offsets.group_records import GroupEpoch, ShareEpoch
 from korvet.offsets.schema import (
     GroupMemberKey,
     GroupMetadataKey,
@@ -74,11 +89,17 @@ from korvet.offsets.schema import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from korvet.groups.config import GroupConfig
     from korvet.groups.consumer.topics import Topics
+    from korvet.groups.context import AnyGroup
     from korvet.groups.native import NativeGroup
+
+
+# The tombstones of these record types end a group.
+_EPOCHS: Final = frozenset({EPOCH, SHARE_EPOCH})
+_PROGRESS: Final = PROGRESS | {SHARE_TARGET_EPOCH}
 
 
 class NotLoaded(Exception):
@@ -102,6 +123,8 @@ class GroupShard:
         "_is_loaded",
         "_membership",
         "_offsets",
+        "_sharing",
+        "_states",
     )
 
     def __init__(
@@ -121,6 +144,8 @@ class GroupShard:
         migration = Migration(self._context, self._membership.rebalance)
         self._consumers = ConsumerMembership(self._context, migration, new_member_suffix)
         self._classic_members = ClassicMembers(self._context, self._consumers, migration, new_member_suffix)
+        self._states = States(self._context)
+        self._sharing = ShareMembership(self._context, self._states)
         self._commits = Commits(self._context, self._offsets, self._membership)
         self._expiry = Deadline(self._expire)
         self._is_loaded = False
@@ -167,13 +192,15 @@ class GroupShard:
     def consumer_heartbeat(self, request: ConsumerHeartbeatRequest, token: Token, now_ms: int) -> Outcome:
         """ConsumerGroupHeartbeat -> ConsumerHeartbeatReply."""
         self._begin(now_ms)
-        counts = self._context.counts
-        counts.heartbeats += 1
-        if request.member_epoch == JOIN_EPOCH:
-            counts.joins += 1
-        elif request.member_epoch < JOIN_EPOCH:
-            counts.leaves += 1
+        self._count_heartbeat(request.member_epoch)
         self._consumers.heartbeat(request, token)
+        return self._context.take_outcome()
+
+    def share_heartbeat(self, request: ShareHeartbeatRequest, token: Token, now_ms: int) -> Outcome:
+        """ShareGroupHeartbeat -> ShareHeartbeatReply."""
+        self._begin(now_ms)
+        self._count_heartbeat(request.member_epoch)
+        self._sharing.heartbeat(request, token)
         return self._context.take_outcome()
 
     def leave(self, request: LeaveRequest, token: Token, now_ms: int) -> Outcome:
@@ -193,6 +220,8 @@ class GroupShard:
         group = self._context.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
             is_member = self._consumers.end_session(group, request.member_id)
+        elif isinstance(group, ShareGroup):
+            is_member = self._sharing.end_session(group, request.member_id)
         else:
             is_member = group is not None and self._membership.end_session(group, request.member_id)
         error = ErrorCode.none if is_member else ErrorCode.unknown_member_id
@@ -229,6 +258,13 @@ class GroupShard:
         self._context.reply(token, ConsumerDescribeReply(groups))
         return self._context.take_outcome()
 
+    def describe_sharing(self, request: ShareDescribeRequest, token: Token, now_ms: int) -> Outcome:
+        """ShareGroupDescribe, for groups of this partition -> ShareDescribeReply."""
+        self._begin(now_ms)
+        groups = tuple(self._describe_sharing(group_id) for group_id in request.group_ids)
+        self._context.reply(token, ShareDescribeReply(groups))
+        return self._context.take_outcome()
+
     def list_groups(self, request: ListRequest, token: Token, now_ms: int) -> Outcome:
         """ListGroups of this partition -> ListReply."""
         self._begin(now_ms)
@@ -241,6 +277,12 @@ class GroupShard:
         self._commits.delete_groups(request, token)
         return self._context.take_outcome()
 
+    def remove_states(self, request: RemoveStatesRequest, token: Token, now_ms: int) -> Outcome:
+        """The first step of DeleteGroups for a share group -> RemoveStatesReply."""
+        self._begin(now_ms)
+        self._states.remove(request, token)
+        return self._context.take_outcome()
+
     def delete_offsets(self, request: OffsetDeleteRequest, token: Token, now_ms: int) -> Outcome:
         """OffsetDelete -> OffsetDeleteReply."""
         self._begin(now_ms)
@@ -250,14 +292,11 @@ class GroupShard:
     def put(self, request: PutRequest, token: Token, now_ms: int) -> Outcome:
         """Produce to the topic -> PutReply: the records take effect from now on, as if read from the log.
 
-        NON_EMPTY_GROUP if they would turn a group with members of the consumer protocol into a classic one.
+        NON_EMPTY_GROUP if they would turn a group with members of a newer protocol into a classic one, or
+        give offsets to a share group.
         """
         self._begin(now_ms)
-        groups = self._context.groups
-        if any(
-            isinstance(key, GroupMetadataKey) and isinstance(groups.get(key.group), ConsumerGroup)
-            for key, _ in request.records
-        ):
+        if any(self._is_contradicted(key, value) for key, value in request.records):
             self._context.reply(token, PutReply(ErrorCode.non_empty_group))
         else:
             self._context.records.extend(request.records)
@@ -267,9 +306,19 @@ class GroupShard:
     # Events
 
     def delete_topics(self, topics: Iterable[str], now_ms: int) -> Outcome:
-        """Tombstones for the offsets of deleted topics in all groups."""
+        """Tombstones for the offsets of deleted topics in all groups; share groups forget them, too."""
         self._begin(now_ms)
-        self._commits.delete_topics(frozenset(topics))
+        names = frozenset(topics)
+        self._commits.delete_topics(names)
+        self._states.delete_topics(names)
+        return self._context.take_outcome()
+
+    def initialised(
+        self, places: Collection[SharePartition], now_ms: int, *, failed: bool = False
+    ) -> Outcome:
+        """The initialisations of these partitions of a share group have succeeded or failed."""
+        self._begin(now_ms)
+        self._states.initialised(places, failed=failed)
         return self._context.take_outcome()
 
     def export(self, groups: Iterable[NativeGroup], now_ms: int) -> tuple[Outcome, list[NativeGroup]]:
@@ -281,7 +330,7 @@ class GroupShard:
         return self._context.take_outcome(), behind
 
     @property
-    def groups(self) -> Mapping[str, Group | ConsumerGroup]:
+    def groups(self) -> Mapping[str, AnyGroup]:
         """The groups by id; read-only."""
         return self._context.groups
 
@@ -310,6 +359,8 @@ class GroupShard:
             kept = self._context.groups.get(group_id)
             if isinstance(kept, ConsumerGroup):
                 self._consumers.keep_sessions(kept)
+            elif isinstance(kept, ShareGroup):
+                self._sharing.keep_sessions(kept)
             elif kept is not None:
                 kept.unconfirmed.clear()
                 self._membership.keep_sessions(kept)
@@ -353,8 +404,11 @@ class GroupShard:
             self._replay_offset(key, value, producer_id)
         elif isinstance(key, GroupMetadataKey) and (value is None or isinstance(value, GroupMetadataValue)):
             self._replay_group(key, value)
-        elif isinstance(key, GroupRecordKey | GroupMemberKey | GroupRegexKey) and key.version in RECORD_TYPES:
-            self._replay_consumers(key, value)
+        elif isinstance(key, GroupRecordKey | GroupMemberKey | GroupRegexKey):
+            if key.version in RECORD_TYPES:
+                self._replay_newer(ConsumerGroup, key, value)
+            elif key.version in SHARE_RECORD_TYPES:
+                self._replay_newer(ShareGroup, key, value)
 
     def partitions_to_load(self, group_id: str, topic: str) -> dict[int, KeptValue]:
         """For a loader with many offsets of one group and topic: a table to fill by partition, instead of one
@@ -383,6 +437,10 @@ class GroupShard:
                 group.drop_unknown_members()
                 self._consumers.start_sessions(group)
                 continue
+            if isinstance(group, ShareGroup):
+                group.drop_unknown_members()
+                self._sharing.keep_sessions(group)
+                continue
             if not group.has_record and not self._offsets.has_any(group.group_id):
                 del self._context.groups[group.group_id]  # all its offsets have been deleted since
                 continue
@@ -399,7 +457,7 @@ class GroupShard:
 
     def _replay_group(self, key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
         group = self._context.groups.get(key.group)
-        if isinstance(group, ConsumerGroup):
+        if group is not None and not isinstance(group, Group):
             if value is None:
                 return  # of the former classic group
             group = None
@@ -420,19 +478,24 @@ class GroupShard:
         else:
             self._context.counts.forget(key.group)
 
-    def _replay_consumers(
-        self, key: GroupRecordKey | GroupMemberKey | GroupRegexKey, value: Value | None
+    def _replay_newer(
+        self,
+        kind: type[ConsumerGroup | ShareGroup],
+        key: GroupRecordKey | GroupMemberKey | GroupRegexKey,
+        value: Value | None,
     ) -> None:
+        """A record of a consumer or share group."""
         group = self._context.groups.get(key.group)
-        if not isinstance(group, ConsumerGroup):
+        if not isinstance(group, kind):
             if value is None:
                 return
-            if group is not None:
+            if isinstance(group, Group):
                 self._context.release(group, ErrorCode.rebalance_in_progress)
-            group = self._context.groups[key.group] = ConsumerGroup(key.group)
-        if isinstance(value, GroupEpoch) and self._is_loaded and value.epoch > group.epoch:
+            group = self._context.groups[key.group] = kind(key.group)
+        epoch = value.epoch if isinstance(value, GroupEpoch | ShareEpoch) else 0
+        if self._is_loaded and epoch > group.epoch:
             self._context.begin_rebalance(group)
-        if key.version == EPOCH and value is None:
+        if key.version in _EPOCHS and value is None:
             del self._context.groups[key.group]
             if self._offsets.topics(key.group):
                 self._context.groups[key.group] = Group(key.group, UNKNOWN_TIMESTAMP_MS)
@@ -440,7 +503,7 @@ class GroupShard:
                 self._context.counts.forget(key.group)
             return
         group.replay(key, value)
-        if group.rebalancing_since_ms is not None and key.version in PROGRESS and group.is_stable:
+        if group.rebalancing_since_ms is not None and key.version in _PROGRESS and group.is_stable:
             self._context.end_rebalance(group)
 
     def _confirm(self, group: Group, value: GroupMetadataValue) -> None:
@@ -491,12 +554,35 @@ class GroupShard:
             if not states or state.lower() in states:
                 yield ListedGroup(group.group_id, group.protocol_type or "", state, group.group_type)
 
+    def _describe_sharing(self, group_id: str) -> DescribedShareGroup:
+        group = self._context.groups.get(group_id)
+        if not isinstance(group, ShareGroup):
+            what = "not found" if group is None else "is not a share group"
+            return DescribedShareGroup(group_id, ErrorCode.group_id_not_found, f"Group {group_id} {what}.")
+        return describe_share_group(group, self._context.topics)
+
     def _describe_consumers(self, group_id: str) -> DescribedConsumerGroup:
         group = self._context.groups.get(group_id)
         if not isinstance(group, ConsumerGroup):
             what = "not found" if group is None else "is not a consumer group"
             return DescribedConsumerGroup(group_id, ErrorCode.group_id_not_found, f"Group {group_id} {what}.")
         return describe(group, self._context.topics, self._consumers.assignor_of(group))
+
+    def _is_contradicted(self, key: Key, value: Value | None) -> bool:
+        """Whether a record does not fit the present group."""
+        if isinstance(key, GroupMetadataKey):
+            return isinstance(self._context.groups.get(key.group), ConsumerGroup | ShareGroup)
+        if isinstance(key, OffsetCommitKey) and value is not None:
+            return isinstance(self._context.groups.get(key.group), ShareGroup)
+        return False
+
+    def _count_heartbeat(self, member_epoch: int) -> None:
+        counts = self._context.counts
+        counts.heartbeats += 1
+        if member_epoch == JOIN_EPOCH:
+            counts.joins += 1
+        elif member_epoch < JOIN_EPOCH:
+            counts.leaves += 1
 
     # Time
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar, cast
 
 from korvet.metrics.declared import declare
-from korvet.metrics.family import NO_LABELS, Family, Kind, Samples, label_text
+from korvet.metrics.family import NO_LABELS, Family, MetricType, Samples, label_text
 from korvet.metrics.histogram import SECONDS, Histogram
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class _Number(NamedTuple):
 
 def counter(name: str, help_text: str, *labels: str) -> int:
     """Declare a number that only grows."""
-    return cast("int", _Number(declare(name, help_text, *labels, kind=Kind.COUNTER), int))
+    return cast("int", _Number(declare(name, help_text, *labels, kind=MetricType.COUNTER), int))
 
 
 def gauge(name: str, help_text: str, *labels: str) -> int:
@@ -46,13 +46,13 @@ def gauge(name: str, help_text: str, *labels: str) -> int:
 
 def histogram(name: str, help_text: str, *labels: str, bounds: Sequence[float] = SECONDS) -> Histogram:
     """Declare a histogram with these bounds."""
-    family = declare(name, help_text, *labels, kind=Kind.HISTOGRAM)
+    family = declare(name, help_text, *labels, kind=MetricType.HISTOGRAM)
     return cast("Histogram", _Number(family, partial(Histogram, bounds)))
 
 
 def counters(name: str, help_text: str, *labels: str) -> collections.Counter[str]:
     """Declare numbers that only grow, by the value of the last label."""
-    family = declare(name, help_text, *labels, kind=Kind.COUNTER)
+    family = declare(name, help_text, *labels, kind=MetricType.COUNTER)
     return cast("collections.Counter[str]", _Number(family, collections.Counter))
 
 
@@ -61,7 +61,9 @@ def part(family: Family, *values: str) -> int:
     return cast("int", _Number(family, int, values))
 
 
-def shown(name: str, help_text: str, *labels: str, kind: Kind = Kind.GAUGE) -> Callable[[_Method], _Method]:
+def shown(
+    name: str, help_text: str, *labels: str, kind: MetricType = MetricType.GAUGE
+) -> Callable[[_Method], _Method]:
     """Declare a number that is computed, by a decorator below `@property`."""
 
     def decorated(method: _Method) -> _Method:

@@ -6,7 +6,7 @@ import sys
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from korvet.metrics.family import Family, Kind
+from korvet.metrics.family import Family, MetricType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,7 +15,7 @@ _DECLARED: Final[dict[str, Family]] = {}
 
 
 def declare(
-    name: str, help_text: str, *labels: str, kind: Kind = Kind.GAUGE, by_one_broker: bool = False
+    name: str, help_text: str, *labels: str, kind: MetricType = MetricType.GAUGE, by_one_broker: bool = False
 ) -> Family:
     """Declare a family; see Family. Raises ValueError if there is one of this name."""
     if name in _DECLARED:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from korvet.metrics.family import Family, Kind, Samples
+from korvet.metrics.family import Family, MetricType, Samples
 from korvet.metrics.histogram import Histogram
 
 if TYPE_CHECKING:
@@ -42,16 +42,16 @@ def rendered(samples: Iterable[Samples], *, open_metrics: bool) -> Iterator[str]
 
 def name_of(family: Family, *, open_metrics: bool) -> str:
     """Returns the name of a family in the lines HELP and TYPE."""
-    if open_metrics and family.kind is Kind.COUNTER:
+    if open_metrics and family.kind is MetricType.COUNTER:
         return family.name.removesuffix("_total")
-    if open_metrics and family.kind is Kind.INFO:
+    if open_metrics and family.kind is MetricType.INFO:
         return family.name.removesuffix("_info")
     return family.name
 
 
 def _head(family: Family, *, open_metrics: bool) -> str:
     name, kind = name_of(family, open_metrics=open_metrics), str(family.kind)
-    if family.kind is Kind.INFO and not open_metrics:
+    if family.kind is MetricType.INFO and not open_metrics:
         kind = "gauge"
     text = family.help.replace("\\", "\\\\").replace("\n", "\\n")
     if open_metrics:
@@ -83,7 +83,7 @@ def _lines(family: Family, rows: Iterable[tuple[str, Value]]) -> Iterator[str]:
 def _buckets(family: Family, labels: str, value: Histogram) -> list[str]:
     """All lines at once: between two pieces, values may be added."""
     name = family.name
-    if family.kind is Kind.SUMMARY:
+    if family.kind is MetricType.SUMMARY:
         lines = [
             f"{name}{_with(labels, 'quantile', part)} {number(value.quantile(part))}\n" for part in QUANTILES
         ]

@@ -19,7 +19,7 @@ NO_LABELS: Final = ""
 _ESCAPED: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
-class Kind(StrEnum):
+class MetricType(StrEnum):
     """The type of a family. A summary is a histogram that is written as quantiles."""
 
     COUNTER = "counter"
@@ -34,7 +34,7 @@ class Family:
     """A metric as users know it. The name of a counter ends in `_total`, that of an info in `_info`."""
 
     name: str
-    kind: Kind
+    kind: MetricType
     help: str
     """What it counts, in one sentence, with the unit."""
     labels: tuple[str, ...] = ()

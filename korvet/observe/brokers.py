@@ -6,27 +6,27 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from korvet.api.common.listener_counts import ListenerCounts
+from korvet.log.counts import TopicCounts
 from korvet.metrics.declared import declare
-from korvet.metrics.family import NO_LABELS, Kind, Samples, label_text
+from korvet.metrics.family import NO_LABELS, MetricType, Samples, label_text
 from korvet.observe.lifecycle import Phase
-from korvet.storage.log.counts import TopicCounts
-from korvet.storage.refusals import REFUSING, Cause
+from korvet.redis.refusals import REFUSING, Cause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from korvet.api.common.services import Services
+    from korvet.cluster.leadership import Leadership
     from korvet.embedded.disk_space import DiskSpace
+    from korvet.log.broker_logs import Logs
+    from korvet.log.counts import LogCounts
+    from korvet.log.resources import LogResources
     from korvet.observe.led_partitions import LedPartitions
     from korvet.observe.lifecycle import Lifecycle
+    from korvet.redis.refusals import Refusals
     from korvet.server.certificates import UsedCertificate
     from korvet.server.connections import Connections
-    from korvet.server.token_checks import ListenerTokens
-    from korvet.storage.brokers.membership import Membership
-    from korvet.storage.log.counts import LogCounts
-    from korvet.storage.log.resources import LogResources
-    from korvet.storage.logs import Logs
-    from korvet.storage.refusals import Refusals
+    from korvet.server.listener import Listener
 
 _SERVER: Final = "kafka_server_"
 _BROKER_STATE: Final = declare(
@@ -74,7 +74,7 @@ _REFUSED_BATCHES: Final = declare(
     "korvet_refused_batches_total",
     "Batches of clients that were refused, by cause.",
     "cause",
-    kind=Kind.COUNTER,
+    kind=MetricType.COUNTER,
 )
 _MEMORY_NEARLY_FULL: Final = declare(
     "korvet_memory_nearly_full", "1 while a Redis server uses at least 90 % of maxmemory."
@@ -117,10 +117,10 @@ def collect_certificates(used: Callable[[], Iterable[UsedCertificate]]) -> Itera
     yield Samples(family, [(family.text(*each[:2], each[2].subject), each[2].ends_s) for each in used()])
 
 
-def collect_tokens(tokens: Iterable[ListenerTokens]) -> Iterator[Samples]:
+def collect_tokens(listener: Listener) -> Iterator[Samples]:
     """See Collector. The keys of each listener that has some."""
     family = _TOKEN_KEYS
-    known = [(each.listener, each.keys) for each in tokens if each.keys is not None]
+    known = [(each.listener, each.keys) for each in listener.tokens if each.keys is not None]
     yield Samples(family, [(family.text(listener), int(not keys.problem)) for listener, keys in known])
 
 
@@ -132,11 +132,11 @@ def collect_fetches(services: Services) -> Iterator[Samples]:
     yield from services.fetch_memory.samples()
 
 
-def collect_lease(member: Membership, logs: Logs) -> Iterator[Samples]:
+def collect_lease(leadership: Leadership, logs: Logs) -> Iterator[Samples]:
     """See Collector. The lease, and changes of leaders."""
-    yield from member.counts.samples()
+    yield from leadership.counts.samples()
     yield from logs.counts.samples()
-    yield _VERSION.single(member.assignment.version)
+    yield _VERSION.single(leadership.assignment.version)
 
 
 def collect_caches(resources: LogResources) -> Iterator[Samples]:

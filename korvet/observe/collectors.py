@@ -43,7 +43,7 @@ def of_broker(parts: Parts, dispatcher: Dispatcher) -> Iterator[tuple[str, Colle
     yield "broker", partial(brokers.collect_state, parts.lifecycle)
     yield "idle time", brokers.IdleTime().collect
     yield "connections", partial(brokers.collect_connections, parts.listener.connections)
-    yield "keys for tokens", partial(brokers.collect_tokens, parts.listener.tokens)
+    yield "keys for tokens", partial(brokers.collect_tokens, parts.listener)
     yield "backpressure", dispatcher.backpressure.samples
     yield from _of_requests(parts, dispatcher.services)
     yield from _of_redis(parts)
@@ -71,11 +71,11 @@ def _of_redis(parts: Parts) -> Iterator[tuple[str, Collector]]:
 
 
 def _of_partitions(parts: Parts) -> Iterator[tuple[str, Collector]]:
-    yield "lease", partial(brokers.collect_lease, parts.member, parts.store.logs)
+    yield "lease", partial(brokers.collect_lease, parts.member.leadership, parts.store.logs)
     yield "replicas", partial(led_partitions.collect_replicas, parts.led, parts.topics, parts.copies)
     yield (
         "controller",
-        partial(led_partitions.collect_controller, parts.member, parts.store.catalogue, parts.led),
+        partial(led_partitions.collect_controller, parts.member.leadership, parts.store.catalogue, parts.led),
     )
     yield "log sizes", parts.log_sizes.collect
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from korvet.metrics.counted import Counted, counter, histogram, part
 from korvet.metrics.declared import declare
-from korvet.metrics.family import Kind
-from korvet.storage.errors import LinkLost, StorageError
+from korvet.metrics.family import MetricType
+from korvet.redis.errors import LinkLost, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from korvet.observe.ordinals import Ends
     from korvet.observe.positions import WatchedLog
-    from korvet.storage.link.server import Server
+    from korvet.redis.server import Server
 
 _Item = TypeVar("_Item")
 
@@ -37,7 +37,7 @@ _READ: Final = declare(
     "korvet_record_counts_read_total",
     "What these looks read from Redis: ends of partitions, and positions of groups that had moved.",
     "what",
-    kind=Kind.COUNTER,
+    kind=MetricType.COUNTER,
 )
 
 

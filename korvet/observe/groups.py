@@ -10,17 +10,18 @@ from uuid import UUID
 
 from korvet.coordinator.partitions import LoadCounts
 from korvet.groups.consumer.group import ConsumerGroup
+from korvet.groups.share.group import ShareGroup
 from korvet.metrics.declared import declare
-from korvet.metrics.family import Kind, Samples, label_text
+from korvet.metrics.family import MetricType, Samples, label_text
 from korvet.offsets.consumer_protocol import DecodeError, decode_assignment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from korvet.groups.group import Group
+    from korvet.cluster.topic import Topic
+    from korvet.groups.context import AnyGroup
     from korvet.observe.lag import WatchedGroup
     from korvet.observe.parts import Parts
-    from korvet.storage.topic import Topic
 
 # Exactly one broker of the cluster reports each series of these.
 _declare: Final = partial(declare, by_one_broker=True)
@@ -103,7 +104,7 @@ _INFO: Final = _declare(
     "state",
     "type",
     "protocol_type",
-    kind=Kind.INFO,
+    kind=MetricType.INFO,
 )
 _LEFT_OUT: Final = declare(
     "korvet_metrics_groups_left_out",
@@ -115,13 +116,13 @@ _REBALANCES: Final = _declare(
     "korvet_consumergroup_rebalances_total",
     "Rebalances of a group that began; in the consumer protocol, new epochs of the group.",
     "consumergroup",
-    kind=Kind.COUNTER,
+    kind=MetricType.COUNTER,
 )
 _COMMITS: Final = _declare(
     "korvet_consumergroup_commits_total",
     "Commit requests of a group that were accepted, those of transactions included.",
     "consumergroup",
-    kind=Kind.COUNTER,
+    kind=MetricType.COUNTER,
 )
 _UNPROJECTED: Final = declare(
     "korvet_group_coordinator_unprojected_commits",
@@ -217,13 +218,13 @@ class GroupCollector:
         yield Samples(_SUM_LAG, ((each.cluster_text, each.sum_lag) for each in views if each.sums))
         yield from self._backlogs()
 
-    def _groups(self) -> Iterator[tuple[str, Group | ConsumerGroup]]:
+    def _groups(self) -> Iterator[tuple[str, AnyGroup]]:
         for _, term in self._parts.coordinator.terms:
             yield from term.shard.groups.items()
 
     # Members and states
 
-    def _members(self, present: dict[str, Group | ConsumerGroup]) -> Iterator[Samples]:
+    def _members(self, present: dict[str, AnyGroup]) -> Iterator[Samples]:
         counts, lag = self._parts.coordinator.counts, self._parts.lag
         counts.keep(present)
         shown = [(name, group) for name, group in present.items() if lag.shows_group(name)]
@@ -251,7 +252,7 @@ class GroupCollector:
 
     # Positions and lag
 
-    def _views(self, present: dict[str, Group | ConsumerGroup]) -> Iterator[_View]:
+    def _views(self, present: dict[str, AnyGroup]) -> Iterator[_View]:
         lag, now_ms = self._parts.lag, time.time_ns() // 1_000_000
         for watched in list(lag.groups.values()):
             # A group may have gone since the last look.
@@ -321,7 +322,7 @@ class GroupCollector:
         found = [
             (_PENDING.text(each.group, *place), each)
             for place, log in self._parts.lag.logs.items()
-            if log.backlogs and self._parts.member.leader_epoch_of(*place) is not None
+            if log.backlogs and self._parts.member.leadership.leader_epoch_of(*place) is not None
             for each in log.backlogs
         ][: self._parts.config.metrics_max_rows]
         yield Samples(_CONSUMERS, ((text, each.consumers) for text, each in found))
@@ -331,9 +332,10 @@ class GroupCollector:
 
     # Members of partitions
 
-    def _owners(self, group: Group | ConsumerGroup) -> dict[tuple[str, int], _Owner]:
+    def _owners(self, group: AnyGroup) -> dict[tuple[str, int], _Owner]:
         """The member that each partition is assigned to."""
-        if group.is_empty:
+        if group.is_empty or isinstance(group, ShareGroup):
+            # Members of a share group take turns.
             return {}
         found: dict[tuple[str, int], _Owner] = {}
         if isinstance(group, ConsumerGroup):

@@ -18,21 +18,21 @@ from korvet.metrics.family import label_text
 from korvet.observe.counting import ENDS_AT_ONCE, Counting, pages
 from korvet.observe.ordinals import LogOrdinals
 from korvet.observe.positions import Progress, Turns, WatchedLog
+from korvet.redis.errors import StorageError
+from korvet.redis_groups.backlogs import read_backlogs
 from korvet.slices import sliced
-from korvet.storage.errors import StorageError
-from korvet.storage.redis_groups.backlogs import read_backlogs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from korvet.cluster.leadership import Leadership
+    from korvet.cluster.topic import Topic
     from korvet.config.live import LiveConfig
     from korvet.config.settings import Config
     from korvet.coordinator.service import CoordinatorService
     from korvet.coordinator.term import Term
     from korvet.groups.offset_table import GroupTopicPartition
-    from korvet.storage.brokers.membership import Membership
-    from korvet.storage.store import Store
-    from korvet.storage.topic import Topic
+    from korvet.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -83,11 +83,11 @@ class LagWatch:
     """
 
     def __init__(
-        self, live: LiveConfig, store: Store, member: Membership, coordinator: CoordinatorService
+        self, live: LiveConfig, store: Store, leadership: Leadership, coordinator: CoordinatorService
     ) -> None:
         self._live = live
         self._store = store
-        self._member = member
+        self._leadership = leadership
         self._coordinator = coordinator
         self._turns = Turns(_MOST_LOGS, _LATELY)
         self._loaded: dict[int, _Loaded] = {}
@@ -154,7 +154,7 @@ class LagWatch:
 
     async def _follow_topics(self) -> None:
         """Watch the partitions that this broker leads."""
-        config, node_id, assignment = self._config, self._member.node_id, self._member.assignment
+        config, node_id, assignment = self._config, self._leadership.node_id, self._leadership.assignment
         matches = re.compile(config.metrics_topics).fullmatch
         rows = left_out = 0
         shown = []
@@ -277,10 +277,10 @@ class LagWatch:
 
     def _has_grown(self, watched: WatchedLog) -> bool:
         opened = self._store.logs.opened(watched.ordinals.topic.name, watched.ordinals.partition)
-        if opened is None or not opened.state.loaded or watched.ends is None:
+        if opened is None or not opened.state.known.loaded or watched.ends is None:
             return False
-        ends = watched.ends
-        return (opened.state.log_start, opened.state.log_end) != (ends.log_start, ends.log_end)
+        ends, now = watched.ends, opened.ends
+        return (now.log_start, now.log_end) != (ends.log_start, ends.log_end)
 
     async def _read_backlogs(self, watched: WatchedLog) -> None:
         topic = watched.ordinals.topic

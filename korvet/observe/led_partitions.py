@@ -9,19 +9,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from korvet.causes import Causes
+from korvet.cluster.assignment import NO_NODE
 from korvet.metrics.declared import declare
 from korvet.metrics.family import Samples
-from korvet.storage.brokers.assignment import NO_NODE
-from korvet.storage.errors import StorageError
+from korvet.redis.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from korvet.storage.brokers.membership import Membership
-    from korvet.storage.catalogue import Catalogue
-    from korvet.storage.copies import Copies, PartitionCopies
-    from korvet.storage.logs import Logs
-    from korvet.storage.topic import Topic
+    from korvet.cluster.catalogue import Catalogue
+    from korvet.cluster.leadership import Leadership
+    from korvet.cluster.topic import Topic
+    from korvet.log.broker_logs import Logs
+    from korvet.outlook.copies import Copies, PartitionCopies
     from korvet.topics.directory import TopicDirectory
 
 # Exactly one broker of the cluster reports each series of these.
@@ -102,9 +102,11 @@ class _Led(NamedTuple):
 class LedPartitions:
     """Knows which partitions the broker leads, and looks again when leaders or topics have changed."""
 
-    def __init__(self, member: Membership, catalogue: Catalogue, shown: Callable[[], list[Topic]]) -> None:
+    def __init__(
+        self, leadership: Leadership, catalogue: Catalogue, shown: Callable[[], list[Topic]]
+    ) -> None:
         """`shown` returns the topics that metrics show one by one; the list is another one after changes."""
-        self._member = member
+        self._leadership = leadership
         self._catalogue = catalogue
         self._shown = shown
         self._named: list[Topic] = []
@@ -126,11 +128,11 @@ class LedPartitions:
 
     def look(self) -> list[_Led]:
         """Returns the topics with partitions that the broker leads. The list is not changed afterwards."""
-        assignment, change = self._member.assignment, self._catalogue.local_change
+        assignment, change = self._leadership.assignment, self._catalogue.local_change
         if self._seen == (id(assignment), assignment.version, change):
             return self._led
         known = {led.topic.topic_id: dict(zip(led.numbers, led.texts, strict=True)) for led in self._led}
-        node_id, text = self._member.node_id, _LOG_SIZE.text
+        node_id, text = self._leadership.node_id, _LOG_SIZE.text
         found, self.offline, self.partitions = [], 0, 0
         for name, topic in sorted(self._catalogue.topics.items()):
             leaders = assignment.leaders(name, topic.partitions)[: topic.partitions]
@@ -194,10 +196,10 @@ class LogSizes:
         yield Samples(_LOG_SIZE, rows)
 
 
-def collect_controller(member: Membership, catalogue: Catalogue, led: LedPartitions) -> Iterator[Samples]:
+def collect_controller(leadership: Leadership, catalogue: Catalogue, led: LedPartitions) -> Iterator[Samples]:
     """See Collector. What Kafka's controller reports."""
     led.look()
-    is_controller = int(member.is_controller)
+    is_controller = int(leadership.is_controller)
     yield _ACTIVE_CONTROLLER.single(is_controller)
     yield _OFFLINE_PARTITIONS.single(is_controller * led.offline)
     yield _GLOBAL_TOPICS.single(is_controller * len(catalogue.topics))

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from korvet.causes import Causes
 from korvet.metrics.declared import declare
-from korvet.storage.errors import StorageError
-from korvet.storage.memory_forecast import PERIOD_MS, describe, forecast, growth_of
+from korvet.outlook.memory_forecast import PERIOD_MS, describe, forecast, growth_of
+from korvet.redis.errors import StorageError
 from korvet.topics.retention import keeping_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from korvet.cluster.leadership import Leadership
+    from korvet.cluster.topic import Topic
     from korvet.metrics.family import Family, Samples
-    from korvet.storage.brokers.membership import Membership
-    from korvet.storage.link.commands import Commands
-    from korvet.storage.link.server_watch import ServerWatch
-    from korvet.storage.memory_forecast import Forecast, Growth
-    from korvet.storage.topic import Topic
+    from korvet.outlook.memory_forecast import Forecast, Growth
+    from korvet.redis.commands import Commands
+    from korvet.redis.server_watch import ServerWatch
     from korvet.topics.directory import TopicDirectory
 
 # Exactly one broker of the cluster reports each series of these.
@@ -67,7 +67,7 @@ class MemoryForecasts:
     def __init__(
         self,
         commands: Commands,
-        member: Membership,
+        leadership: Leadership,
         topics: TopicDirectory,
         watch: ServerWatch,
         machine_bytes: int,
@@ -75,7 +75,7 @@ class MemoryForecasts:
     ) -> None:
         """`machine_bytes`: the memory of the servers' machine or container; 0 if the broker is on another."""
         self._commands = commands
-        self._member = member
+        self._leadership = leadership
         self._topics = topics
         self._watch = watch
         self._machine_bytes = machine_bytes
@@ -89,7 +89,7 @@ class MemoryForecasts:
         """Forecast again and again until cancelled, and log the first forecast and changes of its verdict."""
         while True:
             # The first readings of the servers may not be there yet.
-            if not self._member.is_controller or not self._watch.readings:
+            if not self._leadership.is_controller or not self._watch.readings:
                 self.forecasts, self._rates = {}, {}
                 await asyncio.sleep(_LOOK_S)
                 continue

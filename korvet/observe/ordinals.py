@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from korvet.log.index import IndexedStream
 from korvet.records.kernel import pack_command
-from korvet.storage.link.functions import named
-from korvet.storage.log.index import IndexedStream
+from korvet.redis.functions import named
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
-    from korvet.storage.link.commands import Commands
-    from korvet.storage.link.server import Server
-    from korvet.storage.topic import Topic
+    from korvet.cluster.topic import Topic
+    from korvet.redis.commands import Commands
+    from korvet.redis.server import Server
 
 _FUNCTION: Final = "korvet_ordinals"
 _NO_EDITION: Final = -1
@@ -34,7 +34,7 @@ class Known(NamedTuple):
     ordinal: int
 
 
-class Position(NamedTuple):
+class OrdinalPosition(NamedTuple):
     """An offset, as it was found in its log."""
 
     offset: int
@@ -89,7 +89,7 @@ class LogOrdinals:
 
     async def positions(
         self, offsets: Sequence[tuple[int, Known | None]], edition: int
-    ) -> tuple[Ends, list[Position]]:
+    ) -> tuple[Ends, list[OrdinalPosition]]:
         """Returns the ends and the positions of `offsets`. Raises StorageError.
 
         With each offset comes one up to it whose ordinal is known in this `edition` (None: unknown): only the
@@ -101,7 +101,7 @@ class LogOrdinals:
         reply = await self._stream().call(_FUNCTION, *arguments)
         found = reply[_ENDS:]
         positions = [
-            Position(offset, ordinal, int(next_ms) if next_ms else None)
+            OrdinalPosition(offset, ordinal, int(next_ms) if next_ms else None)
             for (offset, _), ordinal, next_ms in zip(offsets, found[::2], found[1::2], strict=True)
         ]
         return Ends(*reply[1:_ENDS]), positions

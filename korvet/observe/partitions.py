@@ -7,14 +7,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from korvet.metrics.declared import declare
-from korvet.metrics.family import NO_LABELS, Kind, Samples
+from korvet.metrics.family import NO_LABELS, MetricType, Samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from korvet.observe.parts import Parts
     from korvet.observe.positions import WatchedLog
-    from korvet.storage.copies import Copies
+    from korvet.outlook.copies import Copies
 
 # Exactly one broker of the cluster reports each series of these.
 _declare: Final = partial(declare, by_one_broker=True)
@@ -26,7 +26,7 @@ _BROKER_INFO: Final = _declare(
     "1 for each live broker, with its address for clients. Reported by the controller.",
     "id",
     "address",
-    kind=Kind.INFO,
+    kind=MetricType.INFO,
 )
 _PARTITIONS: Final = _declare(
     "kafka_topic_partitions", "Partitions of a topic. Reported by the controller.", "topic"
@@ -104,10 +104,10 @@ def collect(parts: Parts) -> Iterator[Samples]:
         for (topic, partition), watched in parts.lag.logs.items()
         if watched.is_led
         and watched.ends is not None
-        and parts.member.leader_epoch_of(topic, partition) is not None
+        and parts.member.leadership.leader_epoch_of(topic, partition) is not None
     ]
     yield from _ends(led)
-    node_id = parts.member.node_id
+    node_id = parts.member.leadership.node_id
     yield Samples(_LEADER, ((each.text, node_id) for each in led))
     yield Samples(_LEADER_IS_PREFERRED, ((each.text, 1) for each in led))
     yield from _copies(parts, led)
@@ -115,9 +115,9 @@ def collect(parts: Parts) -> Iterator[Samples]:
 
 
 def _cluster(parts: Parts) -> Iterator[Samples]:
-    member, lag = parts.member, parts.lag
-    reports = member.is_controller
-    brokers = member.assignment.brokers if reports else ()
+    leadership, lag = parts.member.leadership, parts.lag
+    reports = leadership.is_controller
+    brokers = leadership.assignment.brokers if reports else ()
     yield Samples(_BROKERS, [(NO_LABELS, len(brokers))] if reports else [])
     info = _BROKER_INFO
     yield Samples(info, [(info.text(each.node_id, f"{each.host}:{each.port}"), 1) for each in brokers])

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from korvet.cluster.mailbox import Mailbox
+    from korvet.cluster.membership import Membership
+    from korvet.cluster.shared_configs import SharedConfigs
     from korvet.config.live import LiveConfig
     from korvet.config.settings import Config
     from korvet.coordinator.markers import LocalMarkers
@@ -17,13 +20,10 @@ if TYPE_CHECKING:
     from korvet.observe.led_partitions import LedPartitions, LogSizes
     from korvet.observe.lifecycle import Lifecycle
     from korvet.observe.memory import MemoryForecasts
+    from korvet.outlook.copies import PartitionCopies
+    from korvet.redis.server_watch import ServerWatch
     from korvet.server.listener import Listener
-    from korvet.storage.brokers.mailbox import Mailbox
-    from korvet.storage.brokers.membership import Membership
-    from korvet.storage.copies import PartitionCopies
-    from korvet.storage.link.server_watch import ServerWatch
-    from korvet.storage.shared_configs import SharedConfigs
-    from korvet.storage.store import Store
+    from korvet.store import Store
     from korvet.topics.compaction import LogCleaner
     from korvet.topics.directory import TopicDirectory
 

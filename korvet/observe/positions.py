@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from korvet.observe.ordinals import Ends, Known, Position
+from korvet.observe.ordinals import Ends, Known, OrdinalPosition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from korvet.observe.ordinals import LogOrdinals
-    from korvet.storage.redis_groups.backlogs import Backlog
+    from korvet.redis_groups.backlogs import Backlog
 
 
 class Progress:
@@ -30,7 +30,7 @@ class Progress:
         self.owner: object = None
         self.member_text = ""
         """Label text with the `owner`, to whom the partition is assigned."""
-        self.position: Position | None = None
+        self.position: OrdinalPosition | None = None
         """The offset that was counted last; None before the first time."""
         self._edition = -1
         # The ordinal of the log start and the log end at that time.
@@ -47,7 +47,7 @@ class Progress:
         """
         position = self.position
         if self.offset >= ends.log_end:
-            self.take(Position(self.offset, ends.end_ordinal, None), ends)
+            self.take(OrdinalPosition(self.offset, ends.end_ordinal, None), ends)
             return False
         if position is None or position.offset != self.offset or self._edition != ends.edition:
             return True
@@ -66,7 +66,7 @@ class Progress:
         # Beyond the log end of that time, an offset had the ordinal of the end.
         return Known(min(position.offset, self._seen[1]), position.ordinal)
 
-    def take(self, position: Position, ends: Ends) -> None:
+    def take(self, position: OrdinalPosition, ends: Ends) -> None:
         """Take over a position that was found in a log with these ends."""
         self.position = position
         self._edition = ends.edition
@@ -77,7 +77,7 @@ class Progress:
         self.position = None
 
     @staticmethod
-    def ordinal(position: Position, ends: Ends) -> int:
+    def ordinal(position: OrdinalPosition, ends: Ends) -> int:
         """The records ever appended before a position, in a log with these ends."""
         return min(max(position.ordinal, ends.start_ordinal), ends.end_ordinal)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from korvet import __version__, supervisor
 from korvet.metrics.declared import declare
-from korvet.metrics.family import Kind, Samples
+from korvet.metrics.family import MetricType, Samples
 from korvet.observe.lifecycle import Phase
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from korvet.observe.lifecycle import Lifecycle
 
 _BUILD: Final = declare(
-    "korvet_build_info", "Versions of korvet and Python.", "version", "python", kind=Kind.INFO
+    "korvet_build_info", "Versions of korvet and Python.", "version", "python", kind=MetricType.INFO
 )
 _PHASE: Final = declare(
     "korvet_broker_phase",
@@ -35,7 +35,7 @@ _START_TIME: Final = declare(
 _CPU_SECONDS: Final = declare(
     "process_cpu_seconds_total",
     "Processor time of the process, user and system, in seconds.",
-    kind=Kind.COUNTER,
+    kind=MetricType.COUNTER,
 )
 _RESIDENT_BYTES: Final = declare("process_resident_memory_bytes", "Resident memory of the process in bytes.")
 _VIRTUAL_BYTES: Final = declare("process_virtual_memory_bytes", "Virtual memory of the process in bytes.")
@@ -43,19 +43,22 @@ _OPEN_FILES: Final = declare("process_open_fds", "Open files of the process, wit
 _MAX_FILES: Final = declare("process_max_fds", "Limit of open files of the process.")
 _GC: Final = {
     "collections": declare(
-        "python_gc_collections_total", "Garbage collections by generation.", "generation", kind=Kind.COUNTER
+        "python_gc_collections_total",
+        "Garbage collections by generation.",
+        "generation",
+        kind=MetricType.COUNTER,
     ),
     "collected": declare(
         "python_gc_objects_collected_total",
         "Objects that garbage collections freed, by generation.",
         "generation",
-        kind=Kind.COUNTER,
+        kind=MetricType.COUNTER,
     ),
     "uncollectable": declare(
         "python_gc_objects_uncollectable_total",
         "Objects that garbage collections could not free, by generation.",
         "generation",
-        kind=Kind.COUNTER,
+        kind=MetricType.COUNTER,
     ),
 }
 """By key of gc.get_stats."""
@@ -63,7 +66,7 @@ _BACKGROUND_FAILURES: Final = declare(
     "korvet_background_failures_total",
     "Exceptions that ended background work, by the name of the work. The work is started again.",
     "work",
-    kind=Kind.COUNTER,
+    kind=MetricType.COUNTER,
 )
 
 _PAGE_BYTES: Final = resource.getpagesize()

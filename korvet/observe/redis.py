@@ -6,17 +6,17 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from korvet.metrics.declared import declare
-from korvet.metrics.family import Kind, Samples, label_text
-from korvet.storage.link.barrier import COUNTS
-from korvet.storage.link.clock import steady_s
-from korvet.storage.link.eviction import may_evict_ours
-from korvet.storage.link.redis_link import LINKS, LinkCounts
+from korvet.metrics.family import MetricType, Samples, label_text
+from korvet.redis.barrier import COUNTS
+from korvet.redis.clock import steady_s
+from korvet.redis.eviction import may_evict_ours
+from korvet.redis.link import LINKS, LinkCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from korvet.storage.link.server import Router
-    from korvet.storage.link.server_watch import Reading, ServerWatch
+    from korvet.redis.server import Router
+    from korvet.redis.server_watch import Reading, ServerWatch
 
 _UP: Final = declare("korvet_redis_up", "1 if all links to the server accept commands.", "server")
 _SILENT: Final = declare("korvet_redis_silent", "1 if the server has not answered for some time.", "server")
@@ -46,7 +46,7 @@ _VERSION: Final = declare(
     "server",
     "program",
     "version",
-    kind=Kind.INFO,
+    kind=MetricType.INFO,
 )
 _POLICY: Final = declare(
     "korvet_redis_evicts_keys", "1 if the maxmemory-policy lets the server evict topics and groups.", "server"
@@ -76,22 +76,28 @@ _BY_FIELD: Final = {
         "korvet_redis_blocked_clients", "Clients that wait in a blocking command.", "server"
     ),
     "total_commands_processed": declare(
-        "korvet_redis_commands_total", "Commands that the server has executed.", "server", kind=Kind.COUNTER
+        "korvet_redis_commands_total",
+        "Commands that the server has executed.",
+        "server",
+        kind=MetricType.COUNTER,
     ),
     "evicted_keys": declare(
-        "korvet_redis_evicted_keys_total", "Keys evicted because of maxmemory.", "server", kind=Kind.COUNTER
+        "korvet_redis_evicted_keys_total",
+        "Keys evicted because of maxmemory.",
+        "server",
+        kind=MetricType.COUNTER,
     ),
     "expired_keys": declare(
-        "korvet_redis_expired_keys_total", "Keys that have expired.", "server", kind=Kind.COUNTER
+        "korvet_redis_expired_keys_total", "Keys that have expired.", "server", kind=MetricType.COUNTER
     ),
     "rejected_connections": declare(
         "korvet_redis_rejected_connections_total",
         "Connections beyond maxclients.",
         "server",
-        kind=Kind.COUNTER,
+        kind=MetricType.COUNTER,
     ),
     "total_error_replies": declare(
-        "korvet_redis_error_replies_total", "Error replies to all clients.", "server", kind=Kind.COUNTER
+        "korvet_redis_error_replies_total", "Error replies to all clients.", "server", kind=MetricType.COUNTER
     ),
     "latest_fork_usec": declare(
         "korvet_redis_last_fork_seconds",
@@ -110,7 +116,7 @@ _BY_FIELD: Final = {
         "korvet_redis_aof_delayed_fsync_total",
         "Writes of the append-only file that waited for a flush in progress.",
         "server",
-        kind=Kind.COUNTER,
+        kind=MetricType.COUNTER,
     ),
     "rdb_bgsave_in_progress": declare("korvet_redis_rdb_saving", "1 while a snapshot is written.", "server"),
     "rdb_changes_since_last_save": declare(
@@ -154,8 +160,7 @@ def collect_servers(router: Router) -> Iterator[Samples]:
     texts = {server: _UP.text(name) for server, name in names.items()}
     yield Samples(_UP, [(texts[server], int(server.connected)) for server in servers])
     yield Samples(_SILENT, [(texts[server], int(server.silent)) for server in servers])
-    used = [(texts[server], int(server.module.replicas is not None)) for server in servers]
-    yield Samples(_MODULE, used)
+    yield Samples(_MODULE, [(texts[server], int(server.module.used)) for server in servers])
     known = [(server, server.replication) for server in servers if server.replication is not None]
     yield Samples(_REPLICAS, [(texts[server], found.attached) for server, found in known])
     yield Samples(_IN_SYNC, [(texts[server], found.in_sync) for server, found in known])

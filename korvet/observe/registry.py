@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from korvet.metrics.declared import declare
-from korvet.metrics.family import Kind, Samples
+from korvet.metrics.family import MetricType, Samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +18,7 @@ _COLLECTOR_FAILURES: Final = declare(
     "korvet_collector_failures_total",
     "Exceptions of collectors, which leave their metrics out of a scrape.",
     "collector",
-    kind=Kind.COUNTER,
+    kind=MetricType.COUNTER,
 )
 
 Collector: TypeAlias = "Callable[[], Iterable[Samples]]"

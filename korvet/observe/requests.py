@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Final
 
 from korvet.api.common.request_counts import ApiCounts
 from korvet.metrics.declared import declare
-from korvet.metrics.family import Kind, Samples, label_text
+from korvet.metrics.family import MetricType, Samples, label_text
 from korvet.metrics.histogram import Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from korvet.api.common.request_counts import RequestCounts
+    from korvet.log.counts import LogCounts, TopicCounts
     from korvet.observe.led_partitions import LedPartitions
-    from korvet.storage.log.counts import LogCounts, TopicCounts
 
 _TIMES: Final = "kafka_network_requestmetrics_"
 _REQUESTS: Final = declare(
@@ -22,7 +22,7 @@ _REQUESTS: Final = declare(
     "Requests by API and version. FetchConsumer is another name of Fetch, as in Kafka: add only one of them.",
     "request",
     "version",
-    kind=Kind.COUNTER,
+    kind=MetricType.COUNTER,
 )
 _ERRORS: Final = declare(
     f"{_TIMES}errors_total",
@@ -30,7 +30,7 @@ _ERRORS: Final = declare(
     "out.",
     "request",
     "error",
-    kind=Kind.COUNTER,
+    kind=MetricType.COUNTER,
 )
 _PARTS: Final = {
     "total": declare(
@@ -38,34 +38,34 @@ _PARTS: Final = {
         "Time of requests from their arrival to the answer, in ms. Quantiles are over the broker's whole "
         "life.",
         "request",
-        kind=Kind.SUMMARY,
+        kind=MetricType.SUMMARY,
     ),
     "held": declare(
         f"{_TIMES}requestqueuetimems",
         "Before the request is taken, because of earlier requests, backpressure or quotas, in ms; of every "
         "16th request of Produce, Fetch, OffsetCommit and heartbeats, of all others.",
         "request",
-        kind=Kind.SUMMARY,
+        kind=MetricType.SUMMARY,
     ),
     "local": declare(
         f"{_TIMES}localtimems",
         "The handler's work, in ms, of the same requests.",
         "request",
-        kind=Kind.SUMMARY,
+        kind=MetricType.SUMMARY,
     ),
     "remote": declare(
         f"{_TIMES}remotetimems",
         "Waits for Redis, records, other members of a group, replicas or memory, in ms, of the same "
         "requests.",
         "request",
-        kind=Kind.SUMMARY,
+        kind=MetricType.SUMMARY,
     ),
     "sent": declare(
         f"{_TIMES}responsesendtimems",
         "Time from the answer to its write, which waits for earlier answers of the connection, in ms, of the "
         "same requests.",
         "request",
-        kind=Kind.SUMMARY,
+        kind=MetricType.SUMMARY,
     ),
 }
 """By attribute of ApiCounts."""
@@ -73,14 +73,14 @@ _REDPANDA_SECONDS: Final = declare(
     "redpanda_kafka_request_latency_seconds",
     "korvet_request_seconds of Produce and Fetch under the name that dashboards for Redpanda use.",
     "redpanda_request",
-    kind=Kind.HISTOGRAM,
+    kind=MetricType.HISTOGRAM,
 )
 _REDPANDA_BYTES: Final = declare(
     "redpanda_kafka_request_bytes_total",
     "Bytes of record batches produced and consumed, under the name that dashboards for Redpanda use.",
     "redpanda_topic",
     "redpanda_request",
-    kind=Kind.COUNTER,
+    kind=MetricType.COUNTER,
 )
 
 # Kafka also reports consumers' fetches under this name; korvet's brokers fetch nothing from each other.

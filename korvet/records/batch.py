@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Final, Literal
 
 import msgspec
@@ -52,24 +53,39 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecordSummary(msgspec.Struct, frozen=True, gc=False):
-    """Facts about the records of a sound batch that is stored unchanged."""
+    """Facts about the records of a sound batch that is sent unchanged."""
 
     max_timestamp_ms: int
     min_timestamp_ms: int
     keyless_count: int
     """Records without a key."""
+    payload_bytes: int
+    """Bytes of all keys, values, header names and header values."""
+    largest_bytes: int
+    """The same of the largest record."""
+
+
+class AppendForm(enum.IntEnum):
+    """How a batch arrives at korvet_append."""
+
+    RECORDS = 1
+    """As an XADD's arguments for each record."""
+    WHOLE = 2
+    """As it is stored in one entry."""
+    PACKED = 3
+    """As it was sent, decompressed, for the server module."""
 
 
 class AppendArguments(msgspec.Struct, frozen=True, gc=False):
-    """The variable arguments of an append function, as they are sent."""
+    """A batch as arguments of korvet_append."""
 
     resp: bytes
-    """RESP bulk strings. For korvet_append, per record: the number m of field arguments, the 1-based position
-    of the timestamp's value among them (0: none), then m strings: field, value, field, value. For
-    korvet_append_batch: the largest timestamp, the offset after the last record that readers have seen, and
-    the batch."""
+    """RESP bulk strings. Of the form RECORDS, the first one has three bytes for each record: half the number
+    of its field arguments, big-endian, and half the 1-based position of the timestamp's value among them (0:
+    none). Then these arguments follow: field, value, field, value. If `batch` is not empty, it ends the last
+    of these strings, and `resp` ends before its bytes."""
     argc: int
-    """Number of bulk strings in `resp`."""
+    """Number of the bulk strings."""
     record_count: int
     max_timestamp_ms: int
     min_timestamp_ms: int
@@ -77,83 +93,24 @@ class AppendArguments(msgspec.Struct, frozen=True, gc=False):
     """Bytes of all keys, values, header names and header values."""
     keyless_count: int
     """Records without a key, which a compacted topic refuses."""
+    largest_bytes: int
+    """Bytes of the largest entry, nearly."""
     entry_count: int
     """Stream entries that hold the records: one entry for each record, or one for all."""
+    form: AppendForm = AppendForm.RECORDS
+    batch: BytesLike = b""
     append_ms: int = -1
     """The append time that the batch contains; -1 if Redis's clock decides it."""
 
-
-# Records between two points of a log's index.
-SPAN_RECORDS: Final = 256
-
-
-class Span(msgspec.Struct, frozen=True, gc=False):
-    """The entries between two points of a log's index."""
-
-    records: int
-    entries: int
-    size_bytes: int
-    """Bytes of field names and values."""
-    newest_ms: int
-    """The largest timestamp."""
-
-
-class AppendCommands(msgspec.Struct, frozen=True, gc=False):
-    """A batch as commands with assigned entry IDs: an XADD for each entry, or one KORVET.ADD. The first entry
-    is given as bare fields, because the guard may add it itself, and because a lost reply is replaced by
-    comparing these fields.
-    """
-
-    position: int
-    """The first record's entry ID as one number, ms << 10 | sequence."""
-    first: bytes
-    """The first entry's field arguments as RESP bulk strings. If `batch` is not empty, it is the last of
-    these strings, and `first` ends before its bytes."""
-    first_argc: int
-    """Number of the bulk strings in `first`, `batch` included."""
-    rest: bytes
-    """The XADDs of the other entries, one after the other; empty with `add`."""
-    record_count: int
-    max_timestamp_ms: int
-    min_timestamp_ms: int
-    payload_bytes: int
-    """Bytes of all keys, values, header names and header values."""
-    keyless_count: int
-    largest_bytes: int
-    """The largest entry's bytes of field names and values."""
-    size_bytes: int
-    """Bytes of all bulk strings and commands, nearly."""
-    spans: tuple[Span, ...]
-    """SPAN_RECORDS records each, the rest in the last one; a single span if all records are one entry."""
-    entry_count: int
-    append_ms: int = -1
-    batch: bytes = b""
-    """The record batch as it is stored if all records are one entry, else empty."""
-    add: tuple[BytesLike, ...] = ()
-    """The KORVET.ADD that adds all entries, in pieces, so that no record is copied; empty if XADDs add
-    them."""
+    @property
+    def pieces(self) -> tuple[BytesLike, ...]:
+        """All bulk strings, without copying `batch`."""
+        return (self.resp, self.batch, _LINE_END) if self.batch else (self.resp,)
 
     @property
-    def command_count(self) -> int:
-        """The commands between guard and seal."""
-        return 1 if self.add else self.entry_count
-
-    @property
-    def first_arguments(self) -> bytes:
-        """All field arguments of the first entry."""
-        return b"".join((self.first, self.batch, _LINE_END)) if self.batch else self.first
-
-    @property
-    def pieces(self) -> tuple[bytes, ...]:
-        """The first entry's field arguments and the XADDs of the others, without copying `batch`."""
-        if self.batch:
-            return self.first, self.batch, _LINE_END
-        return (self.first, self.rest) if self.rest else (self.first,)
-
-    @property
-    def first_entry(self) -> int:
-        """The first entry's ID as one number. An entry with all records has the ID of the last one."""
-        return self.position + self.record_count - self.entry_count
+    def size_bytes(self) -> int:
+        """Bytes of the bulk strings, nearly."""
+        return len(self.resp) + len(self.batch)
 
 
 class Entries(msgspec.Struct, frozen=True, gc=False):

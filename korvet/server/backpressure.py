@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from korvet.metrics.counted import Counted, counter, gauge, shown
-from korvet.metrics.family import Kind
+from korvet.metrics.family import MetricType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ class Backpressure(Counted):
         "korvet_backpressure_seconds_total",
         "Time in which Produce requests waited because too many bytes were on their way to Redis, in "
         "seconds.",
-        kind=Kind.COUNTER,
+        kind=MetricType.COUNTER,
     )
     def total_blocked_s(self) -> float:
         """The time in which at least one connection waited, up to now."""
@@ -79,6 +79,7 @@ class Backpressure(Counted):
     def give_back(self, size_bytes: int) -> None:
         """Stop counting the bytes of a request that are no longer on their way to Redis."""
         self.in_flight_bytes -= size_bytes
+        assert self.in_flight_bytes >= 0, f"{self.in_flight_bytes} bytes are in flight"
         self.full = self.in_flight_bytes >= self._limit_bytes
         if self._waiting and self.in_flight_bytes <= self._limit_bytes // 2:
             waiting, self._waiting = self._waiting, []
@@ -109,4 +110,5 @@ class InFlight:
     def answered(self) -> None:
         """The request is answered. Called once."""
         self._backpressure.unanswered -= 1
+        assert self._backpressure.unanswered >= 0, "more requests were answered than taken"
         self.give_back()

@@ -18,8 +18,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from korvet.outlook.findings import FAULT, OK, WARNING, Finding
 from korvet.security.certificates import Certificate, InvalidCertificate, certificates_in
-from korvet.storage.findings import FAULT, OK, WARNING, Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

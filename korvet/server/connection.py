@@ -15,23 +15,20 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, cast
 
+from korvet.api.common.context import HandlerState
 from korvet.protocol import registry
-from korvet.protocol.headers import FIXED_HEADER_BYTES, LASTING_FRAME_BYTES
+from korvet.protocol.headers import LASTING_FRAME_BYTES
 from korvet.protocol.primitives import MalformedRequest
-from korvet.security.principals import ANONYMOUS
 from korvet.server.flow_control import WAITING, WRITING, FlowControl
 from korvet.server.listener_access import OPEN_ACCESS
 from korvet.server.response_slot import PendingResponse, ResponseSlot
+from korvet.server.session import Session
 from korvet.server.turns import LARGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from korvet.api.common.request_counts import Timing
-    from korvet.api.fetching.state import FetchState
-    from korvet.api.producing.refused_batches import RefusedBatches
-    from korvet.security.authorizer import Access
-    from korvet.security.sasl import SaslSession
     from korvet.server.listener_access import ListenerAccess
     from korvet.server.surroundings import Dispatch, OpenConnections
 
@@ -50,10 +47,6 @@ _WRITE_HIGH_BYTES: Final = 256 * 1024
 # In place of the API key for a SASL token without a request around it, whatever its first bytes are.
 _TOKEN: Final = -1
 _LENGTH: Final = struct.Struct(">i")
-# The smallest token without a request around it: two bytes, in which other frames have their API key.
-_LEAST_TOKEN_BYTES: Final = 2
-# The largest frame before a client has authenticated, as Kafka's sasl.server.max.receive.size.
-_UNAUTHENTICATED_BYTES: Final = 512 * 1024
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -71,10 +64,6 @@ class Connection(asyncio.BufferedProtocol):
         "_held_since_s",
         "_in_flight",
         "_large_bytes",
-        "_listener_access",
-        "_max_request_bytes",
-        "_min_request_bytes",
-        "_most_bytes",
         "_newest_api",
         "_outbox",
         "_processing",
@@ -85,17 +74,14 @@ class Connection(asyncio.BufferedProtocol):
         "_unsent",
         "_view",
         "_when_sent",
-        "access",
         "client_host",
         "closed",
         "closing",
         "counts",
-        "fetch_state",
+        "handler_state",
         "listener",
         "pipelines",
-        "principal",
-        "refused_batches",
-        "sasl",
+        "session",
     )
 
     def __init__(
@@ -106,9 +92,6 @@ class Connection(asyncio.BufferedProtocol):
         listener_access: ListenerAccess = OPEN_ACCESS,
     ) -> None:
         self._dispatch = dispatch
-        self._listener_access = listener_access
-        self._max_request_bytes = self._most_bytes = max_request_bytes
-        self._min_request_bytes = FIXED_HEADER_BYTES
         self._connections = connections
         self._transport: asyncio.Transport | None = None
         self._use_buffer(bytearray(_SMALL_BUFFER_BYTES))
@@ -135,18 +118,12 @@ class Connection(asyncio.BufferedProtocol):
         self.closing = False
         """Whether it takes no more requests. It stays open until all written responses are sent."""
         self.closed = False
-        self.fetch_state: FetchState | None = None
-        self.refused_batches: RefusedBatches | None = None
-        """See korvet.api.common.context.Client, also for `fetch_state`."""
+        self.handler_state = HandlerState()
+        """See korvet.api.common.context.Client."""
         self.listener = listener_access.name
         self.counts = connections.counts[self.listener]
         """What is counted of the listener's connections."""
-        self.principal = ANONYMOUS
-        """Who the client is, as `User:NAME`."""
-        self.access: Access | None = None
-        """What the client may do; None if every client may do everything."""
-        self.sasl: SaslSession | None = None
-        """The client's authentication, on listeners that require one."""
+        self.session = Session(listener_access, self.counts, max_request_bytes)
         self.pipelines = False
         """Whether the client has recently sent requests before earlier ones were answered."""
         self._ending = False
@@ -165,17 +142,11 @@ class Connection(asyncio.BufferedProtocol):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connections.join(self)
         try:
-            principal = self._listener_access.principal_of(transport)
+            self.session.begin(transport, self.client_host.removeprefix("/"))
         except ValueError as error:
             self._connections.note_refused(self.client_host, f"listener {self.listener}: {error}")
             self.counts.failed_authentications += 1
             self.cut()
-            return
-        self.sasl = self._listener_access.new_session()
-        if self.sasl is None:
-            self.become(principal)
-        else:
-            self._max_request_bytes = min(self._most_bytes, _UNAUTHENTICATED_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone: run the callbacks of everything that waits for it."""
@@ -187,10 +158,7 @@ class Connection(asyncio.BufferedProtocol):
         callbacks, self._disconnect_callbacks = self._disconnect_callbacks, set()
         for callback in callbacks:
             callback()
-        # The state refers to this connection: only the garbage collector would free both.
-        fetch_state, self.fetch_state = self.fetch_state, None
-        if fetch_state is not None:
-            fetch_state.release()
+        self.handler_state.release()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Free space after the received bytes."""
@@ -292,20 +260,6 @@ class Connection(asyncio.BufferedProtocol):
         if not self._in_flight:
             self.shut_down()
 
-    def become(self, principal: str) -> None:
-        """Note the client's principal, once it is known."""
-        if self.sasl is not None and self.principal == principal:
-            self.counts.reauthenticated += 1
-        else:
-            self.counts.authenticated += 1
-        self.principal = principal
-        self.access = self._listener_access.access(principal, self.client_host.removeprefix("/"))
-        self._max_request_bytes = self._most_bytes
-
-    def expect_tokens(self, *, raw: bool) -> None:
-        """Prepare for an authentication. `raw` tokens have no request header and may be short."""
-        self._min_request_bytes = _LEAST_TOKEN_BYTES if raw else FIXED_HEADER_BYTES
-
     def mute(self, lasts_s: float) -> None:
         """Take no requests for that time, or for a longer one that was given before."""
         if not self.closed:
@@ -391,7 +345,7 @@ class Connection(asyncio.BufferedProtocol):
         end = begin + size
         if size < 0 or self._end < end:
             return False
-        buffer, sasl = self._buffer, self.sasl
+        buffer, sasl = self._buffer, self.session.sasl
         raw = sasl is not None and sasl.takes_raw_token
         api_key = _TOKEN if raw else buffer[begin] << 8 | buffer[begin + 1]
         api = registry.find(api_key)
@@ -450,7 +404,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._end - self._start < 4:
             return -1
         (size,) = _LENGTH.unpack_from(self._buffer, self._start)
-        least, most = self._min_request_bytes, self._max_request_bytes
+        least, most = self.session.least_bytes, self.session.most_bytes
         if not least <= size <= most:
             self.close(f"a frame of {size} bytes is outside {least} to {most}")
             return -1

@@ -188,7 +188,7 @@ class Connections:
         for connection, quiet_before in list(self._open.items()):
             quiet = self._open[connection] = 0 if connection.take_activity() else quiet_before + 1
             # The time for the first authentication is shorter.
-            is_unknown = connection.sasl is not None and not connection.sasl.principal
+            is_unknown = connection.session.sasl is not None and not connection.session.sasl.principal
             if connection.closing:
                 if quiet >= self._closing_steps:
                     connection.cut()

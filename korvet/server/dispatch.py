@@ -66,7 +66,7 @@ class Dispatcher(Counted):
         """The broker's parts for handlers."""
         self._quotas = services.quotas
         self.backpressure = backpressure
-        self.check_lease: Callable[[], None] = services.membership.check
+        self.check_lease: Callable[[], None] = services.check_lease
         """See Dispatch."""
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -89,7 +89,7 @@ class Dispatcher(Counted):
 
         Raises MalformedRequest for a frame that is not a request.
         """
-        sasl = connection.sasl
+        sasl = connection.session.sasl
         if sasl is not None and sasl.takes_raw_token:
             self._take_raw_token(connection, bytes(frame), slot)
             return
@@ -139,7 +139,7 @@ class Dispatcher(Counted):
             self._submit(api, context, request, slot, place)
 
     def _limits_of(self, connection: Connection, client_id: str | None) -> Mapping[str, Limit]:
-        return self._quotas.of(connection.principal.partition(":")[2], client_id or "")
+        return self._quotas.of(connection.session.principal.partition(":")[2], client_id or "")
 
     def _handle_throttled(
         self,

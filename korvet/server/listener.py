@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from korvet.security.listeners import ListenerSpec
     from korvet.server.certificates import UsedCertificate
     from korvet.server.dispatch import Dispatcher
+    from korvet.server.token_checks import ListenerTokens
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,8 @@ class Listener:
         self, live: LiveConfig, authorizer: Authorizer | None, credentials: Credentials, quotas: ClientQuotas
     ) -> None:
         """Raises ConfigError if the files of a TLS listener cannot be used, or tokens cannot be checked."""
-        config = self._config = live.now
+        self._live = live
+        config = live.now
         specs = config.listener_specs
         self._specs = specs
         self._room = room_for_connections()
@@ -62,9 +64,10 @@ class Listener:
             for spec, mine in self._encrypted(config)
         }
         tokens = (listener_tokens(spec, config.of_listener(spec.name)) for spec in specs)
-        self.tokens = [each for each in tokens if each is not None]
-        """The tokens of the listeners that have OAUTHBEARER."""
-        checks = {each.listener: each.check for each in self.tokens}
+        self._tokens = {each.listener: each for each in tokens if each is not None}
+        self._fetches: dict[str, asyncio.Task[None]] = {}
+        """The tasks that fetch keys, by listener."""
+        checks = {name: each.check for name, each in self._tokens.items()}
         self._access = {
             spec.name: ConfiguredAccess(
                 spec, config.of_listener(spec.name), authorizer, credentials, checks.get(spec.name)
@@ -106,9 +109,8 @@ class Listener:
         a listener would have OAUTHBEARER that had not when the broker started: what checks its tokens is made
         at the start only.
         """
-        prepared = {each.listener for each in self.tokens}
         for spec in self._specs:
-            if config.of_listener(spec.name).takes_tokens(spec) and spec.name not in prepared:
+            if config.of_listener(spec.name).takes_tokens(spec) and spec.name not in self._tokens:
                 raise ConfigError(f"OAUTHBEARER on listener {spec.name} needs a restart of the broker")
         if any("ssl." in name for name in names):
             for spec, mine in self._encrypted(config):
@@ -121,6 +123,8 @@ class Listener:
             self._tls[spec.name].follow(mine, client_auth(mine, spec))
         for name, access in self._access.items():
             access.follow(config.of_listener(name))
+        if self._dispatch is not None:
+            self._fetch_keys()
 
     async def bind(self) -> dict[str, Address]:
         """Bind the addresses, without accepting yet. Returns by listener the address that clients are given.
@@ -131,7 +135,7 @@ class Listener:
 
     async def _bind(self, spec: ListenerSpec) -> Address:
         tls = self._tls.get(spec.name)
-        setup_timeout_s = self._config.connections_setup_timeout_ms / 1000
+        setup_timeout_s = self._live.now.connections_setup_timeout_ms / 1000
         sockets = await bind(spec.host, spec.port)
         acceptor = Acceptor(spec.name, sockets, self._connections, tls, setup_timeout_s)
         self._acceptors[spec.name] = acceptor
@@ -155,11 +159,24 @@ class Listener:
         self._watches.append(keep("connections", self._connections.keep_watch))
         for tls in self._tls.values():
             self._watches.append(keep("TLS files", tls.keep_up))
-        for each in self.tokens:
-            if each.keys is not None:
-                self._watches.append(keep("keys for tokens", each.keys.run))
+        self._fetch_keys()
         for spec in self._specs:
             self._acceptors[spec.name].start(partial(self._connect, self._access[spec.name]))
+
+    def _fetch_keys(self) -> None:
+        """Fetch the keys of the listeners that take tokens now, and of no others."""
+        wanted = {each.listener: each.keys for each in self.tokens if each.keys is not None}
+        for name in self._fetches.keys() - wanted.keys():
+            self._fetches.pop(name).cancel()
+        for name in wanted.keys() - self._fetches.keys():
+            self._fetches[name] = keep("keys for tokens", wanted[name].run)
+
+    @property
+    def tokens(self) -> list[ListenerTokens]:
+        """The tokens of the listeners that have OAUTHBEARER now."""
+        now = self._live.now
+        taking = (spec.name for spec in self._specs if now.of_listener(spec.name).takes_tokens(spec))
+        return [self._tokens[name] for name in taking]
 
     @property
     def connections(self) -> Connections:
@@ -179,7 +196,7 @@ class Listener:
         """Accept no more clients, answer the requests in progress, and close all connections."""
         for acceptor in self._acceptors.values():
             acceptor.close()
-        await end(*self._watches)
+        await end(*self._watches, *self._fetches.values())
         for connection in self._connections:
             # It takes no more requests.
             connection.closing = True
@@ -191,7 +208,7 @@ class Listener:
     def _connect(self, listener_access: ListenerAccess, leave: Callable[[], None]) -> Connection:
         assert self._dispatch is not None
         connection = Connection(
-            self._dispatch, self._config.socket_request_max_bytes, self._connections, listener_access
+            self._dispatch, self._live.now.socket_request_max_bytes, self._connections, listener_access
         )
         connection.on_disconnect(leave)
         return connection

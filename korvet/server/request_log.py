@@ -87,7 +87,9 @@ class RequestLog:
         if not self._rules.clients:
             return False
         client = context.client
-        asking = Asking(api, client.client_host.removeprefix("/"), context.client_id, client.principal)
+        asking = Asking(
+            api, client.client_host.removeprefix("/"), context.client_id, client.session.principal
+        )
         selected = self._selected.get(asking)
         if selected is None:
             selected = self._rules.selects(asking)
@@ -129,7 +131,7 @@ class RequestLog:
             api,
             trace.version,
             client_id,
-            client.principal,
+            client.session.principal,
             address,
             duration_ms,
             trace.size_bytes,
@@ -140,7 +142,7 @@ class RequestLog:
                 api=api,
                 version=trace.version,
                 client_id=client_id,
-                principal=client.principal,
+                principal=client.session.principal,
                 address=address,
                 correlation_id=trace.correlation_id,
                 request_bytes=trace.size_bytes,

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 from korvet.config.checks import oauth_options
 from korvet.config.errors import ConfigError
+from korvet.outlook.findings import FAULT, OK, WARNING, Finding
 from korvet.security.oauth.unsecured import UnsecuredRules
-from korvet.storage.findings import FAULT, OK, WARNING, Finding
 
 if TYPE_CHECKING:
     from korvet.config.settings import Config
@@ -54,8 +54,10 @@ class ListenerTokens(NamedTuple):
             return Finding(subject, WARNING, "anybody can be anyone: tokens need no signatures")
         if self.missing or self.stale:
             return Finding(subject, FAULT if self.missing else WARNING, self.missing or self.stale)
-        names = () if self.keys.keys is None else self.keys.keys.names
-        return Finding(subject, OK, f"verified with the keys {', '.join(names) or 'of the issuer'}")
+        assert self.keys.keys is not None
+        names = ", ".join(self.keys.keys.names) or "of the issuer"
+        unused = "".join(f", not with {each}" for each in self.keys.keys.unused)
+        return Finding(subject, OK, f"verified with the keys {names}{unused}")
 
 
 class UnsecuredTokens:

@@ -4,7 +4,7 @@
 |---|---|---|
 | first | the broker starts | |
 | again | the time of `jwks.endpoint.refresh.ms` is over; each second if the keys are in a file | |
-| again | a token names an unknown key | some seconds after the last fetch began |
+| again | a token is signed with an unknown key | some seconds after the last fetch began |
 | again | the last fetch failed | `jwks.endpoint.retry.backoff.ms`, doubled with each failure |
 
 While the issuer cannot be reached, the keys of the last fetch stay in use.

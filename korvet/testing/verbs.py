@@ -141,8 +141,5 @@ def _records(cluster: Cluster, topic: str) -> list[Record]:
 
 def _described(cluster: Cluster, group: str) -> tuple[str, int]:
     """The state of a group of either protocol, and the number of its members."""
-    consumers = group_requests.describe_consumer_group(cluster, group)
-    if consumers is not None:
-        return str(consumers.group_state), len(consumers.members)
     described = group_requests.describe_group(cluster, group)
     return str(described.group_state), len(described.members)

@@ -20,8 +20,8 @@ from korvet.topics.errors import InvalidTopicConfig
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from korvet.cluster.topic import Topic
     from korvet.config.changes import ConfigChange
-    from korvet.storage.topic import Topic
     from korvet.topics.configs import BrokerConfigs
 
 # (configs set for the topic, the broker's configs by synonym) -> the topic's new configs

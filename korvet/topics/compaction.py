@@ -9,22 +9,22 @@ from time import perf_counter
 from typing import TYPE_CHECKING, NoReturn
 
 from korvet.causes import Causes
+from korvet.log.compaction.compactor import CompactionRules, Compactor, Pace
 from korvet.logs import fields
 from korvet.metrics.counted import Counted, counter, gauge
-from korvet.storage.compaction.compactor import CompactionRules, Compactor, Pace
-from korvet.storage.errors import FencedEpoch, StorageError, TopicGone
+from korvet.redis.errors import FencedEpoch, StorageError, TopicGone
 from korvet.topics.configs import INT64_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
 
+    from korvet.cluster.topic import Topic
     from korvet.config.live import LiveConfig
     from korvet.config.settings import Config
-    from korvet.storage.link.commands import Commands
-    from korvet.storage.log.partition_log import PartitionLog
-    from korvet.storage.logs import Logs
-    from korvet.storage.topic import Topic
+    from korvet.log.broker_logs import Logs
+    from korvet.log.partition_log import PartitionLog
+    from korvet.redis.commands import Commands
     from korvet.topics.directory import TopicDirectory
 
 log = logging.getLogger(__name__)

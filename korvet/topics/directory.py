@@ -9,13 +9,13 @@ from uuid import UUID, uuid5
 
 import msgspec
 
+from korvet.cluster.topic import OffsetAssignment, StorageLayout, Topic
 from korvet.config.keys import settings
 from korvet.config.kinds import ConfigSource
-from korvet.storage.errors import CatalogueConflict, StorageError, TopicGone
-from korvet.storage.errors import TopicExists as StoredTopicExists
-from korvet.storage.keys import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from korvet.storage.log.release import level_of
-from korvet.storage.topic import OffsetAssignment, StorageLayout, Topic
+from korvet.log.release import level_of
+from korvet.redis.errors import CatalogueConflict, StorageError, TopicGone
+from korvet.redis.errors import TopicExists as StoredTopicExists
+from korvet.redis.keys import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from korvet.topics.alterations import check_fixed, check_internal
 from korvet.topics.configs import (
     CLEANUP_POLICY,
@@ -44,12 +44,12 @@ from korvet.topics.names import CollidingNames, check_topic_name
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
+    from korvet.cluster.catalogue import Catalogue
     from korvet.config.live import LiveConfig
     from korvet.config.settings import Config
-    from korvet.storage.catalogue import Catalogue
-    from korvet.storage.link.barrier import Level
-    from korvet.storage.log.partition_log import PartitionLog
-    from korvet.storage.logs import Logs
+    from korvet.log.broker_logs import Logs
+    from korvet.log.partition_log import PartitionLog
+    from korvet.redis.barrier import Level
     from korvet.topics.alterations import Alteration
     from korvet.topics.configs import BrokerConfigs
 
@@ -406,13 +406,13 @@ class TopicDirectory:
     def missed(self) -> None:
         """Note a request for a topic that is unknown here: another broker may have created it."""
         membership = self._logs.membership
-        if membership is not None and not membership.alone:
+        if membership is not None and not membership.leadership.alone:
             membership.refresh_soon()
 
     async def _catch_up(self) -> None:
         """Apply the changes of other brokers. Raises StorageError."""
         membership = self._logs.membership
-        if membership is not None and not membership.alone:
+        if membership is not None and not membership.leadership.alone:
             await membership.refresh()
 
     async def delete(self, name: str, deadline_s: float) -> None:
@@ -463,15 +463,15 @@ class TopicDirectory:
             await self._forget(topic)
             return
         version = None
-        while version != membership.assignment.version and self._catalogue.is_pending(topic):
-            version = membership.assignment.version
+        while version != membership.leadership.assignment.version and self._catalogue.is_pending(topic):
+            version = membership.leadership.assignment.version
             await self._forget(topic)
             await membership.wait_acknowledged(self._catalogue.known_version)
 
     async def _spread(self) -> None:
         """Wait a moment until other brokers know of a new topic: its client asks the next broker at once."""
         membership = self._logs.membership
-        if membership is not None and not membership.alone:
+        if membership is not None and not membership.leadership.alone:
             with contextlib.suppress(TimeoutError, StorageError):
                 async with asyncio.timeout(_SPREAD_S):
                     await membership.wait_acknowledged(self._catalogue.known_version)

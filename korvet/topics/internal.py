@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from korvet.storage.errors import TopicExists
-from korvet.storage.keys import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from korvet.redis.errors import TopicExists
+from korvet.redis.keys import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from korvet.topics.configs import CLEANUP_POLICY, OFFSET_ASSIGNMENT, SEGMENT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from korvet.storage.catalogue import Catalogue
-    from korvet.storage.topic import Topic
+    from korvet.cluster.catalogue import Catalogue
+    from korvet.cluster.topic import Topic
 
 # Kafka's offsets.topic.segment.bytes and transaction.state.log.segment.bytes.
 _SEGMENT_BYTES: Final = "104857600"

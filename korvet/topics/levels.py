@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from korvet.storage.durability import Setup
-from korvet.storage.link.barrier import Level
-from korvet.storage.log.release import level_of
+from korvet.log.release import level_of
+from korvet.outlook.durability import Setup
+from korvet.redis.barrier import Level
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from korvet.cluster.topic import Topic
     from korvet.config.settings import Config
-    from korvet.storage.topic import Topic
 
 
 def default_level(config: Config) -> Level:

@@ -22,18 +22,18 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import msgspec
 
 from korvet.causes import Causes
-from korvet.storage.errors import FencedEpoch, StorageError, TopicGone
-from korvet.storage.link.info import parse_info, used_memory
+from korvet.redis.errors import FencedEpoch, StorageError, TopicGone
+from korvet.redis.info import parse_info, used_memory
 from korvet.topics.retention import keeping_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from korvet.cluster.leadership import Leadership
+    from korvet.cluster.topic import Topic
     from korvet.config.live import LiveConfig
-    from korvet.storage.brokers.membership import Membership
-    from korvet.storage.link.commands import Commands
-    from korvet.storage.link.server import Router, Server
-    from korvet.storage.topic import Topic
+    from korvet.redis.commands import Commands
+    from korvet.redis.server import Router, Server
     from korvet.topics.directory import TopicDirectory
 
 log = logging.getLogger(__name__)
@@ -82,14 +82,14 @@ class MemoryLimit:
         self,
         commands: Commands,
         router: Router,
-        member: Membership,
+        leadership: Leadership,
         topics: TopicDirectory,
         live: LiveConfig,
         now_ms: Callable[[], int],
     ) -> None:
         self._commands = commands
         self._router = router
-        self._member = member
+        self._leadership = leadership
         self._topics = topics
         self._live = live
         self._now_ms = now_ms
@@ -110,7 +110,7 @@ class MemoryLimit:
         """Move the cutoffs, and trim by them. Raises StorageError."""
         noted = await self._commands.call("HGET", self._commands.keyspace.cluster, "cutoffs")
         cutoffs: dict[str, int] = msgspec.json.decode(noted, type=dict[str, int]) if noted else {}
-        if self._member.is_controller:
+        if self._leadership.is_controller:
             before, cutoffs = cutoffs, await self._moved(cutoffs)
             if cutoffs != before:
                 text = msgspec.json.encode(cutoffs) if cutoffs else b""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from korvet.storage.keys import MAX_NAME_LENGTH
+from korvet.redis.keys import MAX_NAME_LENGTH
 from korvet.topics.errors import InvalidTopicName, NameCollision
 
 if TYPE_CHECKING:

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from korvet.causes import Causes
 from korvet.logs import fields
-from korvet.storage.errors import FencedEpoch, StorageError, TopicGone
-from korvet.storage.memory_forecast import Keeping
+from korvet.outlook.memory_forecast import Keeping
+from korvet.redis.errors import FencedEpoch, StorageError, TopicGone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from uuid import UUID
 
+    from korvet.cluster.catalogue import Catalogue
+    from korvet.cluster.topic import Topic
     from korvet.config.live import LiveConfig
     from korvet.config.settings import Config
-    from korvet.storage.catalogue import Catalogue
-    from korvet.storage.log.partition_log import PartitionLog
-    from korvet.storage.topic import Topic
+    from korvet.log.partition_log import PartitionLog
     from korvet.topics.configs import TopicPolicy
     from korvet.topics.directory import TopicDirectory
 

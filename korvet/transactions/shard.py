@@ -27,7 +27,7 @@ from kio.schema.errors import ErrorCode
 from korvet.groups.timers import Deadline, TimerQueue
 from korvet.metrics.counted import Counted, counter, histogram, part
 from korvet.metrics.declared import declare
-from korvet.metrics.family import Kind
+from korvet.metrics.family import MetricType
 from korvet.offsets.transaction_log import TransactionLogValue
 from korvet.offsets.wire import fits_string
 from korvet.transactions.messages import (
@@ -75,7 +75,7 @@ _ENDED: Final = declare(
     "Transactions by outcome: committed, aborted (by the producer), fenced (a new producer has the "
     "transactional id) or timed_out.",
     "outcome",
-    kind=Kind.COUNTER,
+    kind=MetricType.COUNTER,
 )
 
 
@@ -574,6 +574,9 @@ class TransactionShard:
         return transaction.value.producer_id < self._first_producer_id
 
     def _record(self, transaction: Transaction, value: TransactionLogValue) -> None:
+        former = transaction.value
+        if value.producer_id == former.producer_id:
+            assert value.producer_epoch >= former.producer_epoch, f"{value} follows {former}"
         self._records.append((transaction.transactional_id, value))
 
     def _begin(self, now_ms: int) -> None:

@@ -167,6 +167,9 @@ class Facts:
         if event.type != "invoke":
             sent.outcome, sent.done = event.type, index
             sent.offset = self.offset_of(event.topic, event.entry_id)
+            if event.entry_id is not None and sent.offset == UNKNOWN:
+                # An entry that no offset names is not a record.
+                del self.sends[event.value]
 
     def _transaction(self, name: str) -> Transaction:
         return self.txns.setdefault(name, Transaction(name))

@@ -189,6 +189,8 @@ def native_order(facts: Facts) -> Iterator[Violation]:
         partition = (event.topic, event.partition)
         for entry_id, value in event.entries:
             offset = facts.offset_of(event.topic, entry_id)
+            if offset == UNKNOWN:
+                continue
             if offset <= last.get((event.process, partition), UNKNOWN):
                 message = f"{event.process} read {short(value)} after a later entry"
                 yield Violation(

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from korvet.offsets.packing import offset_of
+from korvet.offsets.packing import offset_after, offset_of
 from robustness.clients import Reader, Sender
-from robustness.history import UNKNOWN, Place, ReadAll, ReadCommit, ReadNativeGroup
+from robustness.history import UNKNOWN, Place, ReadAll, ReadCommit, ReadNativeGroup, addressed
 from robustness.load.administrator import bounds
 from robustness.load.natives import NativeClient, stream, value_of
 from robustness.load.worker import LIBRDKAFKA, REQUEST_TIMEOUT_S
@@ -97,7 +97,7 @@ class FinalReader:
     def _read_stream(self, topic: str, partition: int) -> None:
         key = stream(topic, partition)
         values = ((at, value_of(fields)) for at, fields in self._redis.of(key).xrange(key))
-        records = tuple((offset_of(at), value) for at, value in values if value is not None)
+        records = tuple(addressed((at, value) for at, value in values if value is not None))
         where = {"topic": topic, "partition": partition, "reader": "native", "records": records}
         self._record.add(ReadAll, "native", "ok", **where, complete=True)
 
@@ -138,7 +138,7 @@ class FinalReader:
             offset_of(each["message_id"])
             for each in client.xpending_range(key, group, "-", "+", MOST_PENDING)
         )
-        after = offset_of(found["last-delivered-id"]) + 1
+        after = offset_after(found["last-delivered-id"])
         self._record.add(
             ReadNativeGroup,
             "final",

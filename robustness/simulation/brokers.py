@@ -7,10 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from korvet import broker
+from korvet.cluster import lease, mailbox
 from korvet.config import loading
+from korvet.redis.errors import StoreError
 from korvet.server import listener
-from korvet.storage.brokers import lease, mailbox
-from korvet.storage.errors import StoreError
 from robustness.simulation.process import CURRENT
 from robustness.simulation.transport import ListeningSocket
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import hiredis
 import msgspec
 
-from korvet.storage.link.functions import library_source, named
+from korvet.redis.functions import library_source, named
 
 if TYPE_CHECKING:
     from pathlib import Path

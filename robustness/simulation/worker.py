@@ -28,14 +28,33 @@ class Result(NamedTuple):
     """The report; empty if the run was good."""
 
 
+class _Assertions(logging.Handler):
+    """Keeps what assertions of korvet have found: brokers log it, and go on."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = self.format(record)
+        if AssertionError.__name__ in text:
+            self.found.append(f"  failed assertion  violation\n{text}")
+
+
+_assertions: Final = _Assertions()
+
+
 def prepare() -> None:
     """Make this process simulate. Called once, before anything of korvet is imported."""
     virtual_time.install()
+    from korvet.logs import TextFormatter  # noqa: PLC0415 - virtual clocks come first
     from robustness.simulation import brokers  # noqa: PLC0415 - imports korvet
 
     brokers.prepare()
-    # What brokers log after faults is expected.
-    logging.disable(logging.CRITICAL)
+    # What else brokers log after faults is expected.
+    logging.disable(logging.WARNING)
+    _assertions.setFormatter(TextFormatter())
+    logging.basicConfig(handlers=[_assertions], force=True)
     gc.disable()
 
 
@@ -44,11 +63,12 @@ def run(seed: int, folder: Path | None = None) -> Result:
     from robustness.simulation import plan, world  # noqa: PLC0415 - imports korvet
 
     planned = plan.make(seed)
+    _assertions.found.clear()
     outcome = world.run(planned)
-    if outcome.is_good:
+    if outcome.is_good and not _assertions.found:
         return Result(seed, outcome.trace, len(outcome.events), "")
     facts, violations = report.checked(outcome.events)
-    text = "\n".join([report.as_text(facts, violations), *outcome.problems])
+    text = "\n".join([report.as_text(facts, violations), *outcome.problems, *_assertions.found])
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         history.write(folder / f"seed-{seed}.jsonl", outcome.events)

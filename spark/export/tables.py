@@ -8,7 +8,7 @@ from korvet.spark.export.target import ExportError
 from korvet.spark.export.topics import stream_topics
 from korvet.spark.source.source import SCHEMA
 from korvet.spark.source.topics import OFFSETS_TOPIC
-from korvet.spark.tables import decode, health
+from korvet.spark.tables import decode, health, membership
 from korvet.spark.tables.batch_tables import Tables, dated, shaped
 from korvet.spark.tables.catalog import NEED_NAMES, NEED_NEWEST, NEED_RECORDS, TABLES, Table
 from korvet.spark.tables.readers import OFFSETS_OPTIONS, KafkaReader
@@ -39,13 +39,19 @@ def batch_table(
 ) -> DataFrame:
     """Return a table as of a moment. Raises ExportError for an unknown table, SourceError as the reader.
 
-    tell: called with each finding about the cluster that is read. For the tables that count the topics'
-    records, `__consumer_offsets` is read once: the newest records of groups stay cached until the session
-    ends.
+    tell: called with each finding about the cluster that is read. For the tables that need names of topics,
+    `__consumer_offsets` is read once: the newest records of groups stay cached until the session ends.
     """
     table_named(name)
-    if name in NEED_RECORDS:
-        return _counting_table(spark, reader, name, as_of_ms, tell)
+    make = _counting_table if name in NEED_RECORDS else _plain_table
+    with reader.connected(spark):
+        return make(spark, reader, name, as_of_ms, tell)
+
+
+def _plain_table(
+    spark: SparkSession, reader: TopicReader, name: str, as_of_ms: int, tell: Callable[[Finding], None]
+) -> DataFrame:
+    """A table that counts no records of topics."""
     for finding in reader.findings(spark, (), as_of_ms):
         tell(finding)
     is_current = name in NEED_NEWEST
@@ -58,7 +64,7 @@ def batch_table(
         ends = reader.ends(spark, [row["topic"] for row in topics])
     pending = reader.open_transactions(spark) if name == "pending_offsets" else None
     sizes = reader.sizes(spark) if name == "topic_sizes" else None
-    names = reader.topic_names(spark) if name in NEED_NAMES else None
+    names = topic_names(spark, reader, source.persist()) if name in NEED_NAMES else None
     return Tables(source, None, as_of_ms, ends=ends, pending=pending, sizes=sizes, names=names).view(name)
 
 
@@ -70,11 +76,17 @@ def _counting_table(
     newest = reader.newest_records(spark, window, as_of_ms)
     if newest is None:
         newest = spark.createDataFrame([], SCHEMA)
-    tables = Tables(newest.persist(), None, as_of_ms, names=reader.topic_names(spark))
+    tables = Tables(newest.persist(), None, as_of_ms, names=topic_names(spark, reader, newest))
     needs = tables.needs()
     for finding in reader.findings(spark, needs.starts, as_of_ms):
         tell(finding)
     return tables.with_logs(reader.logs(spark, needs, as_of_ms), reader.ends(spark, needs.starts)).view(name)
+
+
+def topic_names(spark: SparkSession, reader: TopicReader, source: DataFrame) -> Mapping[str, str]:
+    """Return the names of the topics by ID that assignments in records of `__consumer_offsets` contain."""
+    ((ids,),) = decode.group_records(source).agg(membership.topic_ids()).collect()
+    return reader.topic_names(spark, ids)
 
 
 def stream_table(

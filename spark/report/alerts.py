@@ -89,22 +89,21 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """The partitions of a group and topic that have one status. partition: the worst of them."""
+    """The partitions of a group and topic that have one status. partition: the worst of them.
+
+    is_committed: whether they have a commit; without one, the lag is that of the log start.
+    """
 
     group: str
     topic: str
     status: str
+    is_committed: bool
     partition: int
     partitions: int
     unread_records: int
     wait_ms: int | None
     lost_records: int | None
     last_commit_ms: int | None
-
-    @property
-    def is_committed(self) -> bool:
-        """Whether the lag is that of a commit, not that of the log start."""
-        return self.status != UNCOMMITTED.upper()
 
 
 @dataclass(frozen=True, slots=True)

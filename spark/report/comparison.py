@@ -154,15 +154,13 @@ def _counted(earlier: Earlier, log: DataFrame | None, as_of_ms: int) -> DataFram
     if log is None:
         unknown = {name: sf.lit(None).cast("bigint") for name in ("lag_then", "wait_then", "remaining")}
         return earlier.positions.select(*keys).withColumns(unknown)
-    marks = [
-        earlier.positions.select(
-            *keys, "committed_offset", sf.lit(step).alias("step"), sf.lit(at_ms).alias("at_ms")
-        )
-        for step, at_ms in enumerate((earlier.at_ms, as_of_ms))
-    ]
+    # A span of two steps that end at these times.
+    between_ms = as_of_ms - earlier.at_ms
+    span = Span(earlier.at_ms - between_ms, as_of_ms, between_ms)
+    both = {"first_step": sf.lit(0), "last_step": sf.lit(1)}
     then, now = sf.col("step") == 0, sf.col("step") == 1
     return (
-        lag_over_time(marks[0].union(marks[1]), log)
+        lag_over_time(earlier.positions.select(*keys, "committed_offset").withColumns(both), log, span)
         .groupBy(*keys)
         .agg(
             sf.max(sf.when(then, sf.col("record_lag"))).alias("lag_then"),

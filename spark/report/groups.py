@@ -72,9 +72,10 @@ class ReportTables:
         return _newest(summed, most, *newest, sf.col("topic"), sf.col("member_id"))
 
     def topic_states(self) -> list[TopicState]:
-        """Return the partitions' states, summed up by group, topic and status."""
+        """Return the partitions' states, summed up by group, topic, status, and whether there is a commit."""
         worst = sf.max_by("partition", sf.struct("lag_ms", "record_lag"))
-        summed = self.table("partition_status").groupBy("group", "topic", "status")
+        is_committed = sf.col("committed_offset").isNotNull().alias("is_committed")
+        summed = self.table("partition_status").groupBy("group", "topic", "status", is_committed)
         rows = summed.agg(
             worst.alias("partition"),
             sf.count("*").alias("partitions"),
@@ -88,6 +89,7 @@ class ReportTables:
                 row["group"],
                 row["topic"],
                 row["status"],
+                row["is_committed"],
                 row["partition"],
                 row["partitions"],
                 row["record_lag"] or 0,

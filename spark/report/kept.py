@@ -94,7 +94,8 @@ def write_kept_report(
         tables = _KeptTables(stored, folder, as_of_ms, as_of_ms - history_ms)
         write_changes(run, tables, earlier, None)
         span, history = _history(stored, as_of_ms, history_ms)
-        return write_page(tables, run, span, history, thresholds or Thresholds(), console)
+        chosen = thresholds or Thresholds()
+        return write_page(tables, run, span, history, chosen, console, lambda _: stored.findings(as_of_ms))
 
 
 def _earlier(stored: StoredTables, source: str, compare_to: str, as_of_ms: int) -> Earlier:

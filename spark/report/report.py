@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -52,7 +52,6 @@ _EARLIER = "earlier_status"
 # The answers that are about one moment; slo_days is computed from the charts.
 _ASKED = ("owners", "rebalance_costs")
 _SLO_DAYS = "slo_days"
-_GENERATIONS = "group_generations"
 Notify = Callable[[str], None]
 
 
@@ -122,27 +121,36 @@ def write_report(
     folder.mkdir(parents=True, exist_ok=True)
     earlier = _kept(spark, folder, compare_to, as_of_ms)
     run = Run(reader.name, folder, as_of_ms, history_ms, compare_to, earlier, notify)
-    notify("Reading __consumer_offsets")
-    source = reader.offsets_topic(spark)
-    kept, records = None, 0
-    if source is not None:
-        _keep(folder, "offsets_topic", source.where(decode.not_after(as_of_ms)))
-        kept = spark.read.schema(source.schema).parquet(str(folder / "offsets_topic"))
-        records = kept.count()
-    with tuned_for(spark, records):
-        if kept is None:
-            _write_empty(spark, run)
-            span, history = trends.Span.over(None, as_of_ms, history_ms), None
-        else:
-            waits = (thresholds or Thresholds()).defaults[MAX_WAIT].value
-            chosen = replace(rules or health.Rules(), behind_ms=waits)
-            span, history = _write_tables(kept, run, reader, chosen)
-        remove(folder / _EARLIER)
-        tables = ReportTables(spark, folder)
-        notify("Writing the page")
-        done = write_page(tables, run, span, history, thresholds or Thresholds(), console, reader)
-        days = [astuple(day) for day in done.service]
-        _keep(folder, _SLO_DAYS, spark.createDataFrame(days, ANSWERS[_SLO_DAYS].schema))
+    with reader.connected(spark):
+        notify("Reading __consumer_offsets")
+        source = reader.offsets_topic(spark)
+        kept, records = None, 0
+        if source is not None:
+            _keep(folder, "offsets_topic", source.where(decode.not_after(as_of_ms)))
+            kept = spark.read.schema(source.schema).parquet(str(folder / "offsets_topic"))
+            records = kept.count()
+        with tuned_for(spark, records):
+            if kept is None:
+                _write_empty(spark, run)
+                span, history = trends.Span.over(None, as_of_ms, history_ms), None
+            else:
+                waits = (thresholds or Thresholds()).defaults[MAX_WAIT].value
+                chosen = replace(rules or health.Rules(), behind_ms=waits)
+                span, history = _write_tables(kept, run, reader, chosen)
+            remove(folder / _EARLIER)
+            tables = ReportTables(spark, folder)
+            notify("Writing the page")
+            done = write_page(
+                tables,
+                run,
+                span,
+                history,
+                thresholds or Thresholds(),
+                console,
+                lambda topics: reader.findings(spark, topics, as_of_ms),
+            )
+            days = [astuple(day) for day in done.service]
+            _keep(folder, _SLO_DAYS, spark.createDataFrame(days, ANSWERS[_SLO_DAYS].schema))
     return done
 
 
@@ -153,11 +161,11 @@ def write_page(
     history: list[Row] | None,
     thresholds: Thresholds,
     console: str | None,
-    reader: TopicReader | None = None,
+    find: Callable[[Collection[str]], Sequence[Finding]],
 ) -> Report:
     """Write the page and the alerts. history: rows of trends.group_trends; None without any.
 
-    reader: asked for findings about the cluster; None for none.
+    find: returns the findings about the cluster and these topics.
     """
     questions: list[Callable[[], Any]] = [
         tables.topic_states,
@@ -167,8 +175,7 @@ def write_page(
         tables.table("quarantine").count,
     ]
     states, past_ends, stale, commits, unreadable = together(tables.spark, questions)
-    topics = {state.topic for state in states}
-    findings = [] if reader is None else reader.findings(tables.spark, topics, run.as_of_ms)
+    findings = find({state.topic for state in states})
     alerts = find_alerts(states, past_ends, stale, thresholds, run.as_of_ms)
     compared = (run.folder / CHANGES).exists()
     limits_ms = wait_limits(states, thresholds)
@@ -235,11 +242,10 @@ def _write_tables(
     as_of_ms, spark = run.as_of_ms, source.sparkSession
     rows = gathered(decode.decoded(source)).persist()
     commits = decode.decoded_commits(rows)
-    first_ms = commits.agg(sf.min("commit_ms").alias("first")).collect()[0]["first"]
+    ((first_ms, topic_ids),) = rows.agg(sf.min("commit_ms"), membership.topic_ids()).collect()
     span = trends.Span.over(first_ms, as_of_ms, run.history_ms)
     run.notify("Reading the topics' logs")
     positions = trends.positions_over_time(commits, span).persist()
-    names = reader.topic_names(spark)
     counted = DecodedTables(
         rows,
         None,
@@ -247,25 +253,25 @@ def _write_tables(
         rules=rules,
         pending=reader.open_transactions(spark),
         sizes=reader.sizes(spark),
-        names=names,
+        names=reader.topic_names(spark, topic_ids),
     )
     earlier = run.earlier or _state_then(commits, run.compare_to)
-    needs = counted.needs().with_lags(positions)
-    if earlier is not None:
-        needs = needs.with_state(earlier.positions, (earlier.at_ms, as_of_ms))
-    log = reader.logs(spark, needs, as_of_ms).persist()
-    ends = reader.ends(spark, needs.starts).persist()
-    tables = counted.with_logs(log, ends)
-    run.notify("Computing the tables")
-    with tables.shared():
-        frames = {name: tables.view(name) for name in TABLES}
-        named = {**frames, _GENERATIONS: membership.with_owner_names(frames[_GENERATIONS], names)}
-        for name in _ASKED:
-            frames[name] = shaped(answer(name, named.__getitem__), ANSWERS[name])
-        together(spark, [partial(_keep, run.folder, name, frame) for name, frame in frames.items()])
+    with counted.shared():
+        needs = counted.needs().with_lags(trends.at_steps(positions, span))
+        if earlier is not None:
+            needs = needs.with_state(earlier.positions, (earlier.at_ms, as_of_ms))
+        log = reader.logs(spark, needs, as_of_ms).persist()
+        ends = reader.ends(spark, needs.starts).persist()
+        tables = counted.with_logs(log, ends)
+        run.notify("Computing the tables")
+        with tables.shared():
+            frames = {name: tables.view(name) for name in TABLES}
+            answers = {name: shaped(answer(name, frames.__getitem__), ANSWERS[name]) for name in _ASKED}
+            frames |= answers
+            together(spark, [partial(_keep, run.folder, name, frame) for name, frame in frames.items()])
     write_changes(run, ReportTables(spark, run.folder), earlier, log)
     run.notify("Computing lag over time")
-    history = trends.group_trends(trends.lag_over_time(positions, log), commits, span).collect()
+    history = trends.group_trends(trends.lag_over_time(positions, log, span), commits, span).collect()
     for frame in (rows, positions, log, ends):
         frame.unpersist()
     return span, history

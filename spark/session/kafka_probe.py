@@ -9,14 +9,19 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from korvet.spark.session.command_config import PROTOCOL
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 TIMEOUT_S: Final = 5.0
+# The longest time that likely_cause takes: that of a server which is silent three times.
+LONGEST_S: Final = 15.0
+_MOST_AT_ONCE: Final = 100
 _LAST_PORT: Final = 65_535
 # Request headers (v1) without client ID: API key, version, correlation ID.
 _API_VERSIONS: Final = struct.pack(">hhih", 18, 0, 1, -1)
@@ -31,20 +36,34 @@ _BROKEN: Final = (OSError, EOFError, UnicodeError, struct.error)
 def likely_cause(bootstrap: str, properties: Mapping[str, str]) -> str | None:
     """Return why none of the bootstrap servers is of use to a client with these properties.
 
-    None if one is, or if the reason isn't known. Looks at servers until one is of use.
+    None if one is, or if the reason isn't known after LONGEST_S.
     """
     protocol = properties.get(PROTOCOL, "PLAINTEXT").upper()
-    first = None
+    looks = []
     for server in bootstrap.split(","):
         host, _, port = server.strip().rpartition(":")
         if not host or not port.isdecimal() or int(port) > _LAST_PORT:
             # The error of the Kafka client itself says which address is malformed.
             return None
-        cause = _cause(host.strip("[]"), int(port), protocol)
-        if cause is None:
+        looks.append(partial(_cause, host.strip("[]"), int(port), protocol))
+    return _cause_of_all(looks)
+
+
+def _cause_of_all(looks: Sequence[Callable[[], str | None]]) -> str | None:
+    """Return the first cause if every look finds one.
+
+    The looks run side by side. Returns None as soon as one of them finds no cause, and after LONGEST_S.
+    """
+    pool = ThreadPoolExecutor(_MOST_AT_ONCE)
+    begun = [pool.submit(look) for look in looks]
+    try:
+        if any(each.result() is None for each in as_completed(begun, LONGEST_S)):
             return None
-        first = first or cause
-    return first
+    except TimeoutError:
+        return None
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    return begun[0].result()
 
 
 def _cause(host: str, port: int, protocol: str) -> str | None:
@@ -70,10 +89,10 @@ def _cause(host: str, port: int, protocol: str) -> str | None:
             f"{where} wants a login (or is the port of a controller): set {PROTOCOL} to SASL_PLAINTEXT, "
             "sasl.mechanism and sasl.jaas.config in the file of --command-config"
         )
-    away = [_unreachable(*broker) for broker in brokers]
-    if not away or None in away:
+    away = _cause_of_all([partial(_unreachable, *broker) for broker in brokers]) if brokers else None
+    if away is None:
         return None
-    return f"{where} names brokers (advertised.listeners) that this machine can't reach: {away[0]}"
+    return f"{where} names brokers (advertised.listeners) that this machine can't reach: {away}"
 
 
 def _unreachable(host: str, port: int) -> str | None:

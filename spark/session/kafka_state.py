@@ -22,6 +22,8 @@ _NO_EPOCH = -1
 _NO_GROUP = ("GroupAuthorizationException", "GroupIdNotFoundException")
 # The failure of a request that the cluster is too old for, or that a service leaves out.
 _NO_REQUEST = "UnsupportedVersionException"
+# A transactional ID that nobody uses: the answer tells whether a login may describe transactions.
+_NOBODY = "korvet-report-nobody"
 
 
 class Committed(NamedTuple):
@@ -57,8 +59,9 @@ class OpenTransaction(NamedTuple):
     """A transaction that holds the last stable offset of a partition back. Times are in ms.
 
     start_offset: of its first record in the partition. transactional_id, timeout_ms: None if no coordinator
-    has the transaction, so that nobody will end it. since_ms: its start; without a coordinator, the time of
-    its last record.
+    tells of the transaction. since_ms: its start; without a coordinator, the time of its last record.
+    is_visible: whether the login may describe transactions. If it may, and no coordinator tells of the
+    transaction, nobody will end the transaction.
     """
 
     topic: str
@@ -68,6 +71,7 @@ class OpenTransaction(NamedTuple):
     transactional_id: str | None
     since_ms: int
     timeout_ms: int | None
+    is_visible: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,13 +196,14 @@ def open_transactions(
     open_ones = list(_open_producers(cluster, topic_partitions))
     if not open_ones:
         return []
-    known = _coordinated(cluster, {state.producerId() for _, state in open_ones})
+    known, is_visible = _coordinated(cluster, {state.producerId() for _, state in open_ones})
     found = []
     for (topic, partition), state in open_ones:
         coordinated = known.get((topic, partition, state.producerId()))
         name, since_ms, timeout_ms = coordinated or (None, state.lastTimestamp(), None)
         start = state.currentTransactionStartOffset().getAsLong()
-        found.append(OpenTransaction(topic, partition, state.producerId(), start, name, since_ms, timeout_ms))
+        place = (topic, partition, state.producerId(), start)
+        found.append(OpenTransaction(*place, name, since_ms, timeout_ms, is_visible))
     return found
 
 
@@ -223,27 +228,30 @@ def _open_producers(
 
 def _coordinated(
     cluster: Cluster, producer_ids: Collection[int]
-) -> dict[tuple[str, int, int], tuple[str, int, int]]:
-    """The transactions of producers that a coordinator has: name, start and timeout, by partition and ID."""
-    found = {}
+) -> tuple[dict[tuple[str, int, int], tuple[str, int, int]], bool]:
+    """The transactions of producers that a coordinator has: name, start and timeout, by partition and ID.
+
+    Also whether the login may describe transactions: coordinators leave out those that it may not.
+    """
+    found, is_visible = {}, True
     with cluster.failures():
         try:
             listed = cluster.admin.listTransactions().all().get()
         except Py4JJavaError as error:
             if root_kind(error.java_exception) != _NO_REQUEST:
                 raise
-            return {}
-        names = [each.transactionalId() for each in listed if each.producerId() in producer_ids]
+            return {}, True
+        names = [each.transactionalId() for each in listed if each.producerId() in producer_ids] + [_NOBODY]
         answers = cluster.admin.describeTransactions(cluster.listed(names))
         for name in names:
             try:
                 transaction = answers.description(name).get()
             except Py4JJavaError as error:
-                # It has ended since, or the login may not see it.
-                if root_kind(error.java_exception) not in (
-                    "TransactionalIdNotFoundException",
-                    "TransactionalIdAuthorizationException",
-                ):
+                kind = root_kind(error.java_exception)
+                if kind == "TransactionalIdAuthorizationException":
+                    is_visible = False
+                # It has ended since.
+                elif kind != "TransactionalIdNotFoundException":
                     raise
                 continue
             since = transaction.transactionStartTimeMs()
@@ -251,4 +259,4 @@ def _coordinated(
                 times = (name, since.getAsLong(), transaction.transactionTimeoutMs())
                 for part in transaction.topicPartitions():
                     found[part.topic(), part.partition(), transaction.producerId()] = times
-    return found
+    return found, is_visible

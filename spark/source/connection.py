@@ -33,12 +33,12 @@ REPLY_TIMEOUT_S = 60
 # Redirections (MOVED, ASK) that one command follows; more of them are a circle.
 MOST_REDIRECTIONS = 5
 # Where the (first) key of a command is, if not directly after the name.
-_KEY_AT: dict[object, int] = {"XINFO": 2, "MEMORY": 2}
+_KEY_AT: dict[object, int] = {"XINFO": 2, "MEMORY": 2, "EVAL_RO": 3}
 Node = tuple[str, int]
 Arguments = tuple[str | bytes | int, ...]
 
 
-class Connection:
+class SourceConnection:
     """One raw connection; in a cluster one to each node, selected by the command's key.
 
     Raises SourceError if Redis can't be reached or the address's max_cpu can't be kept, RedisError if Redis
@@ -227,6 +227,14 @@ class Connection:
                 raise reply
         return replies
 
+    def paced(self, commands: Sequence[Arguments]) -> list[Any]:
+        """Send commands about one key, which take Redis some time, and return their replies.
+
+        Waits before them as send_for_page does. Raises as `pipeline` does.
+        """
+        self._wait_for(self._raw_for(_key_of(commands[0])))
+        return self.pipeline(commands)
+
     def replies(self, commands: Sequence[Arguments]) -> list[Any]:
         """Send the commands together and return their replies, error replies included."""
         by_raw: dict[Any, list[Arguments]] = {}
@@ -276,9 +284,9 @@ def _key_of(arguments: Arguments) -> str | bytes | int:
 
 
 @contextmanager
-def connected(address: Address) -> Iterator[Connection]:
+def connected(address: Address) -> Iterator[SourceConnection]:
     """Return a connection that is closed at the end of the block."""
-    connection = Connection(address)
+    connection = SourceConnection(address)
     try:
         yield connection
     finally:

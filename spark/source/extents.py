@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from korvet.spark.records.columns import Origin
     from korvet.spark.records.page import Entry
     from korvet.spark.source.address import Address
-    from korvet.spark.source.connection import Arguments, Connection
+    from korvet.spark.source.connection import Arguments, SourceConnection
     from korvet.spark.source.topics import TopicInfo
 
 # A partition's meta hash has its numbers in the field `log`, as big-endian doubles; the third is the log
@@ -108,7 +108,7 @@ class StreamRange:
 
 
 def extents(
-    connection: Connection,
+    connection: SourceConnection,
     address: Address,
     topics: Sequence[TopicInfo],
     wanted: Collection[TopicPartition] | None = None,

@@ -17,7 +17,7 @@ from korvet.spark.source.errors import SourceError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from korvet.spark.source.connection import Connection
+    from korvet.spark.source.connection import SourceConnection
 
 # Points per ZRANGE.
 POINTS_AT_ONCE = 500
@@ -37,7 +37,7 @@ class Point:
 class Index:
     """The points of one partition at the time of each call."""
 
-    def __init__(self, connection: Connection, key: str) -> None:
+    def __init__(self, connection: SourceConnection, key: str) -> None:
         self._connection = connection
         self._key = key
         self.points: int = connection.call("ZCARD", key)

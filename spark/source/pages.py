@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from korvet.spark.records.page import Entry
-    from korvet.spark.source.connection import Connection
+    from korvet.spark.source.connection import SourceConnection
     from korvet.spark.source.extents import StreamRange
 
 # Entries of the first page. It is small because its entries may be large.
@@ -23,7 +23,7 @@ MAX_PAGE_ENTRIES = 2000
 PAGE_TARGET_BYTES = 4 << 20
 
 
-def pages(connection: Connection, part: StreamRange) -> Generator[Page]:
+def pages(connection: SourceConnection, part: StreamRange) -> Generator[Page]:
     """Yield the entries of a range, page by page (XRANGE). A batch that starts in the range belongs to it.
 
     A page has about PAGE_TARGET_BYTES, estimated from the previous page. The next page is requested before
@@ -78,7 +78,7 @@ def pages(connection: Connection, part: StreamRange) -> Generator[Page]:
         yield Page.of(following)
 
 
-def _check_start(connection: Connection, part: StreamRange, missing: bytes) -> None:
+def _check_start(connection: SourceConnection, part: StreamRange, missing: bytes) -> None:
     """Raises DataLoss unless an entry before the missing one exists, so that only that one was deleted."""
     first: list[Entry] = connection.call("XRANGE", part.stream, "-", "(" + missing.decode(), "COUNT", 1)
     if not first:

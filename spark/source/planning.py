@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.datasource import InputPartition
 
-    from korvet.spark.source.connection import Connection
+    from korvet.spark.source.connection import SourceConnection
     from korvet.spark.source.extents import TopicPartition
     from korvet.spark.source.settings import Positions, SourceOptions
     from korvet.spark.source.topics import TopicInfo
@@ -43,7 +43,7 @@ class Selection:
     extents: Mapping[TopicPartition, Extent]
 
 
-def select(connection: Connection, options: SourceOptions, *, missing: bool = False) -> Selection:
+def select(connection: SourceConnection, options: SourceOptions, *, missing: bool = False) -> Selection:
     """Return the topics to read that exist.
 
     missing: leave out a missing topic without an error. Raises SourceError for a missing topic or partition.
@@ -77,7 +77,7 @@ def check_named(positions: Positions, selection: Selection) -> None:
             )
 
 
-def begin(connection: Connection, positions: Positions, extent: Extent) -> int:
+def begin(connection: SourceConnection, positions: Positions, extent: Extent) -> int:
     """Return the start offset. Raises SourceError if no record is that new, unless `no_match` is latest."""
     time_ms = positions.time_of(extent.topic_partition)
     if time_ms is None:
@@ -92,7 +92,7 @@ def begin(connection: Connection, positions: Positions, extent: Extent) -> int:
     return extent.log_end if found is None else found
 
 
-def finish(connection: Connection, positions: Positions, extent: Extent) -> int:
+def finish(connection: SourceConnection, positions: Positions, extent: Extent) -> int:
     """Return the end offset (exclusive), at most the log end."""
     time_ms = positions.time_of(extent.topic_partition)
     if time_ms is None:
@@ -117,7 +117,7 @@ def check_loss(extent: Extent, start: int) -> None:
         )
 
 
-def whole(connection: Connection, extent: Extent, start: int, end: int) -> StreamRange:
+def whole(connection: SourceConnection, extent: Extent, start: int, end: int) -> StreamRange:
     """Return a part of a partition as a range; its records are estimated by the index, else by offsets."""
     first, last = max(start, extent.first_offset), min(end, extent.log_end)
     records = extent.records
@@ -126,7 +126,7 @@ def whole(connection: Connection, extent: Extent, start: int, end: int) -> Strea
     return StreamRange(extent.stream, extent.origin, start, end, max(1, records))
 
 
-def _estimate(connection: Connection, extent: Extent, first: int, last: int) -> int:
+def _estimate(connection: SourceConnection, extent: Extent, first: int, last: int) -> int:
     index = usable_index(connection, extent)
     known_from = index.floor(extent.first_offset) or next(index.after(0), None) if index is not None else None
     known_to = index.last() if index is not None else None
@@ -138,7 +138,7 @@ def _estimate(connection: Connection, extent: Extent, first: int, last: int) -> 
     return high.before - low.before + int(behind * share)
 
 
-def indexed(connection: Connection, part: StreamRange) -> StreamRange:
+def indexed(connection: SourceConnection, part: StreamRange) -> StreamRange:
     """Return the range with the number of records that the index counts in it, which no later record changes.
 
     Without an index, it is returned as it is.
@@ -150,14 +150,14 @@ def indexed(connection: Connection, part: StreamRange) -> StreamRange:
     return replace(part, records=1) if index.points else part
 
 
-def usable_index(connection: Connection, extent: Extent) -> Index | None:
+def usable_index(connection: SourceConnection, extent: Extent) -> Index | None:
     """Return the partition's index; None without one, or if it belongs to an earlier stream."""
     index = Index(connection, extent.index)
     last = index.last()
     return None if last is None or last.offset >= extent.log_end else index
 
 
-def first_since(connection: Connection, extent: Extent, time_ms: int) -> int | None:
+def first_since(connection: SourceConnection, extent: Extent, time_ms: int) -> int | None:
     """Return the offset of the first record with a timestamp of at least `time_ms`; None without one.
 
     Reads the spans of the index that may contain the record, and all records after the index. If entry IDs
@@ -191,7 +191,7 @@ def _points_since(index: Index, time_ms: int) -> Iterator[Point]:
         yield replace(point, largest_in_span_ms=time_ms - 1) if at == 0 and rank > 0 else point
 
 
-def _scan_since(connection: Connection, part: StreamRange, time_ms: int) -> int | None:
+def _scan_since(connection: SourceConnection, part: StreamRange, time_ms: int) -> int | None:
     with closing(pages(connection, part)) as found:
         for page in found:
             columns = columns_of(page, part.origin, part.start_offset, part.end_offset)
@@ -202,7 +202,7 @@ def _scan_since(connection: Connection, part: StreamRange, time_ms: int) -> int 
     return None
 
 
-def since(connection: Connection, extent: Extent, start: int, time_ms: int) -> int:
+def since(connection: SourceConnection, extent: Extent, start: int, time_ms: int) -> int:
     """Return an offset of at least `start` before which no timestamp is `time_ms` or later.
 
     Uses the entry IDs if these are the timestamps, else only the index: producers' timestamps need not follow
@@ -227,7 +227,7 @@ def stable_end(options: SourceOptions, selection: Selection, part: StreamRange) 
     return max(part.start_offset, min([part.end_offset, *opened.values()]))
 
 
-def only_open(connection: Connection, selection: Selection, part: StreamRange) -> StreamRange:
+def only_open(connection: SourceConnection, selection: Selection, part: StreamRange) -> StreamRange:
     """Return the part of a range that contains the records of open transactions; empty without any.
 
     Raises SourceError as `stable_end` does.
@@ -253,7 +253,7 @@ def records_per_task(options: SourceOptions, ranges: Sequence[StreamRange], *, s
     return max(1, most)
 
 
-def divide(connection: Connection, ranges: Sequence[StreamRange], records: int) -> list[StreamRange]:
+def divide(connection: SourceConnection, ranges: Sequence[StreamRange], records: int) -> list[StreamRange]:
     """Return the ranges in pieces of about `records` records each.
 
     Divides by the index as far as it reaches. Halves the rest repeatedly, by entry ID between its first and
@@ -265,7 +265,7 @@ def divide(connection: Connection, ranges: Sequence[StreamRange], records: int) 
     return divided
 
 
-def _pieces(connection: Connection, part: StreamRange, target: int) -> list[StreamRange]:
+def _pieces(connection: SourceConnection, part: StreamRange, target: int) -> list[StreamRange]:
     index = Index(connection, f"{{{part.stream}}}:index")
     counted = _counted(index, part)
     if counted is None:
@@ -304,7 +304,7 @@ def _cut(part: StreamRange, cuts: Sequence[int], records: int) -> list[StreamRan
     ]
 
 
-def _halved(connection: Connection, part: StreamRange, pieces: int) -> list[StreamRange]:
+def _halved(connection: SourceConnection, part: StreamRange, pieces: int) -> list[StreamRange]:
     found = _tight(connection, part.stream, part.origin.bias, part.start_offset, part.end_offset)
     spans = [] if found is None else [found]
     while len(spans) < pieces:
@@ -324,7 +324,9 @@ def _halved(connection: Connection, part: StreamRange, pieces: int) -> list[Stre
     return _cut(part, cuts, part.records // max(1, len(spans)))
 
 
-def _tight(connection: Connection, stream: str, bias: int, start: int, end: int) -> tuple[int, int] | None:
+def _tight(
+    connection: SourceConnection, stream: str, bias: int, start: int, end: int
+) -> tuple[int, int] | None:
     """The offsets from the first entry in a range to after its last one; None without entries."""
     low, high = entry_id(start, bias), "(" + entry_id(end, bias)
     first, last = connection.pipeline(
@@ -336,7 +338,7 @@ def _tight(connection: Connection, stream: str, bias: int, start: int, end: int)
 
 
 def tighten(
-    connection: Connection, ranges: Sequence[StreamRange], selection: Selection, *, guard: bool
+    connection: SourceConnection, ranges: Sequence[StreamRange], selection: Selection, *, guard: bool
 ) -> list[StreamRange]:
     """Return the ranges that contain records.
 
@@ -362,7 +364,7 @@ def tighten(
 
 
 def tasks(
-    connection: Connection,
+    connection: SourceConnection,
     options: SourceOptions,
     selection: Selection,
     ranges: Sequence[StreamRange],

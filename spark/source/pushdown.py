@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
-    from korvet.spark.source.connection import Connection
+    from korvet.spark.source.connection import SourceConnection
     from korvet.spark.source.extents import StreamRange
     from korvet.spark.source.planning import Selection
     from korvet.spark.source.settings import SourceOptions
@@ -57,7 +57,7 @@ class KorvetPushdownReader(KorvetReader):
             if not exact:
                 yield pushed
 
-    def _ranges(self, connection: Connection, selection: Selection) -> list[StreamRange]:
+    def _ranges(self, connection: SourceConnection, selection: Selection) -> list[StreamRange]:
         kept = []
         for part in super()._ranges(connection, selection):
             narrowed = part
@@ -68,7 +68,7 @@ class KorvetPushdownReader(KorvetReader):
         return kept
 
     def _narrowed(
-        self, connection: Connection, selection: Selection, part: StreamRange, pushed: Filter
+        self, connection: SourceConnection, selection: Selection, part: StreamRange, pushed: Filter
     ) -> StreamRange:
         """The part of a range that can contain rows of a pushed filter."""
         if isinstance(pushed, IsNotNull) or part.start_offset >= part.end_offset:

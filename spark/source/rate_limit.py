@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from korvet.spark.records.page import Entry
-    from korvet.spark.source.connection import Connection
+    from korvet.spark.source.connection import SourceConnection
     from korvet.spark.source.extents import StreamRange, TopicPartition
 
 
@@ -34,7 +34,7 @@ def shares(available: Mapping[TopicPartition, int], records: int) -> dict[TopicP
     return found
 
 
-def advance(connection: Connection, part: StreamRange, records: int) -> tuple[int, int]:
+def advance(connection: SourceConnection, part: StreamRange, records: int) -> tuple[int, int]:
     """Return the offset that is `records` records after the start of the range, and the records before it.
 
     The offset is at most the end of the range. The records include deleted ones. Uses the index as far as it
@@ -53,7 +53,7 @@ def advance(connection: Connection, part: StreamRange, records: int) -> tuple[in
     return part.end_offset, counted
 
 
-def _jump(connection: Connection, part: StreamRange, records: int) -> tuple[int, int]:
+def _jump(connection: SourceConnection, part: StreamRange, records: int) -> tuple[int, int]:
     """Offset of the last index point within `records` records, and the number of records before it."""
     index = Index(connection, f"{{{part.stream}}}:index")
     floor = index.floor(part.start_offset)
@@ -69,7 +69,7 @@ def _jump(connection: Connection, part: StreamRange, records: int) -> tuple[int,
     return found[1].offset, found[1].before - floor.before - skipped
 
 
-def _count(connection: Connection, part: StreamRange) -> int:
+def _count(connection: SourceConnection, part: StreamRange) -> int:
     records = 0
     with closing(pages(connection, replace(part, first_id=None))) as found:
         for page in found:

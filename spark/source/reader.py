@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa  # type: ignore[import-untyped]
 
-    from korvet.spark.source.connection import Connection
+    from korvet.spark.source.connection import SourceConnection
     from korvet.spark.source.extents import StreamRange
     from korvet.spark.source.planning import Selection
     from korvet.spark.source.settings import SourceOptions
@@ -57,7 +57,7 @@ class KorvetReader(DataSourceReader):
             selection = select(connection, options)
             return tasks(connection, options, selection, self._ranges(connection, selection))
 
-    def _ranges(self, connection: Connection, selection: Selection) -> list[StreamRange]:
+    def _ranges(self, connection: SourceConnection, selection: Selection) -> list[StreamRange]:
         options = self._options
         check_named(options.starting, selection)
         check_named(options.ending, selection)

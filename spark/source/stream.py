@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
     from pyspark.sql.types import StructType
 
-    from korvet.spark.source.connection import Connection
+    from korvet.spark.source.connection import SourceConnection
     from korvet.spark.source.extents import Extent, TopicPartition
     from korvet.spark.source.planning import Selection
     from korvet.spark.source.settings import SourceOptions
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class StreamPosition:
     """The next offset to read, and the number of entries ever added before it, if known.
 
     Offsets have gaps. The number distinguishes a trim of entries that were already read from data loss.
@@ -58,7 +58,7 @@ class Progress:
     """
 
     ids: Mapping[str, str]
-    positions: Mapping[TopicPartition, Position]
+    positions: Mapping[TopicPartition, StreamPosition]
     opened: Mapping[TopicPartition, Mapping[int, int]] = field(default_factory=dict)
 
     @classmethod
@@ -66,7 +66,7 @@ class Progress:
         """Return the progress in a checkpoint's JSON."""
         ids = {topic: parts["id"] for topic, parts in document.items()}
         positions = {
-            (topic, int(partition)): Position(int(offset), parts["added"].get(partition))
+            (topic, int(partition)): StreamPosition(int(offset), parts["added"].get(partition))
             for topic, parts in document.items()
             for partition, offset in parts["offsets"].items()
         }
@@ -135,7 +135,7 @@ class KorvetStreamReader(DataSourceStreamReader):
         with connected(self._options.address) as connection:
             selection = select(connection, self._options, missing=True)
             ends = {
-                topic_partition: Position(one.log_end, one.added)
+                topic_partition: StreamPosition(one.log_end, one.added)
                 for topic_partition, one in selection.extents.items()
             }
             return Progress(_ids(selection), ends)
@@ -165,7 +165,7 @@ class KorvetStreamReader(DataSourceStreamReader):
                 allowed = shares(available, most)
                 for topic_partition, part in unread.items():
                     extent, end = selection.extents[topic_partition], ends[topic_partition]
-                    before = begun.positions.get(topic_partition, Position(part.start_offset))
+                    before = begun.positions.get(topic_partition, StreamPosition(part.start_offset))
                     records = allowed[topic_partition]
                     ends[topic_partition] = _limited(connection, extent, part, before, end, records)
             opened = self._opened(begun, selection, fresh, ends)
@@ -182,12 +182,12 @@ class KorvetStreamReader(DataSourceStreamReader):
                 raise DataLoss(f"topic {topic} was deleted and created again since the query last read it")
 
     def _fresh(
-        self, connection: Connection, begun: Progress, selection: Selection
-    ) -> dict[TopicPartition, tuple[StreamRange, Position]]:
+        self, connection: SourceConnection, begun: Progress, selection: Selection
+    ) -> dict[TopicPartition, tuple[StreamRange, StreamPosition]]:
         """The ranges after the positions, and the end of each partition."""
         found = {}
         for topic_partition, extent in selection.extents.items():
-            end = Position(extent.log_end, extent.added)
+            end = StreamPosition(extent.log_end, extent.added)
             if self._goal is not None:
                 if topic_partition not in self._goal.positions:
                     continue
@@ -198,10 +198,10 @@ class KorvetStreamReader(DataSourceStreamReader):
                     check_loss(extent, at.offset)
                 at = None
             start = extent.log_start if at is None else at.offset
-            part = _range(connection, extent, Position(start, None if at is None else at.added), end)
+            part = _range(connection, extent, StreamPosition(start, None if at is None else at.added), end)
             stable = stable_end(self._options, selection, part)
             if stable < end.offset:
-                end = Position(stable)
+                end = StreamPosition(stable)
             if start < end.offset or at is None:
                 found[topic_partition] = (replace(part, end_offset=end.offset), end)
         return found
@@ -210,8 +210,8 @@ class KorvetStreamReader(DataSourceStreamReader):
         self,
         begun: Progress,
         selection: Selection,
-        fresh: Mapping[TopicPartition, tuple[StreamRange, Position]],
-        ends: Mapping[TopicPartition, Position],
+        fresh: Mapping[TopicPartition, tuple[StreamRange, StreamPosition]],
+        ends: Mapping[TopicPartition, StreamPosition],
     ) -> dict[TopicPartition, Mapping[int, int]]:
         """The transactions that are open at the ends of a batch. Without openTransactions=pass, no record of
         them is before the end.
@@ -264,22 +264,26 @@ class KorvetStreamReader(DataSourceStreamReader):
             return tasks(connection, self._options, selection, ranges, counted=counted, spread=False)
 
     def _between(
-        self, connection: Connection, extent: Extent, first: Position | None, last: Position
+        self, connection: SourceConnection, extent: Extent, first: StreamPosition | None, last: StreamPosition
     ) -> StreamRange:
         if first is not None and first.offset > last.offset and self._options.fail_on_data_loss:
             check_loss(extent, first.offset)
         if first is None or first.offset > last.offset:
-            first = Position(extent.log_start)
+            first = StreamPosition(extent.log_start)
         elif first.offset < last.offset and self._options.fail_on_data_loss:
             gone = extent.added - extent.entries
             if first.offset > extent.log_start or first.added is None or gone > first.added:
                 check_loss(extent, first.offset)
             check_loss(replace(extent, log_start=0), last.offset)
         start = max(first.offset, min(extent.log_start, last.offset))
-        return _range(connection, extent, Position(start, first.added), last)
+        return _range(connection, extent, StreamPosition(start, first.added), last)
 
     def _late(
-        self, connection: Connection, extent: Extent, at: Position | None, ended: Mapping[int, int]
+        self,
+        connection: SourceConnection,
+        extent: Extent,
+        at: StreamPosition | None,
+        ended: Mapping[int, int],
     ) -> StreamRange | None:
         """The records before a position of transactions that ended after it; None without any."""
         if at is None or not ended:
@@ -323,7 +327,7 @@ class UnlimitedStreamReader(KorvetStreamReader):
         return self._reached.dump()
 
     def _between(
-        self, connection: Connection, extent: Extent, first: Position | None, last: Position
+        self, connection: SourceConnection, extent: Extent, first: StreamPosition | None, last: StreamPosition
     ) -> StreamRange:
         waits = self._options.read_committed and not self._options.pass_open
         if waits and first is not None and last.offset < first.offset <= extent.log_end:
@@ -338,30 +342,30 @@ def _ids(selection: Selection) -> dict[str, str]:
     return {name: topic.topic_id for name, topic in selection.topics.items()}
 
 
-def _position(extent: Extent, offset: int) -> Position:
+def _position(extent: Extent, offset: int) -> StreamPosition:
     """The position of an offset. The number of entries before it is known at both ends of the log."""
     if offset == extent.log_end:
-        return Position(offset, extent.added)
+        return StreamPosition(offset, extent.added)
     if offset <= extent.first_offset:
-        return Position(offset, extent.added - extent.entries)
-    return Position(offset)
+        return StreamPosition(offset, extent.added - extent.entries)
+    return StreamPosition(offset)
 
 
-def _start(begun: Progress, selection: Selection, topic_partition: TopicPartition) -> Position | None:
+def _start(begun: Progress, selection: Selection, topic_partition: TopicPartition) -> StreamPosition | None:
     """The position where a partition continues; None for a new partition."""
     same = begun.ids.get(topic_partition[0]) == selection.topics[topic_partition[0]].topic_id
     return begun.positions.get(topic_partition) if same else None
 
 
 def _opened_before(
-    begun: Progress, at: Position | None, topic_partition: TopicPartition
+    begun: Progress, at: StreamPosition | None, topic_partition: TopicPartition
 ) -> Mapping[int, int]:
     """The transactions that are open at the position where a partition continues."""
     return {} if at is None else begun.opened.get(topic_partition, {})
 
 
 def _ended(
-    begun: Progress, at: Position | None, ended: Progress, topic_partition: TopicPartition
+    begun: Progress, at: StreamPosition | None, ended: Progress, topic_partition: TopicPartition
 ) -> dict[int, int]:
     """The transactions that are open at the first position, but not at the second one."""
     still_open = ended.opened.get(topic_partition, {})
@@ -372,14 +376,16 @@ def _ended(
     }
 
 
-def _counted(extent: Extent, first: Position, last: Position) -> int | None:
+def _counted(extent: Extent, first: StreamPosition, last: StreamPosition) -> int | None:
     """The entries added between two positions, if these are known and each entry is one record; else None."""
     if first.added is None or last.added is None or extent.has_batches:
         return None
     return max(0, last.added - first.added)
 
 
-def _range(connection: Connection, extent: Extent, first: Position, last: Position) -> StreamRange:
+def _range(
+    connection: SourceConnection, extent: Extent, first: StreamPosition, last: StreamPosition
+) -> StreamRange:
     """A range, with its number of records."""
     records = _counted(extent, first, last)
     if records is not None:
@@ -390,8 +396,13 @@ def _range(connection: Connection, extent: Extent, first: Position, last: Positi
 
 
 def _limited(
-    connection: Connection, extent: Extent, part: StreamRange, before: Position, end: Position, records: int
-) -> Position:
+    connection: SourceConnection,
+    extent: Extent,
+    part: StreamRange,
+    before: StreamPosition,
+    end: StreamPosition,
+    records: int,
+) -> StreamPosition:
     """The end of a partition's share in a limited batch. before, end: without the limit."""
     if not records:
         return before
@@ -399,4 +410,4 @@ def _limited(
     if offset >= end.offset:
         return end
     known = before.added is not None and part.records == _counted(extent, before, end)
-    return Position(offset, before.added + counted if known and before.added is not None else None)
+    return StreamPosition(offset, before.added + counted if known and before.added is not None else None)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from korvet.spark.records.columns import Columns
-    from korvet.spark.source.connection import Connection
+    from korvet.spark.source.connection import SourceConnection
     from korvet.spark.source.extents import StreamRange
     from korvet.spark.source.settings import SourceOptions
 
@@ -95,7 +95,7 @@ def read_task(
 
 
 def _read_range(
-    options: SourceOptions, connection: Connection, part: StreamRange, schema: pa.Schema
+    options: SourceOptions, connection: SourceConnection, part: StreamRange, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     uncounted = Uncounted(connection, part) if options.read_committed else None
     for page in pages(connection, part):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from korvet.spark.source.address import Address
-    from korvet.spark.source.connection import Connection
+    from korvet.spark.source.connection import SourceConnection
 
 OFFSETS_TOPIC = "__consumer_offsets"
 # Partitions of a topic; brokers accept no more.
@@ -52,7 +52,7 @@ class TopicInfo:
         )
 
 
-def check_keyspace(connection: Connection, address: Address) -> None:
+def check_keyspace(connection: SourceConnection, address: Address) -> None:
     """Raises SourceError if Redis has no key of the keyspace, so no broker has used it."""
     keys = (address.topics_key, f"{{{address.keyspace}}}:cluster")
     if not connection.call("EXISTS", *keys):
@@ -63,7 +63,7 @@ def check_keyspace(connection: Connection, address: Address) -> None:
 
 
 def load_topics(
-    connection: Connection, address: Address, named: Collection[str] = ()
+    connection: SourceConnection, address: Address, named: Collection[str] = ()
 ) -> dict[str, TopicInfo]:
     """Return all topics of the keyspace by name (HGETALL of the catalogue).
 
@@ -127,7 +127,7 @@ def _topic_info(name: str, text: bytes) -> TopicInfo | None:
     )
 
 
-def has_id(connection: Connection, address: Address, name: str, topic_id: str) -> bool:
+def has_id(connection: SourceConnection, address: Address, name: str, topic_id: str) -> bool:
     """Return whether a topic still has an ID. An unreadable catalogue entry is no other topic."""
     text = connection.call("HGET", address.topics_key, name)
     try:

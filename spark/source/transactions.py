@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from korvet.spark.source.connection import Connection
+    from korvet.spark.source.connection import SourceConnection
     from korvet.spark.source.extents import StreamRange
 
 # Transactions per ZRANGEBYSCORE.
@@ -23,7 +23,7 @@ ABORTED_AT_ONCE = 1000
 class Uncounted:
     """The records of a range that don't count."""
 
-    def __init__(self, connection: Connection, part: StreamRange) -> None:
+    def __init__(self, connection: SourceConnection, part: StreamRange) -> None:
         """Read the aborted transactions with records in a range. The range has the open ones."""
         self._opened = dict(part.opened)
         # By producer, in order: first offsets, and offsets of the markers.
@@ -46,7 +46,7 @@ class Uncounted:
         return at > 0 and offset <= markers[at - 1]
 
 
-def _aborted(connection: Connection, part: StreamRange) -> Iterator[tuple[int, int, int]]:
+def _aborted(connection: SourceConnection, part: StreamRange) -> Iterator[tuple[int, int, int]]:
     """Producer ID, first offset and offset of the marker, in the order of the markers."""
     key, reached = f"{{{part.stream}}}:aborted", str(part.start_offset)
     while True:

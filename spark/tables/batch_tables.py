@@ -53,7 +53,6 @@ class Views(ABC):
         rules: Rules | None,
         pending: DataFrame | None = None,
         sizes: DataFrame | None = None,
-        names: Mapping[str, str] | None = None,
     ) -> None:
         self._log = None if log is None else views.appended_until(views.as_runs(log), as_of_ms)
         self._as_of_ms = as_of_ms
@@ -61,11 +60,10 @@ class Views(ABC):
         self._ends = ends
         self._pending = pending
         self._sizes = sizes
-        self._names = names or {}
 
     def needs(self) -> Needs:
         """Return what lag and status need of the topics' logs."""
-        commits = health.recent_commits(self._last_commits, self._rules.window_commits)
+        commits = self._window
         now_ms, first = sf.lit(self._as_of_ms).cast("bigint"), sf.lit(0).cast("bigint")
         from_start = self._uncommitted.withColumns({"committed_offset": first, "at_ms": now_ms})
         return Needs.of_commits(commits).with_lags(from_start).with_lags(first_bursts(commits))
@@ -95,8 +93,11 @@ class Views(ABC):
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Compute the frames that several tables share once, and cache them until the end of the block."""
-        kept = self._shared
+        """Compute the frames that several tables share once, and cache them until the end of the block.
+
+        Blocks can be nested: one for tables with logs in one for the same tables without logs.
+        """
+        kept = [frame for frame in self._shared if not frame.is_cached]
         for frame in kept:
             frame.persist()
         try:
@@ -108,7 +109,7 @@ class Views(ABC):
     @property
     def _shared(self) -> list[DataFrame]:
         lag = [self._lag] if "record_lag" in self.names else []
-        return [self._offset_commits, self._states, self._current_offsets, *lag]
+        return [self._offset_commits, self._states, self._current_offsets, self._window, *lag]
 
     def create_views(self, prefix: str = "") -> None:
         """Create a temporary view for SQL of each available table, named prefix + table name."""
@@ -125,14 +126,15 @@ class Views(ABC):
 
     @cached_property
     def _members(self) -> DataFrame:
-        return self._named(membership.members(self._states))
+        return membership.members(self._states)
 
-    def _named(self, members: DataFrame) -> DataFrame:
-        return membership.with_topic_names(members, self._current_offsets, self._names)
+    @cached_property
+    def _window(self) -> DataFrame:
+        return health.recent_commits(self._last_commits, self._rules.window_commits)
 
     @cached_property
     def _uncommitted(self) -> DataFrame:
-        return membership.uncommitted_partitions(self._members, self._current_offsets, self._current_states)
+        return membership.uncommitted_partitions(self._current_states, self._window)
 
     @cached_property
     def _pending_offsets(self) -> DataFrame:
@@ -151,12 +153,7 @@ class Views(ABC):
     @cached_property
     def _lag(self) -> DataFrame:
         return health.partition_lag(
-            self._last_commits,
-            self._topic_logs,
-            self._as_of_ms,
-            self._rules,
-            self._ends,
-            self._uncommitted,
+            self._window, self._topic_logs, self._as_of_ms, self._ends, self._uncommitted
         )
 
     @cached_property
@@ -216,8 +213,7 @@ class _AllTables(Views):
     the window on; without it lag and status raise KeyError. ends: the existing partitions (see readers.ENDS);
     without it the ends come from the log. pending: records of open transactions in the offsets topic; without
     them no offset is pending. sizes: of the topics' partitions (readers.SIZES); without them topic_sizes is
-    empty. names: those of topics by ID; without them, only topics with a commit that contains the ID have a
-    name in assignments of newer groups.
+    empty. names: those of topics by ID, for assignments of newer groups; an ID without one stays.
     """
 
     def __init__(
@@ -232,8 +228,9 @@ class _AllTables(Views):
         sizes: DataFrame | None = None,
         names: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(log, as_of_ms, ends, rules, pending, sizes, names)
+        super().__init__(log, as_of_ms, ends, rules, pending, sizes)
         self._rows = rows
+        self._names = names or {}
 
 
 class Tables(_AllTables):
@@ -257,7 +254,8 @@ class Tables(_AllTables):
 
     @cached_property
     def _states(self) -> DataFrame:
-        return membership.group_states(decode.group_records(self._source))
+        records = decode.group_records(self._source)
+        return membership.group_states(membership.with_topic_names(records, self._names))
 
     @cached_property
     def _group_records(self) -> DataFrame:
@@ -285,7 +283,7 @@ class DecodedTables(_AllTables):
 
     @cached_property
     def _states(self) -> DataFrame:
-        return membership.group_states(self._group_records)
+        return membership.group_states(membership.with_topic_names(self._group_records, self._names))
 
     @cached_property
     def _group_records(self) -> DataFrame:

@@ -9,22 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from korvet.offsets.group_status import STATUSES
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-STATUSES: Final = (
-    "OK",
-    "UNKNOWN",
-    "BEHIND",
-    "UNCOMMITTED",
-    "WARNING",
-    "STOPPED",
-    "STALLED",
-    "REWIND",
-    "AHEAD",
-    "LOST",
-)
-"""The statuses of a partition, worst last. A group has the status of its worst partition."""
 _STATUS: Final = f"{', '.join(STATUSES[:-1])} or {STATUSES[-1]}"
 GROUP_PARTITION_COLUMNS: Final = """
     group string: the consumer group
@@ -64,7 +53,7 @@ class Column:
 class Table:
     """A table, and how it is kept up to date.
 
-    kind: `history` (rows are only added), `current` (one row per key as of now), `sums` (numbers that add
+    kind: `history` (rows are added), `current` (one row per key as of now), `sums` (numbers that add
     up), `snapshot` (one row per key and time of update), or `answer` (computed from other tables when read).
     """
 
@@ -202,7 +191,7 @@ _ALL: Final = (
         member_ids array<string>: their member ids
         joined int: members that the previous state did not have
         left int: members of the previous state that are gone
-        owners {OWNERS}: assignments by member and topic; a topic's ID, except in classic groups
+        owners {OWNERS}: assignments by member and topic; the ID of a topic without a known name
         tombstone boolean: the group was removed
         """
         + SOURCE_COLUMNS
@@ -516,5 +505,5 @@ NEED_NEWEST: Final = frozenset(
     }
 )
 """The tables that need only records on groups, and the newest commit of each partition."""
-NEED_NAMES: Final = frozenset({*NEED_RECORDS, "members", "topic_consumers"})
+NEED_NAMES: Final = frozenset({*NEED_RECORDS, "group_generations", "members", "topic_consumers"})
 """The tables with names of topics that newer groups record by ID."""

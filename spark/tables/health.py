@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
+from korvet.offsets.group_status import STATUSES
 from korvet.spark.records.commits import SLOTS_MS
-from korvet.spark.tables.catalog import STATUSES
 from korvet.spark.tables.decode import spark_time
 from korvet.spark.tables.drain import group_drain, partition_drain
 from korvet.spark.tables.views import EXTENT, GROUP_PARTITION, appended_ms, record_lag
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 # Commits in the same slot of the shortest length are one burst, and count as one.
 BURST_MS: Final = SLOTS_MS[0]
+WINDOW_COLUMNS: Final = (*GROUP_PARTITION, "committed_offset", "commit_ms", "src_offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +72,12 @@ def recent_history(commits: DataFrame, count: int) -> DataFrame:
 def recent_commits(commits: DataFrame, count: int) -> DataFrame:
     """Return the commits of recent_history that are in the window, the newest `count` ones and bursts.
 
-    is_burst: whether a commit is the last one of its burst. pause_ms: how long the usual pause of the
-    partition is, which its bursts may be too close together to show; 0 without pauses. highest: the highest
-    offset of all commits of recent_history, which may have been committed long before the window.
+    Columns: WINDOW_COLUMNS, and these. is_burst: whether a commit is the last one of its burst. pause_ms: how
+    long the usual pause of the partition is, which its bursts may be too close together to show; 0 without
+    pauses. highest: the highest offset of all commits of recent_history, which may have been committed long
+    before the window.
     """
-    placed = _kept(_placed(commits, count), count)
+    placed = _kept(_placed(commits.select(*WINDOW_COLUMNS, "tombstone", "src_ts"), count), count)
     of_partition = Window.partitionBy(*GROUP_PARTITION)
     pauses = [
         _usual_pause_ms(
@@ -94,7 +96,7 @@ def recent_commits(commits: DataFrame, count: int) -> DataFrame:
             }
         )
         .where((sf.col("age") <= count) | is_burst)
-        .select(*commits.columns, "is_burst", "pause_ms", "highest")
+        .select(*WINDOW_COLUMNS, "is_burst", "pause_ms", "highest")
     )
 
 
@@ -169,25 +171,19 @@ def lost_records() -> Column:
 
 
 def partition_lag(
-    commits: DataFrame,
+    window: DataFrame,
     log: DataFrame,
     as_of_ms: int,
-    rules: Rules,
     ends: DataFrame | None = None,
     uncommitted: DataFrame | None = None,
 ) -> DataFrame:
     """Return the lag of each partition as of now, and what decides its status.
 
-    commits: recent_history of the commits. log and ends: as for views.record_lag. uncommitted: partitions
-    as membership.uncommitted_partitions returns them. Their lag is that of the log start, and their time lag
-    is unknown, because the consumer decides where it begins. Those that don't exist are left out.
+    window: of recent_commits. log and ends: as for views.record_lag. uncommitted: partitions as
+    membership.uncommitted_partitions returns them. Their lag is that of the log start, and their time lag is
+    unknown, because the consumer decides where it begins. Those that don't exist are left out.
     """
-    known = commits.select(
-        *GROUP_PARTITION, "committed_offset", "commit_ms", "tombstone", "src_offset", "src_ts"
-    )
-    window = recent_commits(known, rules.window_commits).withColumn(
-        "assigned_ms", sf.lit(None).cast("bigint")
-    )
+    window = window.withColumn("assigned_ms", sf.lit(None).cast("bigint"))
     if uncommitted is not None:
         from_start = uncommitted.withColumns({"committed_offset": sf.lit(0), "is_burst": sf.lit(False)})
         window = window.unionByName(from_start, allowMissingColumns=True)

@@ -9,27 +9,23 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.sql import functions as sf
 
 from korvet.spark.session.failures import root_kind
 from korvet.spark.session.kafka_cluster import API_TIMEOUT_MS
 from korvet.spark.source.errors import SourceError
-from korvet.spark.tables.runs import ALWAYS, RUNS, Found, Observed, runs_of
+from korvet.spark.tables.runs import ALWAYS, Found, Logs, Observed, runs_of
 from korvet.spark.tables.views import FIRST_CLOCK_OFFSET
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from pyspark.sql import DataFrame, SparkSession
-
     from korvet.spark.session.kafka_cluster import Cluster
     from korvet.spark.tables.needs import Asked, Needs, TopicPartition
-    from korvet.spark.tables.runs import Run
 
 POLICY: Final = "cleanup.policy"
 ASSIGNMENT: Final = "offset.assignment"
@@ -61,24 +57,6 @@ _SETTINGS: Final = {
 
 Configs = Mapping[str, Mapping[str, str]]
 """Configurations of topics, by their names."""
-
-
-@dataclass(frozen=True, slots=True)
-class Logs:
-    """The logs of partitions: runs, and the offsets from which records are to be read."""
-
-    runs: Mapping[TopicPartition, list[Run]]
-    read_from: Mapping[str, Mapping[int, int]]
-
-    def frame(self, spark: SparkSession) -> DataFrame:
-        """Return the runs with the columns of RUNS."""
-        rows = [
-            (*place, run.offset, run.records, run.first_ms, run.last_ms, run.at_ms, run.exact)
-            for place, runs in self.runs.items()
-            for run in runs
-        ]
-        frame = spark.createDataFrame(rows, RUNS.replace("timestamp timestamp", "timestamp bigint"))
-        return frame.withColumn("timestamp", sf.timestamp_millis("timestamp"))
 
 
 def look_up(
@@ -132,14 +110,7 @@ def look_up(
         runs[place] = found if place in firsts else [replace(run, first_ms=None) for run in found]
     wanted = {(topic, part): start for topic, parts in needs.starts.items() for part, start in parts.items()}
     read_from |= {place: wanted[place] for place in read if place in wanted}
-    return Logs(runs, _by_topic(read_from))
-
-
-def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]:
-    found: dict[str, dict[int, int]] = {}
-    for (topic, partition), offset in offsets.items():
-        found.setdefault(topic, {})[partition] = offset
-    return found
+    return Logs(runs, read_from)
 
 
 def _moments(asked: Asked, gapless_ms: int | None, now_ms: int) -> set[int]:

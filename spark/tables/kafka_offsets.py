@@ -143,15 +143,15 @@ def hanging(transactions: Iterable[OpenTransaction], as_of_ms: int) -> Iterator[
         limit_ms = MAX_TRANSACTION_MS if each.timeout_ms is None else each.timeout_ms
         if age_ms <= limit_ms + GRACE_MS:
             continue
-        whose = (
-            "of which no coordinator knows"
-            if each.transactional_id is None
-            else f"of transactional.id {each.transactional_id}, longer than its timeout"
-        )
+        whose, cure = "of which no coordinator knows", "kafka-transactions abort ends it"
+        if each.transactional_id is not None:
+            whose = f"of transactional.id {each.transactional_id}, longer than its timeout"
+        elif not each.is_visible:
+            whose = "that this login may not describe"
+            cure = "whose it is, and whether it ends, is not known (ACL: Describe on transactional IDs)"
         message = (
             f"a transaction {whose} (producer {each.producer_id}) hangs in {each.topic} {each.partition} at "
-            f"offset {each.start_offset}: consumers of committed records wait there; kafka-transactions "
-            "abort ends it"
+            f"offset {each.start_offset}: consumers of committed records wait there; {cure}"
         )
         yield Finding(HANGING, message, each.topic, each.partition, age_ms)
 

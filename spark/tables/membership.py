@@ -34,6 +34,8 @@ MEMBER_FIELDS = (
 )
 IS_NEW = "is_new"
 """A column that marks new rows, for tables that grow. States keep the column."""
+IS_ASSIGNED_ANEW = "is_assigned_anew"
+"""A column that marks the states of which a new record has an assignment, null without an assignment."""
 STATE_FIELDS = (
     "group_type",
     "protocol_type",
@@ -61,16 +63,19 @@ def group_states(records: DataFrame) -> DataFrame:
 
     Each record of a classic group is a state. The other types have several records per state: here a state is
     an epoch, with its members and their assignments at its end. This takes one pass over the records of each
-    group.
+    group. If the records have IS_NEW, the states also have IS_ASSIGNED_ANEW.
     """
     spread = _by_state(_numbered(records))
     is_member, is_assignment = sf.col("role") == "member", sf.col("role") == "assignment"
-    state = sf.struct(*STATE_FIELDS, *(name for name in (IS_NEW,) if name in records.columns))
+    marks = [IS_NEW] if IS_NEW in records.columns else []
+    state = sf.struct(*STATE_FIELDS, *marks)
+    anew = [sf.bool_or(sf.when(is_assignment, sf.col(mark))).alias(IS_ASSIGNED_ANEW) for mark in marks]
     kind = (sf.col("group_type") == CLASSIC).alias("is_classic")
     gathered = spread.groupBy("group", kind, "state_no").agg(
         sf.first(sf.when(~is_member & ~is_assignment, state), ignorenulls=True).alias("state"),
         sf.collect_list(sf.when(is_member, sf.element_at("members", 1))).alias("present"),
         sf.collect_list(sf.when(is_assignment, sf.struct("member_id", "assigned"))).alias("owned"),
+        *anew,
     )
     members = sf.when(sf.col("is_classic"), sf.col("state.members")).otherwise(
         sf.array_sort(sf.transform("present", _with_assignment))
@@ -78,7 +83,7 @@ def group_states(records: DataFrame) -> DataFrame:
     return (
         gathered.where(sf.col("state").isNotNull())
         .withColumn("all_members", members)
-        .select("group", "state.*", "all_members")
+        .select("group", "state.*", "all_members", *(IS_ASSIGNED_ANEW for _ in marks))
         .withColumn("members", sf.when(~sf.col("tombstone"), sf.col("all_members")))
         .withColumn("member_count", sf.coalesce(sf.size("members"), sf.lit(0)))
         .withColumn("protocol_type", _protocol_type())
@@ -150,58 +155,44 @@ def _with_assignment(member: Column) -> Column:
     return member.withField("assigned", sf.get(mine, sf.lit(0))["assigned"])
 
 
-def with_topic_names(members: DataFrame, current: DataFrame, names: Mapping[str, str]) -> DataFrame:
-    """Return members with topic names in place of topic IDs in assignments, as far as they are known.
+def topic_ids() -> Column:
+    """Return the distinct IDs of topics in the assignments of rows of decode.group_records: an aggregate."""
+    topics = sf.transform("assigned", lambda part: part["topic"])
+    return sf.array_distinct(sf.flatten(sf.collect_set(topics)))
 
-    names: the names of existing topics by ID, in the form of Kafka's tools. Of other topics, a commit may
-    contain ID and name.
+
+def with_topic_names(records: DataFrame, names: Mapping[str, str]) -> DataFrame:
+    """Return the rows of decode.group_records with topic names in place of topic IDs in assignments.
+
+    names: by ID, in the form of Kafka's tools; an ID without a name stays.
     """
-    text = sf.translate(sf.base64("topic_id"), "+/=", "-_")
-    ids = current.where(sf.col("topic_id").isNotNull()).groupBy(text.alias("id")).agg(sf.max("topic"))
-    committed = ids.agg(sf.map_from_entries(sf.collect_list(sf.struct("*"))).alias("committed"))
-    named = _named("assigned", _as_map(names), sf.col("committed"))
-    return members.crossJoin(sf.broadcast(committed)).withColumn("assigned", named).drop("committed")
-
-
-def with_owner_names(generations: DataFrame, names: Mapping[str, str]) -> DataFrame:
-    """Return group_generations with topic names in place of topic IDs in `owners`, of existing topics.
-
-    names: as for with_topic_names.
-    """
-    return generations.withColumn("owners", _named("owners", _as_map(names)))
-
-
-def _named(column: str, *known: Column) -> Column:
-    """A column of assignments with topic names in place of topic IDs, except in classic groups: theirs are
-    names already. known: maps of names by ID, the first one that has the ID counts.
-    """
+    if not names:
+        return records
+    # One literal, because there may be thousands.
+    known = sf.from_json(sf.lit(json.dumps(dict(names))), "map<string,string>")
     named = sf.transform(
-        column,
+        "assigned",
         lambda part: part.withField(
-            "topic", sf.coalesce(*(sf.try_element_at(names, part["topic"]) for names in known), part["topic"])
+            "topic", sf.coalesce(sf.try_element_at(known, part["topic"]), part["topic"])
         ),
     )
-    return sf.when(sf.col("group_type") == CLASSIC, sf.col(column)).otherwise(named)
+    return records.withColumn("assigned", named)
 
 
-def _as_map(names: Mapping[str, str]) -> Column:
-    """Names as one literal, because there may be thousands."""
-    return sf.from_json(sf.lit(json.dumps(dict(names))), "map<string,string>")
-
-
-def uncommitted_partitions(everyone: DataFrame, current: DataFrame, states: DataFrame) -> DataFrame:
+def uncommitted_partitions(states: DataFrame, commits: DataFrame) -> DataFrame:
     """Return the partitions that are assigned to active members of consumer groups and have no commit.
 
-    everyone: of with_topic_names. states: of current_groups. assigned_ms: when the group entered its state,
-    null if that isn't known.
+    states: of current_groups. commits: those that count, at least one of each partition. assigned_ms: when
+    the group entered its state, null if that isn't known.
     """
-    working = everyone.where(sf.col("active") & sf.col("group_type").isin(CLASSIC, CONSUMER_PROTOCOL))
-    owned = working.select("group", sf.explode("assigned").alias("part")).select(
-        "group", sf.col("part.topic").alias("topic"), sf.explode("part.partitions").alias("partition")
+    since_ms = sf.unix_millis(sf.coalesce("state_ts", "src_ts")).alias("assigned_ms")
+    working = states.where(sf.col("group_type").isin(CLASSIC, CONSUMER_PROTOCOL))
+    owned = (
+        working.select("group", since_ms, sf.explode("members").alias("member"))
+        .select("group", "assigned_ms", sf.explode("member.assigned").alias("part"))
+        .select("group", "assigned_ms", "part.topic", sf.explode("part.partitions").alias("partition"))
     )
-    since = states.select("group", sf.unix_millis(sf.coalesce("state_ts", "src_ts")).alias("assigned_ms"))
-    missing = owned.distinct().join(current, on=["group", "topic", "partition"], how="left_anti")
-    return missing.join(since, on="group", how="inner")
+    return owned.distinct().join(commits, on=["group", "topic", "partition"], how="left_anti")
 
 
 def group_generations(groups: DataFrame) -> DataFrame:
@@ -344,9 +335,9 @@ def assigned_partitions(assigned: Column) -> Column:
 
 def current_groups(groups: DataFrame) -> DataFrame:
     """Return the newest recorded state of every group; no row if it is a tombstone."""
-    fields = ("tombstone", "generation", "protocol_type", "protocol", "leader", "state_ts", "members")
+    fields = ("tombstone", "group_type", "generation", "protocol_type", "protocol", "leader", "state_ts")
     newest = groups.groupBy("group").agg(
-        sf.max_by(sf.struct(*fields, "src_ts", "src_offset"), sf.col("src_offset")).alias("newest")
+        sf.max_by(sf.struct(*fields, "members", "src_ts", "src_offset"), "src_offset").alias("newest")
     )
     return (
         newest.select("group", "newest.*")

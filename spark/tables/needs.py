@@ -79,6 +79,11 @@ class Needs:
             needs = needs.with_lags(offsets.withColumn("at_ms", sf.lit(moment).cast("bigint")))
         return needs
 
+    def with_all_waits(self) -> Needs:
+        """Return these needs with a wait for each offset that has a lag."""
+        offsets = self.lags.select("topic", "partition", "committed_offset")
+        return replace(self, waits=self.waits.union(offsets))
+
     @cached_property
     def starts(self) -> Starts:
         """The offset of each partition from which records are needed to count every lag."""
@@ -87,19 +92,19 @@ class Needs:
     def asked(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, Asked]:
         """Return what is needed of each partition. ends: the log ends of those that exist."""
         found: dict[TopicPartition, Asked] = defaultdict(Asked)
-        at_moments = self.lags.groupBy("topic", "partition", "at_ms").agg(
+        waits = self.waits.withColumn("wait_at", sf.col("committed_offset"))
+        asked = self.lags.unionByName(waits, allowMissingColumns=True)
+        rows = asked.groupBy("topic", "partition", "at_ms", "wait_at").agg(
             sf.max("committed_offset").alias("largest"),
             sf.min("committed_offset").alias("smallest"),
             sf.min(sf.coalesce("read_to", sf.lit(-1))).alias("read_to"),
         )
-        for row in at_moments.collect():
+        for row in rows.collect():
             place = (row["topic"], row["partition"])
-            if place in ends and row["read_to"] < ends[place]:
+            if place in ends and row["wait_at"] is not None:
+                found[place].waits.add(row["wait_at"])
+            elif place in ends and row["read_to"] < ends[place]:
                 found[place].lags[row["at_ms"]] = (row["largest"], row["smallest"])
-        for row in self.waits.distinct().collect():
-            place = (row["topic"], row["partition"])
-            if place in ends:
-                found[place].waits.add(row["committed_offset"])
         return dict(found)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
@@ -24,9 +24,11 @@ from korvet.spark.source.topics import OFFSETS_TOPIC, load_topics
 from korvet.spark.tables.decode import newest_records, not_after
 from korvet.spark.tables.kafka_logs import look_up
 from korvet.spark.tables.kafka_offsets import as_records, confirmed, groups_in, hanging, missing, origin
+from korvet.spark.tables.redis_logs import logs_by_index
 from korvet.spark.tables.views import FIRST_CLOCK_OFFSET, as_runs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
     from pyspark.sql import DataFrame, SparkSession
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from korvet.spark.source.address import Address
     from korvet.spark.tables.kafka_offsets import Finding
     from korvet.spark.tables.needs import Needs, TopicPartition
+    from korvet.spark.tables.runs import Logs
 
 Starts = Mapping[str, Mapping[int, int]]
 EARLIEST, LATEST = -2, -1
@@ -59,6 +62,10 @@ CONSUMER = {
 }
 # Without this setting the connector's planner silently drops internal topics.
 DEPRECATED_FETCHING = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
+# The setting with the names of options that plans don't show. Parameters of config providers must be among
+# them, because Kafka's clients take no references there.
+REDACTED = "spark.sql.redaction.options.regex"
+_PARAMETERS = r"config\.providers\..*\.param\."
 
 
 class TopicReader(Protocol):
@@ -67,6 +74,9 @@ class TopicReader(Protocol):
     @property
     def name(self) -> str:
         """The source's name in the report."""
+
+    def connected(self, spark: SparkSession) -> AbstractContextManager[None]:
+        """Return a block in which all methods use one client, if they need any."""
 
     def offsets_topic(self, spark: SparkSession) -> DataFrame | None:
         """Return all records of `__consumer_offsets` that count; None if the topic does not exist."""
@@ -102,8 +112,8 @@ class TopicReader(Protocol):
     def findings(self, spark: SparkSession, topics: Collection[str], as_of_ms: int) -> list[Finding]:
         """Return what a report of these consumed topics states beside its groups."""
 
-    def topic_names(self, spark: SparkSession) -> Mapping[str, str]:
-        """Return the names of the existing topics by ID, as Kafka's tools write IDs."""
+    def topic_names(self, spark: SparkSession, ids: Collection[str]) -> Mapping[str, str]:
+        """Return the names of those topics that exist, by ID, as Kafka's tools write IDs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +126,10 @@ class RedisReader:
     def name(self) -> str:
         """The URL, which contains no password, and the keyspace."""
         return f"{self.address.url}, keyspace {self.address.keyspace}"
+
+    def connected(self, spark: SparkSession) -> AbstractContextManager[None]:
+        """Return a block without effect: each method connects to Redis."""
+        return nullcontext()
 
     def offsets_topic(self, spark: SparkSession) -> DataFrame | None:
         """Return all records of `__consumer_offsets` that count; None if the keyspace has no such topic.
@@ -156,8 +170,10 @@ class RedisReader:
         return spark.read.format(FORMAT).options(**given).load()
 
     def logs(self, spark: SparkSession, needs: Needs, as_of_ms: int) -> DataFrame:
-        """Return the records from the smallest offsets on."""
-        return self.records(spark, needs.starts)
+        """Return the logs in runs that the index counts; the records of partitions where it can't."""
+        with connected(self.address) as connection:
+            found = logs_by_index(connection, self.address, needs, as_of_ms)
+        return _with_records(spark, self, found)
 
     def records(self, spark: SparkSession, starts: Starts) -> DataFrame:
         """Return the records from the given offsets on. Other partitions of the topics are left out."""
@@ -215,15 +231,17 @@ class RedisReader:
         """Return nothing: all is in Redis, and korvet ends transactions after their timeout."""
         return []
 
-    def topic_names(self, spark: SparkSession) -> Mapping[str, str]:
-        """Return the names of the topics in the catalogue by ID, without IDs that are no UUID."""
+    def topic_names(self, spark: SparkSession, ids: Collection[str]) -> Mapping[str, str]:
+        """Return the names of those topics in the catalogue, by ID."""
+        if not ids:
+            return {}
         with connected(self.address) as connection:
             topics = load_topics(connection, self.address)
         names = {}
         for name, topic in topics.items():
             with suppress(ValueError):
                 names[uuid_text(UUID(topic.topic_id).bytes)] = name
-        return names
+        return {each: names[each] for each in ids if each in names}
 
     def _partitions(self) -> dict[str, int]:
         with connected(self.address) as connection:
@@ -254,11 +272,23 @@ class KafkaReader:
     bootstrap: str
     properties: Mapping[str, str] = field(default_factory=dict)
     exact: bool = False
+    # The cluster in a block of `connected`.
+    _open: list[Cluster] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def name(self) -> str:
         """The bootstrap servers."""
         return self.bootstrap
+
+    @contextmanager
+    def connected(self, spark: SparkSession) -> Iterator[None]:
+        """Return a block in which all methods use one admin client. Raises as offsets_topic does."""
+        with self._cluster(spark) as cluster:
+            self._open.append(cluster)
+            try:
+                yield
+            finally:
+                self._open.pop()
 
     def offsets_topic(self, spark: SparkSession) -> DataFrame | None:
         """Return all records of `__consumer_offsets` that count; None if the cluster has no groups.
@@ -361,10 +391,12 @@ class KafkaReader:
         """Return None: Kafka's offsets don't count records, and its consumers don't know sizes."""
         return None
 
-    def topic_names(self, spark: SparkSession) -> Mapping[str, str]:
-        """Return the names of the topics by ID (Metadata). Raises as offsets_topic does."""
+    def topic_names(self, spark: SparkSession, ids: Collection[str]) -> Mapping[str, str]:
+        """Return the names of those topics that the login may see, by ID. Raises as offsets_topic does."""
+        if not ids:
+            return {}
         with self._cluster(spark) as cluster:
-            return cluster.topic_names()
+            return cluster.topic_names(ids)
 
     def logs(self, spark: SparkSession, needs: Needs, as_of_ms: int) -> DataFrame:
         """Return the logs in runs, from a few lookups; if `exact`, the records from the smallest offsets on.
@@ -376,10 +408,7 @@ class KafkaReader:
         with self._cluster(spark) as cluster:
             refused = kafka_state.rights(cluster, needs.starts).refused
             found = look_up(cluster, needs, as_of_ms, refused, exact=self.exact)
-        runs = found.frame(spark)
-        if not found.read_from:
-            return runs
-        return runs.unionByName(as_runs(self.records(spark, found.read_from)))
+        return _with_records(spark, self, found)
 
     def records(self, spark: SparkSession, starts: Starts) -> DataFrame:
         """Return the records from the given offsets on, of partitions that exist.
@@ -426,6 +455,8 @@ class KafkaReader:
         return readable
 
     def _cluster(self, spark: SparkSession) -> AbstractContextManager[Cluster]:
+        if self._open:
+            return nullcontext(self._open[-1])
         return cluster_of(spark, self.bootstrap, self.properties)
 
     def _load(
@@ -445,6 +476,9 @@ class KafkaReader:
     ) -> dict[str, str]:
         """The connector's options for partitions."""
         spark.conf.set(DEPRECATED_FETCHING, "true")
+        redacted = str(spark.conf.get(REDACTED))
+        if _PARAMETERS not in redacted:
+            spark.conf.set(REDACTED, f"{redacted}|{_PARAMETERS}")
         consumer = {
             **CONSUMER,
             **self.properties,
@@ -459,6 +493,14 @@ class KafkaReader:
             "includeHeaders": "true",
             "failOnDataLoss": "false",
         }
+
+
+def _with_records(spark: SparkSession, reader: RedisReader | KafkaReader, found: Logs) -> DataFrame:
+    """The logs, with the records that are to be read."""
+    if not found.runs:
+        return reader.records(spark, found.read_from)
+    runs = found.frame(spark)
+    return runs.unionByName(as_runs(reader.records(spark, found.read_from))) if found.read_from else runs
 
 
 def held_back(cluster: Cluster, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:

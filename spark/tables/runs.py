@@ -1,8 +1,9 @@
-"""Runs of consecutive offsets, which stand for the records of a partition where reading them would cost more.
+"""Runs of offsets, which stand for the records of a partition where reading them would cost more.
 
 On a topic of Kafka, every offset is a record, except those that compaction or a transaction took. So the
-number of records between two offsets is their difference, or at most that. The time of a record is known if
-it was looked up, and else within bounds. A record that was read is a run of one.
+number of records between two offsets is their difference, or at most that. korvet's index knows the number.
+The time of a record is known if it was looked up, and else within bounds. A record that was read is a run of
+one.
 """
 
 from __future__ import annotations
@@ -12,16 +13,26 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import functions as sf
+
+from korvet.spark.records.columns import MAX_SPARK_MS, MIN_SPARK_MS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from korvet.spark.tables.needs import Starts, TopicPartition
 
 RUNS: Final = (
     "topic string, partition int, offset bigint, records bigint, timestamp timestamp, last_ms bigint, "
     "at_ms bigint, exact boolean"
 )
-"""Columns of a log in runs. records: consecutive offsets from `offset` on, all of which count as records.
-timestamp: of the first of them. last_ms: the latest time that any of them has, in ms. at_ms: at each moment
-that is asked, all of them had been appended if it is not before at_ms, else none. exact: all are records.
+"""Columns of a log in runs. records: their number, from `offset` on and before the next run. Their offsets
+are consecutive unless a run begins at each offset that is asked. timestamp: of the first of them; null if it
+is unknown, or outside Spark's timestamps. last_ms: the latest time that any of them has, in ms. at_ms: at
+each moment that is asked, all of them had been appended if it is not before at_ms, else none. exact: all are
+records.
 """
 ALWAYS: Final = 0
 """No offset was ever taken by anything but a record."""
@@ -55,6 +66,7 @@ class Observed:
     had been appended by then. firsts: by offset, the first record at or after it; None if there is none.
     proofs: moments, and offsets before which all had been appended by then, even if `later` says less.
     gapless_ms: from this time on, all offsets are records; None if that is unknown.
+    before: the number of records before each of these offsets; None if offsets are consecutive.
     """
 
     start: int
@@ -63,6 +75,42 @@ class Observed:
     firsts: Mapping[int, Found | None] = field(default_factory=dict)
     proofs: Iterable[tuple[int, int]] = ()
     gapless_ms: int | None = None
+    before: Mapping[int, int] | None = None
+
+    def records(self, first: int, last: int) -> int:
+        """Return the number of records at the offsets first .. last - 1."""
+        return last - first if self.before is None else self.before[last] - self.before[first]
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """The logs of partitions: runs, and the offsets from which records are to be read."""
+
+    runs: Mapping[TopicPartition, list[Run]]
+    read: Mapping[TopicPartition, int]
+
+    @property
+    def read_from(self) -> Starts:
+        """The offsets from which records are to be read, by topic and partition."""
+        found: Starts = {}
+        for (topic, partition), offset in self.read.items():
+            found.setdefault(topic, {})[partition] = offset
+        return found
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """Return the runs with the columns of RUNS."""
+        rows = [
+            (*place, run.offset, run.records, _timestamp(run), run.last_ms, run.at_ms, run.exact)
+            for place, runs in self.runs.items()
+            for run in runs
+        ]
+        frame = spark.createDataFrame(rows, RUNS.replace("timestamp timestamp", "timestamp bigint"))
+        return frame.withColumn("timestamp", sf.timestamp_millis("timestamp"))
+
+
+def _timestamp(run: Run) -> int | None:
+    is_known = run.first_ms is not None and MIN_SPARK_MS <= run.first_ms <= MAX_SPARK_MS
+    return run.first_ms if is_known else None
 
 
 def runs_of(log: Observed) -> list[Run]:
@@ -87,7 +135,8 @@ def runs_of(log: Observed) -> list[Run]:
     runs = []
     for first, last in pairwise(cuts):
         empty_until = max(empty_until, gap_ends.get(first, first))
-        if first < empty_until:
+        records = log.records(first, last)
+        if first < empty_until or not records:
             continue
         # The moments at which the run had been appended are those from this one on.
         at = bisect_right(ends, first)
@@ -101,7 +150,7 @@ def runs_of(log: Observed) -> list[Run]:
         runs.append(
             Run(
                 first,
-                last - first,
+                records,
                 first_ms,
                 last_ms,
                 first_ms if at_ms is None else at_ms,

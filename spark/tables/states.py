@@ -1,7 +1,8 @@
 """The state between batches of stored tables: what the rows of later batches depend on, stored separately.
 
 `<name>/<batch>` has the rows of a state. `done/<batch>` is written last: it marks a complete batch, and names
-the batch that wrote each state. `snapshot/<ms>` is written before the first rows of the newest snapshot.
+the batch that wrote each state. `snapshot/<ms>` is written before the first rows of the newest snapshot, and
+contains the findings about the cluster.
 """
 
 from __future__ import annotations
@@ -101,7 +102,12 @@ class States:
                 self.folder.child(name).child(str(writer)).delete()
         self.folder.child(DONE).child(str(number)).delete()
 
-    def begin_snapshot(self, as_of_ms: int) -> bool:
+    def snapshot_note(self, as_of_ms: int) -> str | None:
+        """Return the note of the newest snapshot; None for an earlier one."""
+        note = self.folder.child(SNAPSHOT).child(str(as_of_ms))
+        return note.read_text() if note.exists() else None
+
+    def begin_snapshot(self, as_of_ms: int, note: str) -> bool:
         """Note a snapshot before its first rows are written.
 
         Returns whether an earlier update may have written rows of this time: it is not after the newest one.
@@ -112,7 +118,7 @@ class States:
         newest = max(begun, default=None)
         if newest is not None and newest >= as_of_ms:
             return True
-        notes.child(str(as_of_ms)).write_text("")
+        notes.child(str(as_of_ms)).write_text(note)
         for earlier in begun:
             notes.child(str(earlier)).delete()
         return newest is None

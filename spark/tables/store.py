@@ -1,10 +1,10 @@
 """Where stored tables keep their rows: a Delta table for each, in the folder of its name.
 
-Each write is one commit, so readers never see half of one. Histories, sums and snapshots are appended, and
-current tables are overwritten. Only if an earlier attempt may have written the same rows, the table is asked
-for them, because Delta then computes the state of its log: a batch that is there is skipped, and a snapshot
-replaces the rows of its time. A column that a later release adds is added to the table with the next rows.
-Compaction is Delta's own, and changes nothing for its readers.
+Each write is one commit, so readers never see half of one. Histories, sums and snapshots are appended (few
+rows of histories change once more), and current tables are overwritten. Only if an earlier attempt may have
+written the same rows, the table is asked for them, because Delta then computes the state of its log: a batch
+that is there is skipped, and a snapshot replaces the rows of its time. A column that a later release adds is
+added to the table with the next rows. Compaction is Delta's own, and changes nothing for its readers.
 """
 
 from __future__ import annotations
@@ -89,6 +89,23 @@ class Store:
             numbered = shaped(frame, table).withColumn(BATCH, sf.lit(number).cast("bigint"))
             self._save(table, _evolving(numbered.write.mode("append")))
 
+    def revise(self, table: Table, column: str, frame: DataFrame) -> None:
+        """Set a column of the rows of a history that were made of the same records as those of `frame`."""
+        days = [row[SRC_DATE] for row in frame.select(SRC_DATE).distinct().collect()]
+        if not days:
+            return
+        # The days as literals: only their files are read.
+        of_days = " OR ".join(
+            f"kept.{SRC_DATE} " + ("IS NULL" if day is None else f"= DATE'{day}'") for day in days
+        )
+        same = " AND ".join(f"kept.{name} = new.{name}" for name in ("src_partition", "src_offset"))
+        self.folder.spark.sql(
+            f"MERGE INTO {self._identifier(table)} AS kept USING {{new}} AS new ON {same} AND ({of_days}) "
+            f"WHEN MATCHED AND NOT kept.{column} <=> new.{column} "
+            f"THEN UPDATE SET {column} = new.{column}",
+            new=frame.select("src_partition", "src_offset", column),
+        )
+
     def add_snapshot(self, table: Table, as_of_ms: int, frame: DataFrame, *, again: bool) -> None:
         """Add a snapshot; if the table may have rows of its time (`again`), in their place."""
         columns = {AS_OF_DATE: sf.lit(day_of(as_of_ms)), AS_OF_MS: sf.lit(as_of_ms).cast("bigint")}
@@ -97,9 +114,12 @@ class Store:
         writer = write.mode("overwrite").option("replaceWhere", same) if again else write.mode("append")
         self._save(table, _evolving(writer))
 
-    def replace(self, table: Table, number: int, frame: DataFrame) -> None:
-        """Overwrite a current table by its rows as of a batch, unless it is of this batch already."""
-        if not self._has(table, number):
+    def replace(self, table: Table, number: int | None, frame: DataFrame) -> None:
+        """Overwrite a current table by its rows as of a batch, unless it is of this batch already.
+
+        number: None if the rows depend on more than batches, so that the next update replaces them.
+        """
+        if number is None or not self._has(table, number):
             numbered = frame.withColumn(BATCH, sf.lit(number).cast("bigint"))
             self._save(table, numbered.write.mode("overwrite").option("overwriteSchema", "true"))
 

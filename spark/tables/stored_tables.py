@@ -9,16 +9,19 @@
     )
     stored.read("group_status")
 
-A query with a checkpoint reads each record of the stream once. Histories only grow, partitioned by day. The
-state that later rows depend on is stored separately and is small, so no history is read again. Every batch
-writes rows with its number, from the state of the previous batch. An interrupted batch runs again, and its
-rows count once. Spark plans a batch in the checkpoint before it runs, so only a batch that was planned before
-an update may have rows already. korvet.spark.tables.store keeps the rows.
+A query with a checkpoint reads each record of the stream once. Histories grow, partitioned by day; only the
+row of a group's newest epoch changes if assignments of this epoch follow. The state that later rows depend on
+is stored separately and is small, so no history is read again. Every batch writes rows with its number, from
+the state of the previous batch. An interrupted batch runs again, and its rows count once. Spark plans a batch
+in the checkpoint before it runs, so only a batch that was planned before an update may have rows already.
+korvet.spark.tables.store keeps the rows.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from datetime import date
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
@@ -34,7 +37,8 @@ from korvet.spark.tables import anomalies, decode, health, membership, views
 from korvet.spark.tables.batch_tables import Views, dated, shaped
 from korvet.spark.tables.catalog import TABLES
 from korvet.spark.tables.health import Rules
-from korvet.spark.tables.membership import IS_NEW
+from korvet.spark.tables.kafka_offsets import NOT_READ, Finding
+from korvet.spark.tables.membership import IS_ASSIGNED_ANEW, IS_NEW
 from korvet.spark.tables.questions import QUESTIONS, question_sql
 from korvet.spark.tables.states import COMMITS, GROUPS, MEMBERS, NAMES, State, States, numbers
 from korvet.spark.tables.store import AS_OF_DATE, BATCH, STATE, Store, day_of
@@ -51,7 +55,8 @@ if TYPE_CHECKING:
     LogsOf = Callable[[SparkSession, Needs, int], DataFrame]
     EndsOf = Callable[[SparkSession, Collection[str]], DataFrame]
     Lookup = Callable[[SparkSession], DataFrame | None]
-    NamesOf = Callable[[SparkSession], Mapping[str, str]]
+    FindingsOf = Callable[[SparkSession, Collection[str], int], Sequence[Finding]]
+    NamesOf = Callable[[SparkSession, Collection[str]], Mapping[str, str]]
 
 CHECKPOINT: Final = "_checkpoint"
 # What Spark writes into a checkpoint first.
@@ -86,19 +91,21 @@ class StoredTables:
         sizes: Lookup | None = None,
         names: NamesOf | None = None,
         later: Lookup | None = None,
-    ) -> None:
+        findings: FindingsOf | None = None,
+    ) -> Sequence[Finding]:
         """Process the new records of `source`, a stream of `__consumer_offsets`, and add a snapshot.
 
         logs: returns the logs of topics as of a moment (readers.TopicReader.logs); without it there is no lag
         and no status. ends: returns the existing partitions of topics with their starts and ends; without it,
         no commit is known to be outside the log. pending: returns the records of open transactions, None if
         they can't be told; without it no offset is pending. sizes: returns those of the topics' partitions,
-        or None; without it topic_sizes gets no rows. names: returns the names of topics by ID; without it,
-        only topics with a commit that contains the ID have a name in assignments of newer groups. later:
-        returns the records of `__consumer_offsets` that count but that the stream has only when earlier
-        transactions end; their commits are in the snapshot. All get the session to use. Raises SourceError if
-        the folder has lost its checkpoint or is of an earlier release, JarsMissing if the session lacks
-        Delta, and the error of a failed query; a later call continues from there.
+        or None; without it topic_sizes gets no rows. names: returns the names of topics by ID, for the
+        assignments of newer groups; an ID without a name stays. later: returns the records of
+        `__consumer_offsets` that count but that the stream has only when earlier transactions end; their
+        commits are in the snapshot. findings: returns the findings about the cluster and these consumed
+        topics, which are stored with the snapshot, and returned. All get the session to use. Raises
+        SourceError if the folder has lost its checkpoint or is of an earlier release, JarsMissing if the
+        session lacks Delta, and the error of a failed query; a later call continues from there.
         """
         location, rules = self._folder.location, self._rules
         checkpoint = self._folder.child(CHECKPOINT)
@@ -116,7 +123,7 @@ class StoredTables:
         def take(batch: DataFrame, number: int) -> None:
             tables = StoredTables(batch.sparkSession, location, rules)
             tables._store = Store(tables._folder, attempted)
-            tables._take(batch, number, as_of_ms, ends)
+            tables._take(batch, number, as_of_ms, ends, names)
 
         query = (
             source.writeStream.foreachBatch(take)
@@ -125,8 +132,9 @@ class StoredTables:
             .start()
         )
         query.awaitTermination()
-        self._add_snapshot(as_of_ms, _Lookups(logs, ends, pending, sizes, names, later))
+        found = self._add_snapshot(as_of_ms, _Lookups(logs, ends, pending, sizes, later, findings))
         self._store.finish()
+        return found
 
     @property
     def spark(self) -> SparkSession:
@@ -151,23 +159,27 @@ class StoredTables:
                     return newest
         return None
 
-    def topics(self, as_of_ms: int) -> list[str]:
-        """Return the topics that groups read, in a snapshot."""
-        status = self.read("partition_status", as_of_ms).select("topic")
-        return [row["topic"] for row in status.distinct().collect()]
+    def findings(self, as_of_ms: int) -> Sequence[Finding]:
+        """Return the findings about the cluster that are stored with the newest snapshot, of this time."""
+        note = self._states.snapshot_note(as_of_ms)
+        if note is None:
+            message = (
+                "hanging transactions and missing rights are unknown: the refresh after this snapshot was "
+                "interrupted, and the next one looks for them"
+            )
+            return [Finding(NOT_READ, message)]
+        return [Finding(**each) for each in json.loads(note)]
 
     def read(self, name: str, as_of_ms: int | None = None) -> DataFrame:
         """Return one table of TABLES: all rows of histories and snapshots, current rows of the others.
 
-        as_of_ms: only this snapshot, of a table of snapshots. Rows of an incomplete batch are left out.
-        Raises KeyError for another name.
+        as_of_ms: only this snapshot, of a table of snapshots. Rows of an incomplete batch are left out, and
+        current rows are those of the last update that wrote the table. Raises KeyError for another name.
         """
         table = TABLES[name]
-        done = self._states.newest()
-        if table.kind == "current":
-            state = self._states.after(done)
-            return _StateViews(state, self._commits(state), 0, self._rules).view(name)
         rows = self._store.rows(table)
+        if table.kind == "current":
+            return shaped(rows, table)
         if table.kind == "snapshot":
             if as_of_ms is not None:
                 at_ts = sf.timestamp_millis(sf.lit(as_of_ms))
@@ -175,6 +187,7 @@ class StoredTables:
                     (sf.col(AS_OF_DATE) == sf.lit(day_of(as_of_ms))) & (sf.col("as_of_ts") == at_ts)
                 )
             return shaped(rows, table)
+        done = self._states.newest()
         kept = rows.where(sf.col(BATCH) <= sf.lit(-1 if done is None else done))
         if name == "commit_rate":
             kept = kept.groupBy("group", "minute").agg(sf.sum("commits").alias("commits"))
@@ -201,7 +214,9 @@ class StoredTables:
 
     # A batch
 
-    def _take(self, batch: DataFrame, number: int, as_of_ms: int, ends: EndsOf | None) -> None:
+    def _take(
+        self, batch: DataFrame, number: int, as_of_ms: int, ends: EndsOf | None, names: NamesOf | None
+    ) -> None:
         """Add a batch to all tables, unless it is complete. Raises SourceError without the former state."""
         complete = self._states.complete()
         if number and not complete & {number - 1, number}:
@@ -213,7 +228,7 @@ class StoredTables:
         if number not in complete:
             rows = decode.decoded(batch).persist()
             try:
-                written = self._take_rows(rows, before, number, as_of_ms, ends)
+                written = self._take_rows(rows, before, number, as_of_ms, ends, names)
             finally:
                 rows.unpersist()
             self._states.finish(number, before, written)
@@ -221,7 +236,13 @@ class StoredTables:
             self._states.forget(number - 2, before)
 
     def _take_rows(
-        self, rows: DataFrame, before: State, number: int, as_of_ms: int, ends: EndsOf | None
+        self,
+        rows: DataFrame,
+        before: State,
+        number: int,
+        as_of_ms: int,
+        ends: EndsOf | None,
+        names: NamesOf | None,
     ) -> Collection[str]:
         """Add the decoded records of a batch. Returns the states that it changed."""
         spark, found, written = rows.sparkSession, _counted(rows), []
@@ -232,8 +253,9 @@ class StoredTables:
                 self._take_commits(rows, before, number, as_of_ms, partitions)
             written += [COMMITS]
         if found.of_groups:
+            known = {} if names is None else names(spark, found.topic_ids)
             with tuned_for(spark, found.of_groups + before.count(spark, GROUPS, MEMBERS)):
-                self._take_groups(rows, before, number)
+                self._take_groups(rows, before, number, known)
             written += [GROUPS, MEMBERS]
         if found.refused:
             with tuned_for(spark, found.refused):
@@ -266,9 +288,10 @@ class StoredTables:
         finally:
             both.unpersist()
 
-    def _take_groups(self, rows: DataFrame, before: State, number: int) -> None:
-        """Add the records on groups of a batch."""
-        spark, records = rows.sparkSession, decode.decoded_groups(rows)
+    def _take_groups(self, rows: DataFrame, before: State, number: int, names: Mapping[str, str]) -> None:
+        """Add the records on groups of a batch. names: those of topics by ID."""
+        spark = rows.sparkSession
+        records = membership.with_topic_names(decode.decoded_groups(rows), names)
         needed = records.drop(*NO_STATE)
         known = before.read(spark, GROUPS, needed.schema)
         both = gathered(_marked(known, needed), "group").persist()
@@ -284,7 +307,7 @@ class StoredTables:
                 spark,
                 [
                     partial(self._add, "group_records", number, dated(records)),
-                    partial(self._add, "group_generations", number, generations.where(IS_NEW)),
+                    partial(self._add_generations, number, generations),
                     partial(self._add, "rebalances", number, rebalances.where(IS_NEW)),
                     partial(self._states.keep, members, MEMBERS, number),
                     partial(self._states.keep, membership.group_seed(both.drop(IS_NEW)), GROUPS, number),
@@ -294,33 +317,52 @@ class StoredTables:
             changed.unpersist()
             both.unpersist()
 
+    def _add_generations(self, number: int, generations: DataFrame) -> None:
+        """Add the new states of groups. An earlier state gets the assignments that only this batch has."""
+        self._add("group_generations", number, generations.where(IS_NEW))
+        revised = generations.where(~sf.col(IS_NEW) & sf.col(IS_ASSIGNED_ANEW))
+        self._store.revise(TABLES["group_generations"], "owners", revised)
+
     # A snapshot
 
-    def _add_snapshot(self, as_of_ms: int, lookups: _Lookups) -> None:
+    def _add_snapshot(self, as_of_ms: int, lookups: _Lookups) -> Sequence[Finding]:
         spark, number = self._spark, self._states.newest()
         state = self._states.after(number)
         read, ends = lookups.logs, lookups.ends
         size = state.count(spark, *NAMES)
-        with tuned_for(spark, size):
-            commits = gathered(self._commits_now(state, as_of_ms, lookups), *GROUP_PARTITION).persist()
-            more = lookups.of_snapshots(spark)
-            tables = _StateViews(state, commits, as_of_ms, self._rules, *more)
-            needs = tables.needs()
-            unread = None if read is None else read(spark, needs, as_of_ms).persist()
-        try:
+        with ExitStack() as cached:
+            with tuned_for(spark, size):
+                later = None if lookups.later is None else lookups.later(spark)
+                commits = gathered(self._commits_now(state, as_of_ms, later), *GROUP_PARTITION).persist()
+                cached.callback(commits.unpersist)
+                more = [
+                    None if look_up is None else look_up(spark)
+                    for look_up in (lookups.pending, lookups.sizes)
+                ]
+                tables = _StateViews(state, commits, as_of_ms, self._rules, *more)
+                cached.enter_context(tables.shared())
+                needs = tables.needs()
+                unread = None if read is None else read(spark, needs, as_of_ms).persist()
+                look = lookups.findings
+                found = [] if look is None else look(spark, needs.starts, as_of_ms)
+                again = self._states.begin_snapshot(as_of_ms, json.dumps([asdict(each) for each in found]))
             if unread is not None:
+                cached.callback(unread.unpersist)
                 size += unread.count()
                 tables = tables.with_logs(unread, None if ends is None else ends(spark, needs.starts))
             with tuned_for(spark, size), tables.shared():
-                self._write_snapshot(tables, as_of_ms, number)
-        finally:
-            commits.unpersist()
-            if unread is not None:
-                unread.unpersist()
+                self._write_snapshot(tables, as_of_ms, number, again=again, is_whole=later is None)
+        return found
 
-    def _write_snapshot(self, tables: Views, as_of_ms: int, number: int | None) -> None:
-        """The status of groups is written last: it makes a snapshot the newest one."""
-        store, again = self._store, self._states.begin_snapshot(as_of_ms)
+    def _write_snapshot(
+        self, tables: Views, as_of_ms: int, number: int | None, *, again: bool, is_whole: bool
+    ) -> None:
+        """The status of groups is written last: it makes a snapshot the newest one.
+
+        number: the newest batch, None before the first. again: as for Store.add_snapshot. is_whole: whether
+        all rows of the tables are from batches.
+        """
+        store = self._store
         known = [TABLES[name] for name in tables.names if name not in tables.empty]
         snapshots = {
             table.name: partial(store.add_snapshot, table, as_of_ms, tables.view(table.name), again=again)
@@ -329,23 +371,18 @@ class StoredTables:
         }
         last = [snapshots.pop(LAST_WRITTEN)] if LAST_WRITTEN in snapshots else []
         writes = list(snapshots.values())
-        if number is not None:
+        if number is not None or not is_whole:
             writes += [
-                partial(store.replace, table, number, tables.view(table.name))
+                partial(store.replace, table, number if is_whole else None, tables.view(table.name))
                 for table in known
                 if table.kind == "current"
             ]
         together(self._spark, writes)
         together(self._spark, last)
 
-    def _commits(self, state: State) -> DataFrame:
-        """The last commits of each partition."""
-        return state.read(self._spark, COMMITS, TABLES["offset_commits"].schema)
-
-    def _commits_now(self, state: State, as_of_ms: int, lookups: _Lookups) -> DataFrame:
-        """The last commits of each partition, with those that the stream does not have yet."""
-        commits = self._commits(state)
-        later = None if lookups.later is None else lookups.later(self._spark)
+    def _commits_now(self, state: State, as_of_ms: int, later: DataFrame | None) -> DataFrame:
+        """The last commits of each partition. later: records that the stream does not have yet."""
+        commits = state.read(self._spark, COMMITS, TABLES["offset_commits"].schema)
         if later is None:
             return commits
         more = dated(decode.offset_commits(later.where(decode.not_after(as_of_ms))))
@@ -370,18 +407,8 @@ class _Lookups:
     ends: EndsOf | None = None
     pending: Lookup | None = None
     sizes: Lookup | None = None
-    names: NamesOf | None = None
     later: Lookup | None = None
-
-    def of_snapshots(
-        self, spark: SparkSession
-    ) -> tuple[DataFrame | None, DataFrame | None, Mapping[str, str]]:
-        """Return the records of open transactions, the sizes of partitions, and the names of topics by ID."""
-        return (
-            self.pending(spark) if self.pending else None,
-            self.sizes(spark) if self.sizes else None,
-            self.names(spark) if self.names else {},
-        )
+    findings: FindingsOf | None = None
 
 
 class _StateViews(Views):
@@ -395,9 +422,8 @@ class _StateViews(Views):
         rules: Rules,
         pending: DataFrame | None = None,
         sizes: DataFrame | None = None,
-        names: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(None, as_of_ms, None, rules, pending, sizes, names)
+        super().__init__(None, as_of_ms, None, rules, pending, sizes)
         self._state = state
         self._commits = commits
 
@@ -417,7 +443,7 @@ class _StateViews(Views):
     @cached_property
     def _members(self) -> DataFrame:
         seen = self._read(MEMBERS, membership.members_seen(self._states).schema)
-        return self._named(membership.with_activity(seen, self._states))
+        return membership.with_activity(seen, self._states)
 
     def _read(self, name: str, schema: StructType) -> DataFrame:
         return gathered(self._state.read(self._commits.sparkSession, name, schema), "group")
@@ -435,12 +461,13 @@ def _marked(known: DataFrame, new: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What a batch contains: numbers of records, and the topics of its commits."""
+    """What a batch contains: numbers of records, the topics of its commits, and the IDs in assignments."""
 
     commits: int
     of_groups: int
     refused: int
     topics: Sequence[str]
+    topic_ids: Sequence[str]
 
 
 def _counted(rows: DataFrame) -> _Found:
@@ -451,5 +478,6 @@ def _counted(rows: DataFrame) -> _Found:
         sf.count_if(sf.expr(decode.IS_OF_GROUP)).alias("of_groups"),
         sf.count_if(sf.expr(decode.IS_REFUSED)).alias("refused"),
         sf.collect_set(sf.when(is_commit, sf.col("topic"))).alias("topics"),
+        membership.topic_ids().alias("topic_ids"),
     )
     return _Found(**counted.collect()[0].asDict())

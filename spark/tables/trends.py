@@ -60,48 +60,73 @@ class Span:
 
 
 def positions_over_time(commits: DataFrame, span: Span) -> DataFrame:
-    """Return the committed offset of each group and partition at the end of each step.
+    """Return the committed offsets of each group and partition at the ends of steps.
 
-    Columns: group, topic, partition, step, at_ms, committed_offset. There is no row before the first commit,
-    and none after a tombstone.
+    Columns: group, topic, partition, committed_offset, and the first_step and last_step of those at whose end
+    it was the newest. There is no row before the first commit, and none after a tombstone.
     """
-    steps = sf.explode(sf.sequence(sf.lit(0), sf.lit(span.steps - 1))).alias("step")
     # If a commit has no usable time, the record's timestamp counts.
     at_ms = sf.coalesce("commit_ms", sf.unix_millis("src_ts"))
-    newest = commits.groupBy(*GROUP_PARTITION, span.step_of(at_ms).alias("step")).agg(
+    newest = commits.groupBy(*GROUP_PARTITION, span.step_of(at_ms).alias("first_step")).agg(
         sf.max_by(sf.struct("committed_offset", "tombstone"), "src_offset").alias("newest")
     )
-    until_here = (
-        Window.partitionBy(*GROUP_PARTITION)
-        .orderBy("step")
-        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    )
-    keys = commits.select(*GROUP_PARTITION).distinct().select(*GROUP_PARTITION, steps)
-    filled = keys.join(newest, on=[*GROUP_PARTITION, "step"], how="left").withColumn(
-        "newest", sf.last("newest", ignorenulls=True).over(until_here)
-    )
-    return filled.where(~sf.col("newest.tombstone")).select(
-        *GROUP_PARTITION, "step", span.end_ms(sf.col("step")).alias("at_ms"), "newest.committed_offset"
-    )
+    following = sf.lead("first_step").over(Window.partitionBy(*GROUP_PARTITION).orderBy("first_step"))
+    last = sf.coalesce(following - 1, sf.lit(span.steps - 1)).alias("last_step")
+    placed = newest.select(*GROUP_PARTITION, "newest.*", "first_step", last)
+    return placed.where(~sf.col("tombstone")).drop("tombstone")
 
 
-def lag_over_time(positions: DataFrame, log: DataFrame) -> DataFrame:
-    """Return positions with `record_lag` and `lag_ms` at their times.
+def at_steps(positions: DataFrame, span: Span) -> DataFrame:
+    """Return positions once for each of their steps, `step`, with its end, `at_ms`."""
+    step = sf.explode(sf.sequence("first_step", "last_step")).alias("step")
+    every = positions.select("*", step).drop("first_step", "last_step")
+    return every.withColumn("at_ms", span.end_ms(sf.col("step")))
 
-    log: as for views.record_lag. The unread records at a time are those appended until then, without those
-    below the position; the first of them is the next one by offset.
+
+def lag_over_time(positions: DataFrame, log: DataFrame, span: Span) -> DataFrame:
+    """Return positions once for each of their steps, with `record_lag` and `lag_ms` at its end.
+
+    positions: of positions_over_time. log: as for views.record_lag. The unread records at a time are those
+    appended until then, without those below the position; the first of them is the next one by offset.
     """
-    marks = positions.select(
+    # What is at or after an offset is counted once, and what was appended after a step is, too.
+    steps = sf.explode(sf.sequence(sf.lit(0), sf.lit(span.steps - 1))).alias("step")
+    moments = positions.select("topic", "partition").distinct().select("topic", "partition", steps)
+    both = positions.unionByName(moments, allowMissingColumns=True)
+    marks = both.select(
         "topic",
         "partition",
-        sf.col("committed_offset").alias("at_offset"),
-        "at_ms",
-        sf.struct("group", "step", "committed_offset").alias("mark"),
+        sf.coalesce("committed_offset", sf.lit(0).cast("bigint")).alias("at_offset"),
+        span.end_ms(sf.col("step")).alias("at_ms"),
+        sf.struct("group", "committed_offset", "first_step", "last_step", "step").alias("mark"),
     )
-    counted = unread(marks, log).withColumn("record_lag", sf.col("lag_then"))
-    waited = sf.col("at_ms") - waits_from(sf.col("first_unread_offset"), sf.col("first_unread_ts"))
-    return counted.withColumn("lag_ms", waiting_ms(sf.col("record_lag"), waited)).select(
-        "mark.group", "topic", "partition", "mark.step", "mark.committed_offset", "record_lag", "lag_ms"
+    mark, moment = sf.col("mark"), sf.col("moment")
+    by_step = Window.partitionBy("topic", "partition").orderBy("mark.step")
+    whole = by_step.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    of_step = sf.when(mark["step"].isNotNull(), sf.struct("mark.step", "appended_later"))
+    length = mark["last_step"] - mark["first_step"] + 1
+    counted = (
+        unread(marks, log)
+        .withColumn("moments", sf.collect_list(of_step).over(whole))
+        .where(mark["step"].isNull())
+        .select(
+            "mark.group",
+            "topic",
+            "partition",
+            "mark.committed_offset",
+            "record_lag",
+            waits_from(sf.col("first_unread_offset"), sf.col("first_unread_ts")).alias("from_ms"),
+            sf.explode(sf.slice("moments", mark["first_step"] + 1, length)).alias("moment"),
+        )
+        .withColumn("record_lag", sf.greatest(sf.col("record_lag") - moment["appended_later"], sf.lit(0)))
+    )
+    waited = span.end_ms(moment["step"]) - sf.col("from_ms")
+    return counted.select(
+        *GROUP_PARTITION,
+        "moment.step",
+        "committed_offset",
+        "record_lag",
+        waiting_ms(sf.col("record_lag"), waited).alias("lag_ms"),
     )
 
 

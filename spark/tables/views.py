@@ -132,8 +132,8 @@ def unread(marks: DataFrame, log: DataFrame, ends: DataFrame | None = None) -> D
     """Return marks with what is unread at them, and the extent of their partition.
 
     marks: topic, partition, at_offset, at_ms and `mark`. log and ends: as for record_lag. Columns: those of
-    the marks; record_lag, the records at or after at_offset; lag_then, without those appended after at_ms;
-    first_unread_offset, first_unread_ts; exact; `extent`.
+    the marks; record_lag, the records at or after at_offset; appended_later, those of any offset appended
+    after at_ms; lag_then, record_lag without these; first_unread_offset, first_unread_ts; exact; `extent`.
 
     All are running totals over the marks, runs and ends of a partition, from the last one down, so one
     exchange is enough.

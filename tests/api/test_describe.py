@@ -26,8 +26,8 @@ def test_api_versions(ask, korvet, version):
 
 @versions("ApiVersions", since=4)
 def test_features(ask, korvet, version):
-    """Version 4 lists features that begin with 0, which version 3 may not; all are in force. Their epoch is
-    known; other tests on this broker raise it.
+    """Version 4 lists features that begin with 0, which version 3 may not; all but share groups are in force.
+    Their epoch is known; other tests on this broker raise it.
     """
     answer = ask("ApiVersions", version, client_software_name="x", client_software_version="1")
     supported = {one.name: (one.min_version, one.max_version) for one in answer.supported_features}
@@ -35,6 +35,7 @@ def test_features(ask, korvet, version):
     assert supported == {
         "group.version": (0, 1),
         "metadata.version": (7, 33),
+        "share.version": (0, 1),
         "transaction.version": (0, 2),
     }
     assert levels == {"group.version": (1, 1), "metadata.version": (33, 33), "transaction.version": (2, 2)}

@@ -13,9 +13,10 @@ from tests.support.servers import KorvetServer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-UNSUPPORTED, INVALID_UPDATE = 35, 95
+UNSUPPORTED, NOT_FOUND, INVALID_UPDATE = 35, 69, 95
 UPGRADE, SAFE, UNSAFE = 1, 2, 3
 TRANSACTIONS, GROUPS, METADATA = "transaction.version", "group.version", "metadata.version"
+SHARING = "share.version"
 HIGHEST = {TRANSACTIONS: 2, GROUPS: 1, METADATA: 33}
 FAILED = (
     "The update failed for all features since the following feature had an error: "
@@ -192,6 +193,25 @@ def test_without_the_group_version_there_is_no_consumer_protocol(client):
     assert update(client, (GROUPS, 1, UPGRADE)) == (0, None, {})
     (group,) = client("ConsumerGroupDescribe", 1, group_ids=["g"]).groups
     assert group.error_code == 0
+
+
+def test_without_the_share_version_there_are_no_share_groups(client):
+    fields = {"group_id": "shared", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": ["t"]}
+
+    def answers() -> tuple[int, int]:
+        (group,) = client("ShareGroupDescribe", 1, group_ids=["shared"]).groups
+        return int(client("ShareGroupHeartbeat", 1, **fields).error_code), int(group.error_code)
+
+    assert answers() == (UNSUPPORTED, UNSUPPORTED)
+    assert update(client, (SHARING, 2, UPGRADE))[0] == INVALID_UPDATE
+    assert update(client, (SHARING, 1, UPGRADE)) == (0, None, {})
+    assert levels(client)[0] == HIGHEST | {SHARING: 1}
+    assert answers() == (0, NOT_FOUND)
+    assert answers() == (0, 0)
+    assert update(client, (SHARING, 0, SAFE)) == (0, None, {})
+    assert answers() == (UNSUPPORTED, UNSUPPORTED)
+    (listed,) = client("ListGroups", 5, states_filter=[], types_filter=["share"]).groups
+    assert (listed.group_id, listed.group_type, listed.group_state) == ("shared", "share", "Stable")
 
 
 @versions("DescribeQuorum")

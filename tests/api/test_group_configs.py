@@ -18,8 +18,30 @@ GROUP = 32
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
 SET, DELETE, APPEND = 0, 1, 2
 OWN, STATIC, DEFAULT = 8, 4, 5
-LEAST, MOST = "must be greater than or equal to ", "must be less than or equal to "
+RANGE = "must be in the range"
 NO_INT = "Not a number of type INT"
+LOCK, LOCKS = "share.record.lock.duration.ms", "share.partition.max.record.locks"
+LEVEL, RENEW, RESET = "share.isolation.level", "share.renew.acknowledge.enable", "share.auto.offset.reset"
+SHARED, INTERVAL = "share.session.timeout.ms", "share.assignment.interval.ms"
+NO_BOOLEAN = "Expected value to be either true or false"
+LEVELS = "String must be one of: read_committed, read_uncommitted"
+NO_RESET = (
+    f"Invalid value `{{}}` for configuration {RESET}. The value must be either 'earliest', 'latest' or of "
+    "the format 'by_duration:<PnDTnHnMn.nS>'."
+)
+DEFAULTS = {
+    SESSION: "45000",
+    HEARTBEAT: "4000",
+    "share.session.timeout.ms": "45000",
+    "share.heartbeat.interval.ms": "5000",
+    "share.assignment.interval.ms": "1000",
+    LOCK: "30000",
+    "share.delivery.count.limit": "5",
+    LOCKS: "2000",
+    RESET: "latest",
+    LEVEL: "read_uncommitted",
+    RENEW: "true",
+}
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +88,8 @@ def test_altered_described_and_listed(client, fresh, version):
     group = fresh("group")
     assert alter(client, group, (SESSION, " 2000 "), (HEARTBEAT, "500"), version=version) == (0, None)
     shown = described(client, group)
-    assert {name: config.value for name, config in shown.items()} == {SESSION: "2000", HEARTBEAT: "500"}
+    found = {name: config.value for name, config in shown.items()}
+    assert found == DEFAULTS | {SESSION: "2000", HEARTBEAT: "500"}
     session, heartbeat = shown[SESSION], shown[HEARTBEAT]
     assert (session.config_source, session.read_only, session.is_sensitive) == (OWN, False, False)
     assert [(one.name, one.value, one.source) for one in session.synonyms] == [
@@ -90,8 +113,34 @@ def test_altered_described_and_listed(client, fresh, version):
 
 @versions("DescribeConfigs")
 def test_every_version_describes_groups_that_have_set_nothing(client, fresh, version):
-    assert described(client, fresh("group"), version).keys() == {SESSION, HEARTBEAT}
+    assert {name: each.value for name, each in described(client, fresh("group"), version).items()} == DEFAULTS
     assert described(client, fresh("group"), version, [SESSION, "other"]).keys() == {SESSION}
+
+
+def test_configs_of_share_groups(client, fresh, server):
+    """They are kept over a restart, in the form that has been checked."""
+    group = fresh("group")
+    wanted = {
+        "share.session.timeout.ms": "46000",
+        "share.heartbeat.interval.ms": "6000",
+        "share.assignment.interval.ms": "0",
+        LOCK: "15000",
+        "share.delivery.count.limit": "2",
+        LOCKS: "100",
+        RESET: "by_duration:P1DT2H3.5S",
+        LEVEL: "read_committed",
+        RENEW: "False",
+    }
+    assert alter(client, group, *wanted.items()) == (0, None)
+    kept = wanted | {RENEW: "false"}
+    server.kill()
+    server.start()
+    with connect(server) as again:
+        shown = described(again, group)
+        assert {name: shown[name].value for name in wanted} == kept
+        assert {shown[name].config_source for name in wanted} == {OWN}
+        assert [(one.name, one.source) for one in shown[LEVEL].synonyms] == [(LEVEL, OWN)]
+        assert [each.name for each in shown.values() if each.config_type == 1] == [RENEW]
 
 
 @versions("AlterConfigs")
@@ -110,16 +159,27 @@ def test_all_configs_are_replaced(client, fresh, version):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ((SESSION, "999"), f"{SESSION} {LEAST}group.consumer.min.session.timeout.ms"),
-        ((SESSION, "60001"), f"{SESSION} {MOST}group.consumer.max.session.timeout.ms"),
-        ((HEARTBEAT, "99"), f"{HEARTBEAT} {LEAST}group.consumer.min.heartbeat.interval.ms"),
-        ((HEARTBEAT, "15001"), f"{HEARTBEAT} {MOST}group.consumer.max.heartbeat.interval.ms"),
+        ((SESSION, "999"), f"{SESSION} {RANGE} 1000 to 60000 inclusive."),
+        ((SESSION, "60001"), f"{SESSION} {RANGE} 1000 to 60000 inclusive."),
+        ((HEARTBEAT, "99"), f"{HEARTBEAT} {RANGE} 100 to 15000 inclusive."),
+        ((HEARTBEAT, "15001"), f"{HEARTBEAT} {RANGE} 100 to 15000 inclusive."),
         ((SESSION, "4000"), f"{SESSION} must be greater than {HEARTBEAT}"),
         ((SESSION, "0"), f"Invalid value 0 for configuration {SESSION}: Value must be at least 1"),
         ((SESSION, "soon"), f"Invalid value soon for configuration {SESSION}: {NO_INT}"),
         ((SESSION, "50_000"), f"Invalid value 50_000 for configuration {SESSION}: {NO_INT}"),
         ((SESSION, str(2**31)), f"Invalid value {2**31} for configuration {SESSION}: {NO_INT}"),
-        (("share.session.timeout.ms", "50000"), "Unknown group config name: share.session.timeout.ms"),
+        (("streams.session.timeout.ms", "50000"), "Unknown group config name: streams.session.timeout.ms"),
+        ((SHARED, "44999"), f"{SHARED} {RANGE} 45000 to 60000 inclusive."),
+        ((INTERVAL, "15001"), f"{INTERVAL} {RANGE} 0 to 15000 inclusive."),
+        (("share.record.lock.duration.ms", "14999"), f"{LOCK} {RANGE} 15000 to 60000 inclusive."),
+        ((LOCK, "999"), f"Invalid value 999 for configuration {LOCK}: Value must be at least 1000"),
+        (("share.delivery.count.limit", "11"), f"share.delivery.count.limit {RANGE} 2 to 10 inclusive."),
+        (("share.partition.max.record.locks", "4001"), f"{LOCKS} {RANGE} 100 to 4000 inclusive."),
+        ((LEVEL, "Read_Committed"), f"Invalid value Read_Committed for configuration {LEVEL}: {LEVELS}"),
+        ((RENEW, "yes"), f"Invalid value yes for configuration {RENEW}: {NO_BOOLEAN}"),
+        ((RESET, "none"), f"Invalid value none for configuration {RESET}: {NO_RESET.format('none')}"),
+        ((RESET, "by_duration:-PT1S"), f"Invalid value by_duration:-PT1S for configuration {RESET}: "
+         + NO_RESET.format("by_duration:-PT1S")),
         ((SESSION, "1", APPEND), f"Can't APPEND to key {SESSION} because its type is not LIST."),
     ],
 )  # fmt: skip

@@ -12,10 +12,12 @@ from korvet.api.fetching.memory import FetchMemory
 from korvet.api.fetching.pending_fetch import PendingFetch
 from korvet.coordinator.term import Term
 from korvet.groups.shard import GroupShard
-from korvet.storage.log import append_replies
-from korvet.storage.log.partition_log import PartitionLog
-from korvet.storage.log.reader import Read
-from korvet.storage.log.state import LogState
+from korvet.log import appender
+from korvet.log.ends import KnownEnds
+from korvet.log.partition_log import PartitionLog
+from korvet.log.reader import Read
+from korvet.log.state import LogState
+from korvet.log.tail_cache import TailCache
 from korvet.transactions.shard import TransactionShard
 from tests.api.asking import Client, connect
 from tests.api.batches import batch
@@ -42,7 +44,9 @@ def client(in_process: SimpleNamespace) -> Iterator[Client]:
         yield made
 
 
-def fails_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[str]:
+def fails_once(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, kind: type[Exception] = ZeroDivisionError
+) -> list[str]:
     """Makes the next call of a method raise. The returned list then has an item."""
     method = getattr(owner, name)
     failed: list[str] = []
@@ -50,7 +54,7 @@ def fails_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[s
     def fail(*arguments: Any, **options: Any) -> Any:
         if not failed:
             failed.append(name)
-            raise ZeroDivisionError("a defect")
+            raise kind("a defect")
         return method(*arguments, **options)
 
     monkeypatch.setattr(owner, name, fail)
@@ -96,21 +100,60 @@ def test_an_append_that_took_effect_is_acknowledged_all_the_same(
     assert b"v0" in found.records
 
 
-@pytest.mark.parametrize("guarded", [False, True])
-def test_an_append_whose_reply_cannot_be_read_is_over_all_the_same(
-    client: Client, monkeypatch: pytest.MonkeyPatch, guarded: bool
+def test_an_append_that_contradicts_what_is_known_is_not_acknowledged(
+    client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A guarded append is read back from the log.
-
-    A log's first append is a script, and may have succeeded.
-    """
-    if guarded:
-        put(client, "t", batch([(b"k", b"first")]))
-    failed = fails_once(monkeypatch, append_replies, "append_reply")
-    answer = put(client, "t", batch([(b"k", b"v")]))
+    first = put(client, "t", batch([(b"k", b"first")])).base_offset
+    failed = fails_once(monkeypatch, TailCache, "extend", AssertionError)
+    sent = batch([(b"k", b"second")], producer=(7, 0, 0))
+    assert put(client, "t", sent).error_code is ErrorCode.request_timed_out
     assert failed
-    assert answer.error_code is (ErrorCode.none if guarded else ErrorCode.request_timed_out)
-    assert put(client, "t", batch([(b"k", b"v")])).base_offset > answer.base_offset
+    assert put(client, "t", sent).error_code is ErrorCode.none
+    (found,) = fetch(client, BY_NAME, ("t", 0, first))
+    assert found.records.count(b"second") == 1
+
+
+def test_a_marker_that_contradicts_what_is_known_is_written_again(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = Producer(client, "t", SECOND_PROTOCOL)
+    producer.init()
+    first = producer.write(b"v").base_offset
+    failed = fails_once(monkeypatch, LogState, "note_marked", AssertionError)
+    assert producer.end() == ErrorCode.none
+    until(lambda: fetch(client, BY_NAME, ("t", 0, first))[0].last_stable_offset > first + 1, 20, "the marker")
+    assert failed
+
+
+def test_a_read_of_ends_that_contradict_what_is_known_is_answered_with_an_error(
+    client: Client, in_process: SimpleNamespace, korvet: KorvetServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    korvet.redis.xadd(f"{in_process.keyspace}:t:0", {"key": b"k", "value": b"v"})
+
+    def contradict(*_: Any) -> None:
+        raise AssertionError("a defect")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(KnownEnds, "take", contradict)
+        (found,) = fetch(client, BY_NAME, ("t", 0, 0))
+        assert found.error_code is ErrorCode.kafka_storage_error
+    (found,) = fetch(client, BY_NAME, ("t", 0, 0))
+    assert b"v" in found.records
+
+
+@pytest.mark.parametrize("kind", [ValueError, AssertionError, ZeroDivisionError])
+def test_an_append_whose_reply_cannot_be_read_is_over_all_the_same(
+    client: Client, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    """It may have taken effect."""
+    failed = fails_once(monkeypatch, appender, "read_decisions", kind)
+    sent = batch([(b"k", b"v")], producer=(7, 0, 0))
+    assert put(client, "t", sent).error_code is ErrorCode.request_timed_out
+    assert failed
+    again = put(client, "t", sent)
+    assert again.error_code is ErrorCode.none
+    (found,) = fetch(client, BY_NAME, ("t", 0, 0))
+    assert found.high_watermark == again.base_offset + 1
 
 
 def test_a_read_whose_reply_cannot_be_handled_is_answered_with_an_error(

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
 
-from korvet.storage.errors import LinkLost, NotEnoughReplicasAfterAppend, SlotUnavailable, WritesRefused
-from korvet.storage.log.appender import Appender
-from korvet.storage.log.partition_log import PartitionLog
+from korvet.log.appender import Appender
+from korvet.log.partition_log import PartitionLog
+from korvet.redis.errors import LinkLost, NotEnoughReplicasAfterAppend, SlotUnavailable, WritesRefused
 from tests.api.asking import Client, connect
 from tests.api.test_produce import OUT_OF_ORDER, everything, pipelined, producer_id, put, stamped
 from tests.support.polling import until
@@ -20,7 +21,7 @@ from tests.support.polling import until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from korvet.storage.errors import StorageError
+    from korvet.redis.errors import StorageError
 
 NOT_LEADER, TIMED_OUT, NOT_ENOUGH_REPLICAS = 6, 7, 19
 
@@ -126,7 +127,7 @@ def test_librdkafka_repeats_no_record_of_another_partition(
     producer.produce("b", b"1")
     until(lambda: not logs.refusals, 10, "the batch is refused")
     producer.produce("b", b"2")
-    until(lambda: logs.last.state.counts.failed_produces == 2, 10, "so is the one after it")
+    until(lambda: logs.last.counts.failed_produces == 2, 10, "so is the one after it")
     del logs.held["a"]
     for give_up in held:
         give_up()
@@ -140,13 +141,9 @@ class BrokenLink:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.appender: Appender | None = None
-        self.noticed: Callable[[], None]
-        """Makes the broker notice it."""
-        self.error: StorageError = LinkLost("broken")
-        """What the broker notices."""
-        self.guards = True
-        """Whether other appends could go by guard."""
-        send = Appender._send_function
+        self.notice: Callable[[StorageError], object]
+        """Lets the broker notice it by this error."""
+        send = Appender._send
 
         def lose(appender: Appender, *arguments: Any) -> None:
             state = appender._state
@@ -154,22 +151,20 @@ class BrokenLink:
                 send(appender, *arguments)
                 return
             self.appender = appender
-            appender._rest = 0 if self.guards else 8
             links = state.links
             state.links = SimpleNamespace(write_functions=self)  # type: ignore[assignment]
             send(appender, *arguments)
             state.links = links
 
-        monkeypatch.setattr(Appender, "_send_function", lose)
+        monkeypatch.setattr(Appender, "_send", lose)
 
     def send(self, _: Any, arrived: Callable[[StorageError], None]) -> None:
-        loop = asyncio.get_running_loop()
-        self.noticed = lambda: loop.call_soon_threadsafe(arrived, self.error)
+        self.notice = partial(asyncio.get_running_loop().call_soon_threadsafe, arrived)
 
     @property
     def holds_others(self) -> bool:
         """Whether other appends wait for it."""
-        return self.appender is not None and bool(self.appender._held)
+        return self.appender is not None and len(self.appender._queue) > 0
 
 
 @pytest.fixture
@@ -177,37 +172,39 @@ def broken_link(monkeypatch: pytest.MonkeyPatch) -> BrokenLink:
     return BrokenLink(monkeypatch)
 
 
-def check_order(client: Client, broken_link: BrokenLink, error: int) -> None:
-    """Three batches are refused if the first one has failed, and appended when they come again."""
+# In a cluster, an append is given up if no node serves its slot in time.
+NOTICES = pytest.mark.parametrize(
+    ("notice", "error"),
+    [(LinkLost("broken"), 0), (SlotUnavailable("not served"), NOT_LEADER)],
+    ids=["the connection is lost", "the slot is not served"],
+)
+
+
+@NOTICES
+def test_no_batch_overtakes_the_producers_first_one(
+    client: Client, broken_link: BrokenLink, notice: StorageError, error: int
+) -> None:
+    """A producer that the log does not know may begin anywhere, also with the batch after a lost one.
+
+    Redis knows whether a lost one took effect. If it is refused, so are those after it, until it comes again.
+    """
     pid = producer_id(client)
     batches = [stamped(pid, number) for number in range(3)]
     with ThreadPoolExecutor() as pool:
         answers = pool.submit(pipelined, client, "a", batches)
         until(lambda: broken_link.holds_others, 10, "the batches after it wait")
-        broken_link.noticed()
+        broken_link.notice(notice)
         assert [part.error_code for part in answers.result()] == [error] * 3
     assert [part.error_code for part in pipelined(client, "a", batches)] == [0] * 3
     assert values(client, "a") == [b"0", b"1", b"2"]
 
 
-def test_no_batch_overtakes_the_producers_first_one(client: Client, broken_link: BrokenLink) -> None:
-    """A producer that the log does not know may begin anywhere, also with the batch after a lost one."""
-    check_order(client, broken_link, TIMED_OUT)
-
-
-def test_no_batch_overtakes_the_first_one_by_script(client: Client, broken_link: BrokenLink) -> None:
-    """Appends by script do not wait for each other. In a cluster, one is given up if no node serves its slot
-    in time.
-    """
-    broken_link.error = SlotUnavailable("not served")
-    broken_link.guards = False
-    check_order(client, broken_link, NOT_LEADER)
-
-
+@NOTICES
 def test_librdkafka_loses_no_first_record(
-    client: Client, broken_link: BrokenLink, in_process: SimpleNamespace
+    client: Client, broken_link: BrokenLink, in_process: SimpleNamespace, notice: StorageError, error: int
 ) -> None:
     """It takes all batches before an acknowledged one for acknowledged."""
+    del error
     producer = idempotent_producer(in_process)
     producer.produce("b", b"")
     assert producer.flush(20) == 0
@@ -215,6 +212,6 @@ def test_librdkafka_loses_no_first_record(
     until(lambda: broken_link.appender, 10, "the batch is on its way")
     producer.produce("a", b"1")
     until(lambda: broken_link.holds_others, 10, "the next batch waits")
-    broken_link.noticed()
+    broken_link.notice(notice)
     assert producer.flush(20) == 0
     assert values(client, "a") == [b"0", b"1"]

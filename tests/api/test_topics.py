@@ -6,8 +6,8 @@ import uuid
 
 import pytest
 
-from korvet.storage.catalogue import Catalogue
-from korvet.storage.errors import LinkLost
+from korvet.cluster.catalogue import Catalogue
+from korvet.redis.errors import LinkLost
 from tests.api.asking import connect, newest, versions
 from tests.api.batches import batch
 from tests.api.test_produce import put

@@ -11,9 +11,9 @@ import pytest
 import redis
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from korvet.backup.connection import Connection
+from korvet.backup.connection import RedisConnection
 from korvet.embedded.sockets import socket_of
-from korvet.storage.link.address import parse_url
+from korvet.redis.address import parse_url
 from tests.api.asking import connect, newest
 from tests.api.batches import batch
 from tests.api.test_offset_for_leader_epoch import asked, leader_epoch
@@ -245,7 +245,7 @@ def test_a_server_that_is_restored_from_its_own_backup(
     """The history of the server's data has the same id as before; former leader epochs end nevertheless."""
     redis = start()
     # The first snapshot changes that id.
-    with Connection(parse_url(redis.url)[0]) as connection:
+    with RedisConnection(parse_url(redis.url)[0]) as connection:
         connection.begin_snapshot()
         assert b"".join(connection.snapshot())
     server = own_korvet(redis_url=redis.url)

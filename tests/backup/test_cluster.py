@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from korvet.backup.connection import Connection
+    from korvet.backup.connection import RedisConnection
     from tests.support.redis_server import Server
 
     Start = Callable[..., Server]
@@ -274,7 +274,7 @@ def test_a_pause_that_another_program_ends_is_repeated(
         attempts += 1
         return begin(*arguments)
 
-    def written(receiver: Connection) -> tuple[str, int] | None:
+    def written(receiver: RedisConnection) -> tuple[str, int] | None:
         begun = begin_one(receiver)
         if attempts == 1 and receiver.address.port == first.port:
             for node in source.nodes:

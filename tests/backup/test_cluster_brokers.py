@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from korvet.backup.connection import Connection
+    from korvet.backup.connection import RedisConnection
     from tests.support.cluster import RedisCluster
     from tests.support.servers import KorvetServer
 
@@ -146,7 +146,7 @@ def slow_forks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The servers fork one after the other, as if each fork took long."""
     begin, turns = snapshots._begin, itertools.count()
 
-    def one_by_one(receiver: Connection) -> tuple[str, int] | None:
+    def one_by_one(receiver: RedisConnection) -> tuple[str, int] | None:
         threading.Event().wait(0.2 * next(turns))
         return begin(receiver)
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from korvet.backup import loading
-from korvet.backup.connection import Connection
+from korvet.backup.connection import RedisConnection
 from korvet.backup.manifest import SNAPSHOT
 from korvet.embedded.errors import EmbeddedServerError
 from korvet.embedded.server import EmbeddedServer
-from korvet.storage.link.address import parse_url
+from korvet.redis.address import parse_url
 from tests.backup.contents import (
     CLUSTER,
     RESTORING,
@@ -114,7 +114,7 @@ def test_a_backup_holds_what_was_answered_while_an_earlier_backup_runs(
     """A server that writes snapshots to its disk sends one to all clients that ask meanwhile."""
     source = start("--repl-diskless-sync", "no", "--rdb-key-save-delay", "100000", kind=kind)
     fill(source.client)
-    with Connection(parse_url(source.url)[0]) as earlier:
+    with RedisConnection(parse_url(source.url)[0]) as earlier:
         earlier.begin_snapshot()
         source.client.set("answered", "x")
         source.client.config_set("rdb-key-save-delay", 0)
@@ -214,9 +214,9 @@ def test_keyspaces_become_usable_together(
 
 def at_last_step(monkeypatch: pytest.MonkeyPatch, broken: int, then: Callable[[], object] = bool) -> None:
     """Shut the connection of a restore down for its last step. `then` is called when the step has failed."""
-    pipeline = Connection.pipeline
+    pipeline = RedisConnection.pipeline
 
-    def break_last(connection: Connection, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    def break_last(connection: RedisConnection, commands: Sequence[Sequence[Any]]) -> list[Any]:
         if commands[-1] != ("EXEC",):
             return pipeline(connection, commands)
         connection._socket.shutdown(broken)
@@ -225,7 +225,7 @@ def at_last_step(monkeypatch: pytest.MonkeyPatch, broken: int, then: Callable[[]
         finally:
             then()
 
-    monkeypatch.setattr(Connection, "pipeline", break_last)
+    monkeypatch.setattr(RedisConnection, "pipeline", break_last)
 
 
 def test_a_restore_whose_last_reply_is_lost_is_complete(

@@ -6,6 +6,9 @@ import re
 
 import pytest
 
+from korvet.cli.client import Cluster
+from korvet.cli.config_requests import ResourceType, alter
+
 pytestmark = pytest.mark.clients
 
 BACKOFF, POLICY, UNKNOWN = "log.cleaner.backoff.ms", "log.cleanup.policy", "no.such.config"
@@ -52,8 +55,10 @@ def configs(broker, java):
         return refused[-1:] or [line for line in lines if not line.startswith("min.insync.replicas")]
 
     yield run
-    run("--alter", *ALL, "--delete-config", f"{BACKOFF},{POLICY},{UNKNOWN}")
-    run("--alter", *BROKER, "--delete-config", BACKOFF)
+    # Without a JVM.
+    with Cluster(broker.bootstrap) as cluster:
+        alter(cluster, ResourceType.BROKER, "", dict.fromkeys((BACKOFF, POLICY, UNKNOWN)))
+        alter(cluster, ResourceType.BROKER, "1", {BACKOFF: None})
 
 
 def test_configs_of_brokers(configs):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.support.java import JavaTools
     from tests.support.processes import Child
 
-pytestmark = [pytest.mark.clients, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.clients, pytest.mark.long]
 
 START_TIMEOUT_S = 120
 # Their next step waits for their intervals and rebalances.

@@ -49,7 +49,6 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         made.close()
 
 
-@pytest.mark.timeout(900)  # Some pages start Spark several times.
 @pytest.mark.parametrize(
     "page", [pytest.param(page, marks=[pytest.mark.long] * (page.stem in LONG)) for page in RUN], **BY_PATH
 )

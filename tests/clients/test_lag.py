@@ -18,7 +18,7 @@ from korvet.cli.doctor import check_transactions, streams_of
 from korvet.cli.lag import Commit, Lag, measure
 from korvet.cli.redis_address import RedisSource
 from korvet.offsets.packing import entry_id, offset_of
-from korvet.storage.errors import WrongType
+from korvet.redis.errors import WrongType
 from tests.support.confluent import consumer, producer, send, take
 from tests.support.pages import Pages
 from tests.support.polling import until
@@ -58,6 +58,12 @@ def describe(korvet: KorvetServer, group: str) -> dict[str, Any]:
     return document
 
 
+def listed(korvet: KorvetServer, group: str) -> dict[str, Any]:
+    """The row of a group in the list of all."""
+    (found,) = (row for row in json.loads(run("list", *at(korvet, "--json")).stdout) if row["group"] == group)
+    return found
+
+
 def commit(korvet: KorvetServer, group: str, topic: str, *offsets: int) -> None:
     """Commit the first offset for partition 0, the next for partition 1 and so on."""
     client = consumer(korvet.bootstrap, group)
@@ -70,12 +76,17 @@ def stream(topic: str, partition: int = 0) -> str:
     return f"korvet:{topic}:{partition}"
 
 
-def check(korvet: KorvetServer, group: str, unread: int, first_ms: int | None) -> None:
-    """Returns one partition's expected lag. `first_ms` is the timestamp of the first unread record."""
+def check(
+    korvet: KorvetServer, group: str, unread: int, first_ms: int | None, status: str | None = None
+) -> None:
+    """Check one partition's lag. `first_ms` is the timestamp of the first unread record. Without a status,
+    that of a commit within the log.
+    """
     before_ms = time.time_ns() // 1_000_000
     (row,) = describe(korvet, group)["offsets"]
     after_ms = time.time_ns() // 1_000_000
     assert row["record_lag"] == unread
+    assert row["status"] == (status or (None if unread else "ok"))
     if first_ms is None:
         assert row["lag_ms"] == 0
     else:
@@ -102,7 +113,7 @@ def test_lag_counts_records_over_gaps_and_native_entries(korvet, topic, fresh):
     for offset, unread, first_ms in cases:
         group = fresh("group")
         commit(korvet, group, topic, offset)
-        check(korvet, group, unread, first_ms)
+        check(korvet, group, unread, first_ms, "ahead" if offset > offset_of(native[2]) + 1 else None)
 
 
 def test_lag_after_the_start_of_the_log_was_trimmed(korvet, topic, group):
@@ -119,6 +130,10 @@ def test_lag_on_a_topic_with_dense_offsets(korvet, new_topic, group):
     assert send(producer(korvet.bootstrap), topic, 0, records()) == [0, 1, 2, 3, 4]
     commit(korvet, group, topic, 1)
     check(korvet, group, 4, TIMES_MS[1])
+    korvet.redis.xtrim(stream(topic), maxlen=2, approximate=False)
+    check(korvet, group, 2, TIMES_MS[3], "lost")
+    commit(korvet, group, topic, 9)
+    check(korvet, group, 0, None, "ahead")
 
 
 @pytest.mark.parametrize("assignment", ["clock", "dense"])
@@ -136,6 +151,12 @@ def test_lag_within_batches(korvet, new_topic, fresh, assignment):
     group = fresh("group")
     commit(korvet, group, topic, offsets[-1] + 1)
     check(korvet, group, 0, None)
+    # What is left of the first batch shows that its deleted records were unread.
+    admin = AdminClient({"bootstrap.servers": korvet.bootstrap})
+    for deleted in admin.delete_records([TopicPartition(topic, 0, offsets[3])]).values():
+        deleted.result(20)
+    commit(korvet, group, topic, offsets[1])
+    check(korvet, group, 7, TIMES_MS[3], "lost")
 
 
 def test_the_doctor_counts_the_records_of_batches(own_korvet):
@@ -226,16 +247,19 @@ def test_totals_and_tables(korvet, new_topic, group):
     assert [row["record_lag"] for row in found["offsets"]] == [5, 1, 0]
     assert found["record_lag"] == 6
     assert found["lag_ms"] == max(row["lag_ms"] for row in found["offsets"])
-    (listed,) = [
-        row for row in json.loads(run("list", *at(korvet, "--json")).stdout) if row["group"] == group
-    ]
-    assert listed["record_lag"] == 6
-    assert listed["lag_ms"] >= found["lag_ms"]
+    of_list = listed(korvet, group)
+    assert of_list["record_lag"] == 6
+    assert of_list["lag_ms"] >= found["lag_ms"]
     (line,) = [line for line in run("list", *at(korvet)).stdout.splitlines() if line.startswith(group)]
     assert line.split()[-4:-2] == ["15", "min"]
     assert line.split()[-5] == "6"
     table = run("describe", group, *at(korvet)).stdout.splitlines()
-    assert [line.split()[4:7] for line in table[-3:]] == [["5", "15", "min"], ["1", "6", "min"], ["0", "0"]]
+    assert table[0].split() == [group, "Empty", "-"]
+    assert [line.split()[4:8] for line in table[-3:]] == [
+        ["-", "5", "15", "min"],
+        ["-", "1", "6", "min"],
+        ["ok", "0", "0"],
+    ]
 
 
 def test_a_group_without_commits_has_no_lag(korvet, topic, group):
@@ -246,6 +270,18 @@ def test_a_group_without_commits_has_no_lag(korvet, topic, group):
     client.close()
     assert len(found["members"]) == 1
     assert (found["offsets"], found["record_lag"], found["lag_ms"]) == ([], None, None)
+
+
+def test_a_group_is_not_ok_while_a_member_has_a_partition_without_a_commit(korvet, new_topic, group):
+    topic = new_topic(2)
+    client = consumer(korvet.bootstrap, group, enable_auto_commit=False)
+    client.subscribe([topic])
+    until(lambda: client.poll(0.05) or len(client.assignment()) == 2, 20, "the member has its partitions")
+    for offsets, status in (([0], None), ([0, 0], "ok"), ([0, 7], "ahead")):
+        places = [TopicPartition(topic, partition, offset) for partition, offset in enumerate(offsets)]
+        client.commit(offsets=places, asynchronous=False)
+        assert (describe(korvet, group)["status"], listed(korvet, group)["status"]) == (status, status)
+    client.close()
 
 
 def cluster_id(korvet: KorvetServer) -> str:
@@ -269,7 +305,7 @@ def test_a_deleted_topic_leaves_nothing_unread(korvet, new_topic, group):
     commits = [Commit(gone, 0, 0), Commit(left, 1, 0), Commit(left, 0, -1)]
     source = RedisSource(None, korvet.data_dir, "korvet")
     lags = measure(source, cluster_id(korvet), commits, now_ms=TIMES_MS[0] + 7)
-    assert lags == dict(zip(commits, [Lag(0, 0), Lag(0, 0), Lag(5, 7)], strict=True))
+    assert lags == dict(zip(commits, [Lag(0, 0, "OK"), Lag(0, 0, "OK"), Lag(5, 7)], strict=True))
 
 
 def test_one_spoilt_partition_leaves_the_others(korvet, new_topic, group):
@@ -319,7 +355,7 @@ def test_without_redis_dense_offsets_are_counted(korvet, new_topic, group):
     away = ("-b", korvet.bootstrap, "--data-dir", "does-not-exist", "--json")
     done = run("describe", group, *away)
     rows = json.loads(done.stdout)["offsets"]
-    assert [row["record_lag"] for row in rows] == [3, 0]
+    assert [(row["record_lag"], row["status"]) for row in rows] == [(3, None), (0, "ok")]
     # By the append time, not by the producer's.
     assert 0 <= rows[0]["lag_ms"] < before_ms - TIMES_MS[2]
     assert rows[1]["lag_ms"] == 0
@@ -354,12 +390,12 @@ def test_groups_of_the_consumer_protocol_are_described(korvet, topic, group):
     client.commit(asynchronous=False)
     found = describe(korvet, group)
     assert (found["state"], found["protocol"], found["record_lag"]) == ("Stable", "uniform", 0)
+    assert found["status"] == listed(korvet, group)["status"] == "ok"
     (member,) = found["members"]
     assert (member["client"], member["assigned"]) == ("new", [f"{topic}-0"])
     client.close()
     assert describe(korvet, group)["state"] == "Empty"
-    listed = json.loads(run("list", *at(korvet, "--json")).stdout)
-    assert [row["state"] for row in listed if row["group"] == group] == ["Empty"]
+    assert listed(korvet, group)["state"] == "Empty"
 
 
 def test_a_broker_at_work_does_not_notice(own_korvet):

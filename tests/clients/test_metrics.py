@@ -15,7 +15,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from korvet.metrics.exposition import name_of
-from korvet.metrics.family import Family, Kind
+from korvet.metrics.family import Family, MetricType
 from tests.support.admin import create_topic
 from tests.support.confluent import consumer, producer, send, take
 from tests.support.families import all_families
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from tests.support.servers import KorvetServer
 
-pytestmark = [pytest.mark.clients, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.clients]
 
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
 # A family without a broker of its own: the main process of `--processes` reports it.
@@ -60,7 +60,7 @@ def names(families: Iterable[Family], *, open_metrics: bool) -> dict[str, Family
     """Families by their name in a page. The parsers name counters without `_total`."""
     found = {name_of(family, open_metrics=open_metrics): family for family in families}
     return {
-        name.removesuffix("_total") if family.kind is Kind.COUNTER else name: family
+        name.removesuffix("_total") if family.kind is MetricType.COUNTER else name: family
         for name, family in found.items()
     }
 

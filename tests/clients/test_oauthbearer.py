@@ -23,7 +23,10 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 from korvet.config.checks import STANDARD_AUTHORIZER
 from korvet.config.oauth_settings import LOGIN_MODULE, UNSECURED
 from tests.api.asking import authenticating, is_closed
+from tests.support.admin import alter_broker
+from tests.support.go import BUILD_TIMEOUT_S, GoPrograms
 from tests.support.issuer import AUDIENCE, Issuer, SigningKey, claims_of, unsecured
+from tests.support.node import NodeTools
 from tests.support.pages import Pages
 from tests.support.polling import until, until_async
 from tests.support.ports import free_port
@@ -38,7 +41,6 @@ if TYPE_CHECKING:
 
     from tests.api.asking import Client
     from tests.support.java import JavaTools
-    from tests.support.node import NodeTools
 
 pytestmark = pytest.mark.clients
 
@@ -384,21 +386,31 @@ class Written:
         self._thread.join()
 
 
-def test_kafkajs_logs_in_and_goes_on_when_its_token_ends(
-    short_lived: Guarded, node: NodeTools, tmp_path: Path
+@pytest.mark.parametrize(
+    "client",
+    [
+        "kafkajs",
+        pytest.param("franz-go", marks=[pytest.mark.long, pytest.mark.timeout(2 * BUILD_TIMEOUT_S + 120)]),
+    ],
+)
+def test_clients_with_a_token_in_a_file_go_on_when_it_ends(
+    short_lived: Guarded, tmp_path: Path, client: str
 ) -> None:
+    if client == "kafkajs":
+        program = partial(NodeTools.resolve().run, "bearer.js")
+    else:
+        program = partial(GoPrograms.build().run, "bearer")
     over, again = short_lived.logged("session is over"), short_lived.count("successful_reauthentication")
-    arguments = {"bootstrap": short_lived.bootstrap, "topic": short_lived.topic("kafkajs")}
+    arguments = {"bootstrap": short_lived.bootstrap, "topic": short_lived.topic(client)}
     with Written(tmp_path / "token", lambda: short_lived.issuer.token("alice")) as file:
-        lasts = {"file": str(file), "lasts_ms": 1000 * LONGER_S}
-        answer = node.run("bearer.js", arguments | lasts)
+        lasts = {"file": str(file), "lasts_ms": int(1000 * LONGER_S)}
+        answer = program(arguments | lasts)
     assert answer["sent"] > 1
     assert short_lived.count("successful_reauthentication") > again
     assert short_lived.logged("session is over") == over
-    refused = short_lived.issuer.token("kafkajs", aud="other")
-    file.write_text(refused)
-    assert "error" in node.run("bearer.js", arguments | lasts)
-    assert short_lived.logged("User:kafkajs at 127.0.0.1 cannot log in: the audience of the token") == 1
+    file.write_text(short_lived.issuer.token(client, aud="other"))
+    assert program(arguments | lasts)["error"]
+    assert short_lived.logged(f"User:{client} at 127.0.0.1 cannot log in: the audience of the token") == 1
 
 
 def test_keys_change_while_clients_run(short_lived: Guarded) -> None:
@@ -482,6 +494,35 @@ def test_a_broker_without_keys_is_not_ready_and_refuses_nobody_for_good() -> Non
                 pass
             stale = f"keys: ok, but listener SASL_PLAINTEXT keeps older keys for tokens: {problem}"
             until(lambda: stale in found.page("/readyz").splitlines(), TIMEOUT_S, "it keeps the keys")
+
+
+def test_a_listener_without_tokens_needs_no_keys() -> None:
+    """OAUTHBEARER is removed while the broker runs, and comes back. What tokens need doesn't change so."""
+    with Issuer() as issuer:
+        issuer.status = 503
+        found = Guarded(issuer, **{f"{PREFIX}jwks.endpoint.retry.backoff.max.ms": "100"})
+        with found.server:
+            alter = partial(alter_broker, found.server.bootstrap, 1)
+
+            def keys() -> str:
+                (line,) = (each for each in found.page("/readyz").splitlines() if each.startswith("keys: "))
+                return line
+
+            until(lambda: "HTTP status 503" in keys(), TIMEOUT_S, "keys are missing")
+            alter({"sasl.enabled.mechanisms": "PLAIN"})
+            until(lambda: keys() == "keys: ok", TIMEOUT_S, "no keys are needed")
+            assert 'korvet_token_keys_fresh{listener="SASL_PLAINTEXT"}' not in found.page("/metrics")
+            assert "tokens, SASL_PLAINTEXT" not in {
+                each["subject"] for each in found.pages.status()["findings"]
+            }
+            fetches = issuer.fetches
+            alter({"sasl.enabled.mechanisms": "OAUTHBEARER"})
+            until(lambda: issuer.fetches > fetches + 1, TIMEOUT_S, "keys are fetched again")
+            assert "HTTP status 503" in keys()
+            issuer.status = 200
+            until(lambda: keys() == "keys: ok", TIMEOUT_S, "there are keys")
+            with pytest.raises(KafkaException, match="Cannot update these configs dynamically"):
+                alter({f"{PREFIX}expected.audience": "other"})
 
 
 def test_kafkas_unsecured_tokens_are_for_tests(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.support.java import JavaTools
     from tests.support.processes import Child
 
-pytestmark = [pytest.mark.clients, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.clients]
 
 PARTITIONS = 2
 WAIT_S = 60

@@ -1,4 +1,4 @@
-"""Tests of other projects that a package registry has, unchanged, on a broker of korvet.testing.
+"""Tests of other projects that a package registry has, unchanged, on `korvet serve` or a KorvetBroker.
 
 The source distributions of aiokafka, confluent-kafka and FastStream and the package of kafkajs have no tests.
 """
@@ -19,6 +19,7 @@ from korvet.config.checks import STANDARD_AUTHORIZER
 from korvet.testing import KorvetBroker
 from tests.support.go import BUILD_TIMEOUT_S, build_tests
 from tests.support.processes import run
+from tests.support.servers import KorvetServer
 
 pytestmark = [pytest.mark.clients, pytest.mark.long, pytest.mark.timeout(BUILD_TIMEOUT_S + 900)]
 
@@ -26,14 +27,17 @@ CACHE = Path(__file__).resolve().parents[2] / ".cache" / "kafka-python"
 DOWNLOAD_TIMEOUT_S = 200
 SUITE_TIMEOUT_S = 600
 
-# kafka-python's tests expect node ID 0, four partitions, sessions of three seconds, and ACLs.
-SETTINGS = {
-    "node_id": 0,
-    "num.partitions": 4,
-    "group.min.session.timeout.ms": 1000,
-    "authorizer.class.name": STANDARD_AUTHORIZER,
-    "allow.everyone.if.no.acl.found": True,
-}
+# kafka-python's tests expect node ID 0, dense offsets from 0, four partitions, sessions of three seconds, and
+# ACLs.
+OPTIONS = ["--node-id", "0"]
+for setting in (
+    "log.offset.assignment=dense",
+    "num.partitions=4",
+    "group.min.session.timeout.ms=1000",
+    f"authorizer.class.name={STANDARD_AUTHORIZER}",
+    "allow.everyone.if.no.acl.found=true",
+):
+    OPTIONS += ["--set", setting]
 # The version that kafka-python derives from ApiVersions.
 KAFKA_VERSION = "4.3"
 
@@ -99,8 +103,8 @@ def test_kafka_pythons_integration_tests(kafka_python: Path, tmp_path: Path) -> 
     command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "--show-capture=no", "-p", "no:warnings"]
     left_out = [f"--ignore=test/integration/{name}" for name in LEFT_OUT]
     options = ["-p", "no:cacheprovider", f"--junit-xml={report}", *left_out, "test/integration"]
-    with KorvetBroker(settings=SETTINGS) as broker:
-        env["KAFKA_URI"] = f"kafka://{broker.bootstrap_servers}"
+    with KorvetServer(*OPTIONS) as server:
+        env["KAFKA_URI"] = f"kafka://{server.bootstrap}"
         done = run([*command, *options], SUITE_TIMEOUT_S, env=env, cwd=kafka_python)
     said = done.stdout.decode(errors="replace")[-8000:]
     assert report.exists(), said

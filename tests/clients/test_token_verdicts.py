@@ -1,4 +1,4 @@
-"""Tokens and first messages: korvet says the same of each as the code of Kafka's brokers, but in one case."""
+"""Tokens and first messages: korvet says the same of each as the code of Kafka's brokers, but of two."""
 
 from __future__ import annotations
 
@@ -63,14 +63,16 @@ CLAIMS: dict[str, dict[str, Any]] = {
     "scope has a blank": {"scope": ["a", " "]},
     "scope is a number": {"scope": 7},
 }
-# A secret that is published is none, so korvet does not take what Kafka takes.
-STRICTER = {"a secret key of the set"}
+# What korvet does not take, but Kafka does. A secret that is published is none. Of several keys, Kafka tries
+# the first for a token that names none.
+STRICTER = {"a secret key of the set", "no ID of the first key of several"}
 
 
 def tokens() -> dict[str, str]:
     """Tokens by what is special of them."""
     found = {name: KEYS["ES256"].sign(claims(**others)) for name, others in CLAIMS.items()}
     found |= {f"signed with {name}": key.sign(claims()) for name, key in KEYS.items()}
+    found |= {f"no ID of {what}": nameless(key).sign(claims()) for what, key in NAMELESS.items()}
     good = found["usual"]
     header, body, signature = good.split(".")
     found |= {
@@ -88,6 +90,21 @@ def tokens() -> dict[str, str]:
         "the public key as secret": jwt.encode(claims(), "x" * 64, "HS256", headers={"kid": "RS256"}),
         "extensions that must be understood": KEYS["ES256"].sign(claims(), crit=["exp"]),
     }
+    return found
+
+
+NAMELESS = {
+    "the only key of its kind": KEYS["ES256"],
+    "another key of that kind": SigningKey("ES256"),
+    "another of several": KEYS["PS512"],
+    "the first key of several": KEYS["RS256"],
+}
+
+
+def nameless(key: SigningKey) -> SigningKey:
+    """The same key, for tokens that don't name it."""
+    found = SigningKey(key.algorithm, None)
+    found.private = key.private
     return found
 
 

@@ -32,15 +32,16 @@ from korvet.groups.messages import (
 )
 from korvet.groups.shard import GroupShard
 from korvet.offsets.partition import partition_for
-from korvet.storage.errors import TopicExists
-from korvet.storage.keys import OFFSETS_TOPIC
+from korvet.redis.errors import TopicExists
+from korvet.redis.keys import OFFSETS_TOPIC
 from tests.storage.conftest import new_server, prefix, server
 from tests.support.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from korvet.storage.store import Store
+    from korvet.coordinator.share_partitions import SharePartitions
+    from korvet.store import Store
     from tests.support.redis_server import Server
 
 __all__ = ["new_server", "prefix", "server"]
@@ -143,6 +144,7 @@ async def running(
     clock: Callable[[], int] | None = None,
     loaded: bool = True,
     node_id: int | None = None,
+    share_partitions: SharePartitions | None = None,
 ) -> AsyncIterator[Running]:
     """Start a coordinator on the keyspace `prefix`, of a live broker if it has a `node_id`; at the end it is
     closed as on shutdown.
@@ -152,10 +154,12 @@ async def running(
         with contextlib.suppress(TopicExists):
             await store.catalogue.create(TOPIC, 1)
         steady = None if clock is None else steady_clock(clock)
-        service = CoordinatorService(store.commands, store.logs, store.catalogue, config, steady)
+        service = CoordinatorService(
+            store.commands, store.logs, store.catalogue, config, steady, share_partitions=share_partitions
+        )
         await service.start()
         if store.membership is not None:
-            store.membership.attach(_Following(service))
+            store.membership.changes.attach(_Following(service))
             store.membership.begin()
         try:
             if loaded:

@@ -11,7 +11,7 @@ from korvet.coordinator.exporter import NativeExporter
 from korvet.groups.messages import DeleteRequest, DescribeRequest, FetchTopic, OffsetDeleteRequest
 from korvet.groups.shard import GroupShard
 from korvet.offsets.packing import pack
-from korvet.storage.keys import OFFSETS_TOPIC
+from korvet.redis.keys import OFFSETS_TOPIC
 from tests.coordinator.conftest import CONFIG, TOPIC, Running, running
 from tests.support.polling import until_async
 

@@ -14,8 +14,8 @@ from korvet.config.settings import Config
 from korvet.coordinator.loader import OffsetsLoader
 from korvet.coordinator.service import CoordinatorService
 from korvet.offsets.partition import partition_for
-from korvet.storage.errors import TopicExists
-from korvet.storage.keys import OFFSETS_TOPIC
+from korvet.redis.errors import TopicExists
+from korvet.redis.keys import OFFSETS_TOPIC
 from korvet.topics.directory import TopicDirectory
 from tests.coordinator.conftest import CONFIG, TOPIC, Running
 from tests.support.polling import until_async
@@ -47,7 +47,7 @@ async def live(server: Server, prefix: str, node_id: int) -> AsyncIterator[tuple
         )
         assert store.membership is not None
         changes = broker._ChangeListener(parts)
-        store.membership.attach(changes)
+        store.membership.changes.attach(changes)
         store.membership.begin()
         try:
             yield Running(server, store, service), directory
@@ -62,7 +62,9 @@ async def test_offsets_of_a_deleted_topic_go_with_the_groups_of_a_broker_that_di
     async with live(server, prefix, 1) as (one, topics), live(server, prefix, 2) as (two, _):
         members = [one.store.membership, two.store.membership]
         await until_async(
-            lambda: all(member is not None and len(member.assignment.brokers) == 2 for member in members),
+            lambda: all(
+                member is not None and len(member.leadership.assignment.brokers) == 2 for member in members
+            ),
             10,
             "both brokers are known",
         )
@@ -84,9 +86,8 @@ async def test_offsets_of_a_deleted_topic_go_with_the_groups_of_a_broker_that_di
         monkeypatch.setattr(OffsetsLoader, "replay_into", slowly)
         # The second broker is killed.
         assert members[1] is not None
-        for task in (*members[1]._tasks, members[1]._completing, members[1]._claiming):
-            if task is not None:
-                task.cancel()
+        members[1]._renewing.cancel()
+        await members[1].changes.close()
         await topics.delete(TOPIC, asyncio.get_running_loop().time() + 20)
         await one.store.catalogue.create(TOPIC, 1)
         await one.service.wait_loaded()

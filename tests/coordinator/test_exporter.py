@@ -13,8 +13,8 @@ from korvet.groups.config import GroupConfig
 from korvet.groups.messages import ListRequest
 from korvet.offsets.packing import pack
 from korvet.offsets.partition import partition_for
-from korvet.storage.keys import OFFSETS_TOPIC
-from korvet.storage.redis_groups.moved_groups import NativeGroups
+from korvet.redis.keys import OFFSETS_TOPIC
+from korvet.redis_groups.moved_groups import NativeGroups
 from tests.coordinator.conftest import TOPIC
 from tests.coordinator.native import WAIT_S, after, at, native
 from tests.support.polling import until_async

@@ -30,7 +30,7 @@ from korvet.offsets.codec import decode_key, decode_value
 from korvet.offsets.packing import pack
 from korvet.offsets.partition import partition_for
 from korvet.offsets.schema import OffsetCommitValue
-from korvet.storage.redis_groups.moved_groups import NativeGroups
+from korvet.redis_groups.moved_groups import NativeGroups
 from tests.coordinator.conftest import TOPIC, running
 from tests.coordinator.native import WAIT_S, Native, after, at, native
 from tests.support.polling import until_async

@@ -23,8 +23,8 @@ from tests.support.stores import open_store
 
 if TYPE_CHECKING:
     from korvet.coordinator.projector import NewestCommits
-    from korvet.storage.log.partition_log import PartitionLog
-    from korvet.storage.store import Store
+    from korvet.log.partition_log import PartitionLog
+    from korvet.store import Store
     from tests.support.redis_server import Server
 
 pytestmark = pytest.mark.each_server

@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING
 import pytest
 from kio.schema.errors import ErrorCode
 
+from korvet.cluster import lease, mailbox
+from korvet.cluster.assignment import NO_NODE
+from korvet.cluster.mailbox import Mailbox
+from korvet.cluster.versions import FIRST_PROTOCOLS
 from korvet.config.address import Address
 from korvet.coordinator.markers import LocalMarkers
 from korvet.coordinator.peers import Peers
 from korvet.coordinator.service import CoordinatorService
 from korvet.groups.config import GroupConfig
-from korvet.storage.brokers import lease, mailbox
-from korvet.storage.brokers.assignment import NO_NODE
-from korvet.storage.brokers.mailbox import Mailbox
-from korvet.storage.errors import LinkLost, StorageError
-from korvet.storage.keys import TRANSACTIONS_TOPIC, Keyspace
-from korvet.storage.store import Store
-from korvet.storage.versions import FIRST_PROTOCOLS
+from korvet.redis.clock import steady_s
+from korvet.redis.errors import LinkLost, StorageError
+from korvet.redis.keys import TRANSACTIONS_TOPIC, Keyspace
+from korvet.store import Store
 from korvet.transactions.messages import AddReply, AddRequest
 from tests.support.polling import until_async
 
@@ -47,7 +48,7 @@ async def broker(server: Server, prefix: str, node_id: int) -> AsyncIterator[Bro
         server.url, Keyspace(prefix), node_id=node_id, endpoint=Address("127.0.0.1", node_id), lease_ms=60_000
     )
     made = BrokerMailbox(store)
-    made.member.attach(made)
+    made.member.changes.attach(made)
     task = asyncio.create_task(made.run())
     try:
         yield made
@@ -64,7 +65,7 @@ async def two(server: Server, prefix: str) -> AsyncIterator[tuple[BrokerMailbox,
 
         async def knows() -> bool:
             await member.refresh()
-            return not member.alone
+            return not member.leadership.alone
 
         await until_async(knows, 20, "the other broker")
         yield first, second
@@ -114,7 +115,7 @@ async def test_ids_that_no_record_holds_arrive_whole(server: Server, prefix: str
             done(AddReply(ErrorCode.invalid_request if long else ErrorCode.none))
 
         peers_of(second).serve_adds(add)
-        leader = first.member.assignment.leader
+        leader = first.member.leadership.assignment.leader
         led = next(number for number in range(50) if leader(TRANSACTIONS_TOPIC, number).node_id == 2)
         asking = peers_of(first)
 
@@ -182,11 +183,11 @@ async def test_another_life_of_a_broker_has_other_mail(server: Server, prefix: s
 
 async def test_brokers_that_are_informed_know_the_newest_assignment(server: Server, prefix: str) -> None:
     async with two(server, prefix) as (first, second):
-        before = second.member.assignment.version
+        before = second.member.leadership.assignment.version
         async with broker(server, prefix, 3) as third:
             assert await third.announce()
-            versions = {box.member.assignment.version for box in (first, second, third)}
-            assert versions == {third.member.assignment.version}
+            versions = {box.member.leadership.assignment.version for box in (first, second, third)}
+            assert versions == {third.member.leadership.assignment.version}
             assert versions != {before}
 
 
@@ -203,22 +204,26 @@ async def test_a_broker_of_an_earlier_release_is_not_asked(
 async def test_a_broker_leads_until_the_others_know_that_it_leaves(server: Server, prefix: str) -> None:
     async with two(server, prefix) as (first, second):
         topic = await second.store.catalogue.create("t", 20)
-        led = [number for number in range(20) if second.member.leader_epoch_of("t", number) is not None]
+        led = [
+            number
+            for number in range(20)
+            if second.member.leadership.leader_epoch_of("t", number) is not None
+        ]
         assert led
 
         async def inform() -> None:
-            assert second.member.leader_epoch_of("t", led[0]) is not None
+            assert second.member.leadership.leader_epoch_of("t", led[0]) is not None
             assert await second.announce(leaving=True)
-            assert [each.node_id for each in first.member.assignment.brokers] == [1]
-            assert first.member.leader_epoch_of("t", led[0]) is not None
+            assert [each.node_id for each in first.member.leadership.assignment.brokers] == [1]
+            assert first.member.leadership.leader_epoch_of("t", led[0]) is not None
 
         await second.member.leave(inform)
-        assert all(second.member.leader_epoch_of("t", number) is None for number in range(20))
-        leaders = second.member.assignment.leaders("t", topic.partitions)
+        assert all(second.member.leadership.leader_epoch_of("t", number) is None for number in range(20))
+        leaders = second.member.leadership.assignment.leaders("t", topic.partitions)
         assert {leader.node_id for leader in leaders} == {1}
-        assert not second.member.alone
-        assert [each[0] for each in second.member.endpoints("PLAINTEXT")] == [1, 2]
-        assert [each[0] for each in first.member.endpoints("PLAINTEXT")] == [1, 2]
+        assert not second.member.leadership.alone
+        assert [each[0] for each in second.member.leadership.endpoints("PLAINTEXT", steady_s())] == [1, 2]
+        assert [each[0] for each in first.member.leadership.endpoints("PLAINTEXT", steady_s())] == [1, 2]
 
 
 async def test_a_broker_that_leaves_without_an_announcement_is_not_listed(
@@ -227,7 +232,7 @@ async def test_a_broker_that_leaves_without_an_announcement_is_not_listed(
     """A broker leaves in this way when its lease ends: it may be cut off from Redis, and not from clients."""
     async with two(server, prefix) as (first, second):
         await second.member.leave(lambda: announced(second))
-        assert [each[0] for each in first.member.endpoints("PLAINTEXT")] == [1]
+        assert [each[0] for each in first.member.leadership.endpoints("PLAINTEXT", steady_s())] == [1]
 
 
 async def test_requests_to_a_broker_that_leaves_end_at_once(

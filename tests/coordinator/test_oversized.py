@@ -25,7 +25,7 @@ from korvet.groups.native import NativeGroup
 from korvet.groups.shard import GroupShard
 from korvet.offsets.partition import partition_for
 from korvet.offsets.schema import GroupMetadataKey, GroupMetadataValue
-from korvet.storage.keys import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from korvet.redis.keys import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from korvet.transactions.messages import AddRequest, InitRequest
 from korvet.transactions.shard import TransactionShard
 from korvet.transactions.state import TransactionState

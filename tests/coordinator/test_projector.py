@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from korvet.cluster.topic import Topic
 from korvet.coordinator.lane import CHANGES_AT_ONCE, CommitChange
 from korvet.coordinator.projector import AT_ONCE, Projector
 from korvet.offsets.partition import partition_for
-from korvet.storage.errors import StorageError, StorageFault
-from korvet.storage.redis_groups.projection import GroupCommit
-from korvet.storage.topic import Topic
+from korvet.redis.errors import StorageError, StorageFault
+from korvet.redis_groups.projection import GroupCommit
 from tests.support.polling import until_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from korvet.storage.redis_groups.projection import Dropped, Projected
+    from korvet.redis_groups.projection import Dropped, Projected
 
 
 @dataclass
@@ -75,7 +75,9 @@ def projector(*topics: str, partitions: int = 1) -> tuple[Projector, Held]:
     known = {name: Topic(name=name, topic_id=uuid.uuid4(), partitions=partitions) for name in topics}
     catalogue: Any = SimpleNamespace(get=known.get, topics=known)
     projection: Any = held
-    return Projector(projection, catalogue, lambda group: group not in held.elsewhere), held
+    return Projector(
+        projection, catalogue, lambda group: group not in held.elsewhere, lambda group: False
+    ), held
 
 
 def change(position: int, offset: int | None = 1, group: str = "g", partition: int = 0) -> CommitChange:
@@ -190,21 +192,37 @@ def test_nothing_to_apply_is_done_at_once() -> None:
     assert finished == [True]
 
 
+async def test_a_watch_has_what_is_on_its_way_and_what_changes_until_its_end() -> None:
+    subject, held = projector("t")
+    subject.changed([("before", "t", 0)])
+    subject.apply([change(1)], lambda: None)
+    watched = subject.watch([("g", "t", 1)])
+    assert watched == {change(1).place, ("g", "t", 1)}
+    subject.changed([("during", "t", 0)])
+    await turn()
+    held.answer()
+    subject.unwatch()
+    subject.changed([("after", "t", 0)])
+    assert watched == {change(1).place, ("g", "t", 1), ("during", "t", 0)}
+    assert not subject.watch([])
+    await subject.close()
+
+
 async def test_failed_change_is_tried_again_and_superseded() -> None:
     subject, held = projector("t")
     finished: list[int] = []
     subject.apply([change(1)], lambda: finished.append(1))
     await turn()
     held.answer(StorageFault("not now"))
-    assert (finished, len(list(subject.unprojected()))) == ([1], 1)
+    assert (finished, len(subject.watch([]))) == ([1], 1)
     subject.apply([change(2)], lambda: finished.append(2))
     await turn()
     held.answer(StorageFault("not now"))
-    assert (finished, len(list(subject.unprojected()))) == ([1, 2], 1)
+    assert (finished, len(subject.watch([]))) == ([1, 2], 1)
     await until_async(lambda: len(held.calls) == 1, 20, "the retry")
     assert held.log[-1] == ("project", [2])
     held.answer()
-    assert not list(subject.unprojected())
+    assert not subject.watch([])
     await subject.close()
 
 
@@ -216,7 +234,7 @@ async def test_newer_success_makes_a_retry_needless() -> None:
     subject.apply([change(2)], lambda: None)
     await turn()
     held.answer()
-    assert not list(subject.unprojected())
+    assert not subject.watch([])
     await subject.close()
     await turn()
     assert held.calls == []
@@ -309,7 +327,7 @@ async def test_failed_commits_are_not_retried_after_a_load_that_has_others() -> 
     lost, deletion, kept = groups_of(7, 3)
     await refused(subject, held, change(12, 99, lost), change(13, None, deletion), change(8, None, kept))
     subject.expect({("t", 0): {lost: (3, 10), deletion: (4, 20)}}, 7, 9, 50)
-    assert [place[0] for place in subject.unprojected()] == [kept]
+    assert [place[0] for place in subject.watch([])] == [kept]
     await subject.close()
 
 
@@ -348,7 +366,7 @@ async def test_a_lost_commit_that_was_on_its_way_during_the_load_is_not_retried(
     await turn()
     subject.expect({("t", 0): {lost: (3, 10)}}, 7, 9, 50)
     held.answer(StorageFault("OOM"))
-    assert list(subject.unprojected()) == []
+    assert not subject.watch([])
     await subject.close()
 
 

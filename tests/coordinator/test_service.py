@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from kio.schema.errors import ErrorCode
 
+from korvet.cluster.claims import claim
 from korvet.coordinator.service import CoordinatorError
 from korvet.groups.config import GroupConfig
 from korvet.groups.consumer.messages import ConsumerHeartbeatRequest
@@ -26,8 +27,7 @@ from korvet.offsets.codec import decode_key, decode_value
 from korvet.offsets.packing import pack
 from korvet.offsets.partition import partition_for
 from korvet.offsets.schema import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
-from korvet.storage.brokers.claims import claim
-from korvet.storage.keys import OFFSETS_TOPIC
+from korvet.redis.keys import OFFSETS_TOPIC
 from tests.coordinator.conftest import CONFIG, TOPIC, Running, lose_topic, running
 from tests.storage.proxy import proxied, until
 from tests.support.polling import until_async
@@ -204,7 +204,7 @@ async def test_cut_link_is_no_success(server: Server, prefix: str, group: str) -
         waiting = asyncio.ensure_future(run.join(group))
         joined = await waiting
         assert joined.error == ErrorCode.none
-        number = await run.store.commands.links(b"").write.call("CLIENT", "ID")
+        number = await run.store.commands.links(b"").server.write.call("CLIENT", "ID")
         run.client.client_pause(60_000, all=False)
         try:
             commit = asyncio.ensure_future(run.commit("other" + group, 2))

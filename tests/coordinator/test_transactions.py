@@ -11,6 +11,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from korvet.backup.numbers import raised
+from korvet.cluster.producer_ids import FIRST_ID
 from korvet.coordinator import transaction_term
 from korvet.coordinator.loader import OffsetsLoader
 from korvet.coordinator.markers import LocalMarkers, MarkerWriter
@@ -18,6 +19,7 @@ from korvet.coordinator.service import CoordinatorService
 from korvet.coordinator.transactions import TransactionService
 from korvet.groups.config import GroupConfig
 from korvet.groups.shard import GroupShard
+from korvet.log.values import ProducerSequence
 from korvet.offsets.codec import encode_key, encode_value
 from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
 from korvet.offsets.transaction_log import (
@@ -27,10 +29,8 @@ from korvet.offsets.transaction_log import (
 )
 from korvet.records.control import ControlMarker
 from korvet.records.kernel import encode_append_records, parse_batch
-from korvet.storage.fields import pairs_of
-from korvet.storage.keys import TRANSACTIONS_TOPIC
-from korvet.storage.log.values import ProducerSequence, ReceivedBatch
-from korvet.storage.producer_ids import FIRST_ID
+from korvet.redis.fields import pairs_of
+from korvet.redis.keys import TRANSACTIONS_TOPIC
 from korvet.transactions.config import TransactionConfig
 from korvet.transactions.messages import (
     BUMPING_PROTOCOL,
@@ -45,14 +45,15 @@ from korvet.transactions.state import TransactionState
 from tests.coordinator.conftest import lose_topic
 from tests.support.logs import admit, append_own
 from tests.support.polling import until_async
+from tests.support.received import ReceivedBatch
 from tests.support.stores import open_store
 from tests.unit.records import forms
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from korvet.storage.log.partition_log import PartitionLog
-    from korvet.storage.store import Store
+    from korvet.log.partition_log import PartitionLog
+    from korvet.store import Store
     from tests.support.redis_server import Server
 
 NAME = "payments"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from korvet.metrics.family import Kind
+from korvet.metrics.family import MetricType
 from tests.support.families import all_families
 
 if TYPE_CHECKING:
@@ -96,11 +96,11 @@ def known_series() -> dict[str, set[str]]:
 def series(family: Family) -> Iterator[tuple[str, set[str]]]:
     """Yields the names of the series of a family, with their labels."""
     labels = set(family.labels)
-    if family.kind is Kind.HISTOGRAM:
+    if family.kind is MetricType.HISTOGRAM:
         yield f"{family.name}_bucket", {*labels, "le"}
-    if family.kind is Kind.SUMMARY:
+    if family.kind is MetricType.SUMMARY:
         yield family.name, {*labels, "quantile"}
-    if family.kind in (Kind.HISTOGRAM, Kind.SUMMARY):
+    if family.kind in (MetricType.HISTOGRAM, MetricType.SUMMARY):
         yield f"{family.name}_sum", labels
         yield f"{family.name}_count", labels
     else:

@@ -23,7 +23,7 @@ import redis
 
 from korvet.embedded.allocator import server_environment
 from korvet.embedded.binary import find_server
-from korvet.storage.module import find_module
+from korvet.redis.module import find_module
 from tests.deploy.observed import read_yaml
 from tests.support.admin import create_topic
 from tests.support.confluent import producer, read_all

@@ -1,14 +1,11 @@
 """Checks the Helm chart and the manifests of Spark against Kubernetes' schemas, the settings and the images.
 
-`helm` renders the chart without a cluster. It is on PATH or in .cache/bin:
-
-    GOBIN=$PWD/.cache/bin go install helm.sh/helm/v3/cmd/helm@v3.22.0
+`helm` renders the chart without a cluster. If it is not on PATH, Go builds it, which takes minutes of CPU.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import shutil
@@ -22,12 +19,15 @@ import pytest
 import yaml
 
 from korvet.config.keys import settings
+from tests.support.go import installed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+# The first test may build helm.
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy" / "helm" / "korvet"
+HELM = "helm.sh/helm/v3/cmd/helm@v3.22.0"
 SPARK = ROOT / "deploy" / "kubernetes" / "spark.yaml"
 OLDEST, NEWEST = "1.28.0", "1.37.0"
 # Kubernetes has no schema for it: it is a resource of the Prometheus Operator.
@@ -61,9 +61,7 @@ CASES: dict[str, dict[str, Any]] = {"default": {}, "full": FULL, "embedded": EMB
 
 def helm(*arguments: str, values: Mapping[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
     """Run helm, with values as a file."""
-    program = shutil.which("helm", path=f"{ROOT / '.cache' / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    if program is None:
-        pytest.skip("needs helm: go install helm.sh/helm/v3/cmd/helm@v3.22.0")
+    program = shutil.which("helm") or installed(HELM)
     command = [program, *arguments] + ([] if values is None else ["--values", "-"])
     text = None if values is None else yaml.safe_dump(dict(values))
     return subprocess.run(command, cwd=ROOT, input=text, capture_output=True, text=True, check=False)
@@ -121,6 +119,7 @@ def assert_no_rights(pod: dict[str, Any]) -> None:
         assert (rights["allowPrivilegeEscalation"], rights["capabilities"]) == (False, {"drop": ["ALL"]})
 
 
+@pytest.mark.long
 def test_helm_lints_the_chart() -> None:
     done = helm("lint", "--strict", str(CHART))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -128,6 +127,7 @@ def test_helm_lints_the_chart() -> None:
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
 @pytest.mark.parametrize("values", CASES.values(), ids=CASES)
+@pytest.mark.long
 def test_the_chart_has_valid_resources(values: dict[str, Any], version: str) -> None:
     documents = rendered(values)
     assert {"Service", "StatefulSet", "PodDisruptionBudget"} <= {each["kind"] for each in documents}
@@ -146,6 +146,7 @@ def test_the_manifests_of_spark_are_valid(version: str) -> None:
     kubernetes_validate.validate(yaml.safe_load(template), version, strict=True)
 
 
+@pytest.mark.long
 def test_the_schemas_refuse_what_is_wrong() -> None:
     """The checker finds faults, so its silence in the other tests means something."""
     wrong = of_kind("StatefulSet", rendered({}))
@@ -165,6 +166,7 @@ def test_the_schemas_refuse_what_is_wrong() -> None:
         ({"admin": {"tokenSecret": ""}}, "minLength"),
     ],
 )
+@pytest.mark.long
 def test_values_that_cannot_work_are_refused(values: dict[str, Any], reason: str) -> None:
     done = template(values)
     assert done.returncode != 0
@@ -186,6 +188,7 @@ def test_the_schema_names_exactly_the_values() -> None:
     agree(schema, values)
 
 
+@pytest.mark.long
 def test_the_chart_has_the_version_of_korvet() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -196,6 +199,7 @@ def test_the_chart_has_the_version_of_korvet() -> None:
 
 
 @pytest.mark.parametrize("values", CASES.values(), ids=CASES)
+@pytest.mark.long
 def test_brokers_have_no_rights(values: dict[str, Any]) -> None:
     (pod,) = pods(rendered(values))
     assert_no_rights(pod)
@@ -211,6 +215,7 @@ def test_the_pods_of_spark_have_no_rights() -> None:
 
 
 @pytest.mark.parametrize("values", CASES.values(), ids=CASES)
+@pytest.mark.long
 def test_all_select_the_brokers_of_their_release(values: dict[str, Any]) -> None:
     documents = rendered(values)
     template = of_kind("StatefulSet", documents)["spec"]["template"]
@@ -230,6 +235,7 @@ def test_all_select_the_brokers_of_their_release(values: dict[str, Any]) -> None
     assert of_kind("Service", documents)["metadata"]["labels"].items() >= of_release.items()
 
 
+@pytest.mark.long
 def test_resources_are_limited() -> None:
     resources = container_of(rendered({}))["resources"]
     assert resources["requests"].keys() == {"cpu", "memory"}
@@ -237,6 +243,7 @@ def test_resources_are_limited() -> None:
 
 
 @pytest.mark.parametrize("values", CASES.values(), ids=CASES)
+@pytest.mark.long
 def test_settings_ports_and_probes_exist(values: dict[str, Any]) -> None:
     documents = rendered(values)
     container, given = container_of(documents), variables(documents)
@@ -259,6 +266,7 @@ def test_settings_ports_and_probes_exist(values: dict[str, Any]) -> None:
     assert given["KORVET_ADMIN_TOKEN_LOCATION"] == f"{token['mountPath']}/token"
 
 
+@pytest.mark.long
 def test_settings_become_variables() -> None:
     given = variables(rendered(FULL))
     assert given["KORVET_LOG_RETENTION_MS"] == "604800000"
@@ -268,12 +276,14 @@ def test_settings_become_variables() -> None:
     assert given["KORVET_DRAIN_WAIT_MS"] == "20000"
 
 
+@pytest.mark.long
 def test_a_redis_is_named_by_its_url_or_a_secret() -> None:
     assert variables(rendered({}))["KORVET_REDIS"] == "redis://redis:6379/0"
     (found,) = (each for each in container_of(rendered(FULL))["env"] if each["name"] == "KORVET_REDIS")
     assert found["valueFrom"] == {"secretKeyRef": {"name": "store", "key": "url"}}
 
 
+@pytest.mark.long
 def test_the_embedded_server_has_a_volume() -> None:
     documents = rendered(EMBEDDED)
     spec = of_kind("StatefulSet", documents)["spec"]
@@ -287,6 +297,7 @@ def test_the_embedded_server_has_a_volume() -> None:
     assert "volumeClaimTemplates" not in of_kind("StatefulSet", rendered({}))["spec"]
 
 
+@pytest.mark.long
 def test_prometheus_scrapes_the_service_as_the_job_that_rules_expect() -> None:
     documents = rendered(FULL)
     monitor, service = of_kind("ServiceMonitor", documents), of_kind("Service", documents)
@@ -299,6 +310,7 @@ def test_prometheus_scrapes_the_service_as_the_job_that_rules_expect() -> None:
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
 
 
+@pytest.mark.long
 def test_a_policy_admits_only_who_is_named() -> None:
     policy = of_kind("NetworkPolicy", rendered(FULL))["spec"]
     assert policy["policyTypes"] == ["Ingress"]
@@ -311,6 +323,7 @@ def test_a_policy_admits_only_who_is_named() -> None:
     assert rule["ports"] == [{"port": "kafka"}]
 
 
+@pytest.mark.long
 def test_the_commands_of_the_guide_render() -> None:
     guide = (ROOT / "docs" / "guides" / "kubernetes.md").read_text().replace("\\\n", " ")
     commands = [

@@ -68,8 +68,8 @@ def test_a_release_is_built_and_tried(
     for names in (in_source, in_wheel):
         assert not [name for name in names if name.startswith("tests")]
         assert {f"korvet/monitoring/{name}" for name in MONITORING} <= names
-    assert "korvet/storage/module/korvet_module.so" in in_wheel
-    assert "korvet/storage/module/korvet_module.c" in in_source - in_wheel
+    assert "korvet/redis/module/korvet_module.so" in in_wheel
+    assert "korvet/redis/module/korvet_module.c" in in_source - in_wheel
     assert "korvet/spark/session/driver.jar" in in_wheel
     driver = ROOT / "spark" / "session" / "driver"
     java = {f"korvet/spark/session/driver/{path.relative_to(driver)}" for path in driver.rglob("*.java")}

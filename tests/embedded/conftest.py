@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from korvet.storage.module import find_module
+from korvet.redis.module import find_module
 from tests.support.module import UNBUILT, choice, module_built
 
 

@@ -11,7 +11,6 @@ from click.testing import CliRunner, Result
 from korvet.cli.app import korvet
 from korvet.embedded import append_only
 from korvet.embedded.server import EmbeddedServer
-from korvet.embedded.writer import read_writer
 from tests.api.batches import batch
 
 DEADLINE_S = 60.0
@@ -33,12 +32,16 @@ def pairs(first: int, count: int = RECORDS) -> list[tuple[bytes, bytes]]:
     return [(b"key-%d" % number, b"value-%d " % number * 5) for number in range(first, first + count)]
 
 
-def add(client: "redis.Redis", stream: str, first: int, count: int = RECORDS) -> bytes:
-    """Append records with KORVET.ADD, at the IDs `first`-0, `first`-1 and so on."""
-    _, replicas = client.execute_command("KORVET.REPLICAS")
+def add(client: "redis.Redis", stream: str, first: int, count: int = RECORDS) -> None:
+    """Append records with KORVET.PUT, at the IDs `first`-0, `first`-1 and so on. There are no replicas, so no
+    function is called.
+    """
+    client.execute_command(*put_command(stream, first, count))
+
+
+def put_command(stream: str, first: int, count: int = RECORDS) -> tuple[str | int | bytes, ...]:
     records = batch(pairs(first, count), timestamp_ms=first)
-    reply: bytes = client.execute_command("KORVET.ADD", stream, f"{first}-0", 0, replicas, records)
-    return reply
+    return "KORVET.PUT", stream, f"{first}-0", 0, "korvet_unpack", records
 
 
 def add_plainly(client: "redis.Redis", stream: str, first: int, count: int = RECORDS) -> None:
@@ -48,21 +51,19 @@ def add_plainly(client: "redis.Redis", stream: str, first: int, count: int = REC
 
 
 def begin(client: "redis.Redis", stream: str) -> None:
-    """Create a stream: KORVET.ADD appends to existing ones only."""
+    """Create a stream with an entry of a native client."""
     client.xadd(stream, {"value": "first"}, id="0-1")
 
 
 def fill(client: "redis.Redis") -> None:
-    """Write what a broker writes: appends with and without the module, in transactions, a group, a hash."""
+    """Write what a broker writes: appends with and without the module, each one unit with a hash; groups."""
     for stream in ("orders", "plain"):
         begin(client, stream)
         client.xgroup_create(stream, "readers", id="0")
     for first in range(1, 41):
         with client.pipeline(transaction=True) as transaction:
             transaction.hset("meta", "end", first)
-            _, replicas = client.execute_command("KORVET.REPLICAS")
-            records = batch(pairs(first), timestamp_ms=first)
-            transaction.execute_command("KORVET.ADD", "orders", f"{first}-0", 0, replicas, records)
+            transaction.execute_command(*put_command("orders", first))
             transaction.hset("meta", "size", first * RECORDS)
             transaction.execute()
         add_plainly(client, "plain", first)
@@ -89,10 +90,10 @@ def repair(data_dir: Path, *options: str) -> Result:
     return CliRunner().invoke(korvet, ["repair", "--data-dir", str(data_dir), *options])
 
 
-def noted_module(data_dir: Path) -> int:
-    noted = read_writer(data_dir)
-    assert noted is not None
-    return noted.module
+def is_plain(data_dir: Path) -> bool:
+    """Whether no part of the append-only file holds KORVET.ADD."""
+    parts = append_only.parts(data_dir)
+    return not any(append_only.holds_command(part, b"KORVET.ADD", lambda _: None) for part in parts)
 
 
 def broken_module(folder: Path) -> Path:

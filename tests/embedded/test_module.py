@@ -12,13 +12,10 @@ import pytest
 import redis
 
 from korvet.embedded import append_only
-from korvet.embedded.binary import ServerBinary, find_server, identify, installed_servers
+from korvet.embedded.binary import find_server, identify, installed_servers
 from korvet.embedded.errors import EmbeddedServerError
-from korvet.embedded.module import choose_module
 from korvet.embedded.server import EmbeddedServer
-from korvet.embedded.writer import note_writer
-from korvet.storage.module import VERSION, find_module
-from tests.api.batches import batch
+from korvet.redis.module import VERSION, find_module
 from tests.embedded.folders import (
     DEADLINE_S,
     RECORDS,
@@ -29,11 +26,10 @@ from tests.embedded.folders import (
     dumps,
     fill,
     filled,
+    is_plain,
     last_part,
-    noted_module,
-    pairs,
+    put_command,
     repair,
-    rewrite,
     running,
 )
 from tests.support.polling import until
@@ -52,28 +48,15 @@ def test_the_server_has_the_module_and_replays_what_it_added(tmp_path: Path) -> 
         server.launch()
         server.wait_ready()
         assert dumps(client) == before
-        assert add(client, "orders", 500) == b"500-%d" % (RECORDS - 1)
-
-
-def test_the_folder_notes_the_module_before_the_server_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[int] = []
-    launch = EmbeddedServer.launch
-    monkeypatch.setattr(
-        EmbeddedServer, "launch", lambda server: (seen.append(noted_module(tmp_path)), launch(server))
-    )
-    with running(tmp_path):
-        assert seen == [VERSION]
+        add(client, "orders", 500)
+        assert client.xrevrange("orders", count=1)[0][0] == b"500-%d" % (RECORDS - 1)
 
 
 def test_the_module_can_be_turned_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with running(tmp_path, module="off") as (server, client):
         assert server.loaded_module is None
         with pytest.raises(redis.ResponseError, match="unknown command"):
-            client.execute_command("KORVET.REPLICAS")
-    assert noted_module(tmp_path) == 0
-    assert "module" not in json.loads((tmp_path / "server.json").read_text())
+            client.execute_command("KORVET.PUT")
     assert not caplog.records
 
 
@@ -84,45 +67,34 @@ def test_a_module_in_a_folder_with_an_unusual_name(tmp_path: Path, monkeypatch: 
     path.parent.mkdir()
     path.write_bytes(built.read_bytes())
     path.chmod(0o755)
-    monkeypatch.setattr("korvet.embedded.module.find_module", lambda: path)
+    monkeypatch.setattr("korvet.embedded.server.find_module", lambda: path)
     for _ in range(2):
         with running(tmp_path / "data") as (server, client):
             assert server.loaded_module == path
-            assert client.execute_command("KORVET.REPLICAS")[0] == VERSION
+            assert client.execute_command("KORVET.PUT") == VERSION
 
 
 def test_a_program_that_refuses_the_module_runs_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("korvet.embedded.module.find_module", lambda: broken_module(tmp_path))
+    monkeypatch.setattr("korvet.embedded.server.find_module", lambda: broken_module(tmp_path))
     with running(tmp_path / "data") as (server, client):
         assert server.loaded_module is None
         client.set("a", "1")
     (record,) = caplog.records
     assert "runs without korvet's server module" in record.message
     assert "failed to load" in record.message
-    assert noted_module(tmp_path / "data") == 0
-
-
-def test_a_program_that_does_not_start_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    program = tmp_path / "valkey-server"
-    program.write_text("#!/bin/sh\nexec sleep 1000\n")
-    program.chmod(0o755)
-    monkeypatch.setattr("korvet.embedded.module._TRIAL_TIMEOUT_S", 0.2)
-    assert choose_module("auto", ServerBinary(program, "valkey", (9, 0, 0), "libc"), tmp_path, 0) is None
-    assert "did not start within 0.2 s" in caplog.text
+    assert is_plain(tmp_path / "data")
 
 
 def test_a_module_that_is_not_built_is_not_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("korvet.embedded.module.find_module", lambda: None)
+    monkeypatch.setattr("korvet.embedded.server.find_module", lambda: None)
     with running(tmp_path) as (server, _):
         assert server.loaded_module is None
     (record,) = caplog.records
-    assert "without a C compiler" in record.message
+    assert "which is not built" in record.message
 
 
 def off(monkeypatch: pytest.MonkeyPatch, folder: Path) -> dict[str, Any]:
@@ -130,68 +102,42 @@ def off(monkeypatch: pytest.MonkeyPatch, folder: Path) -> dict[str, Any]:
 
 
 def unbuilt(monkeypatch: pytest.MonkeyPatch, folder: Path) -> dict[str, Any]:
-    monkeypatch.setattr("korvet.embedded.module.find_module", lambda: None)
+    monkeypatch.setattr("korvet.embedded.server.find_module", lambda: None)
     return {}
 
 
 def refused(monkeypatch: pytest.MonkeyPatch, folder: Path) -> dict[str, Any]:
-    monkeypatch.setattr("korvet.embedded.module.find_module", lambda: broken_module(folder))
+    monkeypatch.setattr("korvet.embedded.server.find_module", lambda: broken_module(folder))
     return {}
 
 
-@pytest.mark.parametrize(
-    ("lack", "reason"),
-    [
-        (off, r"embedded\.module is off"),
-        (unbuilt, "without a C compiler"),
-        (refused, r"(?s)did not load.*failed to load: .*broken\.so"),
-    ],
-)
+@pytest.mark.parametrize("lack", [off, unbuilt, refused])
 def test_a_folder_that_needs_the_module_is_refused_without(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     lack: Callable[[pytest.MonkeyPatch, Path], dict[str, Any]],
-    reason: str,
 ) -> None:
     data_dir = tmp_path / "data"
     before = filled(data_dir)
     with monkeypatch.context() as patches:
         options = lack(patches, tmp_path)
-        with pytest.raises(EmbeddedServerError, match=reason) as refusal:
+        with pytest.raises(EmbeddedServerError, match=r"holds KORVET\.ADD") as refusal:
             EmbeddedServer(data_dir, **options).start()
         assert f"`korvet rewrite --data-dir {data_dir}`" in str(refusal.value)
-        assert "KORVET.ADD" in str(refusal.value)
-    assert noted_module(data_dir) == VERSION
     with running(data_dir) as (_, client):
         assert dumps(client) == before
 
 
-def test_a_folder_of_a_newer_module_is_refused(tmp_path: Path) -> None:
-    filled(tmp_path)
-    note_writer(tmp_path, find_server(), VERSION + 1)
-    with pytest.raises(EmbeddedServerError, match=f"needs version {VERSION + 1} of the module"):
-        EmbeddedServer(tmp_path).start()
-    refused_rewrite = rewrite(tmp_path)
-    assert refused_rewrite.exit_code == 1
-    assert f"needs version {VERSION + 1} of the module" in refused_rewrite.output
-    assert noted_module(tmp_path) == VERSION + 1
-
-
-def test_a_lost_record_does_not_hide_the_need(tmp_path: Path) -> None:
+def test_a_folder_of_the_last_release(tmp_path: Path) -> None:
+    """It notes the module; its file has the version of a set of replicas in each command."""
     before = filled(tmp_path)
-    (tmp_path / "server.json").unlink()
-    with pytest.raises(EmbeddedServerError, match=r"(?s)`korvet rewrite --data-dir.*KORVET\.ADD"):
-        EmbeddedServer(tmp_path, module="off").start()
+    noted = json.loads((tmp_path / "server.json").read_text())
+    (tmp_path / "server.json").write_text(json.dumps(noted | {"module": 1}))
+    part = last_part(tmp_path)
+    part.write_bytes(part.read_bytes().replace(b"\r\n$1\r\n0\r\n$1\r\n0\r\n", b"\r\n$1\r\n0\r\n$2\r\n77\r\n"))
+    assert part.read_bytes().count(b"$2\r\n77\r\n") == 40
     with running(tmp_path) as (_, client):
         assert dumps(client) == before
-
-
-def test_a_new_server_version_keeps_the_need(tmp_path: Path) -> None:
-    note_writer(tmp_path, find_server()._replace(version=(7, 0, 0)), VERSION)
-    with pytest.raises(EmbeddedServerError, match=r"embedded\.module is off"):
-        EmbeddedServer(tmp_path, module="off").start()
-    with running(tmp_path):
-        assert noted_module(tmp_path) == VERSION
 
 
 @pytest.mark.parametrize("transaction", [False, True])
@@ -203,8 +149,7 @@ def test_an_append_that_is_cut_off_is_left_out(tmp_path: Path, *, transaction: b
         cut_off = last_part(tmp_path).stat().st_size
         with client.pipeline(transaction=transaction) as pipeline:
             pipeline.hset("meta", "end", 2)
-            _, replicas = client.execute_command("KORVET.REPLICAS")
-            pipeline.execute_command("KORVET.ADD", "s", "2-0", 0, replicas, batch(pairs(2)))
+            pipeline.execute_command(*put_command("s", 2))
             pipeline.execute()
         if not transaction:
             before = {**before, b"meta": client.dump("meta")}
@@ -213,7 +158,6 @@ def test_an_append_that_is_cut_off_is_left_out(tmp_path: Path, *, transaction: b
     os.truncate(path, path.stat().st_size - 60)
     checked = repair(tmp_path, "--yes")
     assert checked.exit_code == 0, checked.output
-    assert noted_module(tmp_path) == VERSION
     with running(tmp_path) as (_, client):
         assert dumps(client) == before
         add(client, "s", 2)
@@ -297,14 +241,12 @@ class Load:
         self._thread.start()
 
     def _run(self) -> None:
-        _, replicas = self._client.execute_command("KORVET.REPLICAS")
         try:
             while True:
                 with self._client.pipeline(transaction=False) as pipeline:
                     numbers = range(self.acknowledged + 1, self.acknowledged + 11)
                     for number in numbers:
-                        records = batch(pairs(number), timestamp_ms=number)
-                        pipeline.execute_command("KORVET.ADD", "s", f"{number}-0", 0, replicas, records)
+                        pipeline.execute_command(*put_command("s", number))
                     pipeline.execute()
                 self.acknowledged = numbers[-1]
         except redis.ConnectionError:

@@ -12,14 +12,10 @@ from pathlib import Path
 
 import pytest
 import redis
-from click.testing import CliRunner
 
-from korvet.cli.app import korvet
 from korvet.embedded import append_only
 from korvet.embedded.binary import find_server, installed_servers
 from korvet.embedded.server import EmbeddedServer
-from korvet.storage.module import VERSION
-from tests.api.batches import batch
 from tests.embedded.folders import (
     DEADLINE_S,
     RECORDS,
@@ -28,8 +24,8 @@ from tests.embedded.folders import (
     begin,
     dumps,
     filled,
-    noted_module,
-    pairs,
+    is_plain,
+    put_command,
     rewrite,
     running,
 )
@@ -44,8 +40,7 @@ def test_a_rewrite_makes_the_folder_plain(tmp_path: Path) -> None:
     done = rewrite(tmp_path)
     assert done.exit_code == 0, done.output
     assert "is plain: a server without the module can load it" in done.output
-    assert noted_module(tmp_path) == 0
-    assert not any(b"KORVET.ADD" in path.read_bytes() for path in append_only.parts(tmp_path))
+    assert is_plain(tmp_path)
     again = rewrite(tmp_path)
     assert again.exit_code == 0
     assert "was plain already" in again.output
@@ -63,18 +58,6 @@ def test_a_rewrite_reports_in_json(tmp_path: Path) -> None:
     assert again == {"changed": False, "before_bytes": after_bytes, "after_bytes": after_bytes}
 
 
-def test_a_plain_folder_needs_no_module_to_be_noted_as_plain(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A rewrite that was killed before its last step has nothing left to do."""
-    with running(tmp_path) as (_, client):
-        add_plainly(client, "s", 1)
-    assert noted_module(tmp_path) == VERSION
-    monkeypatch.setattr("korvet.embedded.module.find_module", lambda: None)
-    assert "was plain already" in rewrite(tmp_path).output
-    assert noted_module(tmp_path) == 0
-
-
 def test_a_client_that_uses_the_module_during_a_rewrite_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,8 +72,8 @@ def test_a_client_that_uses_the_module_during_a_rewrite_is_noticed(
     monkeypatch.setattr(EmbeddedServer, "stop", stop)
     done = rewrite(tmp_path)
     assert done.exit_code == 1
-    assert "a client has used KORVET.ADD" in done.output
-    assert noted_module(tmp_path) == VERSION
+    assert "a client has appended by the server module" in done.output
+    assert not is_plain(tmp_path)
 
 
 def test_a_folder_in_use_or_without_data_is_not_rewritten(tmp_path: Path) -> None:
@@ -166,13 +149,11 @@ def test_upgrade_and_downgrade(tmp_path: Path) -> None:
 def large(data_dir: Path) -> dict[bytes, bytes]:
     """A folder whose rewrite takes long enough to be interrupted."""
     with running(data_dir, appendfsync="no") as (_, client):
-        _, replicas = client.execute_command("KORVET.REPLICAS")
         for stream in ("a", "b"):
             begin(client, stream)
             with client.pipeline(transaction=False) as pipeline:
                 for first in range(1, 400):
-                    records = batch(pairs(first, 500), timestamp_ms=first)
-                    pipeline.execute_command("KORVET.ADD", stream, f"{first}-0", 0, replicas, records)
+                    pipeline.execute_command(*put_command(stream, first, 500))
                 pipeline.execute()
         return dumps(client)
 
@@ -236,14 +217,10 @@ def test_a_rewrite_may_be_killed_at_any_moment(
         if server_too:
             kill_server(tmp_path)
         process.kill()
-    if noted_module(tmp_path) == 0:
-        assert not append_only.holds_command(append_only.parts(tmp_path)[0], b"KORVET.ADD", lambda _: None)
-    else:
-        assert noted_module(tmp_path) == VERSION
-        with running(tmp_path) as (_, client):
-            assert dumps(client) == before
+    with running(tmp_path) as (_, client):
+        assert dumps(client) == before
     assert rewrite(tmp_path).exit_code == 0
-    assert noted_module(tmp_path) == 0
+    assert is_plain(tmp_path)
     with running(tmp_path, module="off") as (_, client):
         assert dumps(client) == before
 
@@ -276,7 +253,7 @@ def test_a_rewrite_on_a_full_disk_changes_nothing(tmp_path: Path, disk: Disk, ke
     assert "the rewrite failed, and the data are as before" in failed.output
     assert "bytes left" in failed.output
     assert disk.free_bytes() >= keep_bytes - (64 << 10)
-    assert noted_module(tmp_path) == VERSION
+    assert not is_plain(tmp_path)
     disk.make_room()
     with running(tmp_path) as (_, client):
         assert dumps(client) == before
@@ -293,21 +270,4 @@ def test_a_disk_without_room_for_the_servers_settings(tmp_path: Path, disk: Disk
     assert failed.exit_code == 1
     assert "no server can be started" in failed.output
     assert "No space left" in failed.output
-    assert noted_module(tmp_path) == VERSION
-
-
-def folder_finding(data_dir: Path) -> dict[str, str]:
-    """What `korvet doctor` finds about the folder of a running server."""
-    done = CliRunner(env={}).invoke(korvet, ["doctor", "--data-dir", str(data_dir), "--json"])
-    (finding,) = [each for each in json.loads(done.stdout) if each["subject"] == "data folder"]
-    return finding
-
-
-def test_doctor_shows_whether_the_folder_is_plain(tmp_path: Path) -> None:
-    with running(tmp_path):
-        needs = folder_finding(tmp_path)
-        assert needs["state"] == "ok"
-        assert f"needs korvet's server module, version {VERSION}" in needs["text"]
-    assert rewrite(tmp_path).exit_code == 0
-    with running(tmp_path, module="off"):
-        assert folder_finding(tmp_path)["text"].startswith("plain")
+    assert not is_plain(tmp_path)

@@ -10,12 +10,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import redis
 
 from korvet.cli import config_requests
 from korvet.cli.client import ClientError, Cluster
-from korvet.cli.config_requests import Kind
+from korvet.cli.config_requests import ResourceType
 from korvet.cli.topic_requests import create_topic
-from tests.embedded.folders import rewrite
+from tests.embedded.folders import add, begin, rewrite
 from tests.support.polling import until
 from tests.support.ports import has_ipv6
 from tests.support.processes import alive, run
@@ -53,7 +54,7 @@ def test_ready_then_served_then_ended_in_order(server: KorvetServer) -> None:
 
 def test_dense_offsets_are_for_new_topics(server: KorvetServer) -> None:
     def assignment(cluster: Cluster, name: str) -> str | None:
-        configs = config_requests.describe(cluster, Kind.TOPIC, name)
+        configs = config_requests.describe(cluster, ResourceType.TOPIC, name)
         return {config.name: config.value for config in configs}["offset.assignment"]
 
     with Cluster(server.bootstrap) as cluster:
@@ -156,6 +157,9 @@ def test_a_folder_that_needs_the_module_is_refused_without_and_served_after_a_re
     assert "with korvet's server module" in server.tail()
     with Cluster(server.bootstrap) as cluster:
         create_topic(cluster, "kept", 1, {})
+    with redis.Redis(unix_socket_path=str(server.data_dir / "server.sock")) as client:
+        begin(client, "s")
+        add(client, "s", 1)
     assert server.stop() == 0
     said = refusal(server.bootstrap, server.data_dir, "--set", "embedded.module=off")
     assert said.startswith("Error: the append-only file in")

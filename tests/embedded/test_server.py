@@ -24,7 +24,7 @@ from korvet.embedded.binary import find_server, installed_servers
 from korvet.embedded.errors import EmbeddedServerError
 from korvet.embedded.server import EmbeddedServer
 from korvet.embedded.writer import note_writer
-from korvet.storage.link.address import parse_url
+from korvet.redis.address import parse_url
 from tests.embedded.folders import running
 from tests.support.polling import until
 from tests.support.processes import alive
@@ -205,7 +205,7 @@ def test_another_writer_is_refused(
     other = "redis" if find_server().kind == "valkey" else "valkey"
     kind_of_writer = other if kind == "redis" else find_server().kind
     writer = find_server()._replace(path=Path("elsewhere"), kind=kind_of_writer, version=version)
-    note_writer(tmp_path, writer, 0)
+    note_writer(tmp_path, writer)
     with pytest.raises(EmbeddedServerError, match=message.replace(kind, writer.kind)):
         EmbeddedServer(tmp_path).start()
     assert json.loads((tmp_path / "server.json").read_text())["kind"] == writer.kind
@@ -213,8 +213,8 @@ def test_another_writer_is_refused(
 
 def test_an_upgrade_is_recorded(tmp_path: Path) -> None:
     server = find_server()
-    note_writer(tmp_path, server._replace(version=(7, 0, 0)), 0)
-    note_writer(tmp_path, server, 0)
+    note_writer(tmp_path, server._replace(version=(7, 0, 0)))
+    note_writer(tmp_path, server)
     assert json.loads((tmp_path / "server.json").read_text())["version"] == ".".join(map(str, server.version))
 
 

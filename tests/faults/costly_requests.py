@@ -37,6 +37,16 @@ def ids(count: int) -> list[uuid.UUID]:
     return [uuid.UUID(int=number + 1) for number in range(count)]
 
 
+ACCEPTED = {"first_offset": 0, "last_offset": 0, "acknowledge_types": [1]}
+
+
+def share_of(batches: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {"topic_id": each, "partitions": [{"partition_index": 0, "acknowledgement_batches": batches}]}
+        for each in ids(MANY // 4)
+    ]
+
+
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "Metadata: a topic under many IDs": lambda: {
         "topics": [{"name": TOPIC, "topic_id": each} for each in ids(5_000)]
@@ -209,6 +219,26 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     },
     "DescribeGroups: many groups": lambda: {"groups": [f"g{number}" for number in range(MANY)]},
     "ConsumerGroupDescribe": lambda: {"group_ids": [f"g{number}" for number in range(MANY)]},
+    "ShareGroupDescribe": lambda: {"group_ids": [f"g{number}" for number in range(MANY)]},
+    "ShareGroupHeartbeat": lambda: {
+        "group_id": "queue",
+        "member_id": "m",
+        "member_epoch": 0,
+        "subscribed_topic_names": [name_of(number) for number in range(3_000)],
+    },
+    "ShareFetch": lambda: {
+        "group_id": "queue",
+        "member_id": "m",
+        "share_session_epoch": 0,
+        "max_wait": 0,
+        "topics": share_of([]),
+    },
+    "ShareAcknowledge": lambda: {
+        "group_id": "queue",
+        "member_id": "m",
+        "share_session_epoch": 1,
+        "topics": share_of([ACCEPTED]),
+    },
     "CreateTopics: assignments": lambda: {
         "topics": [
             {

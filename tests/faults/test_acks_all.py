@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tests.api.asking import Client
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.faults]
 
 TOPIC = "kept"
 LEADER_NOT_AVAILABLE, REQUEST_TIMED_OUT, COORDINATOR_NOT_AVAILABLE = 5, 7, 15

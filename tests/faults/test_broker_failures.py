@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tests.api.asking import Client
 
 
-pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.faults, pytest.mark.clients]
 
 
 @pytest.mark.short

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.faults, pytest.mark.clients]
 
 
 def transactional_id_at(brokers: Brokers, node_id: int, size: int = 0) -> str:

@@ -17,7 +17,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from korvet.cli.client import Cluster
-from korvet.cli.config_requests import Kind, alter, describe
+from korvet.cli.config_requests import ResourceType, alter, describe
 from korvet.cli.group_requests import committed_offsets, list_groups
 from korvet.cli.topic_requests import delete_topic
 from korvet.offsets.codec import decode_key, decode_value
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 UNKNOWN_TOPIC = 3
 
-pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.faults, pytest.mark.clients]
 
 
 def test_clients_produce_to_all_partitions_and_consume_from_them(pair: Brokers) -> None:
@@ -190,10 +190,10 @@ def test_topics_are_changed_at_any_broker(pair: Brokers) -> None:
                 offsets=[TopicPartition(topic, p, 2) for p in range(PARTITIONS)], asynchronous=False
             )
             reader.close()
-        alter(two, Kind.TOPIC, topic, {"retention.ms": "123456789"})
+        alter(two, ResourceType.TOPIC, topic, {"retention.ms": "123456789"})
 
         def known() -> bool:
-            values = {config.name: config.value for config in describe(one, Kind.TOPIC, topic)}
+            values = {config.name: config.value for config in describe(one, ResourceType.TOPIC, topic)}
             return values["retention.ms"] == "123456789"
 
         until(known, 20, "the other broker knows the setting")

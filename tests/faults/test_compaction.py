@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.support.servers import KorvetServer
 
-pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.faults, pytest.mark.clients]
 
 TOPIC = "compacted"
 STREAM = b"korvet:compacted:0"
@@ -114,7 +114,6 @@ def test_kills_while_a_partition_is_compacted(own_korvet):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(8))
 def test_many_kills_while_a_partition_is_compacted(own_korvet, seed):
     chosen = random.Random(seed)

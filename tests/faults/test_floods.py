@@ -60,7 +60,6 @@ def test_more_tagged_fields_than_any_client_sends_end_the_connection(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("place", FORMS)
 def test_nobody_waits_for_tagged_fields(own_korvet: Callable[..., KorvetServer], place: str) -> None:
     server = own_korvet()

@@ -27,7 +27,7 @@ from tests.support.servers import KorvetServer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.faults, pytest.mark.clients]
 
 MB = 1 << 20
 DISK_BYTES, RESERVE_BYTES = 64 * MB, 32 * MB

@@ -177,7 +177,6 @@ def test_a_few_damaged_requests_in_process(korvet: KorvetServer, alarms: Alarms,
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + 50))
 def test_a_million_damaged_requests_in_process(korvet: KorvetServer, alarms: Alarms, seed: int) -> None:
     in_process(korvet, 20_000, seed, alarms)

@@ -92,7 +92,6 @@ def test_a_few_damaged_requests_over_sockets(own_korvet: Callable[..., KorvetSer
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + 10))
 def test_nobody_waits_for_damaged_requests(own_korvet: Callable[..., KorvetServer], seed: int) -> None:
     """A hundred thousand of them."""

@@ -13,10 +13,10 @@ import pytest
 import redis
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from korvet.embedded import append_only
 from tests.api.asking import connect
 from tests.api.batches import batch
 from tests.api.test_produce import put
+from tests.embedded.folders import is_plain
 from tests.support.admin import create_topic
 from tests.support.confluent import Read, consumer, producer, read_all, send
 from tests.support.load import LoadConsumer, LoadProducer
@@ -27,7 +27,7 @@ from tests.support.records import NOW_MS, Record
 from tests.support.servers import KorvetServer
 from tests.support.wire import ConnectionClosed, RawConnection, decode_response, header
 
-pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.faults, pytest.mark.clients]
 
 TOPIC = "load"
 GROUP = "load-group"
@@ -96,8 +96,7 @@ class Load:
         return self.layout == "record" and module_built() and choice() != "none"
 
     def file_holds_module_command(self) -> bool:
-        parts = append_only.parts(self.server.data_dir)
-        return any(append_only.holds_command(part, b"KORVET.ADD", lambda read_bytes: None) for part in parts)
+        return not is_plain(self.server.data_dir)
 
     def progress(self, what: str, count: int = 1_500) -> None:
         """Wait until every client has got `count` records further, by the module's command if it is used."""
@@ -192,7 +191,6 @@ def test_kill_under_load(own_korvet, what, layout):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("layout", ["record", "batch"])
 def test_many_kills_under_load(own_korvet, layout):
     load = Load(own_korvet(), layout)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.support.servers import KorvetServer
 
-pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.clients]
 
 # One topic of each kind; every transaction writes to all of them.
 TOPICS = {

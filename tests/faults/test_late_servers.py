@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.support.sentinel import ReplicatedServer
 
 __all__ = ["pair"]
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.faults]
 # The default of many clients; the links to a silent server of a cluster end later.
 SESSION_MS = 10_000
 NODE_TIMEOUT_MS = 15_000

@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaProducer
 from confluent_kafka import TopicPartition
 
 from korvet.cli.client import Cluster
-from korvet.storage.keys import TRANSACTIONS_TOPIC, Keyspace
+from korvet.redis.keys import TRANSACTIONS_TOPIC, Keyspace
 from tests.api.asking import connect
 from tests.api.batches import batch
 from tests.support.admin import create_topic
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.faults, pytest.mark.clients]
 
 TOPIC = "orders"
 NONE, NOT_LEADER, OUT_OF_ORDER, UNKNOWN_PRODUCER = 0, 6, 45, 59

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from korvet.groups.consumer.messages import ConsumerHeartbeatRequest
     from tests.support.servers import KorvetServer
 
-pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.long]
 
 TOPIC, GROUP, PARTITIONS = "shared", "crowd", 100
 SESSION_MS = 6_000

@@ -22,7 +22,7 @@ from tests.support.servers import KorvetServer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.faults, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.long]
 
 MEMORY_BYTES = 1 << 30
 WAIT_S = 1.0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.faults.brokers import Brokers
 
-pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.faults, pytest.mark.clients]
 
 RATIO = 0.6
 MAXMEMORY = 40 << 20
@@ -86,9 +86,15 @@ def test_no_write_is_refused_and_all_topics_keep_the_same_age(start: Callable[[i
         highest = max(highest, writing.used)
     assert RATIO < highest < 1
     assert writing.failed == writing.refused == 0
-    until(lambda: writing.used <= RATIO, 20, "the deletion ends below the ratio")
-    oldest = [writing.oldest_ms(topic, number) for topic in RATES for number in range(PARTITIONS)]
-    age_ms = time.time() * 1_000 - min(oldest)
-    assert max(oldest) - min(oldest) < 0.25 * age_ms
+
+    def have_the_same_age() -> bool:
+        """Each broker deletes by itself, so one may be ahead for a while."""
+        writing.round(2)
+        until(lambda: writing.used <= RATIO, 20, "the deletion ends below the ratio")
+        oldest = [writing.oldest_ms(topic, number) for topic in RATES for number in range(PARTITIONS)]
+        age_ms = time.time() * 1_000 - min(oldest)
+        return max(oldest) - min(oldest) < 0.25 * age_ms
+
+    until(have_the_same_age, 60, "all topics keep the same age")
     for topic in kept:
         assert brokers.store.client.xlen(f"korvet:{topic}:0") == 1

@@ -23,7 +23,7 @@ from tests.support.wire import advertised
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults]
 
 LEASE_MS = 2000
 SILENCE_MS = 1000

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.api.asking import Client
     from tests.support.proxy import CuttingProxy
 
-pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.faults, pytest.mark.clients]
 
 TOPIC = "gone"
 TIMEOUT_MS = 2_000

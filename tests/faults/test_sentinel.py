@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tests.support.servers import KorvetServer
 
-pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.faults, pytest.mark.clients]
 
 
 @pytest.fixture(scope="module")

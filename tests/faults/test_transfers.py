@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tests.support.servers import KorvetServer
 
-pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.clients]
 
 LEDGER = "ledger"
 ACCOUNTS = 4

@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
-import korvet.storage.module
+import korvet.redis.module
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 HERE: Final = Path(__file__).parent
 SOURCE: Final = HERE / "module_fuzz.c"
 CORPUS: Final = HERE / "corpus.txt"
-MODULE: Final = Path(korvet.storage.module.__file__).with_name("korvet_module.c")
+MODULE: Final = Path(korvet.redis.module.__file__).with_name("korvet_module.c")
 # libFuzzer is a part of clang.
 COMPILERS: Final = ("clang", "gcc", "cc")
 FLAGS: Final = ("-std=c11", "-g", "-O1", "-fno-sanitize-recover=all")
@@ -45,7 +45,7 @@ class Answer(NamedTuple):
     arguments: bytes
     """Entry ID, timestamps, caller, stream, malformed argument: see module_fuzz.c."""
     reply: bytes
-    """+ID of the last entry, or -error."""
+    """* with the spans, : and the bytes of the largest entry; or -error."""
     entries: bytes
     """XADD commands, one for each entry."""
 
@@ -100,7 +100,11 @@ class Harness:
                 with process.stdout as output:
                     while last_input := next_part(output):
                         last = last_input
-                        yield Answer(last, next_part(output), next_part(output), next_part(output))
+                        chosen, reply, entries = (next_part(output) for _ in range(3))
+                        if not reply:
+                            # The program has ended within an answer.
+                            break
+                        yield Answer(last, chosen, reply, entries)
             except BaseException:
                 process.kill()
                 raise

@@ -25,24 +25,30 @@ static const char *const positions[16] = {"1795546653000-0", "1795546653000-1020
     "1700000000000-5", "1-0", "0-1", "0-0", "1000", "9007199254740991-1023", "9007199254740991-1000",
     "9007199254740990-1020", "9007199254740992-0", "1-1024", "18446744073709551615-0", "-1-0", "x"};
 
-/* How the command is called, by bits of an input's first byte. */
-enum { BY_CLIENT, BY_CLIENT_TOO_LATE, BY_PRIMARY, BY_FILE };
+/* Which command is called by whom, by bits of an input's first byte. */
+enum { PUT_BY_CLIENT, ADD_BY_CLIENT, ADD_BY_PRIMARY, ADD_BY_FILE };
 enum { NO_STREAM = 4, OTHER_TYPE, LATER_ID, TWO_ENTRIES };
+
+/* What is wrong with the arguments, by the high four bits of an input's second byte; nothing for the other values. The
+   other function is wrong for KORVET.PUT only. */
+enum { TIMESTAMPS_TWO = 12, TIMESTAMPS_EMPTY, OTHER_FUNCTION, WRONG_ARITY };
+
+/* The input that is being run. */
+static struct {
+    int caller, stream, odd;
+    String *arguments[6];
+} run;
 
 static Context context = {find_stub, 0};
 
-static long long replicas_of_module(void)
-{
-    server.replies = server.numbers_used = 0;
-    replicas_handler(&context, NULL, 1);
-    PROMISE(server.numbers_used == 2 && server.numbers[0] == MODULE_VERSION, "KORVET.REPLICAS");
-    return server.numbers[1];
-}
-
 static void load_module(void)
 {
-    if (!add_handler)
-        PROMISE(RedisModule_OnLoad(&context, NULL, 0) == API_OK && filter, "the module loads");
+    if (add_handler)
+        return;
+    context.flags = IN_CLUSTER;
+    PROMISE(RedisModule_OnLoad(&context, NULL, 0) == API_OK && filter, "the module loads");
+    put_handler(&context, NULL, 1);
+    PROMISE(server.number == MODULE_VERSION, "KORVET.PUT without arguments");
 }
 
 static String *string_of(const char *text)
@@ -56,76 +62,86 @@ static void prepare(int stream)
         stream == TWO_ENTRIES ? 2 : LONG_MAX};
     if (stream == LATER_ID)
         server.key.last = (EntryId){UINT64_MAX, UINT64_MAX};
-    server.replies = server.replicated = 0;
+    server.replies = 0;
+    server.calls = server.xadds = server.adds = server.lacking = 0;
+    server.reply_size = 0;
     server.reply[0] = 0;
     server.entries_size = 0;
     server.peak_bytes = server.live_bytes;
 }
 
-/* What the module promises for every input. */
-static void check_promises(const uint8_t *batch, size_t size, int caller, int stream)
+/* Whether something is wrong with the arguments. */
+static int is_malformed(void)
 {
-    int refused = server.reply[0] == '-';
-    PROMISE(server.replies == 1 && !server.key.open, "one reply, and a closed key");
-    PROMISE(server.live_bytes == 0, "all memory is freed");
-    PROMISE(server.peak_bytes <= 2 * size + FREE_BYTES, "no more memory than the batch needs");
-    PROMISE(server.replicated == (server.key.added > 0), "replicated if anything was added");
-    if (!refused)
-        PROMISE(size >= BATCH_HEADER && server.key.added == (long)int32_at(batch + RECORD_COUNT_AT), "all records");
-    else if (stream != TWO_ENTRIES)
-        PROMISE(server.key.added == 0, "a refused batch adds nothing");
-    if (caller == BY_CLIENT_TOO_LATE || stream == NO_STREAM || stream == OTHER_TYPE || stream == LATER_ID)
-        PROMISE(refused, "refused because of the caller or the stream");
+    return run.odd >= TIMESTAMPS_TWO && (run.odd != OTHER_FUNCTION || run.caller == PUT_BY_CLIENT);
 }
 
-/* A command of this name changes the version if it is a replica's. PSYNC from an offset that KORVET.ADD may follow asks
-   for all data. */
+/* What the module promises for every input. */
+static void check_promises(const uint8_t *batch, size_t size)
+{
+    int refused = server.reply[0] == '-';
+    PROMISE(server.replies == 1 && server.lacking == 0 && !server.key.open, "one whole reply, and a closed key");
+    PROMISE(server.live_bytes == 0, "all memory is freed");
+    PROMISE(server.peak_bytes <= 2 * size + FREE_BYTES, "no more memory than the batch needs");
+    PROMISE(server.adds == (server.key.added > 0), "the file gets the batch if anything was added");
+    PROMISE(server.calls ? server.calls == server.adds && !server.xadds : server.xadds == server.key.added,
+        "replicas get one call, or each entry");
+    if (!refused)
+        PROMISE(size >= BATCH_HEADER && server.key.added == (long)int32_at(batch + RECORD_COUNT_AT), "all records");
+    else if (run.stream != TWO_ENTRIES)
+        PROMISE(server.key.added == 0, "a refused batch adds nothing");
+    if (run.caller == ADD_BY_CLIENT || run.stream == OTHER_TYPE || run.stream == LATER_ID || is_malformed())
+        PROMISE(refused, "refused because of the caller, the stream or the arguments");
+}
+
+/* A command of this name shows that a slot moves if it is CLUSTER. */
 static void check_filter(const uint8_t *bytes, size_t size)
 {
-    long long before = replicas_of_module();
-    FilterContext called = {{stub_CreateString(NULL, (const char *)bytes, size), string_of("id"), string_of("50")}};
+    FilterContext called = {{stub_CreateString(NULL, (const char *)bytes, size), string_of("SyncSlots")}, 2};
     char name[8] = {0};
-    int is_psync, all_data;
     size_t i;
     for (i = 0; i < size && i < sizeof name - 1; i++)
         name[i] = (char)(bytes[i] >= 'A' && bytes[i] <= 'Z' ? bytes[i] + 32 : bytes[i]);
     filter(&called);
-    is_psync = size == 5 && memcmp(name, "psync", 5) == 0;
-    PROMISE((replicas_of_module() != before) == (is_psync || (size == 4 && memcmp(name, "sync", 4) == 0)),
-        "SYNC and PSYNC change the version");
-    all_data = called.arguments[2]->size == 2 && memcmp(called.arguments[2]->bytes, "-1", 2) == 0;
-    PROMISE(all_data == (is_psync && added_until >= REPLICATION_OFFSET), "PSYNC asks for all data after KORVET.ADD");
-    for (i = 0; i < 3; i++)
+    PROMISE(moves_slots == (size == 7 && memcmp(name, "cluster", 7) == 0), "CLUSTER SYNCSLOTS is seen");
+    moves_slots = 0;
+    for (i = 0; i < 2; i++)
         stub_FreeString(NULL, called.arguments[i]);
+}
+
+static void free_strings(String **strings, int count)
+{
+    while (count > 0)
+        stub_FreeString(NULL, strings[--count]);
 }
 
 static void run_input(const uint8_t *input, size_t size)
 {
     const uint8_t *batch = input + INPUT_HEAD;
-    size_t batch_size = size - INPUT_HEAD;
-    int timestamps = input[0] & 1, caller = input[0] >> 1 & 3, stream = input[0] >> 3 & 7, odd = input[1] >> 4;
-    char version[32];
-    String *arguments[6];
-    int i;
+    size_t batch_size = size - INPUT_HEAD, live_bytes;
+    int timestamps = input[0] & 1;
     if (batch_size < 8)
         check_filter(batch, batch_size);
-    snprintf(version, sizeof version, "%lld", replicas_of_module() + (caller == BY_CLIENT ? 0 : 1));
-    arguments[0] = string_of("KORVET.ADD");
-    arguments[1] = string_of("g");
-    arguments[2] = string_of(positions[input[1] & 15]);
-    arguments[3] = string_of(odd == 12 ? "2" : odd == 13 ? "" : timestamps ? "1" : "0");
-    arguments[4] = string_of(odd == 14 ? "1x" : version);
-    arguments[5] = stub_CreateString(NULL, (const char *)batch, batch_size);
-    size_t live_bytes = server.live_bytes;
+    run.caller = input[0] >> 1 & 3;
+    run.stream = input[0] >> 3 & 7;
+    run.odd = input[1] >> 4;
+    run.arguments[0] = string_of(run.caller == PUT_BY_CLIENT ? "KORVET.PUT" : "KORVET.ADD");
+    run.arguments[1] = string_of("g");
+    run.arguments[2] = string_of(positions[input[1] & 15]);
+    run.arguments[3] = string_of(run.odd == TIMESTAMPS_TWO ? "2"
+            : run.odd == TIMESTAMPS_EMPTY                  ? ""
+            : timestamps                                   ? "1"
+                                                           : "0");
+    run.arguments[4] = string_of(run.odd == OTHER_FUNCTION ? "korvet_append" : "korvet_unpack_x");
+    run.arguments[5] = stub_CreateString(NULL, (const char *)batch, batch_size);
+    live_bytes = server.live_bytes;
     server.live_bytes = 0;
-    context.flags = caller == BY_PRIMARY ? FROM_PRIMARY : caller == BY_FILE ? LOADING : 0;
-    prepare(stream);
-    add_handler(&context, arguments, odd == 15 ? 5 : 6);
-    check_promises(batch, batch_size, caller, stream);
-    PROMISE(odd < 12 || server.reply[0] == '-', "malformed arguments are refused");
+    context.flags = run.caller == ADD_BY_PRIMARY ? FROM_PRIMARY : run.caller == ADD_BY_FILE ? LOADING : 0;
+    prepare(run.stream);
+    (run.caller == PUT_BY_CLIENT ? put_handler : add_handler)(&context, run.arguments, run.odd == WRONG_ARITY ? 5 : 6);
+    check_promises(batch, batch_size);
     server.live_bytes = live_bytes;
-    for (i = 0; i < 6; i++)
-        stub_FreeString(NULL, arguments[i]);
+    free_strings(run.arguments, 6);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -181,8 +197,8 @@ static void answer(const uint8_t *input, size_t size)
     run_input(input, size);
     put(input, size);
     put(chosen, (size_t)snprintf(chosen, sizeof chosen, "%s %d %d %d %d", positions[input[1] & 15], input[0] & 1,
-                    input[0] >> 1 & 3, input[0] >> 3 & 7, input[1] >> 4));
-    put(server.reply, strlen(server.reply));
+                    run.caller, run.stream, run.odd));
+    put(server.reply, server.reply_size);
     put(server.entries, server.entries_size);
 }
 

@@ -14,11 +14,9 @@ struct String {
     size_t size;
 };
 struct FilterContext {
-    String *arguments[3];
+    String *arguments[2];
+    int count;
 };
-
-/* How far the replication stream is. */
-#define REPLICATION_OFFSET 50
 
 /* The stream refuses entries when it has `room` new ones. */
 struct Key {
@@ -30,10 +28,15 @@ struct Key {
 /* What the module did with the last command. */
 static struct {
     Key key;
-    char reply[512];
-    int replies, replicated;
-    long long numbers[2];
-    int numbers_used;
+    /* An error with its mark, or an array: *, the string in it, : and the number in it. */
+    char reply[1024];
+    size_t reply_size;
+    int replies;
+    /* Elements that the array in the reply still lacks. */
+    long lacking;
+    /* What it replicated: calls of the function, entries, and commands for the append-only file. */
+    long calls, xadds, adds;
+    long long number;
     size_t live_bytes, peak_bytes;
     /* The entries as XADD commands, if `recorded`. */
     int recorded;
@@ -41,7 +44,7 @@ static struct {
     size_t entries_size, entries_room;
 } server;
 
-static Command add_handler, replicas_handler;
+static Command add_handler, put_handler;
 static FilterCall filter;
 
 #define PROMISE(kept, what) \
@@ -166,11 +169,13 @@ static void record_entry(const EntryId *id, String **strings, long count)
 static int stub_StreamAdd(Key *key, int flags, EntryId *id, String **strings, long pairs)
 {
     long i;
-    PROMISE(key == &server.key && key->open && key->type == TYPE_STREAM && flags == 0 && pairs > 0, "StreamAdd");
+    PROMISE(key == &server.key && key->open && flags == 0 && pairs > 0, "StreamAdd");
+    PROMISE(key->type == TYPE_STREAM || key->type == TYPE_EMPTY, "a stream, or none yet");
     for (i = 0; i < 2 * pairs; i++)
         PROMISE(strings[i]->size < SIZE_MAX, "live strings");
     if (id->ms < key->last.ms || (id->ms == key->last.ms && id->sequence <= key->last.sequence) || key->added == key->room)
         return API_ERROR;
+    key->type = TYPE_STREAM;
     key->last = *id;
     key->added++;
     if (server.recorded)
@@ -198,17 +203,26 @@ static int stub_KeyType(Key *key)
     return key->type;
 }
 
-static int reply_once(const char *mark, const char *text, size_t size)
+/* A reply, or the next element of an array that is one. */
+static int reply_with(const char *mark, const char *text, size_t size)
 {
-    PROMISE(++server.replies == 1, "one reply");
-    snprintf(server.reply, sizeof server.reply, "%s%.*s", mark, (int)size, text);
+    if (server.lacking > 0)
+        server.lacking--;
+    else
+        PROMISE(++server.replies == 1, "one reply");
+    PROMISE(server.reply_size + strlen(mark) + size < sizeof server.reply, "a short reply");
+    memcpy(server.reply + server.reply_size, mark, strlen(mark));
+    server.reply_size += strlen(mark);
+    memcpy(server.reply + server.reply_size, text, size);
+    server.reply_size += size;
     return API_OK;
 }
 
 static int stub_ReplyWithError(Context *context, const char *text)
 {
     (void)context;
-    return reply_once("-", text, strlen(text));
+    PROMISE(server.lacking == 0, "no error in an array");
+    return reply_with("-", text, strlen(text));
 }
 
 static int stub_WrongArity(Context *context)
@@ -216,32 +230,42 @@ static int stub_WrongArity(Context *context)
     return stub_ReplyWithError(context, "ERR wrong number of arguments");
 }
 
+static int stub_ReplyWithArray(Context *context, long count)
+{
+    (void)context;
+    reply_with("*", "", 0);
+    server.lacking = count;
+    return API_OK;
+}
+
 static int stub_ReplyWithStringBuffer(Context *context, const char *text, size_t size)
 {
     (void)context;
-    return reply_once("+", text, size);
-}
-
-static int stub_ReplyWithArray(Context *context, long size)
-{
-    (void)context;
-    PROMISE(size == 2, "ReplyWithArray");
-    return reply_once("*", "", 0);
+    return reply_with("", text, size);
 }
 
 static int stub_ReplyWithLongLong(Context *context, long long number)
 {
+    char text[32];
     (void)context;
-    PROMISE(server.numbers_used < 2, "ReplyWithLongLong");
-    server.numbers[server.numbers_used++] = number;
-    return API_OK;
+    server.number = number;
+    return reply_with(":", text, (size_t)snprintf(text, sizeof text, "%lld", number));
 }
 
-static int stub_ReplicateVerbatim(Context *context)
+static int stub_Replicate(Context *context, const char *command, const char *format, ...)
 {
+    static const struct {
+        const char *command, *format;
+        long *count;
+    } known[] = {{"FCALL", "Ascsbss", &server.calls}, {"XADD", "Asbv", &server.xadds}, {"KORVET.ADD", "Rssscs", &server.adds}};
+    size_t i;
     (void)context;
-    server.replicated++;
-    return API_OK;
+    for (i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(command, known[i].command) == 0 && strcmp(format, known[i].format) == 0) {
+            ++*known[i].count;
+            return API_OK;
+        }
+    PROMISE(0, "Replicate");
 }
 
 static int stub_GetContextFlags(Context *context)
@@ -269,7 +293,7 @@ static int stub_CreateCommand(
     (void)first;
     (void)last;
     (void)step;
-    *(strcmp(name, "korvet.add") == 0 ? &add_handler : &replicas_handler) = handler;
+    *(strcmp(name, "korvet.add") == 0 ? &add_handler : &put_handler) = handler;
     return API_OK;
 }
 
@@ -282,47 +306,13 @@ static Filter *stub_RegisterCommandFilter(Context *context, FilterCall call, int
 
 static int stub_CommandFilterArgsCount(FilterContext *context)
 {
-    (void)context;
-    return 3;
+    return context->count;
 }
 
 static String *stub_CommandFilterArgGet(FilterContext *context, int position)
 {
-    PROMISE(position >= 0 && position < 3, "CommandFilterArgGet");
+    PROMISE(position >= 0 && position < context->count, "CommandFilterArgGet");
     return context->arguments[position];
-}
-
-static int stub_CommandFilterArgReplace(FilterContext *context, int position, String *argument)
-{
-    PROMISE(position >= 0 && position < 3, "CommandFilterArgReplace");
-    stub_FreeString(NULL, context->arguments[position]);
-    context->arguments[position] = argument;
-    return API_OK;
-}
-
-static ServerInfo *stub_GetServerInfo(Context *context, const char *section)
-{
-    (void)context;
-    PROMISE(strcmp(section, "replication") == 0, "GetServerInfo");
-    return stub_Alloc(1);
-}
-
-static long long stub_ServerInfoGetFieldSigned(ServerInfo *info, const char *field, int *failed)
-{
-    PROMISE(info && strcmp(field, "master_repl_offset") == 0, "ServerInfoGetFieldSigned");
-    *failed = API_OK;
-    return REPLICATION_OFFSET;
-}
-
-static void stub_FreeServerInfo(Context *context, ServerInfo *info)
-{
-    (void)context;
-    stub_Free(info);
-}
-
-static void stub_GetRandomBytes(unsigned char *bytes, size_t size)
-{
-    memset(bytes, 0x5A, size);
 }
 
 static int stub_SignalModifiedKey(Context *context, String *name)

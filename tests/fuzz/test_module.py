@@ -51,13 +51,27 @@ def forms() -> list[bytes]:
     return [one for one in inputs if len(one) < 16_384]
 
 
+def damaged() -> list[bytes]:
+    """The inputs that are changed at random."""
+    return [*forms()[::16], *many(), *corpus()]
+
+
+def many() -> list[bytes]:
+    """Inputs with so many records that their spans are several."""
+    counts = (255, 256, 257, 600)
+    batches = [
+        whole_batch([Record(None, b"v", BASE_MS - number % 9) for number in range(count)]) for count in counts
+    ]
+    return [bytes((timestamps, 1)) + batch for batch in batches for timestamps in (0, 1)]
+
+
 def compare(answers: Iterable[Answer]) -> Counter[bool]:
     """Check all answers. Returns how many batches were added and refused."""
     return Counter(check(answer) for answer in answers)
 
 
 def test_batches_of_all_forms_are_added(harness: Harness) -> None:
-    inputs = forms()
+    inputs = [*forms(), *many()]
     assert compare(harness.replay(inputs)) == {True: len(inputs)}
 
 
@@ -69,7 +83,7 @@ def test_the_corpus(harness: Harness) -> None:
 
 
 def test_damaged_batches(harness: Harness) -> None:
-    found = compare(harness.mutate([*forms()[::16], *corpus()], BATCHES, SEED))
+    found = compare(harness.mutate(damaged(), BATCHES, SEED))
     assert min(found[True], found[False]) > BATCHES // 10
 
 
@@ -79,6 +93,8 @@ def test_damaged_batches(harness: Harness) -> None:
         ("size < 1 || size > end - p", "size < 1"),
         ("bits && p < end", "bits"),
         ("delta != index", "0"),
+        ("spans->records == SPAN_RECORDS", "spans->records == SPAN_RECORDS - 1"),
+        ("if (time > spans->newest)", "if (time)"),
     ],
 )
 def test_faults_of_the_module_are_found(harness: Harness, tmp_path: Path, sound: str, broken: str) -> None:
@@ -88,14 +104,14 @@ def test_faults_of_the_module_are_found(harness: Harness, tmp_path: Path, sound:
     changed.write_text(source.replace(sound, broken), "utf-8")
     faulty = Harness(harness.compiler, tmp_path, changed)
     with pytest.raises(AssertionError):
-        compare(faulty.mutate(forms()[::16], BATCHES, SEED))
+        compare(faulty.mutate(damaged(), BATCHES, SEED))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_ten_million_batches(harness: Harness) -> None:
     """With libFuzzer, if the compiler has it: it keeps what reaches new code. Else changes at random."""
-    inputs = [*forms()[::16], *corpus()]
+    inputs = damaged()
     if has_fuzzer(harness.compiler):
         inputs = harness.explore(inputs, LONG_BATCHES)
         compared = LONG_COMPARED

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.clients
 
 SHOWN_S = 40
 # Panels whose series appear with the first failure.
-EMPTY_WHEN_HEALTHY = {"Refused by the guard", "Failures"}
+EMPTY_WHEN_HEALTHY = {"Failures"}
 # The server of this cluster has no maxmemory and no append-only file, and it is not the embedded one.
 EMPTY_HERE = {"Memory used of maxmemory", "Append-only file", "Disk"}
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from korvet.storage.brokers.assignment import Assignment, Broker, Leader
+from korvet.cluster.assignment import Assignment, Broker, Leader
 
 PLACES = [(topic, partition) for topic in ("a", "b") for partition in range(6)]
 YIELDED = PLACES[0]

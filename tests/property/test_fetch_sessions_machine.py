@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.api.fetching.partition import FetchedPartition
 from korvet.api.fetching.sessions import FetchSession, FetchSessions, SessionError
+from korvet.log.values import Ends
 
 TOPICS = 3
 indexes = st.integers(0, TOPICS - 1)
@@ -168,7 +169,7 @@ class FetchSessionMachine(RuleBasedStateMachine):
         if log.failing:
             part.error = ErrorCode.kafka_storage_error
         else:
-            part.found([b"record"] if readable else [], log.end, log.start, None)
+            part.found([b"record"] if readable else [], Ends(log.start, log.start, log.end, log.end, log.end))
 
     @invariant()
     def no_more_than_there_is_room_for(self) -> None:

@@ -12,9 +12,9 @@ from kio.schema.errors import ErrorCode
 
 from korvet.api.common.metadata_response import encode_partitions, encode_response, encode_topic
 from korvet.api.common.replicas import FIRST_REPLICA as FIRST
+from korvet.cluster.assignment import Assignment, Broker
+from korvet.outlook.copies import Copies
 from korvet.protocol.messages import response_schema
-from korvet.storage.brokers.assignment import Assignment, Broker
-from korvet.storage.copies import Copies
 
 METADATA = 3
 INT32 = st.integers(-(2**31), 2**31 - 1)

@@ -129,7 +129,7 @@ def test_a_commit_reaches_its_group_and_its_results_the_client(
     services: Any = SimpleNamespace(
         coordinator=coordinator, topics=SimpleNamespace(get=TOPICS.get, by_id=ids.get)
     )
-    client: Any = SimpleNamespace(access=None)
+    client: Any = SimpleNamespace(session=SimpleNamespace(access=None))
     context = RequestContext(services, response_schema(OFFSET_COMMIT, version), version, "client", client)
     entry = registry.find(OFFSET_COMMIT)
     assert entry is not None

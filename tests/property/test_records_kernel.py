@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import random
 import struct
 from typing import Any
 
-import msgspec
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch as AiokafkaBatch
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
@@ -16,15 +14,16 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
-from korvet.offsets.record_batch import HEADER_BYTES
 from korvet.records import kernel
-from korvet.records.batch import BatchError, RecordSummary, Span
+from korvet.records.batch import AppendForm, BatchError
 from korvet.records.compression import compress, decompress
 from korvet.records.framing import unpack
 from korvet.records.native import native_json
+from korvet.redis.calls import parse_reply
 from tests.unit.records.forms import (
     BASE_MS,
     FORMS,
+    LARGEST_IS_WITHIN_BYTES,
     MAX_INT64,
     MIN_INT64,
     Entry,
@@ -90,17 +89,16 @@ def append_outcome(form: Any, data: bytes, records: bytes | None, with_timestamp
     found = outcome(run)
     # A batch that is stored unchanged passes the same checks, and so does one for the server module.
     checked = outcome(lambda: form.check_records(data, 0, form.parse_batch(data, 0), records))
-    added = outcome(
-        lambda: form.encode_add(data, 0, form.parse_batch(data, 0), records, with_timestamps, 0, b"")
-    )
+    packed = outcome(lambda: form.check_entries(data, 0, form.parse_batch(data, 0), records, with_timestamps))
+    assert packed == checked
     if isinstance(found[1], str):
-        assert checked == added == found
-    else:
-        assert added.record_count == found[1].record_count
-        arguments = found[1]
-        assert checked == RecordSummary(
-            arguments.max_timestamp_ms, arguments.min_timestamp_ms, arguments.keyless_count
-        )
+        assert checked == found
+        return found
+    arguments = found[1]
+    for name in ("max_timestamp_ms", "min_timestamp_ms", "keyless_count", "payload_bytes"):
+        assert getattr(checked, name) == getattr(arguments, name)
+    # The smaller one lacks the names of the fields key, value and ts, and the timestamp.
+    assert 0 <= arguments.largest_bytes - checked.largest_bytes <= LARGEST_IS_WITHIN_BYTES
     return found
 
 
@@ -136,100 +134,34 @@ def test_a_batch_comes_back_as_it_went_in(records: list[Record], offset: int, wi
     )
 
 
-def entries_of(commands: Any) -> list[Entry]:
-    """The entries that a guarded append adds: the first record, then the commands after it."""
-    first = Entry(commands.position >> 10, commands.position & 1023, bulk_strings(commands.first))
-    assert len(first.fields) == commands.first_argc
-    found, rest = [first], io.BytesIO(commands.rest)
-    while line := rest.readline():
-        strings: list[bytes] = []
-        for _ in range(int(line.removeprefix(b"*"))):
-            strings.append(rest.read(int(rest.readline().removeprefix(b"$"))))
-            assert rest.read(2) == b"\r\n"
-        assert strings[:3] == [b"XADD", b"the:gate", b"NOMKSTREAM"]
-        ms, _, sequence = strings[3].partition(b"-")
-        found.append(Entry(int(ms), int(sequence), strings[4:]))
-    return found
-
-
-@given(batches, st.sampled_from([1, 1, 200]), st.integers(1, (1 << 53) - 1600), st.booleans())
-def test_commands_add_the_same_entries(
-    some: list[Record], times: int, position: int, with_timestamps: bool
-) -> None:
-    records = some * times
-    data = whole_batch(records)
-    header = kernel.parse_batch(data, 0)
-    command = bulk(b"XADD") + bulk(b"the:gate") + bulk(b"NOMKSTREAM")
-    commands = same_in_all_forms(
-        [
-            outcome(
-                lambda form=form: form.encode_commands(
-                    data, 0, header, None, with_timestamps, position, command
-                )
-            )
-            for form in FORMS
-        ]
-    )
-    arguments = kernel.encode_append(data, 0, header, None, with_timestamps)
-    entries = stored(arguments, position)
-    assert entries_of(commands) == entries
-    assert commands.largest_bytes == max(sum(map(len, entry.fields)) for entry in entries)
-    stamps = [
-        record.timestamp_ms if with_timestamps else entry.ms
-        for record, entry in zip(records, entries, strict=True)
-    ]
-    spans = []
-    for at in range(0, len(entries), 256):
-        part = entries[at : at + 256]
-        size = sum(len(text) for entry in part for text in entry.fields)
-        spans.append(Span(len(part), len(part), size, max(stamps[at : at + 256])))
-    assert commands.spans == tuple(spans)
-    assert commands.size_bytes == len(commands.first) + len(commands.rest)
-    for name in ("record_count", "max_timestamp_ms", "min_timestamp_ms", "payload_bytes", "keyless_count"):
-        assert getattr(commands, name) == getattr(arguments, name)
-
-
-@given(batches, st.sampled_from([1, 1, 200]), st.integers(1, (1 << 53) - 1600), st.booleans(), st.booleans())
-def test_the_modules_command_is_measured_like_the_others(
-    some: list[Record], times: int, position: int, with_timestamps: bool, transactional: bool
+@given(batches, st.sampled_from([1, 1, 200]), st.booleans(), st.booleans())
+def test_what_is_said_of_a_batch_is_true(
+    some: list[Record], times: int, with_timestamps: bool, transactional: bool
 ) -> None:
     records = some * times
     parts: dict[str, Any] = {"attributes": 16, "producer": (1 << 40, 3, 9)} if transactional else {}
-    plain = whole_batch(records, **parts)
-    section = plain[HEADER_BYTES:]
-    compressed = batch_bytes(
-        b"lz4",
-        len(records),
-        base_ms=records[0].timestamp_ms,
-        **{**parts, "attributes": parts.get("attributes", 0) | 3},
+    data = whole_batch(records, **parts)
+    _, arguments = same_in_all_forms([append_outcome(form, data, None, with_timestamps) for form in FORMS])
+    summary = same_in_all_forms(
+        [form.check_entries(data, 0, form.parse_batch(data, 0), None, with_timestamps) for form in FORMS]
     )
-    command = b"*6\r\n" + bulk(b"KORVET.ADD")
-    xadds = kernel.encode_commands(
-        plain, 0, kernel.parse_batch(plain, 0), None, with_timestamps, position, b""
-    )
-    sent = []
-    for data, unpacked in ((plain, None), (compressed, section)):
-        header = kernel.parse_batch(data, 0)
-        added = same_in_all_forms(
-            [
-                outcome(
-                    lambda form=form, data=data, header=header, unpacked=unpacked: form.encode_add(
-                        data, 0, header, unpacked, with_timestamps, position, command
-                    )
-                )
-                for form in FORMS
-            ]
-        )
-        assert added.add[1] is (data if unpacked is None else unpacked)
-        sent.append(b"".join(added.add))
-        assert added.size_bytes == len(sent[-1]) - 2
-        changed = {"add": (), "rest": xadds.rest, "size_bytes": xadds.size_bytes}
-        assert msgspec.structs.replace(added, **changed) == xadds
-        assert (added.command_count, xadds.command_count) == (1, len(records))
-    assert sent[0] == command + bulk(plain)
-    # The CRC is the only difference, and the base offset, which both lack.
-    crc = slice(len(sent[0]) - 2 - len(plain) + 17, len(sent[0]) - 2 - len(plain) + 21)
-    assert sent[1][: crc.start] + sent[0][crc] + sent[1][crc.stop :] == sent[0]
+    sizes = [
+        len(record.key or b"")
+        + len(record.value or b"")
+        + sum(len(name) + len(value or b"") for name, value in record.headers)
+        for record in records
+    ]
+    assert arguments.payload_bytes == summary.payload_bytes == sum(sizes)
+    assert arguments.keyless_count == summary.keyless_count == sum(r.key is None for r in records)
+    assert (arguments.form, arguments.batch, arguments.append_ms) == (AppendForm.RECORDS, b"", -1)
+    assert arguments.entry_count == arguments.record_count == len(records)
+    assert arguments.pieces == (arguments.resp,)
+    assert arguments.size_bytes == len(arguments.resp)
+    entries = stored(arguments, BASE_MS << 10)
+    assert len(bulk_strings(arguments.resp)) == arguments.argc
+    largest = max(sum(map(len, entry.fields)) for entry in entries)
+    assert max(sizes) <= summary.largest_bytes <= largest
+    assert abs(arguments.largest_bytes - largest) <= LARGEST_IS_WITHIN_BYTES
 
 
 @given(text_batches, offsets)
@@ -423,6 +355,48 @@ def test_the_scanner_finds_every_end(parts: list[bytes], steps: list[int], shift
             have = min(len(whole), have + steps[turn % len(steps)])
             turn += 1
         assert ends == [sum(map(len, parts[: i + 1])) for i in range(len(parts))]
+
+
+lua_integers = st.integers(-(1 << 53), 1 << 53) | st.integers(-1100, 1100)
+
+
+@given(st.lists(lua_integers, max_size=60))
+def test_integers_of_a_reply_are_read_and_of_nothing_less(integers: list[int]) -> None:
+    reply = b"*%d\r\n" % len(integers) + b"".join(b":%d\r\n" % number for number in integers)
+    for form in FORMS:
+        assert form.integer_array(reply) == tuple(integers)
+        assert form.integer_array(bytearray(b"x" + reply)[1:]) == tuple(integers)
+        assert all(form.integer_array(reply[:size]) is None for size in range(len(reply)))
+        assert form.integer_array(reply + b"x") is None
+
+
+@given(replies)
+def test_any_reply_is_an_array_of_integers_or_none(reply: bytes) -> None:
+    found = same_in_all_forms([form.integer_array(reply) for form in FORMS])
+    parsed = parse_reply(memoryview(reply)) if reply[:1] == b"*" and b"-ERR" not in reply else None
+    is_array = isinstance(parsed, list) and all(type(item) is int for item in parsed)
+    assert found == (tuple(parsed) if is_array and parsed is not None else None)
+
+
+@given(st.lists(lua_integers, max_size=12), st.data())
+def test_damaged_integers_of_a_reply(integers: list[int], data: st.DataObject) -> None:
+    reply = bytearray(b"*%d\r\n" % len(integers) + b"".join(b":%d\r\n" % number for number in integers))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(reply) - 1))
+        reply[at] = data.draw(st.sampled_from(b"*:$+-\r\n0123456789") | st.integers(0, 255))
+    bad = bytes(reply)
+    found = same_in_all_forms([form.integer_array(bad) for form in FORMS])
+    if found is not None:
+        head, *items, end = bad.split(b"\r\n")
+        assert (int(head.removeprefix(b"*")), end) == (len(found), b"")
+        assert found == tuple(int(item.removeprefix(b":")) for item in items)
+
+
+@given(st.integers(0, (1 << 63) - 1), st.binary(max_size=30))
+def test_an_array_that_claims_to_be_large_is_no_array_of_integers(count: int, rest: bytes) -> None:
+    reply = b"*%d\r\n" % count + rest
+    found = same_in_all_forms([form.integer_array(reply) for form in FORMS])
+    assert found is None or len(found) == count <= len(rest)
 
 
 @given(st.binary(max_size=60), st.integers(0, 60))

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from korvet.storage.compaction.outcomes import Outcomes
-from korvet.storage.compaction.survivors import KEY_COST_BYTES, Checkpoint, Survivors, is_dirty_enough
+from korvet.log.compaction.outcomes import Outcomes
+from korvet.log.compaction.survivors import KEY_COST_BYTES, Checkpoint, Survivors, is_dirty_enough
 
 DELETE_RETENTION_MS = 1600
 LATEST_BY_MS = DELETE_RETENTION_MS // 16
@@ -73,7 +73,9 @@ class CompactedLog(RuleBasedStateMachine):
             self.held_back = newest
         if due and before.dirty_from == end:
             old = [o for o, ms in self.cleaned_ms.items() if ms + DELETE_RETENTION_MS <= self.now_ms]
-            assert set(old) >= set(gone)
+            # A record without a key stays while it is the newest one.
+            keyless = {record.offset for record in self.records if record.key is None}
+            assert set(old) >= set(gone) - keyless
         self.records = [record for record in self.records if record.offset not in set(gone)]
         clean = [record for record in self.records if record.offset < end]
         assert found.tombstones == sum(record.tombstone for record in clean)
@@ -128,6 +130,18 @@ class CompactedLog(RuleBasedStateMachine):
 
 TestCompactedLog = CompactedLog.TestCase
 TestCompactedLog.settings = settings(stateful_step_count=25)
+
+
+def test_a_record_without_a_key_goes_once_it_is_not_the_newest() -> None:
+    log = CompactedLog()
+    log.append(b"a", tombstone=True, gap=0)
+    log.append(None, tombstone=False, gap=0)
+    log.compact(left_alone=0, most_keys=8)
+    assert [record.offset for record in log.records] == [0, 1]
+    log.append(b"b", tombstone=False, gap=0)
+    log.wait(DELETE_RETENTION_MS)
+    log.compact(left_alone=1, most_keys=8)
+    assert [record.offset for record in log.records] == [2]
 
 
 @given(st.lists(st.integers(1, 2000), min_size=1, max_size=60))

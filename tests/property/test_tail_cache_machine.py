@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from korvet.log.tail_cache import BATCH_OVERHEAD_BYTES, TailBudget, TailCache
 from korvet.records import kernel
-from korvet.storage.log.tail_cache import BATCH_OVERHEAD_BYTES, TailBudget, TailCache
 from tests.api.batches import batch, read
 
 Entry = tuple[int, bytes | None]

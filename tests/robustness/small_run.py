@@ -17,7 +17,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from korvet.offsets.packing import offset_of
+from korvet.offsets.packing import offset_after, offset_of
 from robustness.clients import QUIET, Committer, Reader, Recorder, Sender
 from robustness.history import (
     HISTORY,
@@ -33,6 +33,7 @@ from robustness.history import (
     Run,
     Topic,
     Writer,
+    addressed,
 )
 from tests.support.admin import create_topic
 from tests.support.polling import DeadlineMissed, until
@@ -48,8 +49,7 @@ if TYPE_CHECKING:
 TOPIC: Final = "t"
 PARTITIONS: Final = (0, 1)
 ROUNDS: Final = 4
-# Entries that a Redis client appends, and records that a producer sends for each of them. After a refusal,
-# the broker appends some records in another way.
+# Entries that a Redis client appends, and records that a producer sends for each of them.
 RACES: Final = 100
 RECORDS_OF_RACE: Final = 40
 # Less than append.lead.max.ms, and more than the race takes.
@@ -194,8 +194,8 @@ class SmallRun:
     def race(self) -> None:
         """A Redis client and a producer append to one partition at the same time.
 
-        The first entry is ahead of the clock, so that each further one has the ID that the broker expects for
-        its next record.
+        The first entry is ahead of the clock, so that each further one has the ID after that of the newest
+        record.
         """
         sender = Sender(self._record, self._proxy.address, "plain", plain=True)
         seconds, microseconds = self._server.redis.time()
@@ -252,11 +252,11 @@ class SmallRun:
         for partition in PARTITIONS:
             self._read_all(partition, "read_uncommitted")
             self._read_all(partition, "read_committed")
-            records = tuple(
-                (offset_of(entry), fields[b"value"].decode())
-                for entry, fields in self._server.redis.xrange(_stream(partition))
-                if b"ctl" not in fields
+            entries = self._server.redis.xrange(_stream(partition))
+            values = (
+                (at.decode(), fields[b"value"].decode()) for at, fields in entries if b"ctl" not in fields
             )
+            records = tuple(addressed(values))
             where = {"topic": TOPIC, "partition": partition, "reader": "native", "records": records}
             self._record.add(ReadAll, "native", "ok", **where, complete=True)
         for group in ("group", "txn-group", "rewinder", "redis"):
@@ -340,7 +340,7 @@ class SmallRun:
             offset_of(each["message_id"])
             for each in self._server.redis.xpending_range(name, group, "-", "+", 1_000)
         )
-        after = offset_of(found[group]["last-delivered-id"]) + 1
+        after = offset_after(found[group]["last-delivered-id"])
         self._record.add(
             ReadNativeGroup,
             "admin",

@@ -21,7 +21,7 @@ def test_the_defects_fit_the_sources() -> None:
     """Planting them in a process of its own, all at once, raises nothing."""
     plant_all = "\n".join(
         (
-            "from korvet.storage.link.functions import library_source",
+            "from korvet.redis.functions import library_source",
             "from robustness.defects import DEFECTS",
             "for defect in DEFECTS.values(): defect.plant()",
             "library_source()",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from robustness.history import ReadAll, Stuck, Topic
+from robustness.history import ReadAll, Stuck, Topic, addressed
 from robustness.story import LOSSY, Story
 
 
@@ -80,6 +80,16 @@ def test_native_entries_are_kept_like_acks_of_the_primary() -> None:
     assert Story().native_sent("a", "5-1").end().violations() == {"unseen"}
     assert Story((-1,)).native_sent("a", "5-1").end().violations() == set()
     assert Story().native_sent("a", "5-1").end((5 << 10 | 1, "a")).violations() == set()
+
+
+def test_an_entry_that_no_offset_names_is_not_a_record() -> None:
+    story = Story().native_sent("a", "5-1").native_sent("b", "5-1024").native_sent("c", "6-0")
+    story.native_polled(("5-1", "a"), ("5-1024", "b"), ("6-0", "c"))
+    in_redis = tuple(addressed((("5-1", "a"), ("5-1024", "b"), ("6-0", "c"))))
+    assert in_redis == ((5 << 10 | 1, "a"), (6 << 10, "c"))
+    story.end(*in_redis)
+    assert story.violations() == set()
+    assert "phantom" in story.polled("c", (6 << 10 | 1, "b")).violations()
 
 
 def test_a_record_that_a_consumer_has_read_may_not_vanish() -> None:

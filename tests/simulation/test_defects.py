@@ -21,6 +21,7 @@ MOST_SEEDS = 500
         "read_past_the_last_stable_offset",
         "forget_a_producers_sequences",
         "refuse_all_batches",
+        "name_another_offset",
         pytest.param("answer_with_the_first_commit", marks=pytest.mark.long),
         pytest.param("give_partitions_away_early", marks=pytest.mark.long),
         pytest.param("delete_no_records", marks=pytest.mark.long),

@@ -17,6 +17,7 @@ from tests.spark.connect import JAVA as QUICK_JAVA
 from tests.spark.connect import connect_server
 from tests.spark.keyspace import Keyspace
 from tests.support.redis_server import Server, server_programs
+from tests.support.servers import KorvetServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -167,6 +168,13 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server = Server(server_programs()[0], tmp_path_factory.mktemp("valkey"))
     yield server.url
     server.stop()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[KorvetServer]:
+    """A korvet for the tests of a module."""
+    with KorvetServer() as started:
+        yield started
 
 
 @pytest.fixture

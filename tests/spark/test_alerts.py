@@ -12,12 +12,12 @@ import jsonschema
 import pytest
 from click.testing import CliRunner
 
+from korvet.offsets.group_status import STATUSES
 from korvet.spark.cli.alert_options import AlertOptions, exit_status, with_alert_options
 from korvet.spark.cli.options import tell
 from korvet.spark.report.alerts import FINDINGS, KINDS, PastEnd, TopicState, alerts_document, find_alerts
 from korvet.spark.report.thresholds import Limit, ThresholdError, Thresholds, parse_duration, read_thresholds
 from korvet.spark.session.kafka_state import OpenTransaction, Rights
-from korvet.spark.tables.catalog import STATUSES
 from korvet.spark.tables.kafka_offsets import GRACE_MS, MAX_TRANSACTION_MS, hanging, missing, origin
 
 NOW = 1_790_000_000_000
@@ -52,6 +52,7 @@ def written(tmp_path: Path, text: str) -> Path:
 
 def state(group: str, topic: str = "orders", status: str = "OK", **numbers: Any) -> TopicState:
     usual: dict[str, Any] = {
+        "is_committed": status != "UNCOMMITTED",
         "partition": 3,
         "partitions": 1,
         "unread_records": 0,
@@ -325,6 +326,14 @@ def test_a_transaction_hangs_after_its_timeout(
     for each in findings:
         tell(each)
     assert capsys.readouterr().err == f"critical: {first['message']}\n"
+
+
+def test_a_transaction_that_the_login_may_not_describe() -> None:
+    (found,) = hanging(
+        [open_for(MAX_TRANSACTION_MS + GRACE_MS + 1, None, None)._replace(is_visible=False)], NOW
+    )
+    assert "that this login may not describe (producer 77) hangs in orders 3" in found.message
+    assert found.message.endswith("not known (ACL: Describe on transactional IDs)")
 
 
 def test_missing_rights_are_notices() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from datetime import UTC
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,12 +21,15 @@ from korvet.spark.report.comparison import ComparisonError
 from korvet.spark.report.kept import write_kept_report
 from korvet.spark.source.address import Address
 from korvet.spark.source.errors import SourceError
+from korvet.spark.tables.kafka_offsets import HANGING, Finding
 from korvet.spark.tables.readers import RedisReader
 from korvet.spark.tables.states import States
 from korvet.spark.tables.stored_tables import StoredTables
 from tests.spark.test_report import checked_page
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
     from pyspark.sql import Row, SparkSession
 
     from tests.spark.keyspace import Keyspace
@@ -54,7 +57,6 @@ def notebook_prints(
 
 @pytest.mark.long
 @pytest.mark.usefixtures("delta")
-@pytest.mark.timeout(600)
 def test_questions_and_the_notebook(
     spark: SparkSession,
     keyspace: Keyspace,
@@ -85,14 +87,42 @@ def test_questions_and_the_notebook(
     assert re.search(r"\|__consumer_offsets *\|", printed), printed
 
 
-def test_options_of_the_source_hold_for_all_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commits of one keyspace are not compared with the records of another one."""
-    given: dict[str, Any] = {}
-    stored = SimpleNamespace(update=lambda *_, **lookups: given.update(lookups))
+def without_a_folder(monkeypatch: pytest.MonkeyPatch, update: Callable[..., None]) -> None:
+    """Let update_tables call a function in place of StoredTables.update."""
+    stored = SimpleNamespace(update=lambda *_, **lookups: update(**lookups) or [])
     monkeypatch.setattr(all_tables, "StoredTables", lambda *_, **__: stored)
     monkeypatch.setattr(all_tables, "claimed", lambda *_: nullcontext())
     monkeypatch.setattr(all_tables, "check_topic", lambda *_: None)
     monkeypatch.setattr(all_tables, "stream_topics", lambda *_: None)
+
+
+def test_each_refresh_connects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of --command-config names a password, which may have changed since."""
+    done: list[str] = []
+
+    @contextmanager
+    def connected(_: object, __: object) -> Iterator[None]:
+        done.append("connected")
+        yield
+        done.append("closed")
+
+    def wait(_: float) -> None:
+        if done.count("refreshed") == 2:
+            raise KeyboardInterrupt
+
+    without_a_folder(monkeypatch, lambda **_: done.append("refreshed"))
+    monkeypatch.setattr(RedisReader, "connected", connected)
+    monkeypatch.setattr(all_tables.time, "sleep", wait)
+    session: Any = None
+    with pytest.raises(KeyboardInterrupt):
+        update_tables(session, Address(), "folder", every_s=1)
+    assert done == 2 * ["connected", "refreshed", "closed"]
+
+
+def test_options_of_the_source_hold_for_all_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commits of one keyspace are not compared with the records of another one."""
+    given: dict[str, Any] = {}
+    without_a_folder(monkeypatch, given.update)
     session: Any = None
     options = {"keyspace": "other", "redis.password": "secret", "maxRedisCpu": "0.5"}
     update_tables(session, Address(), "folder", options=options)
@@ -139,7 +169,9 @@ def test_a_damaged_state_is_named(text: str) -> None:
 
 
 @pytest.mark.usefixtures("delta")
-def test_all_tables_kept_in_a_folder(spark: SparkSession, keyspace: Keyspace, tmp_path: Path) -> None:
+def test_all_tables_kept_in_a_folder(
+    spark: SparkSession, keyspace: Keyspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keyspace.topic("t")
     keyspace.offsets_topic()
     for number in range(4):
@@ -154,7 +186,10 @@ def test_all_tables_kept_in_a_folder(spark: SparkSession, keyspace: Keyspace, tm
     keyspace.commit("g", "t", 0, (MS << 10) + 3, at_ms=MS + 6)
     keyspace.commit("ahead", "t", 0, (MS << 10) + 5, at_ms=MS + 7)
     keyspace.commit("lost", "gone", 0, 5, at_ms=MS + 7)
-    update_tables(spark, address, folder)
+    told: list[Finding] = []
+    monkeypatch.setattr(RedisReader, "findings", lambda _, __, topics, ___: [hanging(topics)])
+    update_tables(spark, address, folder, tell=told.append)
+    assert told == [hanging(["t", "gone"])]
     odd = stored_table(spark, folder, "anomalies")
     assert sorted((row["group"], row["kind"], row["end_offset"]) for row in odd.collect()) == [
         ("ahead", "past_end", (MS << 10) + 4),
@@ -176,17 +211,32 @@ def test_all_tables_kept_in_a_folder(spark: SparkSession, keyspace: Keyspace, tm
         update_tables(spark, address, str(tmp_path / "other"))
 
 
+def hanging(topics: Collection[str]) -> Finding:
+    return Finding(HANGING, f"a transaction hangs in one of {sorted(topics)}", "t", 0, 3_600_000)
+
+
 def check_kept_reports(stored: StoredTables, lags: list[Row], tmp_path: Path) -> None:
     """The report on the newest snapshot, also compared with the first one. lags: of group g, in both."""
     done = write_kept_report(stored, "the tables", tmp_path / "report")
     page = checked_page(done.page)
     assert page["as_of"] == stored.newest_snapshot()
+    (finding,) = page["findings"]
+    assert finding == done.alerts["findings"][0]
+    assert (finding["severity"], finding["message"]) == (
+        "critical",
+        "a transaction hangs in one of ['gone', 't']; open for 1 h",
+    )
+    # As after a refresh that was interrupted before it had the status of groups.
+    (tmp_path / "groups" / "_state" / "snapshot" / f"{page['as_of']}").unlink()
     groups = {group["name"]: (group["status"], group["record_lag"]) for group in page["groups"]}
     assert groups == {"g": ("BEHIND", 1), "ahead": ("AHEAD", 0), "lost": ("STALE", 0)}
     first, last = (row["as_of_ts"].astimezone(UTC) for row in lags)
     done = write_kept_report(stored, "the tables", tmp_path / "report", compare_to=first.isoformat())
     page = checked_page(done.page)
     assert page["compared_to"] == round(first.timestamp() * 1000)
+    (finding,) = page["findings"]
+    assert (finding["severity"], finding["kind"]) == ("notice", "not_read")
+    assert "the refresh after this snapshot was interrupted" in finding["message"]
     before = {group["name"]: group["before"] for group in page["groups"]}
     assert [before["g"][name] for name in ("record_lag", "read", "new", "gone")] == [3, None, 0, 0]
     assert (before["ahead"], page["gone_total"]) == (None, 0)

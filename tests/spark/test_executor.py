@@ -94,3 +94,13 @@ def test_from_an_archive(keyspace: Keyspace, tmp_path: Path, entry: str, foreign
     assert len(warnings) == (0 if works else 1)
     if foreign and kernels:
         assert f"{kernels[0]} in {entry.format(folder=tmp_path)} can't be loaded: " in warnings[0]
+
+
+def test_a_driver_in_a_cluster_has_what_only_drivers_need(tmp_path: Path) -> None:
+    bundle = write_bundle(tmp_path / "korvet.zip")
+    program = (
+        f"import sys; sys.path.insert(0, {str(bundle)!r})\n"
+        "import korvet.spark.cli.options, korvet.properties as used; print(used.__file__)"
+    )
+    done = run([sys.executable, "-c", program], 120, cwd=tmp_path)
+    assert done.stdout.decode().strip() == f"{bundle}/korvet/properties.py", done

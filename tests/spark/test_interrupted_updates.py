@@ -134,6 +134,8 @@ def saves(count: int) -> Callable[..., None]:
 SOME: list[tuple[type, str, Any]] = [
     # After some tables of a batch; after all of them and their note, before Spark's commit of the batch.
     (Store, "_save", partial(saves, 2)),
+    # Before the owners of earlier epochs.
+    (Store, "revise", lambda: raising),
     (StoredTables, "_take", partial(raising_after, StoredTables._take)),
     # After one table of a snapshot, or one current table.
     (Store, "add_snapshot", partial(raising_after, Store.add_snapshot)),

@@ -15,7 +15,7 @@ from pyspark.sql import functions as sf
 from korvet.spark.tables import kafka_logs
 from korvet.spark.tables.needs import Needs, first_bursts
 from korvet.spark.tables.readers import KafkaReader
-from korvet.spark.tables.trends import lag_over_time
+from korvet.spark.tables.trends import Span, at_steps, lag_over_time
 from korvet.spark.tables.views import record_lag
 from tests.spark.test_real_kafka import authority
 from tests.support.confluent import read_all
@@ -38,7 +38,9 @@ STEP = HOUR // 2
 COMMITS = (
     "group string, topic string, partition int, committed_offset bigint, commit_ms bigint, src_offset bigint"
 )
-POSITIONS = "group string, topic string, partition int, step int, at_ms bigint, committed_offset bigint"
+POSITIONS = (
+    "group string, topic string, partition int, committed_offset bigint, first_step int, last_step int"
+)
 Place = tuple[str, int]
 
 
@@ -158,20 +160,20 @@ def test_charts_are_looked_up(spark: SparkSession, connector: Connector, cluster
     """Unread records as counted; waits within a step, or within a factor of two before the first one."""
     now_ms, steps = cluster.now_ms, 48
     logs = {partition: cluster.records("orders", partition) for partition in (0, 1)}
+    span = Span(now_ms - steps * STEP, now_ms, STEP)
     positions = [
-        (f"g{share}", "orders", partition, step, now_ms - (steps - 1 - step) * STEP, offset)
+        (f"g{share}", "orders", partition, offset, step, step)
         for partition, records in logs.items()
         for share in (0, 30, 60, 90)
         for step in range(steps)
         for offset in [(len(records) * (share + step // 8)) // 100]
     ]
     frame = spark.createDataFrame(positions, POSITIONS)
-    needs = Needs.of_commits(spark.createDataFrame([], COMMITS)).with_lags(frame)
-    rows = lag_over_time(frame, cluster.reader.logs(spark, needs, now_ms)).collect()
+    needs = Needs.of_commits(spark.createDataFrame([], COMMITS)).with_lags(at_steps(frame, span))
+    rows = lag_over_time(frame, cluster.reader.logs(spark, needs, now_ms), span).collect()
     assert len(rows) == len(positions)
-    moments = {(group, part, step): at_ms for group, _, part, step, at_ms, _ in positions}
     for row in rows:
-        at_ms = moments[row["group"], row["partition"], row["step"]]
+        at_ms = now_ms - (steps - 1 - row["step"]) * STEP
         unread = [each for each in logs[row["partition"]] if each[0] >= row["committed_offset"]]
         then = [each for each in unread if each[1] <= at_ms]
         assert row["record_lag"] == len(then)

@@ -16,25 +16,16 @@ from tests.spark.keyspace import Keyspace
 from tests.spark.killing import Writer, killed_runs, planned, run_to_the_end
 from tests.support.admin import create_topic
 from tests.support.confluent import read_all
-from tests.support.servers import KorvetServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.support.servers import KorvetServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(3000)]
 
 PARTITIONS = 3
 LONGEST_RUN_S = 4.0
-
-
-@pytest.fixture
-def server() -> Iterator[KorvetServer]:
-    server = KorvetServer()
-    try:
-        yield server.start()
-    finally:
-        server.discard()
 
 
 def test_every_record_is_there_once(server: KorvetServer, tmp_path: Path) -> None:

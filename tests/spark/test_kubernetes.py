@@ -163,7 +163,6 @@ def test_entry_point(shown: dict[str, str]) -> None:
 
 @pytest.mark.spark
 @pytest.mark.long
-@pytest.mark.timeout(900)
 def test_the_documented_command_runs(spark: SparkSession, keyspace: Keyspace, tmp_path: Path) -> None:
     """spark-submit, the driver and two executors, with a stand-in for the API of Kubernetes."""
     keyspace.topic("t", 4)

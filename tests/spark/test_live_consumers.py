@@ -16,7 +16,7 @@ from pyspark.sql import functions as sf
 
 from korvet.spark.report.alerts import KINDS
 from korvet.spark.report.thresholds import CRITICAL
-from korvet.spark.tables.health import Rules, partition_lag, partition_status
+from korvet.spark.tables.health import Rules, partition_lag, partition_status, recent_commits
 from korvet.spark.tables.readers import ENDS
 from tests.spark.reckoning.consumers import (
     DAY,
@@ -184,10 +184,9 @@ def test_spark_finds_the_same(spark: SparkSession) -> None:
     since: dict[str, int | None] = {"joining": now_ms - MINUTE, "unclear": None}
     uncommitted = [(group, topic, 0, since.get(group, now_ms - HOUR)) for group, topic in assigned]
     lag = partition_lag(
-        commits,
+        recent_commits(commits, rules.window_commits),
         records,
         now_ms,
-        rules,
         ends.union(empty),
         spark.createDataFrame(uncommitted, UNCOMMITTED),
     )

@@ -29,11 +29,12 @@ from tests.support.admin import create_topic
 from tests.support.confluent import producer, read_all, send
 from tests.support.polling import until
 from tests.support.records import NOW_MS, Record
-from tests.support.servers import KorvetServer
 from tests.unit.records.forms import read_back, split
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
+
+    from tests.support.servers import KorvetServer
 
 SCHEMA = arrow_schema(schema_of())
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -215,15 +216,6 @@ def test_the_definition_is_the_kernels(fields: list[bytes], ms: int) -> None:
 
 
 # What clients and Spark read from a broker
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[KorvetServer]:
-    made = KorvetServer()
-    try:
-        yield made.start()
-    finally:
-        made.discard()
 
 
 class Partition:

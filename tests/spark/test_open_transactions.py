@@ -143,7 +143,6 @@ def test_tables_as_the_coordinator_answers(spark: SparkSession, coordinator: Coo
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_stored_tables_carry_open_transactions_over(
     spark: SparkSession, coordinator: Coordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from korvet.spark.tables.catalog import ANSWERS, TABLES
-from korvet.spark.tables.membership import with_owner_names
 from korvet.spark.tables.questions import QUESTIONS, Objectives, answer, question_sql
 
 if TYPE_CHECKING:
@@ -209,10 +208,6 @@ def test_who_owned_which_partition_when(spark: SparkSession) -> None:
             state(3, 1, "share", owner("d", "unseen", 0)),
         ],
     )
-    schema = TABLES["group_generations"].schema
-    states = spark.createDataFrame(spark.table("q_group_generations").collect(), schema)
-    named = with_owner_names(states, {"unseen": "s", "t": "classic"})
-    named.createOrReplaceTempView("q_group_generations")
     made = [commit("classic", 1, 1, 5), commit("classic", 3, 3, 6), commit("classic", 4, 4, 8)]
     made += [commit("classic", 6, 6, 9), commit("consumer", 2, 2, 4) | {"topic_id": identity}]
     table(spark, "offset_commits", made)
@@ -228,7 +223,7 @@ def test_who_owned_which_partition_when(spark: SparkSession) -> None:
         ("b", at(2), 1, "t", at(9), 1, 3, 0, None, None),
         ("b", at(5), 0, "t", at(7), 2, 2, 1, 8, 9),
         ("c", at(1), 0, "t", None, 1, 1, 1, None, 4),
-        ("d", at(3), 0, "s", None, 1, 1, 0, None, None),
+        ("d", at(3), 0, "unseen", None, 1, 1, 0, None, None),
     ]
 
 

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
@@ -24,9 +24,11 @@ from korvet.offsets.partition import partition_for
 from korvet.spark.export.all_tables import stored_table, update_tables
 from korvet.spark.export.tables import batch_table
 from korvet.spark.report.report import write_report
+from korvet.spark.session import kafka_cluster
 from korvet.spark.session.command_config import read_command_config
 from korvet.spark.session.kafka_probe import likely_cause
 from korvet.spark.source.errors import SourceError
+from korvet.spark.tables import readers
 from korvet.spark.tables.decode import offset_commits
 from korvet.spark.tables.kafka_offsets import GRACE_MS, HANGING, MAX_TRANSACTION_MS
 from korvet.spark.tables.readers import KafkaReader
@@ -254,10 +256,24 @@ def status(rows: list[Row]) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.usefixtures("open_transactions")
 def test_open_transactions_hide_no_group(
-    spark: SparkSession, connector: Connector, kafka: RealKafka, tools: JavaTools, tmp_path: Path
+    spark: SparkSession,
+    connector: Connector,
+    kafka: RealKafka,
+    tools: JavaTools,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    logins: list[str] = []
+
+    def cluster_of(session: SparkSession, address: str, properties: Mapping[str, str]) -> Any:
+        logins.append(address)
+        return kafka_cluster.cluster_of(session, address, properties)
+
+    monkeypatch.setattr(readers, "cluster_of", cluster_of)
     source = reader(kafka.at("SASL_SSL"), kafka.client("SCRAM-SHA-512"), tmp_path)
     done = write_report(spark, source, tmp_path / "report", now_ms())
+    # One admin client asks all.
+    assert len(logins) == 1
     found = status(spark.read.parquet(str(tmp_path / "report" / "partition_status")).collect())
     assert {group: offset for group, (offset, _) in found.items()} == told(kafka)
     assert found == lags_of_the_tool(kafka, tools)
@@ -299,10 +315,12 @@ def test_tables_are_kept_and_exported(
         assert file.is_dir() or b"secret" not in file.read_bytes()
 
 
-def allow(kafka: RealKafka, kind: ResourceType, name: str, operation: AclOperation) -> None:
+def allow(
+    kafka: RealKafka, kind: ResourceType, name: str, operation: AclOperation, user: str = "bob"
+) -> None:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     binding = AclBinding(
-        kind, name, ResourcePatternType.LITERAL, "User:bob", "*", operation, AclPermissionType.ALLOW
+        kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", operation, AclPermissionType.ALLOW
     )
     for future in admin.create_acls([binding]).values():
         future.result(30)
@@ -324,6 +342,19 @@ def test_what_a_login_may_not_read_is_named(
     assert found == [("not_read", "__consumer_offsets"), ("not_read", "orders"), ("origin", None)]
     with pytest.raises(SourceError, match=r"this login may not read __consumer_offsets \(ACL: Read"):
         source.stream(spark)
+
+
+@pytest.mark.usefixtures("open_transactions")
+def test_a_right_on_transactions_that_is_missing_is_named(
+    spark: SparkSession, connector: Connector, kafka: RealKafka, tmp_path: Path
+) -> None:
+    """Coordinators leave out what a login may not describe, as if they knew nothing of it."""
+    allow(kafka, ResourceType.TOPIC, "__consumer_offsets", AclOperation.READ, "cem")
+    source = reader(kafka.at("SASL_SSL"), kafka.client("PLAIN", "cem"), tmp_path)
+    found = [each.message for each in source.findings(spark, [], now_ms() + 2 * MAX_TRANSACTION_MS)]
+    hidden = [message for message in found if "that this login may not describe" in message]
+    assert len(hidden) == 2
+    assert all("ACL: Describe on transactional IDs" in message for message in hidden)
 
 
 def test_a_login_without_rights_is_told_so(

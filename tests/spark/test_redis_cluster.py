@@ -9,7 +9,7 @@ from redis.cluster import RedisCluster as Client
 
 from korvet.offsets.packing import entry_id, pack
 from korvet.spark.source.address import Address
-from korvet.spark.source.connection import Connection, connected
+from korvet.spark.source.connection import SourceConnection, connected
 from korvet.spark.source.extents import StreamRange, extents
 from korvet.spark.source.pages import pages
 from korvet.spark.source.topics import load_topics
@@ -51,12 +51,12 @@ def test_all_nodes_are_read(spark: SparkSession, keyspace: Keyspace) -> None:
     ]
 
 
-def entries_of(connection: Connection, address: Address, partition: int) -> list[str]:
+def entries_of(connection: SourceConnection, address: Address, partition: int) -> list[str]:
     part = range_of(connection, address, partition)
     return [entry[0].decode() for page in pages(connection, part) for entry in page]
 
 
-def range_of(connection: Connection, address: Address, partition: int) -> StreamRange:
+def range_of(connection: SourceConnection, address: Address, partition: int) -> StreamRange:
     topics = [load_topics(connection, address)["t"]]
     (one,) = extents(connection, address, topics, {("t", partition)})
     return StreamRange(one.stream, one.origin, 0, one.log_end, one.records)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import redis
 
+from korvet.redis.address import SentinelAddress, parse_target, parse_url
+from korvet.redis.errors import StoreError
 from korvet.spark.source.address import Address
 from korvet.spark.source.errors import SourceError
-from korvet.storage.errors import StoreError
-from korvet.storage.link.address import SentinelAddress, parse_target, parse_url
 
 
 def of_broker(url: str) -> list[dict[str, Any]]:

@@ -31,7 +31,14 @@ from korvet.spark.source.connection import connected
 from korvet.spark.source.errors import SourceError
 from korvet.spark.tables.catalog import ANSWERS, TABLES
 from korvet.spark.tables.readers import RedisReader
-from korvet.spark.tables.trends import MAX_STEPS, Span, group_trends, lag_over_time, positions_over_time
+from korvet.spark.tables.trends import (
+    MAX_STEPS,
+    Span,
+    at_steps,
+    group_trends,
+    lag_over_time,
+    positions_over_time,
+)
 from tests.spark.test_views import DAY, MS, NOW, scenario
 
 if TYPE_CHECKING:
@@ -501,7 +508,7 @@ def test_commits_at_any_time_have_a_place_in_charts(spark: SparkSession) -> None
     )
     span = Span(1000, 4000, 1000)
     steps: dict[str, list[int]] = {}
-    for row in positions_over_time(commits, span).orderBy("step").collect():
+    for row in at_steps(positions_over_time(commits, span), span).orderBy("step").collect():
         steps.setdefault(row["group"], []).append(row["step"])
     assert steps == {"past": [0, 1, 2], "early": [0, 1, 2], "future": [2]}
     assert clock(2**63 - 1) == "9223372036854775807 ms"
@@ -533,7 +540,7 @@ def test_lag_over_time_is_what_was_worked_out_by_hand(spark: SparkSession) -> No
         "src_offset bigint, tombstone boolean",
     ).withColumn("src_ts", sf.timestamp_millis("commit_ms"))
     span = Span(base, base + 8000, 1000)
-    lag = lag_over_time(positions_over_time(commits, span), records)
+    lag = lag_over_time(positions_over_time(commits, span), records, span)
     (row, idle) = group_trends(lag, commits, span).orderBy("group").collect()
     found = {entry["step"]: (entry["record_lag"], entry["lag_ms"]) for entry in row["lag"]}
     # Step n ends at n + 1 s.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from korvet.spark.source.address import Address, Secret
-from korvet.spark.source.connection import Connection, connected, cpu_seconds
+from korvet.spark.source.connection import SourceConnection, connected, cpu_seconds
 from korvet.spark.source.errors import SourceError
 from korvet.spark.source.pages import pages
 from korvet.spark.source.restraint import (
@@ -178,8 +178,8 @@ def test_the_driver_needs_info(keyspace: Keyspace) -> None:
     keyspace.client.execute_command("ACL", "SETUSER", "reader", *user)
     address = Address(keyspace.url, user="reader", password=Secret(value="secret"))
     try:
-        Connection(address).close()
+        SourceConnection(address).close()
         with pytest.raises(SourceError, match=r"maxRedisCpu needs INFO, which Redis .* refuses"):
-            Connection(replace(address, max_cpu=0.5))
+            SourceConnection(replace(address, max_cpu=0.5))
     finally:
         keyspace.client.execute_command("ACL", "DELUSER", "reader")

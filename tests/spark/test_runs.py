@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as sf
 
 from korvet.spark.tables.runs import ALWAYS, RUNS, Found, Observed, Run, runs_of
-from korvet.spark.tables.trends import lag_over_time
+from korvet.spark.tables.trends import Span, lag_over_time
 from korvet.spark.tables.views import record_lag
 
 if TYPE_CHECKING:
@@ -199,9 +199,11 @@ def test_views_take_runs_for_their_records(spark: SparkSession) -> None:
         commits,
         "group string, topic string, partition int, committed_offset bigint, commit_ms bigint",
     )
-    positions = frame.withColumns({"at_ms": sf.col("commit_ms"), "step": sf.col("commit_ms")})
+    # Each ms is a step.
+    step = (sf.col("commit_ms") - BASE).cast("int")
+    positions = frame.withColumns({"first_step": step, "last_step": step})
     now = [_rows(record_lag(frame, each, now_ms)) for each in logs]
-    then = [_rows(lag_over_time(positions, each)) for each in logs]
+    then = [_rows(lag_over_time(positions, each, Span(BASE - 1, BASE + 400, 1))) for each in logs]
     assert now[0] == now[1]
     assert then[0] == then[1]
     assert len({row["lag_then"] for row in now[0]}) > 5

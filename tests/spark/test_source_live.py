@@ -17,12 +17,11 @@ from tests.spark.keyspace import Keyspace
 from tests.support.admin import create_topic
 from tests.support.confluent import producer
 from tests.support.polling import until
-from tests.support.servers import KorvetServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from confluent_kafka import Producer
+
+    from tests.support.servers import KorvetServer
 
 RECORDS = 3000
 MS = 1_700_000_000_000
@@ -32,15 +31,6 @@ LAYOUTS = {"single": {}, "batched": {"storage.layout": "batch"}, "dense": {"offs
 def time_of(number: int) -> int:
     """Record times that repeatedly decrease."""
     return MS + 1000 * (number // 100) + (number * 37) % 5000
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[KorvetServer]:
-    made = KorvetServer()
-    try:
-        yield made.start()
-    finally:
-        made.discard()
 
 
 @pytest.fixture(scope="module")

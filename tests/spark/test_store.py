@@ -74,7 +74,7 @@ def test_snapshots_and_current_rows(spark: SparkSession, store: Store) -> None:
     def snapshot(at_ms: int, *groups: str) -> None:
         as_of = {"as_of_ts": datetime.fromtimestamp(at_ms / 1000, UTC)}
         rows = [{"group": group, **as_of} for group in groups]
-        again = States(store.folder.child(STATE)).begin_snapshot(at_ms)
+        again = States(store.folder.child(STATE)).begin_snapshot(at_ms, "[]")
         store.add_snapshot(SNAPSHOT, at_ms, frame(spark, SNAPSHOT, *rows), again=again)
 
     snapshot(FIRST_MS, "a", "b")
@@ -144,11 +144,11 @@ def test_a_folder_is_begun_once(folder: Folder) -> None:
 def test_only_a_snapshot_after_all_others_is_new(folder: Folder) -> None:
     states = States(folder.child(STATE))
     # Earlier releases noted none.
-    may_be_there = [states.begin_snapshot(at_ms) for at_ms in (5, 5, 7, 7, 6, 8)]
+    may_be_there = [states.begin_snapshot(at_ms, "") for at_ms in (5, 5, 7, 7, 6, 8)]
     assert may_be_there == [True, True, False, True, True, False]
     # An update that was killed before it deleted the note of the snapshot before.
     folder.child(STATE).child("snapshot").child("7").write_text("")
-    assert [states.begin_snapshot(at_ms) for at_ms in (7, 8, 9, 7)] == [True, True, False, True]
+    assert [states.begin_snapshot(at_ms, "") for at_ms in (7, 8, 9, 7)] == [True, True, False, True]
 
 
 def test_an_update_that_was_killed_before_its_note(folder: Folder) -> None:

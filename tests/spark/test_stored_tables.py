@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from korvet.offsets.codec import encode_key, encode_value
+from korvet.offsets.group_records import ConsumerAssignment, ConsumerMember, GroupEpoch, OwnedPartitions
+from korvet.offsets.schema import GroupMemberKey, GroupRecordKey, OffsetCommitKey, OffsetCommitValue
+from korvet.offsets.wire import uuid_text
 from korvet.spark.export.all_tables import update_tables
 from korvet.spark.source.address import Address
 from korvet.spark.source.errors import SourceError
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from korvet.offsets.schema import Key, Value
     from korvet.spark.tables.catalog import Table
     from tests.spark.keyspace import Keyspace
 
@@ -53,6 +58,112 @@ def test_tables_without_their_checkpoint_take_no_rows(spark: SparkSession, tmp_p
     source: Any = None
     with pytest.raises(SourceError, match="have no checkpoint any more: restore the folder as a whole, or"):
         StoredTables(spark, str(tmp_path)).update(source, NOW)
+
+
+class Recorded:
+    """A folder with records of `__consumer_offsets` in one partition, which tables follow."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark = spark
+        self.stored = StoredTables(spark, str(folder / "tables"))
+        self._source = str(folder / "source")
+        self._ends = 0
+
+    def frame(self, *records: tuple[Key, Value | None]) -> DataFrame:
+        rows = []
+        for key, value in records:
+            encoded = None if value is None else encode_value(value)
+            at = self._ends = self._ends + 1
+            rows.append((encode_key(key), encoded, "__consumer_offsets", 0, at, moment(NOW), 0, None))
+        return self.spark.createDataFrame(rows, SCHEMA)
+
+    def add(self, *records: tuple[Key, Value | None]) -> None:
+        self.frame(*records).coalesce(1).write.mode("append").parquet(self._source)
+
+    def update(self, **lookups: Any) -> None:
+        stream = self.spark.readStream.schema(SCHEMA).parquet(self._source)
+        self.stored.update(stream, NOW, **lookups)
+
+
+@pytest.mark.usefixtures("delta", "few_rows", "own_driver")
+def test_what_is_looked_up_is_stored(spark: SparkSession, tmp_path: Path) -> None:
+    """Names of topics stay when the topic is gone; commits after an open transaction, while they count."""
+    recorded = Recorded(spark, tmp_path)
+    known, unknown = bytes(range(16)), bytes(range(1, 17))
+    names = {uuid_text(known): "orders"}
+    asked: list[set[str]] = []
+
+    def names_of(_: object, ids: Collection[str]) -> dict[str, str]:
+        asked.append(set(ids))
+        return {each: names[each] for each in ids if each in names}
+
+    def committed(offset: int) -> tuple[Key, Value]:
+        return OffsetCommitKey("g", "orders", 0), OffsetCommitValue(offset, commit_timestamp_ms=NOW)
+
+    def offsets() -> list[int]:
+        return [row["committed_offset"] for row in recorded.stored.read("current_offsets").collect()]
+
+    about = ConsumerMember(None, None, "client", "/10.0.0.2", ("orders",), None, 60_000, None)
+    owned = (OwnedPartitions(known, (0, 1)), OwnedPartitions(unknown, (2,)))
+    recorded.add(
+        (GroupMemberKey("g", "m", 5), about),
+        (GroupRecordKey("g", 3), GroupEpoch(1)),
+        (GroupMemberKey("g", "m", 8), ConsumerAssignment(1, 1, 0, owned, ())),
+        committed(3),
+    )
+    later = recorded.frame(committed(8))
+    recorded.update(names=names_of, later=lambda _: later)
+    assert offsets() == [8]
+    recorded.update(names=names_of)
+    assert offsets() == [3]
+    names.clear()
+    recorded.add((GroupRecordKey("g", 3), GroupEpoch(2)))
+    recorded.update(names=names_of)
+    assert asked == [{uuid_text(known), uuid_text(unknown)}, set()]
+    parts = [("orders", [0, 1]), (uuid_text(unknown), [2])]
+    (member,) = recorded.stored.read("members").collect()
+    assert [tuple(part) for part in member["assigned"]] == parts
+    owners = [row["owners"] for row in recorded.stored.read("group_generations").collect()]
+    assert [[(owner["topic"], owner["partitions"]) for owner in each] for each in owners] == [parts, parts]
+
+
+@pytest.mark.usefixtures("delta", "few_rows", "own_driver")
+def test_assignments_that_follow_their_epoch(spark: SparkSession, tmp_path: Path) -> None:
+    """An update may end between an epoch and its assignments."""
+    recorded = Recorded(spark, tmp_path)
+
+    def joins(group: str) -> tuple[Key, Value]:
+        about = ConsumerMember(None, None, "client", "/10.0.0.2", ("orders",), None, 60_000, None)
+        return GroupMemberKey(group, "m", 5), about
+
+    def begins(group: str, epoch: int) -> tuple[Key, Value]:
+        return GroupRecordKey(group, 3), GroupEpoch(epoch)
+
+    def owns(group: str, *partitions: int) -> tuple[Key, Value]:
+        owned = OwnedPartitions(bytes(range(16)), partitions)
+        return GroupMemberKey(group, "m", 8), ConsumerAssignment(1, 1, 0, (owned,), ())
+
+    def leaves(group: str) -> list[tuple[Key, Value | None]]:
+        return [(GroupMemberKey(group, "m", 8), None), (GroupMemberKey(group, "m", 5), None)]
+
+    steps: list[list[tuple[Key, Value | None]]] = [
+        [
+            *(joins("first"), begins("first", 1)),
+            *(joins("again"), begins("again", 1), owns("again", 0, 1), begins("again", 2)),
+            *(joins("leaves"), begins("leaves", 1), owns("leaves", 0)),
+        ],
+        [
+            *(owns("first", 0, 1), owns("first", 0), begins("first", 2), owns("first", 1)),
+            owns("again", 1),
+            *(*leaves("leaves"), begins("leaves", 2)),
+        ],
+    ]
+    for step in steps:
+        recorded.add(*step)
+        recorded.update()
+    whole = Tables(spark.read.schema(SCHEMA).parquet(str(tmp_path / "source")), None, NOW)
+    for name in ("group_generations", "rebalances", "members"):
+        assert comparable(recorded.stored.read(name)) == comparable(whole.view(name)), name
 
 
 @pytest.mark.usefixtures("delta", "few_rows")

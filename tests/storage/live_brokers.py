@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from korvet.config.address import Address
 from korvet.records.kernel import encode_append_records
-from korvet.storage.keys import Keyspace
-from korvet.storage.store import Store
+from korvet.redis.keys import Keyspace
+from korvet.store import Store
 from tests.storage.proxy import Proxy, proxied
 from tests.support.polling import until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from korvet.storage.brokers.membership import Membership
+    from korvet.cluster.membership import Membership
     from tests.support.redis_server import Server
 
 
@@ -69,7 +69,7 @@ async def proxied_broker(
 
 
 def nodes(store: Store) -> list[int]:
-    return [each.node_id for each in member_of(store).assignment.brokers]
+    return [each.node_id for each in member_of(store).leadership.assignment.brokers]
 
 
 def led(store: Store, topic: str, count: int) -> dict[int, int]:
@@ -85,4 +85,4 @@ async def agreed(first: Store, second: Store) -> None:
 
 
 async def _same(first: Store, second: Store) -> bool:
-    return member_of(first).assignment.version == member_of(second).assignment.version
+    return member_of(first).leadership.assignment.version == member_of(second).leadership.assignment.version

@@ -6,8 +6,8 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from korvet.offsets.packing import entry_id
-from korvet.storage.link.functions import named
-from korvet.storage.redis_groups.projection import entry_id_before
+from korvet.redis.functions import named
+from korvet.redis_groups.projection import entry_id_before
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

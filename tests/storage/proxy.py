@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
     from pathlib import Path
 
-    from korvet.storage.link.barrier import Level
-    from korvet.storage.store import Store
+    from korvet.redis.barrier import Level
+    from korvet.store import Store
 
 _DEADLINE_S = 20.0
 # Marks a connection that carries appends: it has sent one of these words.
-_APPENDING = (b"korvet_append", b"korvet_guard", b"korvet_mark")
+_APPENDING = (b"korvet_append", b"korvet_mark")
 
 
 async def until(condition: Callable[[], bool]) -> None:

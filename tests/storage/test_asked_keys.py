@@ -7,20 +7,20 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from korvet.log.committed import read_committed
+from korvet.log.values import ProducerSequence
 from korvet.records.control import ControlMarker
-from korvet.storage.keys import Keyspace
-from korvet.storage.link.futures import awaited
-from korvet.storage.link.slots import slot_of
-from korvet.storage.log.committed import read_committed
-from korvet.storage.log.values import ProducerSequence
-from korvet.storage.store import Store
+from korvet.redis.futures import awaited
+from korvet.redis.keys import Keyspace
+from korvet.redis.slots import slot_of
+from korvet.store import Store
 from tests.storage.live_brokers import RECORD
 from tests.support.logs import append_own
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from korvet.storage.log.partition_log import PartitionLog
+    from korvet.log.partition_log import PartitionLog
     from tests.support.cluster import RedisCluster
 
 TIMES = 50

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from korvet.log.compaction.compactor import Compactor, Pace
 from korvet.offsets.packing import entry_id, offset_of
 from korvet.records.compression import ZSTD, compress
-from korvet.storage.compaction.compactor import Compactor, Pace
-from korvet.storage.errors import StorageFault
+from korvet.redis.errors import StorageFault
 from tests.api.batches import batch
 from tests.storage.compacting import (
     COMPACT,
@@ -59,7 +59,7 @@ def test_batches_keep_their_newest_records(bench: Bench, assignment: str, codec:
     assert bench.client.xinfo_groups(log.stream)[0]["lag"] == 0
     kept = sorted(expected)
     for place in range(0, len(kept), 7):
-        assert bench.run(log.queries.count(kept[place], log.log_end)) == len(kept) - place
+        assert bench.run(log.queries.count(kept[place], log.ends.log_end)) == len(kept) - place
         assert bench.run(log.queries.count(0, kept[place] + 1)) == place + 1
     assert compact(bench, log) == 0
     # Appends and compactions continue as before.
@@ -136,7 +136,7 @@ def test_deleted_keys_do_not_come_back_with_a_whole_batch(bench: Bench, count: i
     compact(bench, log)
     compact(bench, log, now_ms=NOW_MS + DAY_MS)
     assert [key for key, _ in contents(bench, log).values()] == [*keys[1::2], b"other", b"newest"]
-    assert bench.run(log.queries.count(0, log.log_end)) == count // 2 + 2
+    assert bench.run(log.queries.count(0, log.ends.log_end)) == count // 2 + 2
 
 
 def test_a_pending_batch_stays_whole(bench: Bench) -> None:

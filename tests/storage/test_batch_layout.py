@@ -14,27 +14,28 @@ from crc32c import crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from korvet.log.values import Appended, ProducerSequence
 from korvet.offsets.packing import entry_id, offset_of
 from korvet.records.batch import BatchError
 from korvet.records.compression import compress, decompress
 from korvet.records.conversion import without_zstd
 from korvet.records.kernel import parse_batch
-from korvet.storage.errors import DamagedBatch, OutOfOrderSequence
-from korvet.storage.keys import Keyspace
-from korvet.storage.log.values import Appended, ProducerSequence, ReceivedBatch
-from korvet.storage.redis_groups.projection import GroupCommit, Projection
-from korvet.storage.store import Store
+from korvet.redis.errors import DamagedBatch, OutOfOrderSequence
+from korvet.redis.keys import Keyspace
+from korvet.redis_groups.projection import GroupCommit, Projection
+from korvet.store import Store
 from tests.api.batches import GZIP, LZ4, SNAPPY, ZSTD, batch, now_ms
 from tests.storage.batches import Record, decode
 from tests.storage.proxy import proxied_store, until
 from tests.support.logs import admit, read_log
+from tests.support.received import ReceivedBatch
 from tests.support.redis_server import calls_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from korvet.storage.errors import StorageError
-    from korvet.storage.log.partition_log import PartitionLog
+    from korvet.log.partition_log import PartitionLog
+    from korvet.redis.errors import StorageError
     from tests.storage.conftest import Bench
     from tests.support.redis_server import Server
 
@@ -106,11 +107,11 @@ def test_an_entry_holds_the_batch_as_it_was_sent(bench: Bench, assignment: str, 
         assert fields == {b"batch": placed(data, one.base_offset)}
     if log.bias:
         assert [one.base_offset for one in appended] == [0, 300, 600]
-    assert bench.run(log.queries.count(0, log.log_end)) == 900
+    assert bench.run(log.queries.count(0, log.ends.log_end)) == 900
     assert bench.run(log.bounds()).entries == 3
     for number in (0, 1, 149, 299):
         offset = appended[1].base_offset + number
-        assert bench.run(log.queries.count(offset, log.log_end)) == 600 - number
+        assert bench.run(log.queries.count(offset, log.ends.log_end)) == 600 - number
         assert bench.run(log.queries.count(0, offset)) == 300 + number
         # The whole batch, as from Kafka; the tail cache returns the same.
         assert bench.run(read(log, offset)).startswith(placed(data, appended[1].base_offset))
@@ -321,7 +322,7 @@ async def test_a_cut_link(server: Server, prefix: str, taken: bool, kind: str) -
         ]
         assert [(each.offset, each.value, each.timestamp_ms) for each in records] == expected
         await append(log, sent[3])
-        assert await log.queries.count(0, log.log_end) == 1 + 55 + 4
+        assert await log.queries.count(0, log.ends.log_end) == 1 + 55 + 4
 
 
 def test_duplicates_and_sequences(bench: Bench) -> None:
@@ -336,7 +337,7 @@ def test_duplicates_and_sequences(bench: Bench) -> None:
     ]
     with pytest.raises(OutOfOrderSequence):
         bench.run(append(log, data, ProducerSequence(7, 0, 9)))
-    assert bench.run(log.queries.count(0, log.log_end)) == 6
+    assert bench.run(log.queries.count(0, log.ends.log_end)) == 6
 
 
 def test_a_new_broker_asks_for_no_more_than_it_can_give(server: Server, bench: Bench) -> None:
@@ -396,7 +397,7 @@ def test_both_layouts_give_the_same(bench: Bench, steps: Sequence[Any], data: st
     expected = bench.run(all_records(record))
     assert bench.run(all_records(by_batch)) == expected
     end = len(expected)
-    assert record.log_end == by_batch.log_end == end
+    assert record.ends.log_end == by_batch.ends.log_end == end
     low = data.draw(st.integers(0, end))
     high = data.draw(st.integers(low, end))
     assert (

@@ -9,7 +9,6 @@ import pytest
 
 from korvet.observe.ordinals import LogOrdinals
 from korvet.offsets.packing import entry_id, offset_of, pack
-from korvet.storage.log.deletion import delete_before
 from tests.api.batches import batch, now_ms
 from tests.storage.batches import decode
 from tests.storage.conftest import Bench
@@ -17,7 +16,7 @@ from tests.storage.test_batch_layout import all_records, append, assignments, ba
 from tests.support.redis_server import calls_of
 
 if TYPE_CHECKING:
-    from korvet.storage.log.values import Appended
+    from korvet.log.values import Appended
     from tests.support.redis_server import Server
 
 
@@ -41,7 +40,7 @@ def test_offsets_of_deleted_entries_that_readers_saw(
     bench.client.xdel(log.stream, native_id)
     appended = [bench.run(append(log, batch(pairs(b"c", b"d", b"e")))).base_offset for _ in range(2)]
     assert appended == [last + 2, last + 5]
-    assert bench.run(log.queries.count(0, log.log_end)) == len(bench.run(all_records(log)))
+    assert bench.run(log.queries.count(0, log.ends.log_end)) == len(bench.run(all_records(log)))
 
 
 @assignments
@@ -114,7 +113,7 @@ def test_a_native_batch_over_the_offsets_of_earlier_entries(bench: Bench, assign
     found = bench.run(all_records(log))
     assert [each.value for each in found if each.value == b"v"] == [b"v"] * 1_200
     assert [each.offset for each in found] == sorted({each.offset for each in found})
-    assert bench.run(delete_before(log, sent[2] + 305, 1_000)) == sent[2] + 305
+    assert bench.run(log.delete_before(sent[2] + 305, 1_000)) == sent[2] + 305
     bench.run(log.trimming.trim(None, 300, 0))
     assert bench.run(log.bounds()).log_start >= sent[2] + 305
 
@@ -123,7 +122,7 @@ def test_a_native_batch_over_the_offsets_of_earlier_entries(bench: Bench, assign
 def test_records_deleted_from_within_a_batch_do_not_count(bench: Bench, assignment: str) -> None:
     log = batched(bench, offset_assignment=assignment)
     sent = [bench.run(append(log, batch(pairs(*[b"v"] * 10)))).base_offset for _ in range(3)]
-    start = bench.run(delete_before(log, sent[1] + 4, 1_000))
+    start = bench.run(log.delete_before(sent[1] + 4, 1_000))
     ends, positions = bench.run(
         LogOrdinals(bench.store.commands, log.topic, 0).positions(
             [(offset, None) for offset in (sent[0], sent[1], start, start + 1, sent[2])], 0
@@ -157,7 +156,7 @@ def test_a_native_trim_costs_no_more_than_a_span(bench: Bench) -> None:
     payload_bytes = bench.run(log.bounds()).payload_bytes
     bench.client.xtrim(log.stream, maxlen=20, approximate=False)
     before = calls_of(bench.client, "xrange")
-    assert bench.run(log.queries.count(0, log.log_end)) == 6_000
+    assert bench.run(log.queries.count(0, log.ends.log_end)) == 6_000
     assert calls_of(bench.client, "xrange") - before < 10
     bounds = bench.run(log.bounds())
     assert (bounds.log_start, bounds.entries) == (sent[30].base_offset, 20)
@@ -168,7 +167,7 @@ def test_a_native_trim_costs_no_more_than_a_span(bench: Bench) -> None:
 def test_native_writers_between_batches_in_flight(bench: Bench) -> None:
     log = batched(bench)
     bench.run(append(log, batch(pairs(b"first"))))
-    far = (log.log_end >> 10) + 5_000
+    far = (log.ends.log_end >> 10) + 5_000
 
     async def work() -> list[Appended]:
         appends = [append(log, batch(pairs(*[b"%d" % number] * 7))) for number in range(20)]
@@ -184,4 +183,4 @@ def test_native_writers_between_batches_in_flight(bench: Bench) -> None:
     assert values == [b"%d" % number for number in range(20) for _ in range(7)]
     offsets = {each.offset: each.value for each in records}
     assert all(offsets[one.base_offset + 6] == b"%d" % number for number, one in enumerate(found))
-    assert bench.run(log.queries.count(0, log.log_end)) == 142
+    assert bench.run(log.queries.count(0, log.ends.log_end)) == 142

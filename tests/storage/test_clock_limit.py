@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from korvet.log.values import Appended, Marked
 from korvet.offsets.packing import entry_id
 from korvet.records.control import ControlMarker
 from korvet.records.kernel import encode_append_records, parse_batch
-from korvet.storage.errors import StorageError, TopicGone
-from korvet.storage.log.values import Appended, Marked, ReceivedBatch
+from korvet.redis.errors import StorageError, TopicGone
 from tests.storage.batches import received
 from tests.storage.proxy import until
 from tests.support.logs import admit
+from tests.support.received import ReceivedBatch
 from tests.unit.records import forms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from korvet.storage.log.partition_log import PartitionLog
+    from korvet.log.partition_log import PartitionLog
     from tests.storage.conftest import Bench
 
 Outcome = Appended | StorageError
@@ -66,9 +67,11 @@ async def appended(log: PartitionLog, batches: list[ReceivedBatch]) -> list[Appe
 
 
 async def run_ahead(log: PartitionLog, ahead_ms: int) -> None:
-    """Append a record so far ahead of the clock that the next append has to wait for `ahead_ms`."""
-    clock = log.links.clock
-    clock.observe(clock.now_ms() + log.state.lead_cap_ms + ahead_ms)
+    """Append a record after an entry of a native client, so far ahead of the clock that the next append has
+    to wait for `ahead_ms`.
+    """
+    first_ms = log.links.clock.now_ms() + log.state.lead_cap_ms + ahead_ms
+    await log.links.server.write.call("XADD", log.stream, entry_id(first_ms << 10), "value", "native")
     await appended(log, [small(b"ahead")])
     assert 0 < log.throttle_ms <= ahead_ms
 
@@ -81,7 +84,7 @@ def test_a_fast_producer_gets_all_records_in(bench: Bench, log: PartitionLog) ->
     # The clock had offsets for them, but for the lead.
     taken_ms = found[-1].append_ms - found[0].append_ms
     assert taken_ms >= 100 * BATCH_MS - 2 * (CAP_MS + BATCH_MS)
-    assert bench.run(log.queries.count(0, log.log_end)) == 1 + sum(
+    assert bench.run(log.queries.count(0, log.ends.log_end)) == 1 + sum(
         batch.header.record_count for batch in batches
     )
 
@@ -137,8 +140,8 @@ def test_a_producer_that_has_gone_gives_its_append_up(bench: Bench, log: Partiti
     assert found == [b"b", b"ahead"]
 
 
-def test_script_appends_in_flight_keep_their_order(bench: Bench, log: PartitionLog) -> None:
-    """Records of the broker go by script, of which several may be in flight."""
+def test_calls_in_flight_keep_their_order(bench: Bench, log: PartitionLog) -> None:
+    """Records of the broker go alone, and several calls may be in flight."""
 
     async def load() -> None:
         await run_ahead(log, 50)
@@ -152,7 +155,7 @@ def test_script_appends_in_flight_keep_their_order(bench: Bench, log: PartitionL
         assert offsets == sorted(offsets)
 
     bench.run(load())
-    values = [fields[b"value"] for _, fields in bench.client.xrange(log.stream)][2:]
+    values = [fields[b"value"] for _, fields in bench.client.xrange(log.stream)][3:]
     assert values == [b"%d" % number for number in range(200) for _ in range(500)]
 
 

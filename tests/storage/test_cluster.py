@@ -12,28 +12,34 @@ import uvloop
 from kio.schema.errors import ErrorCode
 
 from korvet.api.common.errors import error_code_of
+from korvet.log.compaction.compactor import CompactionRules, Compactor, Pace
+from korvet.log.values import Appended, ProducerSequence
 from korvet.records.control import ControlMarker
 from korvet.records.kernel import parse_batch
-from korvet.storage.compaction.compactor import CompactionRules, Compactor, Pace
-from korvet.storage.errors import OffsetOutOfRange, SlotUnavailable
-from korvet.storage.keys import Keyspace
-from korvet.storage.link import slot_links
-from korvet.storage.link.cluster import Cluster
-from korvet.storage.link.futures import awaited
-from korvet.storage.log.values import Appended, ProducerSequence, ReceivedBatch
-from korvet.storage.redis_groups.projection import GroupCommit, Projection
-from korvet.storage.store import Store
+from korvet.redis import slot_links
+from korvet.redis.cluster import Cluster
+from korvet.redis.errors import OffsetOutOfRange, SlotUnavailable
+from korvet.redis.futures import awaited
+from korvet.redis.keys import Keyspace
+from korvet.redis_groups.projection import GroupCommit, Projection
+from korvet.spark.source.address import Address
+from korvet.spark.source.connection import connected
+from korvet.spark.source.extents import extents
+from korvet.spark.source.ordinals import Ordinals, ordinals
+from korvet.spark.source.topics import load_topics
+from korvet.store import Store
 from tests.api.batches import batch
 from tests.storage.batches import decode, produce
 from tests.storage.live_brokers import RECORD
 from tests.support.logs import admit, append_own, read_log
 from tests.support.polling import until_async
+from tests.support.received import ReceivedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
-    from korvet.storage.errors import StorageError
-    from korvet.storage.log.partition_log import PartitionLog
+    from korvet.log.partition_log import PartitionLog
+    from korvet.redis.errors import StorageError
     from tests.support.cluster import RedisCluster
 
 ALL = 1 << 24
@@ -106,7 +112,7 @@ def test_partitions_lie_on_all_nodes(bench: Bench) -> None:
     for log in logs:
         values = bench.run(values_of(log))
         assert values == [value for number in range(5) for value in (b"%d" % number, b"+", b"-")]
-        assert bench.run(log.queries.count(0, log.log_end)) == 15
+        assert bench.run(log.queries.count(0, log.ends.log_end)) == 15
         assert bench.cluster.call(log.stream, "XLEN", log.stream) == 15
 
 
@@ -256,7 +262,7 @@ def test_a_slot_moves_under_load(bench: Bench) -> None:
 def test_a_redirection_of_a_primary_begins_no_history(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     log = bench.logs("t", 1)[0]
     moved: list[object] = []
-    bench.store.router.on_moved = lambda has_moved, again: moved.append(has_moved)
+    bench.store.router.on_moved = moved.append
 
     async def old_map(cluster: Cluster) -> None:
         """The map comes from a node that has not heard of the move."""
@@ -307,6 +313,19 @@ def test_a_migrating_slot_serves(bench: Bench, assignment: str, layout: str) -> 
     assert all(redirections(bench.cluster, kind) > count for kind, count in before.items())
 
 
+def test_spark_counts_until_a_slot_migrates(bench: Bench) -> None:
+    """While the keys of its script are on two nodes, it reads the records."""
+    (log,) = bench.logs("t", 1)
+    bench.run(produced(log, b"a", b"b", b"c"))
+    address = Address(bench.cluster.url, bench.prefix)
+    with connected(address) as connection:
+        (seen,) = extents(connection, address, [load_topics(connection, address)["t"]])
+        steps = bench.cluster.migrating(log.stream, bench.cluster.other_than_owner(log.stream))
+        counted = [ordinals(connection, seen, [seen.first_offset, seen.log_end]) for _ in steps]
+    assert counted[0] == counted[-1] == Ordinals(seen.log_end, {seen.first_offset: 0, seen.log_end: 3})
+    assert None in counted
+
+
 @pytest.fixture
 def own_bench(own_cluster: RedisCluster, prefix: str) -> Iterator[Bench]:
     made = Bench(own_cluster, prefix)
@@ -334,9 +353,9 @@ def test_a_replica_takes_over_under_load(own_bench: Bench, end: signal.Signals) 
     moved: list[PartitionLog] = []
     follow = bench.store.logs.follow_servers
 
-    def noted(has_moved: Callable[[bytes], bool], again: bool) -> None:
+    def noted(has_moved: Callable[[bytes], bool]) -> None:
         moved.extend(log for log in logs if has_moved(log.stream))
-        follow(has_moved, again)
+        follow(has_moved)
 
     bench.store.router.on_moved = noted
 
@@ -390,7 +409,7 @@ def test_entries_that_a_new_primary_lacks_are_forgotten(own_bench: Bench) -> Non
         with pytest.raises(OffsetOutOfRange):
             await read_log(log, lost.base_offset + 1, ALL)
         end = (await log.bounds()).log_end
-        assert log.log_end == end <= lost.base_offset
+        assert log.ends.log_end == end <= lost.base_offset
         assert (await produced(log, b"after")).base_offset == end
         values = await values_of(log)
         assert len(values) == end + 1

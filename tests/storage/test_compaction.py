@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from korvet.log.compaction.compactor import CompactionRules, Compactor, Pace
 from korvet.offsets.packing import entry_id
 from korvet.records.kernel import encode_append_records
-from korvet.storage.compaction.compactor import CompactionRules, Compactor, Pace
-from korvet.storage.link.commands import Commands
-from korvet.storage.log.deletion import delete_before
+from korvet.redis.commands import Commands
 from tests.storage.batches import decode
 from tests.storage.compacting import (
     ALL,
@@ -37,7 +36,7 @@ from tests.support.polling import until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from korvet.storage.log.partition_log import PartitionLog
+    from korvet.log.partition_log import PartitionLog
     from tests.storage.conftest import Bench
 
 
@@ -65,10 +64,10 @@ def test_the_newest_record_of_each_key_stays_where_it_was(bench: Bench, assignme
     assert shadows(bench) == []
     # Counts and times are as exact as before.
     kept = sorted(expected)
-    assert bench.run(log.queries.count(0, log.log_end)) == len(kept)
+    assert bench.run(log.queries.count(0, log.ends.log_end)) == len(kept)
     times = {offset: row[2] for row, offset in zip(rows, offsets, strict=True)}
     for place in range(0, len(kept), 37):
-        assert bench.run(log.queries.count(kept[place], log.log_end)) == len(kept) - place
+        assert bench.run(log.queries.count(kept[place], log.ends.log_end)) == len(kept) - place
         wanted = times[kept[place]]
         assert bench.run(log.queries.offset_for_timestamp(wanted)) == (kept[place], wanted)
     # Nothing is left to do until there are new records.
@@ -438,7 +437,7 @@ def test_entries_of_redis_applications_stay(bench: Bench) -> None:
     assert compact(bench, log) == 1
     names = [own, wide, unaddressable, last, entry_id(more[0]).encode()]
     assert [name for name, _ in bench.client.xrange(log.stream)] == names
-    assert bench.run(log.queries.count(0, log.log_end)) == 5
+    assert bench.run(log.queries.count(0, log.ends.log_end)) == 5
 
 
 @pytest.mark.each_server
@@ -470,9 +469,9 @@ def test_records_are_deleted_from_a_log_that_a_compaction_and_xdel_emptied(
     commands = Watched(bench.store, "korvet_shadow_begin", lambda: bench.client.xdel(log.stream, newest))
     assert bench.run(Compactor(commands, log, Pace(1e12), 1 << 20).compact(rules, NOW_MS)) == 9
     assert bench.run(log.bounds()).entries == 0
-    assert bench.run(delete_before(log, first[4], 1_000)) == first[4]
+    assert bench.run(log.delete_before(first[4], 1_000)) == first[4]
     assert bench.run(log.bounds()).log_start == first[4]
-    assert bench.run(delete_before(log, first[2], 1_000)) == first[4]
+    assert bench.run(log.delete_before(first[2], 1_000)) == first[4]
     (later,) = append(bench, log, [(b"k", b"v", 0)])
-    assert bench.run(log.bounds()).log_start == log.log_start == first[4]
-    assert bench.run(delete_before(log, None, 1_000)) == later + 1 == bench.run(log.bounds()).log_start
+    assert bench.run(log.bounds()).log_start == log.ends.log_start == first[4]
+    assert bench.run(log.delete_before(None, 1_000)) == later + 1 == bench.run(log.bounds()).log_start

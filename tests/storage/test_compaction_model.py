@@ -9,12 +9,12 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from korvet.log.compaction import compactor
+from korvet.log.compaction.compactor import CompactionRules, Compactor, Pace
+from korvet.log.entries import batch_of
 from korvet.offsets.packing import offset_of
 from korvet.records.kernel import encode_append_records
-from korvet.storage.compaction import compactor
-from korvet.storage.compaction.compactor import CompactionRules, Compactor, Pace
-from korvet.storage.errors import StorageFault
-from korvet.storage.log.entries import batch_of
+from korvet.redis.errors import StorageFault
 from tests.api.batches import batch
 from tests.storage.compacting import COMPACT, NOW_MS, contents
 from tests.storage.conftest import Bench
@@ -103,7 +103,8 @@ class CompactedLog(RuleBasedStateMachine):
     async def append_wait(self, pairs: Sequence[tuple[bytes | None, bytes | None]]) -> None:
         pairs = [(key, value and value + b"%d" % (self.number + at)) for at, (key, value) in enumerate(pairs)]
         self.number += len(pairs)
-        seen_end = self.log.state.seen_end
+        known = self.log.state.known
+        seen_end = known.ends.log_end if known.loaded else 0
         if self.log.topic.storage_layout == "batch":
             base = (await append_batch(self.log, batch(pairs))).base_offset
         else:
@@ -225,7 +226,7 @@ class CompactedLog(RuleBasedStateMachine):
         entries = self.entries()
         records = [at for _, offsets in entries for at in offsets]
         assert records == sorted(set(records))
-        assert self.bench.run(self.log.queries.count(0, self.log.log_end)) == len(records)
+        assert self.bench.run(self.log.queries.count(0, self.log.ends.log_end)) == len(records)
         pending = self.bench.client.xpending_range(self.log.stream, "g", "-", "+", 1000)
         names = {each["message_id"] for each in pending}
         for name, offsets in entries:

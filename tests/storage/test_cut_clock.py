@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
-from korvet.storage.link.functions import named
-from korvet.storage.log.producer_sequences import pack_sequences
-from korvet.storage.log.values import ProducerSequence
+from korvet.log.values import ProducerSequence
+from korvet.redis.functions import named
+from tests.support.append_calls import call_append, verdicts
 
 if TYPE_CHECKING:
     from tests.storage.conftest import Bench
@@ -22,8 +22,9 @@ AHEAD_MS = 60_000
 
 def put(bench: Bench, keys: list[bytes], first: int) -> None:
     stamp = ProducerSequence(7, 0, first, transactional=True)
-    arguments = [1, 10_000, 0, 0, "", 1, pack_sequences([stamp], [1]), 2, 0, "value", first]
-    bench.client.fcall(named("korvet_append"), len(keys), *keys, *arguments)
+    (verdict,) = verdicts(call_append(bench.client, keys, (stamp, [("value", first)])))
+    if isinstance(verdict, str):
+        raise redis.ResponseError(verdict)
 
 
 def claim(bench: Bench, keys: list[bytes], lowest: int, history: str) -> None:

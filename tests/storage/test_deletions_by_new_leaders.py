@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from korvet.storage.errors import HighWatermarkUnknown
-from korvet.storage.keys import Keyspace
-from korvet.storage.log.deletion import delete_before
-from korvet.storage.store import Store
+from korvet.redis.errors import HighWatermarkUnknown
+from korvet.redis.keys import Keyspace
+from korvet.store import Store
 from tests.storage.test_release import (
     LONG_MS,
     ONE_REPLICA,
@@ -48,8 +47,8 @@ async def test_deletions_reach_what_readers_of_the_last_leader_have_seen(
         await log.bounds()
         await until_async(lambda: sees(log, noted), SOON_S, "the noted watermark is known")
         with pytest.raises(HighWatermarkUnknown):
-            await delete_before(log, seen if names_offset else None, LONG_MS)
+            await log.delete_before(seen if names_offset else None, LONG_MS)
     try:
-        assert await delete_before(log, seen if names_offset else None, LONG_MS) == seen
+        assert await log.delete_before(seen if names_offset else None, LONG_MS) == seen
     finally:
         await store.close()

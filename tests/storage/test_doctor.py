@@ -15,7 +15,7 @@ from korvet.cli.app import korvet as korvet_command
 from korvet.cli.doctor import check_entries, check_types, streams_of
 from korvet.cli.keyspace_checks import check_shared
 from korvet.cli.redis_servers import addresses_of
-from korvet.storage.link.address import parse_url
+from korvet.redis.address import parse_url
 from tests.support.cluster import RedisCluster
 
 if TYPE_CHECKING:

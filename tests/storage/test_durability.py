@@ -16,13 +16,13 @@ from click.testing import CliRunner
 from korvet.cli.app import korvet as korvet_command
 from korvet.cli.doctor import check_durability
 from korvet.embedded.server import EmbeddedServer
-from korvet.storage.durability import Setup
-from korvet.storage.keys import Keyspace
-from korvet.storage.link.address import parse_url
-from korvet.storage.link.barrier import Level
-from korvet.storage.link.opening import connect
-from korvet.storage.outlook_log import watch_outlooks
-from korvet.storage.store import Store
+from korvet.outlook.durability import Setup
+from korvet.outlook.outlook_log import watch_outlooks
+from korvet.redis.address import parse_url
+from korvet.redis.barrier import Level
+from korvet.redis.keys import Keyspace
+from korvet.redis.opening import connect
+from korvet.store import Store
 from korvet.supervisor import end, keep
 from tests.support.polling import until, until_async
 from tests.support.ports import free_port
@@ -75,7 +75,7 @@ def logged(server: Server, caplog: pytest.LogCaptureFixture, *levels: Level) -> 
             await end(task)
             await router.close()
 
-    with caplog.at_level(logging.INFO, "korvet.storage.outlook_log"):
+    with caplog.at_level(logging.INFO, "korvet.outlook.outlook_log"):
         asyncio.run(run())
     return lines()
 
@@ -306,7 +306,7 @@ def test_outlooks_are_logged_again_when_there_are_more_replicas(
     async def has(count: int) -> bool:
         return len(lines()) >= count
 
-    with caplog.at_level(logging.INFO, "korvet.storage.outlook_log"):
+    with caplog.at_level(logging.INFO, "korvet.outlook.outlook_log"):
         asyncio.run(run())
     alone, one, two = lines()
     assert "because there is no replica" in alone

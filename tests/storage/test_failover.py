@@ -12,12 +12,13 @@ import msgspec
 import pytest
 
 from korvet.records.kernel import encode_append_records
-from korvet.storage.errors import LinkLost, StorageError
-from korvet.storage.keys import Keyspace
-from korvet.storage.link.address import parse_url
-from korvet.storage.link.redis_link import RedisLink
-from korvet.storage.link.server import Server as Links
-from korvet.storage.store import Store
+from korvet.redis.address import parse_url
+from korvet.redis.errors import LinkLost, StorageError
+from korvet.redis.keys import Keyspace
+from korvet.redis.link import LINKS, RedisLink
+from korvet.redis.server import OneServer
+from korvet.redis.server import Server as Links
+from korvet.store import Store
 from tests.storage.proxy import Proxy, proxied_store, until
 from tests.support.logs import append_own
 from tests.support.polling import until_async
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from korvet.storage.log.partition_log import PartitionLog
+    from korvet.log.partition_log import PartitionLog
     from tests.support.redis_server import Server
 
     NewServer = Callable[..., Server]
@@ -153,6 +154,66 @@ async def test_both_links_go_to_the_same_server(new_server: NewServer, prefix: s
         assert (await log.bounds()).entries == 2
 
 
+async def test_nothing_is_read_before_the_link_for_writes_knows_the_history(
+    new_server: NewServer, prefix: str
+) -> None:
+    old, new = replicated(new_server)
+    async with proxied_store(old.socket, prefix) as (proxy, store):
+        log = store.logs.get(await store.catalogue.create("t", 1), 0)
+        assert await appended(log, 1)
+        old.client.set("sent", 1)
+        old.client.wait(1, 5000)
+        new.client.replicaof("NO", "ONE")
+        (server,) = store.router.servers()
+        moved: list[bool] = []
+        store.router.on_moved = lambda has_moved: moved.append(server.read.connected)
+        server.write.hold("the test holds it")
+        await until(lambda: not server.write.connected)
+        proxy.socket = new.socket
+        before = proxy.connections
+        server.read.reset("the test leads it to the new primary")
+        await until_async(lambda: _tried(proxy, before), RECOVERY_S, "it is tried again")
+        with pytest.raises(LinkLost, match="the connection for writes comes first"):
+            await server.read.call("PING")
+        assert not moved
+        server.write.move(server.address, "the test goes on")
+        await until(lambda: server.connected)
+        assert moved == [False]
+        assert (await log.bounds()).entries == 1
+
+
+async def test_an_address_that_leads_to_two_servers_in_turn(
+    new_server: NewServer, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The link for writes is opened again once; from then on the link for reads looks for its server."""
+    one, other = new_server(), new_server()
+    async with proxied_store(one.socket, prefix) as (proxy, store):
+        (server,) = store.router.servers()
+        history, lost = server.history.id, LINKS["write"].lost
+        went_down = server.write.on_down
+        assert went_down is not None
+
+        def lead_back() -> None:
+            proxy.socket = one.socket
+            went_down()
+
+        server.write.on_down = lead_back
+        proxy.socket = other.socket
+        server.read.reset("the test leads it to the other server")
+        await until(lambda: LINKS["write"].lost > lost and server.connected)
+        assert server.history.id == history
+        proxy.socket = other.socket
+        server.read.reset("the test leads it to the other server")
+        before, lost = proxy.connections, LINKS["write"].lost
+        await until_async(lambda: _tried(proxy, before), RECOVERY_S, "it is tried again")
+        assert LINKS["write"].lost == lost
+        lines = [each for each in caplog.messages if "the history of the connection for writes" in each]
+        assert len(lines) <= 2
+        proxy.socket = one.socket
+        await until(lambda: server.connected)
+        assert server.history.id == history
+
+
 async def _tried(proxy: Proxy, before: int) -> bool:
     return proxy.connections >= before + 4
 
@@ -206,18 +267,16 @@ def test_half_open_connections_are_left_soon(new_server: NewServer, prefix: str,
             log = store.logs.get(await store.catalogue.create("t", 1), 0)
             assert await appended(log, 1)
             proxy.freeze()
+            lost = LINKS["write"].lost
             async with asyncio.timeout(NOTICED_S):
                 if busy:
-                    # The append got no further than the proxy.
-                    assert not await appended(log, 2)
+                    # The append got no further than the proxy, and is sent again.
+                    assert await appended(log, 2)
                 else:
                     # Idle connections are tested.
-                    (links,) = store.router.servers()
-                    down = asyncio.Event()
-                    links.on_down = down.set
-                    await down.wait()
+                    await until(lambda: LINKS["write"].lost > lost)
                 await until_async(lambda: appended(log, 3), RECOVERY_S, "appends go to the server again")
-            assert values(server, log) == [b"1", b"3"]
+            assert values(server, log) == ([b"1", b"2", b"3"] if busy else [b"1", b"3"])
 
     try:
         asyncio.run(work())
@@ -233,15 +292,14 @@ async def test_a_server_that_is_slow_on_all_connections_is_waited_for(
         log = store.logs.get(await store.catalogue.create("t", 1), 0)
         assert await appended(log, 1)
         (links,) = store.router.servers()
-        lost: list[int] = []
-        links.on_down = lambda: lost.append(1)
+        lost = LINKS["write"].lost, LINKS["read"].lost
         sleeping = asyncio.create_task(
             asyncio.to_thread(server.client.execute_command, "DEBUG", "SLEEP", SLOW_S)
         )
         await until_async(lambda: _is_silent(links), RECOVERY_S, "the server is silent")
         assert await appended(log, 2)
         await sleeping
-        assert not lost
+        assert (LINKS["write"].lost, LINKS["read"].lost) == lost
 
 
 async def test_a_move_ends_a_hold_that_waits_for_the_former_server(
@@ -297,8 +355,8 @@ def test_a_server_that_still_loads_its_files_is_waited_for(
 async def answer_together(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """A server that answers in one piece what arrived in one piece; its offset is always the same."""
     text = f"role:master\r\nmaster_replid:{'a' * 40}\r\nmaster_repl_offset:100\r\n".encode()
-    replies = {b"INFO": b"$%d\r\n%b\r\n" % (len(text), text), b"INCR": b":1\r\n", b"EXEC": b"*0\r\n"}
-    replies |= dict.fromkeys((b"PING", b"MULTI", b"CLIENT"), b"+OK\r\n")
+    replies = {b"INFO": b"$%d\r\n%b\r\n" % (len(text), text), b"INCR": b":1\r\n", b"KORVET.PUT": b"-ERR\r\n"}
+    replies |= dict.fromkeys((b"PING", b"CLIENT"), b"+OK\r\n")
     with contextlib.closing(writer), contextlib.suppress(ConnectionError):
         while data := await reader.read(1 << 16):
             writer.write(b"".join(replies.get(word, b"") for word in data.split(b"\r\n")))
@@ -308,7 +366,8 @@ async def test_no_write_after_the_reported_end_is_acknowledged() -> None:
     """The offset decides whether a failover may have lost what the broker has acknowledged."""
     listening = await asyncio.start_server(answer_together, "127.0.0.1", 0)
     (address,) = parse_url(f"redis://127.0.0.1:{listening.sockets[0].getsockname()[1]}")
-    links = Links(await RedisLink.connect(address), await RedisLink.connect(address))
+    router = OneServer(await RedisLink.connect(address), await RedisLink.connect(address))
+    (links,) = router.servers()
     # A reply is due, so that the next commands reach the server together.
     earlier = links.write.call("INCR", "x")
     links.hold("the sentinels fail over")

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from korvet.cluster.claims import claim
+from korvet.cluster.shared_configs import SharedConfigs
 from korvet.config.live import LiveConfig
 from korvet.config.settings import Config
-from korvet.groups.config import OwnConfigs
+from korvet.groups.own_configs import OwnConfigs
+from korvet.log.values import ProducerSequence
 from korvet.quotas.throttle import ClientQuotas
 from korvet.records.control import ControlMarker
-from korvet.security.credentials import Credentials
-from korvet.storage.brokers.claims import claim
-from korvet.storage.errors import (
+from korvet.redis.barrier import Level
+from korvet.redis.errors import (
     FencedEpoch,
     OffsetOutOfRange,
     OutOfOrderSequence,
@@ -25,11 +27,8 @@ from korvet.storage.errors import (
     UnknownProducer,
     WritesRefused,
 )
-from korvet.storage.link.barrier import Level
-from korvet.storage.link.futures import awaited
-from korvet.storage.log.deletion import delete_before
-from korvet.storage.log.values import ProducerSequence
-from korvet.storage.shared_configs import SharedConfigs
+from korvet.redis.futures import awaited
+from korvet.security.credentials import Credentials
 from tests.storage.live_brokers import RECORD, WAIT_S, agreed, broker, led, member_of, nodes, proxied_broker
 from tests.storage.proxy import proxied_store
 from tests.storage.test_release import opened, released
@@ -40,8 +39,8 @@ from tests.support.ports import free_port
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from korvet.storage.errors import StorageError
-    from korvet.storage.store import Store
+    from korvet.redis.errors import StorageError
+    from korvet.store import Store
     from tests.support.redis_server import Server
 
 # The first version in a new history comes at least so long after the last one that a broker knows.
@@ -60,7 +59,7 @@ def replicated(new_server: Callable[..., Server]) -> tuple[Server, Server, int]:
 async def leads_again(store: Store, version: int) -> None:
     """Wait until the broker leads in a later version."""
     await until_async(
-        lambda: member_of(store).assignment.version > version and bool(led(store, "t", 1)),
+        lambda: member_of(store).leadership.assignment.version > version and bool(led(store, "t", 1)),
         WAIT_S,
         "the broker leads in a new version",
     )
@@ -79,7 +78,7 @@ async def test_a_failover_that_may_lose_entries_raises_leader_epochs(
         primary.client.wait(1, 5000)
         replica.client.replicaof("NO", "ONE")
         lost = [(await append_own(log, RECORD)).base_offset for _ in range(3)]
-        version, before = member_of(store).assignment.version, led(store, "t", 1)[0]
+        version, before = member_of(store).leadership.assignment.version, led(store, "t", 1)[0]
         proxy.socket = replica.socket
         await proxy.cut()
         await leads_again(store, version)
@@ -113,7 +112,7 @@ async def test_lost_entries_are_not_out_of_range_before_leader_epochs_rise(
         replica.client.replicaof("NO", "ONE")
         replica.client.config_set("min-replicas-to-write", 1)
         lost = (await append_own(log, RECORD)).base_offset
-        version = member_of(store).assignment.version
+        version = member_of(store).leadership.assignment.version
         proxy.socket = replica.socket
         await proxy.cut()
         await until_async(
@@ -144,13 +143,14 @@ async def test_each_failover_counts_once(
         primary.client.wait(1, 5000)
         replica.client.replicaof("NO", "ONE")
         (server,) = store.router.servers()
-        for count, other in enumerate((replica, primary), 1):
-            version = member_of(store).assignment.version
+        for count, (former, other) in enumerate(((primary, replica), (replica, primary)), 1):
+            former.client.set("lost", count)
+            version = member_of(store).leadership.assignment.version
             proxy.socket = other.socket
             getattr(server, name).reset("the test leads it to the other server")
             await leads_again(store, version)
             lines = [each for each in caplog.messages if "its newest writes may be lost" in each]
-            assert (member_of(store).counts.rejoins, len(lines)) == (count, count)
+            assert (member_of(store).leadership.counts.rejoins, len(lines)) == (count, count)
 
 
 async def test_a_change_of_quotas_is_in_force_after_a_failover_that_lost_another_one(
@@ -168,12 +168,12 @@ async def test_a_change_of_quotas_is_in_force_after_a_failover_that_lost_another
         replica.client.replicaof("NO", "ONE")
         await shared.change_quotas({lost: 1000.0})
         assert shared.quotas.values == {lost: 1000.0}
-        write = store.commands.links(store.commands.keyspace.cluster).server.write
-        before = write.history
+        server = store.commands.links(store.commands.keyspace.cluster).server
+        before = server.history.id
         proxy.socket = replica.socket
         await proxy.cut()
         await until_async(
-            lambda: write.connected and write.history != before, WAIT_S, "the store is at the new primary"
+            lambda: server.connected and server.history.id != before, WAIT_S, "it is the new primary"
         )
         await shared.change_quotas({kept: 1000.0})
         assert shared.quotas.values == {kept: 1000.0}
@@ -187,7 +187,7 @@ async def test_epochs_stay_after_a_failover_that_loses_nothing(
         topic = await store.catalogue.create("t", 1)
         log = store.logs.get(topic, 0)
         base = (await append_own(log, RECORD)).base_offset
-        version, before = member_of(store).assignment.version, led(store, "t", 1)[0]
+        version, before = member_of(store).leadership.assignment.version, led(store, "t", 1)[0]
         old.client.execute_command("FAILOVER")
         until(lambda: new.client.info("replication")["role"] == "master", WAIT_S, "it is promoted")
         proxy.socket = new.socket
@@ -203,7 +203,7 @@ async def test_epochs_stay_after_a_failover_that_loses_nothing(
         assert proxy.connections > connections
         assert new.client.xlen(log.stream) >= 2
         await member_of(store).refresh()
-        assert (member_of(store).assignment.version, led(store, "t", 1)[0]) == (version, before)
+        assert (member_of(store).leadership.assignment.version, led(store, "t", 1)[0]) == (version, before)
         assert not log.closed
 
 
@@ -217,12 +217,12 @@ async def test_a_broker_that_comes_back_to_an_old_primary_joins_again(
         old.client.set("sent", 1)
         old.client.wait(1, 5000)
         new.client.replicaof("NO", "ONE")
-        versions = [member_of(store).assignment.version]
+        versions = [member_of(store).leadership.assignment.version]
         for server in (new, old, new):
             proxy.socket = server.socket
             await proxy.cut()
             await leads_again(store, versions[-1])
-            versions.append(member_of(store).assignment.version)
+            versions.append(member_of(store).leadership.assignment.version)
         assert versions == sorted(set(versions))
         assert versions[1] >= versions[0] + LEAST_STEP
 
@@ -236,14 +236,14 @@ async def test_the_first_replica_of_a_server_changes_no_epoch(
     async with proxied_broker(primary, prefix, 10_000) as (proxy, store):
         topic = await store.catalogue.create("t", 1, {"min.insync.replicas": "2"})
         log = store.logs.get(topic, 0)
-        version = member_of(store).assignment.version
+        version = member_of(store).leadership.assignment.version
         before = primary.client.info("replication")["master_replid"]
         replica = new_server("--port", str(free_port()))
         replica.client.replicaof("127.0.0.1", port)
         until(lambda: primary.client.info("replication")["master_replid"] != before, WAIT_S, "it changes")
         (server,) = store.router.servers()
         await until_async(
-            lambda: server.write.history not in {before, ""}, WAIT_S, "the broker knows the new history"
+            lambda: server.history.id not in {before, ""}, WAIT_S, "the broker knows the new history"
         )
         end = (await append_own(log, RECORD)).base_offset + 1
         done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
@@ -255,7 +255,7 @@ async def test_the_first_replica_of_a_server_changes_no_epoch(
             lambda: proxy.connections >= connections + 3 and server.connected, WAIT_S, "the links are back"
         )
         await member_of(store).refresh()
-        assert member_of(store).assignment.version == version
+        assert member_of(store).leadership.assignment.version == version
         assert not log.closed
 
 
@@ -270,11 +270,9 @@ async def test_the_first_replica_of_a_server_ends_no_wait(
         # The flush takes until the server is told to flush.
         end = (await append_own(log, RECORD)).base_offset + 1
         waiting = asyncio.ensure_future(released(log, end))
-        before = log.links.server.write.history
+        before = log.links.server.history.id
         await asyncio.to_thread(new_server().follow, port)
-        await until_async(
-            lambda: log.links.server.write.history != before, WAIT_S, "the history has another id"
-        )
+        await until_async(lambda: log.links.server.history.id != before, WAIT_S, "the history has another id")
         assert not waiting.done()
         alone.client.config_set("appendfsync", "always")
         alone.client.set("flushed", 1)
@@ -297,7 +295,7 @@ async def test_producers_whose_batches_may_be_lost(new_server: Callable[..., Ser
         replica.client.replicaof("NO", "ONE")
         with pytest.raises(OutOfOrderSequence):
             await put(1, 0, 7)
-        version = member_of(store).assignment.version
+        version = member_of(store).leadership.assignment.version
         proxy.socket = replica.socket
         await proxy.cut()
         await leads_again(store, version)
@@ -402,7 +400,7 @@ async def test_nothing_is_appended_before_the_claim(
         await append_own(log, RECORD)
         before = log.leader_epoch
         server.client.hset(log.meta, "history", "former")
-        member_of(store)._claim = _claim_nothing  # type: ignore[method-assign]
+        member_of(store).changes._claim = _claim_nothing  # type: ignore[method-assign]
         member_of(store).rejoin()
         await leads_again(store, before)
         server.client.execute_command(*refuse.split())
@@ -432,7 +430,7 @@ async def test_a_superseded_leader_deletes_nothing(new_server: Callable[..., Ser
         with pytest.raises(FencedEpoch):
             await log.trimming.trim(0, None, 1 << 45)
         with pytest.raises(FencedEpoch):
-            await delete_before(log, end, 1000)
+            await log.delete_before(end, 1000)
         assert server.client.xlen(log.stream) == 1
 
 

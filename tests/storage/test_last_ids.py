@@ -25,11 +25,11 @@ def test_the_lag_after_a_last_id_was_set_ahead_and_back(bench: Bench, layout: st
     ordinals = LogOrdinals(bench.store.commands, log.topic, 0)
     ends, (before,) = bench.run(ordinals.positions([(second, None)], 0))
     ((last_id, _),) = bench.client.xrevrange(log.stream, count=1)
-    bench.client.execute_command("XSETID", log.stream, entry_id(log.log_end + 5))
-    assert bench.run(log.queries.count(second, log.log_end)) == 40
+    bench.client.execute_command("XSETID", log.stream, entry_id(log.ends.log_end + 5))
+    assert bench.run(log.queries.count(second, log.ends.log_end)) == 40
     bench.client.execute_command("XSETID", log.stream, last_id)
-    assert bench.run(log.queries.count(second, log.log_end)) == 40
+    assert bench.run(log.queries.count(second, log.ends.log_end)) == 40
     bench.run(append(log, batch(pairs(b"x"))))
     known = Known(second, before.ordinal)
     ends, (after,) = bench.run(ordinals.positions([(second, known)], ends.edition))
-    assert ends.end_ordinal - after.ordinal == bench.run(log.queries.count(second, log.log_end)) == 41
+    assert ends.end_ordinal - after.ordinal == bench.run(log.queries.count(second, log.ends.log_end)) == 41

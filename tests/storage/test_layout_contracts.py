@@ -1,4 +1,4 @@
-"""Layouts in Redis that several parts spell: the functions in Lua write them, and korvet.storage and
+"""Layouts in Redis that several parts spell: the functions in Lua write them, and korvet and
 korvet.spark read them. Each is written and read by way of a real server.
 """
 
@@ -12,20 +12,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from korvet.groups.native import Projected
+from korvet.log.transactions import Aborted
 from korvet.offsets.packing import entry_id, offset_of
 from korvet.offsets.record_batch import MAX_PRODUCER_SEQUENCE
-from korvet.records.batch import SPAN_RECORDS
 from korvet.records.kernel import encode_append_records
+from korvet.redis.errors import OutOfOrderSequence
+from korvet.redis.futures import awaited
 from korvet.spark.records.batches import batch_records
 from korvet.spark.source.address import Address
-from korvet.spark.source.connection import Connection
+from korvet.spark.source.connection import SourceConnection
 from korvet.spark.source.extents import Extent, extents
 from korvet.spark.source.index import Index, Point
+from korvet.spark.source.ordinals import ordinals
 from korvet.spark.source.topics import load_topics
-from korvet.storage.errors import OutOfOrderSequence
-from korvet.storage.link.futures import awaited
-from korvet.storage.log.producer_sequences import REMEMBERED_BATCHES
-from korvet.storage.log.transactions import Aborted
 from tests.storage.batches import produce
 from tests.storage.test_compaction import compact
 from tests.storage.test_native_groups import Groups
@@ -35,20 +34,23 @@ from tests.support.logs import append_own
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from korvet.storage.log.partition_log import PartitionLog
-    from korvet.storage.log.values import Appended
+    from korvet.log.partition_log import PartitionLog
+    from korvet.log.values import Appended
     from tests.storage.conftest import Bench
 
 pytestmark = pytest.mark.each_server
 
 LOG_NUMBERS = struct.Struct(">14d")
+# As in the functions in Lua.
+SPAN_RECORDS = 256
+REMEMBERED_BATCHES = 5
 TIME_MS = 1_700_000_000_000
 
 
 @pytest.fixture
-def connection(bench: Bench) -> Iterator[Connection]:
+def connection(bench: Bench) -> Iterator[SourceConnection]:
     """How Spark connects."""
-    made = Connection(Address(bench.server.url, bench.prefix))
+    made = SourceConnection(Address(bench.server.url, bench.prefix))
     yield made
     made.close()
 
@@ -71,17 +73,17 @@ def append(bench: Bench, log: PartitionLog, count: int, first_ms: int = TIME_MS)
     return bench.run(append_soon(log, count, first_ms))
 
 
-def extent(bench: Bench, connection: Connection) -> Extent:
+def extent(bench: Bench, connection: SourceConnection) -> Extent:
     address = Address(bench.server.url, bench.prefix)
     (found,) = extents(connection, address, [load_topics(connection, address)["t"]])
     return found
 
 
-def points(log: PartitionLog, connection: Connection) -> list[Point]:
+def points(log: PartitionLog, connection: SourceConnection) -> list[Point]:
     return list(Index(connection, log.keys[1].decode()).after(0))
 
 
-def test_the_numbers_of_the_meta_hash(bench: Bench, log: PartitionLog, connection: Connection) -> None:
+def test_the_numbers_of_the_meta_hash(bench: Bench, log: PartitionLog, connection: SourceConnection) -> None:
     appended = [append(bench, log, 300, TIME_MS + 1000 * number) for number in range(3)]
     bounds = bench.run(log.bounds())
     entries = bench.client.xlen(log.stream)
@@ -103,7 +105,9 @@ def test_the_numbers_of_the_meta_hash(bench: Bench, log: PartitionLog, connectio
     assert (seen.log_start, seen.log_end, seen.entries) == (bounds.log_end, bounds.log_end, 0)
 
 
-def test_the_gap_that_compaction_leaves(bench: Bench, log: PartitionLog, connection: Connection) -> None:
+def test_the_gap_that_compaction_leaves(
+    bench: Bench, log: PartitionLog, connection: SourceConnection
+) -> None:
     """It moves no log start; what native clients delete after it does."""
     append(bench, log, 20)
     append(bench, log, 20)
@@ -117,7 +121,7 @@ def test_the_gap_that_compaction_leaves(bench: Bench, log: PartitionLog, connect
     assert extent(bench, connection).log_start == last.base_offset
 
 
-def test_points_of_the_index(bench: Bench, log: PartitionLog, connection: Connection) -> None:
+def test_points_of_the_index(bench: Bench, log: PartitionLog, connection: SourceConnection) -> None:
     appended = [append(bench, log, SPAN_RECORDS, TIME_MS + 1000 * number) for number in range(4)]
     found = points(log, connection)
     assert [point.offset for point in found] == [each.base_offset for each in appended]
@@ -131,7 +135,9 @@ def test_points_of_the_index(bench: Bench, log: PartitionLog, connection: Connec
 
 
 @pytest.mark.parametrize("way", ["script", "one guarded batch", "a group of guarded batches"])
-def test_a_span_has_as_many_records_in_every_way(bench: Bench, connection: Connection, way: str) -> None:
+def test_a_span_has_as_many_records_in_every_way(
+    bench: Bench, connection: SourceConnection, way: str
+) -> None:
     """By script Lua counts them, guarded the kernel or what groups batches does."""
     log = bench.log()
     append(bench, log, SPAN_RECORDS)
@@ -174,7 +180,7 @@ def test_the_state_of_a_producer(bench: Bench, log: PartitionLog) -> None:
 
 
 def test_the_newest_batches_of_a_producer(bench: Bench, log: PartitionLog) -> None:
-    """Those of a group, too, of which the broker names as many as Redis remembers."""
+    """Those of a group, too."""
     sent = REMEMBERED_BATCHES + 3
 
     async def group() -> list[Appended]:
@@ -202,7 +208,7 @@ def test_aborted_transactions(bench: Bench, log: PartitionLog) -> None:
     assert marked.last_stable_offset == marked.offset + 1
 
 
-def test_the_offsets_of_a_record_batch(bench: Bench, log: PartitionLog, connection: Connection) -> None:
+def test_the_offsets_of_a_record_batch(bench: Bench, log: PartitionLog, connection: SourceConnection) -> None:
     """Lua writes the base offset into a batch, and counts its records by what the header says."""
     first, second = append(bench, log, 20), append(bench, log, 30)
     whole = log.topic.storage_layout == "batch"
@@ -215,6 +221,113 @@ def test_the_offsets_of_a_record_batch(bench: Bench, log: PartitionLog, connecti
         TIME_MS + 25,
     )
     assert extent(bench, connection).batch == (30 if whole else 1)
+
+
+def test_records_before_offsets(bench: Bench, log: PartitionLog, connection: SourceConnection) -> None:
+    """As a reader counts them that can't correct the index: without entries after it, or not at all."""
+    base = [append(bench, log, 30).base_offset for _ in range(20)]
+    end = base[-1] + 30
+    offsets = [base[0], base[0] + 7, base[8], base[15] + 29, end]
+    compact(bench, log)
+
+    def counted() -> tuple[int, list[int]] | None:
+        found = ordinals(connection, extent(bench, connection), offsets)
+        if found is None:
+            return None
+        left = [found.before[end] - found.before[offset] for offset in offsets]
+        return found.end, left
+
+    expected = [bench.run(log.queries.count(offset, end)) for offset in offsets]
+    assert counted() == (end, expected)
+    for _ in range(3):
+        bench.client.xadd(log.stream, {"field": "value"})
+    assert counted() == (end, expected)
+    bench.client.xdel(log.stream, *bench.client.xrevrange(log.stream, count=1)[0][:1])
+    assert counted() == (end, expected)
+    for _ in range(2000):
+        bench.client.xadd(log.stream, {"field": "value"})
+    assert counted() is None
+    bench.run(log.queries.count(0, 1))
+    assert counted() == (extent(bench, connection).log_end, expected)
+    # From within the log. A broker corrects the index when it counts.
+    bench.client.xdel(log.stream, bench.client.xrange(log.stream, count=1)[0][0])
+    assert counted() is None
+
+
+MARKER = ("ctl", "commit", "pid", "1", "epoch", "0")
+
+
+@pytest.mark.parametrize("by_function", [False, True])
+@pytest.mark.parametrize("fields", [MARKER, ("batch", "value"), ("field", "ctl", "ctl", "1", "a", "b")])
+def test_native_entries_that_may_be_no_records(
+    bench: Bench, log: PartitionLog, connection: SourceConnection, fields: tuple[str, ...], by_function: bool
+) -> None:
+    before = append(bench, log, 20)
+    if by_function:
+        bench.client.fcall("korvet_xadd", 3, *log.keys[:3], *fields)
+    else:
+        bench.client.execute_command("XADD", log.stream, "*", *fields)
+    check_mixed(bench, log, connection, before)
+
+
+def test_entries_without_an_offset(bench: Bench, log: PartitionLog, connection: SourceConnection) -> None:
+    before = append(bench, log, 20)
+    last_ms = int(bench.client.xrevrange(log.stream, count=1)[0][0].split(b"-")[0])
+    bench.client.execute_command("XADD", log.stream, f"{last_ms + 1}-1024", "field", "value")
+    check_mixed(bench, log, connection, before)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_transactions_make_records_and_others(
+    bench: Bench, log: PartitionLog, connection: SourceConnection, committed: bool
+) -> None:
+    producer = Producer(bench, log, 7)
+    before = append(bench, log, 20)
+    producer.append(b"a", b"b")
+    seen = extent(bench, connection)
+    found = ordinals(connection, seen, [before.base_offset, min(seen.opened().values())])
+    assert found is not None
+    assert list(found.before.values()) == [0, 20]
+    producer.mark(committed=committed)
+    check_mixed(bench, log, connection, before)
+
+
+def test_a_log_that_the_last_release_began(
+    bench: Bench, log: PartitionLog, connection: SourceConnection
+) -> None:
+    """It noted no markers, so which entries are records is unknown up to the first note."""
+    producer = Producer(bench, log, 7)
+    before = append(bench, log, 20)
+    producer.append(b"a", b"b")
+    producer.mark(committed=False)
+    bench.client.hdel(log.meta, "mixed")
+    append(bench, log, SPAN_RECORDS + 1)
+    seen = extent(bench, connection)
+    for offset in (before.base_offset, seen.log_end - 1):
+        assert ordinals(connection, seen, [offset, seen.log_end]) is None
+    producer.append(b"c")
+    producer.mark()
+    check_mixed(bench, log, connection, before)
+
+
+def test_a_damaged_log_is_not_counted(bench: Bench, log: PartitionLog, connection: SourceConnection) -> None:
+    """The script fails, and the records can still be read."""
+    append(bench, log, 20)
+    whole = extent(bench, connection)
+    bench.client.hset(log.meta, "log", "short")
+    assert ordinals(connection, whole, [whole.first_offset, whole.log_end]) is None
+
+
+def check_mixed(bench: Bench, log: PartitionLog, connection: SourceConnection, before: Appended) -> None:
+    """Only the records after the entries in between can be counted by the index."""
+    bench.run(log.queries.count(0, 1))
+    after = append(bench, log, 20)
+    seen = extent(bench, connection)
+    for offset in (before.base_offset, before.base_offset + 20):
+        assert ordinals(connection, seen, [offset, seen.log_end]) is None
+    found = ordinals(connection, seen, [after.base_offset, seen.log_end])
+    assert found is not None
+    assert found.before[seen.log_end] - found.before[after.base_offset] == 20
 
 
 def entries_of(bench: Bench, log: PartitionLog) -> list[tuple[int, list[bytes]]]:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from korvet.storage.brokers.assignment import NO_NODE
-from korvet.storage.errors import FencedEpoch, LinkLost, WritesRefused
-from korvet.storage.link.clock import steady_s
-from korvet.storage.refusals import Cause
+from korvet.cluster.assignment import NO_NODE
+from korvet.redis.clock import steady_s
+from korvet.redis.errors import FencedEpoch, LinkLost, WritesRefused
+from korvet.redis.refusals import Cause
 from tests.storage.live_brokers import (
     LEASE_MS,
     RECORD,
@@ -67,8 +67,7 @@ async def test_when_redis_was_away_the_first_broker_that_returns_leaves_the_othe
         await member_of(two).refresh()
         ours, theirs = led(one, "t", 20), led(two, "t", 20)
         for store in (one, two):
-            for task in member_of(store)._tasks:
-                task.cancel()
+            member_of(store)._renewing.cancel()
         await until_async(lambda: lapsed(1), WAIT_S, "the lease is over")
         if rejoins:
             member_of(two).rejoin()
@@ -114,7 +113,7 @@ async def test_a_broker_that_cannot_renew_its_lease_stops_leading_before_others_
 
         await until_async(over, WAIT_S, "it leads nothing any more")
         assert one.membership is not None
-        assert one.membership.assignment.leader("t", min(ours)).node_id == NO_NODE
+        assert one.membership.leadership.assignment.leader("t", min(ours)).node_id == NO_NODE
         with pytest.raises(FencedEpoch):
             await read_log(log, 0, 100)
         proxy.release()
@@ -132,7 +131,7 @@ async def test_an_expired_lease_is_told_until_it_is_renewed(
         proxy.hold_replies()
         proxy.hold_requests()
         if suspended:
-            member_of(one).rejoin(again=False)
+            member_of(one).rejoin()
         await until_async(lambda: refusals.has(Cause.LEASE), WAIT_S, "it is told")
         proxy.release()
         await until_async(lambda: not refusals.has(Cause.LEASE), WAIT_S, "it is over")
@@ -161,7 +160,7 @@ async def test_the_time_of_a_renewal_does_not_extend_the_lease(server: Server, p
         await asyncio.sleep(0.5)
         proxy.release()
         await renewal
-        assert member._serves_until_s < began + LEASE_MS / 1000
+        assert member.leadership.serves_until_s < began + LEASE_MS / 1000
 
 
 async def test_a_broker_continues_to_lead_while_redis_accepts_no_writes(

@@ -15,10 +15,10 @@ import pytest
 import uvloop
 
 from korvet.records.kernel import pack_command
-from korvet.storage.errors import LinkLost, StorageError, StorageFault, StoreError, WrongType
-from korvet.storage.link import redis_link
-from korvet.storage.link.address import SentinelAddress, parse_target, parse_url
-from korvet.storage.link.redis_link import RedisLink
+from korvet.redis import link as redis_link
+from korvet.redis.address import SentinelAddress, parse_target, parse_url
+from korvet.redis.errors import LinkLost, StorageError, StorageFault, StoreError, WrongType
+from korvet.redis.link import RedisLink
 from tests.storage.proxy import Proxy, proxied, until
 from tests.support.ports import free_port
 from tests.support.redis_server import server_programs

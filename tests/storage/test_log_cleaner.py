@@ -14,8 +14,8 @@ from korvet.topics.directory import TopicDirectory
 from tests.support.logs import append_own
 
 if TYPE_CHECKING:
-    from korvet.storage.log.partition_log import PartitionLog
-    from korvet.storage.topic import Topic
+    from korvet.cluster.topic import Topic
+    from korvet.log.partition_log import PartitionLog
     from tests.storage.conftest import Bench
 
 COMPACT = {"cleanup.policy": "compact"}

@@ -15,17 +15,23 @@ from hypothesis.stateful import (
     rule,
 )
 
+from korvet.log import index, queries
+from korvet.log.compaction import compactor
+from korvet.log.compaction.compactor import CompactionRules, Compactor, Pace
+from korvet.log.entries import entry_timestamp
 from korvet.observe.counting import Counting
 from korvet.observe.ordinals import Ends, Known, LogOrdinals
 from korvet.observe.positions import Progress, WatchedLog
 from korvet.offsets.entry_fields import Record, read_entry
 from korvet.offsets.packing import MAX_SEQUENCE, pack
 from korvet.records.kernel import encode_append_records
-from korvet.storage.compaction import compactor
-from korvet.storage.compaction.compactor import CompactionRules, Compactor, Pace
-from korvet.storage.link import library
-from korvet.storage.log import index, queries
-from korvet.storage.log.entries import entry_timestamp
+from korvet.redis import library
+from korvet.spark.records.columns import CREATE_TIME
+from korvet.spark.source.address import Address
+from korvet.spark.source.connection import connected
+from korvet.spark.source.extents import extents
+from korvet.spark.source.ordinals import first_records, ordinals
+from korvet.spark.source.topics import TopicInfo
 from tests.storage.batches import decode, produce, read_everything
 from tests.storage.conftest import Bench
 from tests.storage.proxy import until
@@ -33,7 +39,7 @@ from tests.support.logs import append_own
 from tests.support.machines import run_machine
 
 if TYPE_CHECKING:
-    from korvet.storage.log.values import Appended
+    from korvet.log.values import Appended
     from tests.support.redis_server import Server
 
 pytestmark = pytest.mark.each_server
@@ -123,6 +129,7 @@ class LogMachine(RuleBasedStateMachine):
     @initialize(dense=st.booleans(), batched=st.booleans())
     def begin(self, dense: bool, batched: bool) -> None:
         self.bench = Bench(self.server, f"model{next(_serial)}")
+        self.topic = TopicInfo("t", 1, dense, CREATE_TIME, False, None, has_batches=batched)
         self.client = self.bench.client
         self.batched = batched
         self.log = self.bench.log(
@@ -370,7 +377,7 @@ class LogMachine(RuleBasedStateMachine):
         ends, positions = self.bench.run(ordinals.positions(asked, self.edition))
         assert self.bench.run(self.ends_alone(ordinals)) == ends
         assert (ends.end_ordinal, ends.start_ordinal) == (self.appended, self.appended - len(self.records))
-        assert (ends.log_start, ends.log_end) == (self.log.state.log_start, self.log.state.log_end)
+        assert (ends.log_start, ends.log_end) == (self.log.ends.log_start, self.log.ends.log_end)
         for offset, ordinal, next_ms in positions:
             unread = [record for record in self.records if record.id >= self.at(offset)]
             assert ends.end_ordinal - ordinal == len(unread), offset
@@ -385,6 +392,31 @@ class LogMachine(RuleBasedStateMachine):
                 assert offset <= ends.log_start or ordinal == self.known[offset]
         self.edition = ends.edition
         self.known = {one.offset: one.ordinal for one in positions}
+
+    @invariant()
+    def a_reader_counts(self) -> None:
+        """A reader of Redis, which does not correct the index first, counts right or not at all."""
+        if not hasattr(self, "log"):
+            return
+        address = Address(self.server.url, self.bench.prefix)
+        with connected(address) as connection:
+            (extent,) = extents(connection, address, [self.topic])
+            some = {record.offset for record in self.records[:: max(1, len(self.records) // 4)]}
+            offsets = sorted({extent.log_start, *(one for one in some if one > extent.log_start), self.end})
+            found = ordinals(connection, extent, offsets)
+            if found is None:
+                is_plain = all(record.addressable for record in self.records)
+                assert self.lost or not is_plain or not self.client.hexists(self.keys[2], "log")
+                return
+            known = [offset for offset in offsets if offset <= found.end]
+            for low, high in itertools.combinations(known, 2):
+                expected = sum(low <= record.offset < high for record in self.records)
+                assert found.before[high] - found.before[low] == expected, (low, high)
+            firsts = first_records(connection, extent, known, found.end)
+        if firsts is not None:
+            for offset in known:
+                later = [(one.offset, one.timestamp) for one in self.records if one.offset >= offset]
+                assert firsts[offset] == (later[0] if later and later[0][0] < found.end else None)
 
     @invariant()
     def lags(self) -> None:

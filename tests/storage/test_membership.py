@@ -10,28 +10,30 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from korvet import supervisor
+from korvet.cluster.assignment import writer_epochs
+from korvet.cluster.lease import NodeIdTaken
 from korvet.config.address import Address
 from korvet.config.live import LiveConfig
 from korvet.config.settings import Config
+from korvet.log.committed import Committed, read_committed
+from korvet.log.values import Ends, ProducerSequence
 from korvet.records.control import ControlMarker
 from korvet.records.kernel import parse_batch
-from korvet.storage.brokers.assignment import writer_epochs
-from korvet.storage.brokers.lease import NodeIdTaken
-from korvet.storage.errors import FencedEpoch, LinkLost, TopicExists, TopicGone
-from korvet.storage.keys import Keyspace
-from korvet.storage.log.committed import Committed, read_committed
-from korvet.storage.log.values import ProducerSequence, ReceivedBatch
-from korvet.storage.store import Store
+from korvet.redis.clock import steady_s
+from korvet.redis.errors import FencedEpoch, LinkLost, TopicExists, TopicGone
+from korvet.redis.keys import Keyspace
+from korvet.store import Store
 from korvet.topics.compaction import LogCleaner
 from korvet.topics.directory import TopicDirectory
 from tests.storage.live_brokers import LEASE_MS, RECORD, WAIT_S, agreed, broker, led, member_of, nodes
 from tests.storage.test_transactions import append_to, outcome_of
 from tests.support.logs import append_own, read_log
 from tests.support.polling import until_async
+from tests.support.received import ReceivedBatch
 from tests.unit.records import forms
 
 if TYPE_CHECKING:
-    from korvet.storage.topic import Topic
+    from korvet.cluster.topic import Topic
     from tests.support.redis_server import Server
 
 ABORT = ControlMarker(7, 0, committed=False, coordinator_epoch=1)
@@ -64,7 +66,10 @@ async def test_each_partition_has_one_leader_and_a_clean_end_hands_it_on(server:
         assert nodes(two) == [1]
         assert led(two, "t", 20) == {}
         # Clients that come from the former leader still find it.
-        assert [each[2] for each in member_of(two).endpoints("PLAINTEXT")] == [9001, 9002]
+        assert [each[2] for each in member_of(two).leadership.endpoints("PLAINTEXT", steady_s())] == [
+            9001,
+            9002,
+        ]
         await until_async(lambda: nodes(one) == [1], WAIT_S, "the other one is seen to be gone")
         now = led(one, "t", 20)
         assert {partition: now[partition] for partition in first} == first
@@ -88,8 +93,7 @@ async def test_a_broker_that_is_silent_is_taken_out_and_comes_back_as_another_le
         stale = one.logs.get(topic, theirs)
         await append_own(stale, RECORD)
         # A suspended process does not renew the lease.
-        for task in member_of(one)._tasks:
-            task.cancel()
+        member_of(one)._renewing.cancel()
         await until_async(lambda: nodes(two) == [2], WAIT_S, "the silent one is taken out")
         taken = two.logs.get(topic, theirs)
         # The broker still believes to lead. Nothing was appended since, and yet its append is refused.
@@ -105,7 +109,7 @@ async def test_a_broker_that_is_silent_is_taken_out_and_comes_back_as_another_le
         await agreed(one, two)
         assert nodes(one) == [1, 2]
         assert stale.closed
-        assert set(led(one, "t", 20).values()) == {member_of(one).assignment.version}
+        assert set(led(one, "t", 20).values()) == {member_of(one).leadership.assignment.version}
         await append_own(one.logs.get(topic, theirs), RECORD)
 
 
@@ -119,12 +123,11 @@ async def test_a_leader_that_was_superseded_does_not_serve_what_its_successor_ap
         for log in logs:
             await append_own(log, RECORD)
         # The broker does not hear of the next one.
-        for task in member_of(one)._tasks:
-            task.cancel()
+        member_of(one)._renewing.cancel()
         async with broker(server, prefix, 2) as two:
             await member_of(two).refresh()
             stale = logs[min(led(two, "t", 20))]
-            end = stale.state.log_end
+            end = stale.ends.log_end
             await append_own(two.logs.get(topic, stale.partition), RECORD)
             with pytest.raises(FencedEpoch):
                 await stale.bounds()
@@ -151,14 +154,13 @@ async def test_a_leader_that_was_superseded_does_not_take_an_aborted_transaction
             await append_own(log, RECORD)
             # From the next read on, the leader knows all aborted transactions without asking Redis.
             assert (await outcome_of(partial(read_committed, log, 0, 1000))).last_stable_offset == 1
-        for task in member_of(one)._tasks:
-            task.cancel()
+        member_of(one)._renewing.cancel()
         async with broker(server, prefix, 2) as two:
             await member_of(two).refresh()
             stale = logs[min(led(two, "t", 20))]
             await outcome_of(partial(two.logs.get(topic, stale.partition).mark, ABORT))
-            assert await outcome_of(partial(read_committed, stale, 1, 1)) == Committed([], [], 1, 0, 3)
-            assert stale.last_stable_offset == 1
+            assert await outcome_of(partial(read_committed, stale, 1, 1)) == Committed([], [], 1, stale.ends)
+            assert stale.ends == Ends(0, 0, 1, 3, 3)
 
 
 async def test_a_listener_is_called_when_another_broker_takes_the_partition(
@@ -184,7 +186,7 @@ async def test_after_a_refused_append_the_assignment_is_read_again(server: Serve
         with pytest.raises(FencedEpoch):
             await append_own(log, RECORD)
         await until_async(
-            lambda: member_of(one).assignment.version > 7,
+            lambda: member_of(one).leadership.assignment.version > 7,
             WAIT_S,
             "it leads in a later version than any that was met",
         )
@@ -199,12 +201,12 @@ async def test_versions_grow_even_if_redis_lost_them(server: Server, prefix: str
             async with broker(server, prefix, node_id) as other:
                 await agreed(one, other)
         await member_of(one).refresh()
-        known = member_of(one).assignment.version
+        known = member_of(one).leadership.assignment.version
         assert known == 4
         server.client.delete(f"{{{prefix}}}:brokers")
         server.client.hdel(f"{{{prefix}}}:cluster", "assignment", "left")
         await member_of(one).refresh()
-        assert member_of(one).assignment.version == known + 1
+        assert member_of(one).leadership.assignment.version == known + 1
         assert led(one, "t", 3) == dict.fromkeys(range(3), known + 1)
         await append_own(one.logs.get(topic, 0), RECORD)
 
@@ -244,7 +246,7 @@ async def test_waiting_until_all_brokers_have_acknowledged(server: Server, prefi
 
     async with broker(server, prefix, 1) as one, broker(server, prefix, 2) as two:
         slow = Slow()
-        member_of(two).attach(slow)
+        member_of(two).changes.attach(slow)
         await one.catalogue.create("t", 4)
         waiting = asyncio.create_task(member_of(one).wait_acknowledged(one.catalogue.known_version))
         with pytest.raises(TimeoutError):
@@ -317,7 +319,7 @@ async def test_what_is_kept_of_topics_that_another_broker_deletes_is_freed(
         await member_of(one).refresh()
         assert directories[0].policy(one.catalogue.topics["t"]).deletes
         await cleaner.clean()
-        assert "t" in member_of(one).assignment._leaders
+        assert "t" in member_of(one).leadership.assignment._leaders
         assert cleaner._tidied
 
         deleting = await two.catalogue.mark_deleting("t")
@@ -327,19 +329,16 @@ async def test_what_is_kept_of_topics_that_another_broker_deletes_is_freed(
         await cleaner.clean()
         assert not directories[0]._policies
         assert not cleaner._tidied
-        assert "t" not in member_of(one).assignment._leaders
-        assert "t" not in member_of(two).assignment._leaders
+        assert "t" not in member_of(one).leadership.assignment._leaders
+        assert "t" not in member_of(two).leadership.assignment._leaders
 
 
 async def test_a_lost_node_id_is_reported(server: Server, prefix: str) -> None:
     async with broker(server, prefix, 1) as one:
-        lost: list[Exception] = []
-        member_of(one).on_lost = lost.append
         brokers = f"{{{prefix}}}:brokers"
         held = server.client.hget(brokers, "1").decode().split(" ", 2)
         server.client.hset(brokers, "1", f"{int(held[0]) + 60_000} another {held[2]}")
-        await until_async(lambda: lost, WAIT_S, "the loss of the node id is told")
-        assert isinstance(lost[0], NodeIdTaken)
+        assert isinstance(await asyncio.wait_for(member_of(one).ended, WAIT_S), NodeIdTaken)
 
 
 async def test_a_membership_that_keeps_failing_is_given_up(
@@ -348,13 +347,12 @@ async def test_a_membership_that_keeps_failing_is_given_up(
     """The process ends with a message: it would serve partitions that other brokers lead."""
     monkeypatch.setattr(supervisor, "FIRST_PAUSE_S", 0.0)
     async with broker(server, prefix, 1) as store:
-        lost: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
-        member_of(store).on_lost = lost.set_result
         monkeypatch.setattr(store.catalogue, "load", _defect)
         store.catalogue.applied_version = -1
         member_of(store).refresh_soon()
         async with asyncio.timeout(WAIT_S):
-            assert "the membership of node id 1 keeps failing: RuntimeError('a defect')" in str(await lost)
+            reason = str(await member_of(store).ended)
+    assert "the membership of node id 1 keeps failing: RuntimeError('a defect')" in reason
     assert "membership failed 6 times in a row" in caplog.text
 
 
@@ -392,7 +390,7 @@ async def test_all_logs_are_closed_whatever_happens_when_one_is(
             logs[0].listen(lambda: logs.append(store.logs.get(later, 0)))
         else:
             logs[0].listen(store.logs.follow_assignment)
-        member_of(store)._serves_until_s = 0.0
+        member_of(store).leadership.serves_until_s = 0.0
         member_of(store).check()
         assert all(log.closed for log in logs)
 
@@ -406,9 +404,5 @@ async def test_a_broker_whose_node_id_is_taken_before_it_begins_ends(server: Ser
     with pytest.raises(NodeIdTaken):
         await member.refresh()
     member.refresh_soon()
-    await until_async(member._tasks[0].done, WAIT_S, "the membership ends")
-    lost: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
-    member.on_lost = lost.set_result
-    member.begin()
-    assert isinstance(await asyncio.wait_for(lost, WAIT_S), NodeIdTaken)
+    assert isinstance(await asyncio.wait_for(member.ended, WAIT_S), NodeIdTaken)
     await store.close()

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from korvet.outlook.memory_forecast import PERIOD_MS, Forecast, Keeping, forecast, growth_of
 from korvet.records.kernel import encode_append_records
-from korvet.storage.memory_forecast import PERIOD_MS, Forecast, Keeping, forecast, growth_of
 from tests.storage.test_clock_steps import Shifted, shifted
 from tests.support.logs import append_own
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from korvet.storage.log.partition_log import PartitionLog
+    from korvet.log.partition_log import PartitionLog
 
 __all__ = ["shifted"]
 

@@ -1,4 +1,4 @@
-"""KORVET.ADD beside the XADDs that it replaces: the streams are equal byte for byte."""
+"""KORVET.PUT, also by korvet_append, beside XADDs: the streams are equal byte for byte, on replicas too."""
 
 from __future__ import annotations
 
@@ -16,10 +16,23 @@ from hypothesis import strategies as st
 
 from korvet.offsets.packing import MAX_OFFSET, entry_id
 from korvet.records.batch import BatchError
-from korvet.storage import module
-from korvet.storage.module import VERSION
-from tests.storage.module_streams import add, add_command, add_plainly, dumps, replicas_version, send, xadds
+from korvet.redis import module
+from korvet.redis.functions import library_source
+from korvet.redis.module import VERSION
+from tests.storage.module_streams import (
+    UNPACK,
+    add_plainly,
+    append_command,
+    dumps,
+    keys_of,
+    put,
+    put_command,
+    send,
+    spans_of,
+    xadds,
+)
 from tests.support.module import UNBUILT, module_built
+from tests.support.ports import free_port
 from tests.support.redis_server import Server, server_programs
 from tests.unit.records.forms import (
     BASE_MS,
@@ -38,7 +51,7 @@ if TYPE_CHECKING:
 
 CLOCK = BASE_MS << 10
 SOURCE = Path(module.__file__).with_name("korvet_module.c")
-# Two streams with the same contents: one gets XADDs, the other KORVET.ADD.
+# Two streams with the same contents: one gets XADDs, the other KORVET.PUT.
 PLAIN, ADDED = "plain", "added"
 BOTH = (PLAIN, ADDED)
 
@@ -48,9 +61,37 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """A server with the module, for the tests of this file alone."""
     if not module_built():
         pytest.skip(UNBUILT)
-    running = Server(request.param, tmp_path_factory.mktemp("redis"), module=True)
+    running = Server(
+        request.param,
+        tmp_path_factory.mktemp("redis"),
+        *("--port", str(free_port()), "--repl-diskless-sync-delay", "0"),
+        module=True,
+    )
+    running.client.function_load(library_source())
     yield running
     running.stop()
+
+
+@pytest.fixture(scope="session")
+def replicas(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
+    """A replica with the module, and one without."""
+    running = [
+        Server(server.program, tmp_path_factory.mktemp("replica"), module=module) for module in (True, False)
+    ]
+    for replica in running:
+        replica.follow(int(server.client.config_get("port")["port"]))
+    yield running
+    for replica in running:
+        replica.stop()
+
+
+def assert_equal(server: Server, replicas: list[Server]) -> None:
+    """Both streams are equal, and those of the replicas."""
+    plain, added = dumps(server, BOTH)
+    assert plain == added
+    assert server.client.wait(len(replicas), 20_000) == len(replicas)
+    for replica in replicas:
+        assert dumps(replica, BOTH) == [plain, plain]
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +101,7 @@ def _empty(server: Server) -> None:
 
 def start_over(server: Server) -> None:
     """Two equal streams, which have an entry each."""
-    server.client.delete(*BOTH)
+    server.client.delete(*BOTH, *keys_of(ADDED)[1:])
     for key in BOTH:
         server.client.xadd(key, {"native": "1"}, id="0-1")
 
@@ -144,9 +185,9 @@ class Streams:
                 batch = batch_of(records, producer)
                 self.position += gap
                 add_plainly(self.server, PLAIN, self.position, batch, timestamps=timestamps)
-                last = add(self.server, ADDED, self.position, batch, timestamps=timestamps)
+                reply = put(self.server, ADDED, self.position, batch, timestamps=timestamps)
+                assert reply == spans_of(self.server, PLAIN, self.position, records, timestamps=timestamps)
                 self.position += len(records) - 1
-                assert last == entry_id(self.position).encode()
             case Native(fields, gap):
                 self.position += gap
                 for key in BOTH:
@@ -162,16 +203,19 @@ class Streams:
 
 
 @given(steps, beginnings, nodes)
-def test_streams_are_equal(server: Server, steps: list[Any], position: int, node: tuple[int, int]) -> None:
+def test_streams_are_equal(
+    server: Server, replicas: list[Server], steps: list[Any], position: int, node: tuple[int, int]
+) -> None:
     """Batches, native entries, trims and deletions in any order, with nodes of any size."""
     start_over(server)
-    server.client.config_set("stream-node-max-entries", node[0])
-    server.client.config_set("stream-node-max-bytes", node[1])
+    for each in (server, *replicas):
+        each.client.config_set("stream-node-max-entries", node[0])
+        each.client.config_set("stream-node-max-bytes", node[1])
     streams = Streams(server, position)
     for step in steps:
         streams.apply(step)
-        plain, added = dumps(server, BOTH)
-        assert plain == added, step
+        assert len(set(dumps(server, BOTH))) == 1, step
+    assert_equal(server, replicas)
 
 
 def outcomes(server: Server, batch: bytes, timestamps: bool) -> tuple[bool, bool]:
@@ -181,22 +225,28 @@ def outcomes(server: Server, batch: bytes, timestamps: bool) -> tuple[bool, bool
         by_kernel = True
     except BatchError:
         by_kernel = False
-    reply = add(server, ADDED, CLOCK, batch, timestamps=timestamps)
+    reply = put(server, ADDED, CLOCK, batch, timestamps=timestamps)
     return by_kernel, not is_malformed(reply)
 
 
 def is_malformed(reply: Any) -> bool:
-    """Whether KORVET.ADD found the batch malformed; there is no other error."""
+    """Whether KORVET.PUT found the batch malformed; there is no other error."""
     if not isinstance(reply, redis.ResponseError):
         return False
-    assert str(reply).startswith("KORVET.ADD: malformed batch"), reply
+    assert str(reply).startswith("malformed batch"), reply
     return True
 
 
 @given(st.lists(records_of, min_size=1, max_size=6), timestamps_ms, producers, st.booleans())
 def test_extreme_timestamps_are_equal(
-    server: Server, records: list[Record], base_ms: int, producer: Any, timestamps: bool
+    server: Server,
+    replicas: list[Server],
+    records: list[Record],
+    base_ms: int,
+    producer: Any,
+    timestamps: bool,
 ) -> None:
+    """Lua cannot read all of them."""
     start_over(server)
     deltas = [record.timestamp_ms - base_ms for record in records]
     if any(not MIN_INT64 <= delta <= MAX_INT64 for delta in deltas):
@@ -204,7 +254,7 @@ def test_extreme_timestamps_are_equal(
     by_kernel, by_module = outcomes(server, batch_of(records, producer, base_ms), timestamps)
     assert by_kernel
     assert by_module
-    assert len(set(dumps(server, BOTH))) == 1
+    assert_equal(server, replicas)
 
 
 odd_bytes = st.sampled_from([0, 1, 2, 127, 128, 254, 255]) | st.integers(0, 255)
@@ -218,8 +268,14 @@ odd_bytes = st.sampled_from([0, 1, 2, 127, 128, 254, 255]) | st.integers(0, 255)
 )
 @settings(max_examples=300)
 def test_damaged_records_are_refused_as_by_the_kernel(
-    server: Server, records: list[Record], damage: list[tuple[int, int]], size: int, timestamps: bool
+    server: Server,
+    replicas: list[Server],
+    records: list[Record],
+    damage: list[tuple[int, int]],
+    size: int,
+    timestamps: bool,
 ) -> None:
+    """Replicas read what is odd and accepted, as long varints."""
     start_over(server)
     section = bytearray(records_bytes(records, BASE_MS))
     for place, byte in damage:
@@ -227,7 +283,7 @@ def test_damaged_records_are_refused_as_by_the_kernel(
     section = section[:size] if size < 0 else section + bytes(size)
     by_kernel, by_module = outcomes(server, batch_bytes(bytes(section), len(records)), timestamps)
     assert by_kernel == by_module
-    assert len(set(dumps(server, BOTH))) == 1
+    assert_equal(server, replicas)
 
 
 @given(st.lists(records_of, min_size=1, max_size=3), st.lists(st.tuples(st.integers(), odd_bytes)))
@@ -238,14 +294,14 @@ def test_any_damage_is_answered(server: Server, records: list[Record], damage: l
         batch[place % len(batch)] = byte
     before = dumps(server, BOTH)
     for cut in (len(batch), abs(sum(place for place, _ in damage)) % len(batch)):
-        if is_malformed(add(server, ADDED, CLOCK, bytes(batch[:cut]))):
+        if is_malformed(put(server, ADDED, CLOCK, bytes(batch[:cut]))):
             assert dumps(server, BOTH) == before
         else:
             start_over(server)
             before = dumps(server, BOTH)
 
 
-def test_large_batches_are_equal(server: Server) -> None:
+def test_large_batches_are_equal(server: Server, replicas: list[Server]) -> None:
     """More records than a ms has sequences, and values that fill a node of the stream."""
     rng = random.Random(1)
     for key in BOTH:
@@ -256,10 +312,10 @@ def test_large_batches_are_equal(server: Server) -> None:
     for records in (many, large):
         batch = whole_batch(records)
         add_plainly(server, PLAIN, position, batch)
-        add(server, ADDED, position, batch)
+        assert put(server, ADDED, position, batch) == spans_of(server, PLAIN, position, records)
         position += len(records)
     assert server.client.xlen(ADDED) == len(many) + len(large) + 1
-    assert len(set(dumps(server, BOTH))) == 1
+    assert_equal(server, replicas)
 
 
 def section_of(body: bytes) -> bytes:
@@ -274,7 +330,8 @@ def with_header(at: int, value: bytes) -> bytes:
 
 
 START = b"\0\0\0"
-ONE = whole_batch([Record(b"k", b"v", BASE_MS)])
+RECORD = Record(b"k", b"v", BASE_MS)
+ONE = whole_batch([RECORD])
 WIDE = Record(None, None, BASE_MS, ((b"", None),) * 1949)
 MALFORMED = {
     "nothing": (b"", "it is shorter than a header"),
@@ -337,61 +394,97 @@ MALFORMED = {
 def test_a_malformed_batch_is_refused(server: Server, name: str) -> None:
     batch, message = MALFORMED[name]
     before = dumps(server, BOTH)
-    reply = add(server, ADDED, CLOCK, batch)
+    reply = put(server, ADDED, CLOCK, batch)
     assert is_malformed(reply)
     assert message in str(reply)
     assert dumps(server, BOTH) == before
 
 
-def test_as_many_headers_as_an_entry_can_take_are_accepted(server: Server) -> None:
+def test_as_many_headers_as_an_entry_can_take_are_accepted(server: Server, replicas: list[Server]) -> None:
     batch = whole_batch([WIDE])
     add_plainly(server, PLAIN, CLOCK, batch)
-    add(server, ADDED, CLOCK, batch)
-    assert len(set(dumps(server, BOTH))) == 1
+    put(server, ADDED, CLOCK, batch)
+    assert_equal(server, replicas)
 
 
 ARGUMENTS = {
-    "ID with a sequence above 1023": ((b"5-1024", 1, None, ONE), "malformed entry ID"),
-    "ID of a time above 2^53": ((b"9007199254740992-0", 1, None, ONE), "malformed entry ID"),
-    "ID +": ((b"+", 1, None, ONE), "malformed entry ID"),
-    "ID *": ((b"*", 1, None, ONE), "malformed entry ID"),
-    "ID of letters": ((b"a-b", 1, None, ONE), "malformed entry ID"),
-    "timestamps 2": ((b"5-0", 2, None, ONE), "timestamps is neither 0 nor 1"),
-    "timestamps yes": ((b"5-0", "yes", None, ONE), "timestamps is neither 0 nor 1"),
-    "replicas none": ((b"5-0", 1, "", ONE), "malformed version"),
-    "replicas beyond 64 bits": ((b"5-0", 1, "9" * 20, ONE), "malformed version"),
-    "no batch": ((b"5-0", 1, None), "wrong number of arguments"),
-    "two batches": ((b"5-0", 1, None, ONE, ONE), "wrong number of arguments"),
+    "ID with a sequence above 1023": ((b"5-1024", 1, UNPACK, ONE), "malformed entry ID"),
+    "ID of a time above 2^53": ((b"9007199254740992-0", 1, UNPACK, ONE), "malformed entry ID"),
+    "ID +": ((b"+", 1, UNPACK, ONE), "malformed entry ID"),
+    "ID *": ((b"*", 1, UNPACK, ONE), "malformed entry ID"),
+    "ID of letters": ((b"a-b", 1, UNPACK, ONE), "malformed entry ID"),
+    "timestamps 2": ((b"5-0", 2, UNPACK, ONE), "timestamps is neither 0 nor 1"),
+    "timestamps yes": ((b"5-0", "yes", UNPACK, ONE), "timestamps is neither 0 nor 1"),
+    "another function": ((b"5-0", 1, "korvet_append", ONE), "the function is not korvet_unpack"),
+    "no function": ((b"5-0", 1, "", ONE), "the function is not korvet_unpack"),
+    "no batch": ((b"5-0", 1, UNPACK), "wrong number of arguments"),
+    "two batches": ((b"5-0", 1, UNPACK, ONE, ONE), "wrong number of arguments"),
     "last record beyond the last ID": (
-        (entry_id(MAX_OFFSET).encode(), 1, None, whole_batch([Record(b"k", b"v", BASE_MS)] * 2)),
+        (entry_id(MAX_OFFSET).encode(), 1, UNPACK, whole_batch([Record(b"k", b"v", BASE_MS)] * 2)),
         "the last record has no entry ID",
     ),
-    "ID of an entry": ((b"0-1", 1, None, ONE), "REFUSED the entry ID is not above the last one"),
-    "ID 0-0": ((b"0-0", 1, None, ONE), "REFUSED the entry ID is not above the last one"),
-    "another replica set": ((b"5-0", 1, -1, ONE), "REFUSED the replica set has changed"),
+    "ID of an entry": ((b"0-1", 1, UNPACK, ONE), "REFUSED the entry ID is not above the last one"),
+    "ID 0-0": ((b"0-0", 1, UNPACK, ONE), "REFUSED the entry ID is not above the last one"),
 }
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_arguments_are_checked(server: Server, name: str) -> None:
-    (first, timestamps, replicas, *batches), message = ARGUMENTS[name]
-    version = replicas_version(server) if replicas is None else replicas
+    arguments, message = ARGUMENTS[name]
     before = dumps(server, BOTH)
     with pytest.raises(redis.ResponseError) as refused:
-        server.client.execute_command("KORVET.ADD", ADDED, first, timestamps, version, *batches)
+        server.client.execute_command("KORVET.PUT", ADDED, *arguments)
     assert message in str(refused.value)
     assert dumps(server, BOTH) == before
 
 
-def test_the_last_entry_id_of_all_is_reached(server: Server) -> None:
-    assert add(server, ADDED, MAX_OFFSET, ONE) == entry_id(MAX_OFFSET).encode()
+def test_replicas_get_a_whole_entry_id(server: Server, replicas: list[Server]) -> None:
+    add_plainly(server, PLAIN, CLOCK, ONE)
+    server.client.execute_command("KORVET.PUT", ADDED, BASE_MS, 1, UNPACK, ONE)
+    assert_equal(server, replicas)
 
 
-def test_nothing_is_added_without_a_stream(server: Server) -> None:
-    assert "REFUSED there is no such stream" in str(add(server, "missing", CLOCK, ONE))
+def test_spans_sum_up_what_is_added(server: Server) -> None:
+    rng = random.Random(2)
+    position = CLOCK
+    for count in (1, 255, 256, 257, 512, 513, *(rng.randrange(1, 1500) for _ in range(20))):
+        records = [
+            Record(
+                rng.choice([None, b"", b"key"]),
+                rng.choice([None, rng.randbytes(rng.randrange(200))]),
+                rng.choice([BASE_MS, BASE_MS + rng.randrange(-(1 << 30), 1 << 30), -rng.randrange(1 << 50)]),
+                rng.choice([(), ((b"name", b"value"), (b"", None))]),
+            )
+            for _ in range(count)
+        ]
+        for timestamps in (True, False):
+            reply = put(server, ADDED, position, batch_of(records, None), timestamps=timestamps)
+            assert reply == spans_of(server, ADDED, position, records, timestamps=timestamps)
+            position += count
+
+
+def test_the_last_entry_id_of_all_is_reached(server: Server, replicas: list[Server]) -> None:
+    add_plainly(server, PLAIN, MAX_OFFSET, ONE)
+    assert isinstance(put(server, ADDED, MAX_OFFSET, ONE), list)
+    assert_equal(server, replicas)
+
+
+def test_a_stream_is_created(server: Server, replicas: list[Server]) -> None:
+    server.client.delete(*BOTH)
+    add_plainly(server, PLAIN, CLOCK, ONE)
+    assert isinstance(put(server, ADDED, CLOCK, ONE), list)
+    assert_equal(server, replicas)
+
+
+@pytest.mark.parametrize(("position", "batch"), [(CLOCK, ONE[:-1]), (0, ONE)], ids=["malformed", "ID 0-0"])
+def test_no_stream_is_created_for_a_refused_batch(server: Server, position: int, batch: bytes) -> None:
+    assert isinstance(put(server, "missing", position, batch), redis.ResponseError)
     assert not server.client.exists("missing")
+
+
+def test_a_key_of_another_type_is_left_alone(server: Server) -> None:
     server.client.set("text", "x")
-    assert str(add(server, "text", CLOCK, ONE)).startswith("WRONGTYPE ")
+    assert str(put(server, "text", CLOCK, ONE)).startswith("WRONGTYPE ")
     assert server.client.getdel("text") == b"x"
 
 
@@ -399,34 +492,17 @@ def test_full_memory_is_reported(server: Server) -> None:
     before = dumps(server, BOTH)
     server.client.config_set("maxmemory", 1)
     try:
-        assert isinstance(add(server, ADDED, CLOCK, ONE), redis.exceptions.OutOfMemoryError)
+        assert isinstance(put(server, ADDED, CLOCK, ONE), redis.exceptions.OutOfMemoryError)
         assert dumps(server, BOTH) == before
     finally:
         server.client.config_set("maxmemory", 0)
-
-
-def test_a_transaction_can_mix_both_ways(server: Server) -> None:
-    """As through the gate: a refused batch does not end the transaction."""
-    version = replicas_version(server)
-    with server.client.pipeline(transaction=True) as both:
-        both.rename(ADDED, "gate")
-        both.execute_command("KORVET.ADD", "gate", entry_id(CLOCK), 1, version, ONE)
-        both.xadd("gate", {"value": "x"}, id=entry_id(CLOCK + 1))
-        both.execute_command("KORVET.ADD", "gate", entry_id(CLOCK), 1, version, ONE)
-        both.execute_command("KORVET.ADD", "gate", entry_id(CLOCK + 2), 1, version, ONE)
-        both.rename("gate", ADDED)
-        replies = both.execute(raise_on_error=False)
-    assert isinstance(replies[3], redis.ResponseError)
-    assert [ms_id for ms_id, _ in server.client.xrange(ADDED)][1:] == [
-        entry_id(CLOCK + place).encode() for place in range(3)
-    ]
 
 
 def test_only_an_append_is_a_change_for_watching_clients(server: Server) -> None:
     for position, changed in ((1, False), (CLOCK, True)):
         with server.client.pipeline() as watching:
             watching.watch(ADDED)
-            assert isinstance(add(server, ADDED, position, ONE), redis.ResponseError) != changed
+            assert isinstance(put(server, ADDED, position, ONE), redis.ResponseError) != changed
             watching.multi()
             watching.ping()
             if changed:
@@ -436,23 +512,45 @@ def test_only_an_append_is_a_change_for_watching_clients(server: Server) -> None
                 watching.execute()
 
 
-def test_nothing_is_leaked(server: Server) -> None:
+RECORDS = [Record(b"key", b"value", BASE_MS, ((b"name", b"value"),))] * 4
+GOOD = whole_batch(RECORDS)
+BAD = batch_bytes(records_bytes(RECORDS) + b"\0" * 9, len(RECORDS) + 1)
+
+
+ROUNDS = {
+    # Commands, and how many of them are refused.
+    "KORVET.PUT": (
+        [
+            put_command(ADDED, CLOCK, GOOD),
+            put_command(ADDED, CLOCK + 10, BAD),
+            put_command(ADDED, CLOCK, GOOD),
+        ],
+        2,
+    ),
+    "korvet_append": (
+        [
+            append_command(ADDED, GOOD, GOOD, BAD),
+            append_command(ADDED, GOOD, function="korvet_append_missing"),
+            append_command(ADDED),
+        ],
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("commands", ROUNDS)
+def test_nothing_is_leaked(server: Server, commands: str) -> None:
     """Appends, batches that are refused at a late record, and refused appends."""
-    records = [Record(b"key", b"value", BASE_MS, ((b"name", b"value"),))] * 4
-    good = whole_batch(records)
-    bad = batch_bytes(records_bytes(records) + b"\0" * 9, len(records) + 1)
-    one_round = b"".join(
-        add_command(server, ADDED, position, batch)
-        for position, batch in ((CLOCK, good), (CLOCK + 10, bad), (CLOCK, good))
-    )
+    one_round, refused = ROUNDS[commands]
 
     def used_bytes() -> int:
         for _ in range(1000):
-            added, *refused = send(server, one_round, 3)
-            assert isinstance(added, bytes)
-            assert all(isinstance(reply, redis.ResponseError) for reply in refused)
+            added, *others = send(server, b"".join(one_round), len(one_round))
+            assert isinstance(added, list)
+            assert [isinstance(reply, redis.ResponseError) for reply in others] == [True] * refused
             start_over(server)
-        return int(server.client.info("memory")["used_memory"])
+        memory = server.client.info("memory")
+        return int(memory["used_memory"] - memory["mem_total_replication_buffers"])
 
     used = [used_bytes() for _ in range(6)]
     # A string that every append leaves behind would take 32,000 bytes each time.
@@ -460,14 +558,30 @@ def test_nothing_is_leaked(server: Server) -> None:
 
 
 def test_users_need_a_permission(server: Server) -> None:
-    version = replicas_version(server)
-    server.client.acl_setuser("writer", enabled=True, nopass=True, keys="*", commands=["+korvet.add"])
+    server.client.acl_setuser("writer", enabled=True, nopass=True, keys="*", commands=["+korvet.put"])
     client = redis.Redis(unix_socket_path=str(server.socket), username="writer", password="")
     try:
-        assert client.execute_command("KORVET.ADD", ADDED, entry_id(CLOCK), 1, version, ONE)
-        server.client.acl_setuser("writer", commands=["-korvet.add"], enabled=True)
+        assert client.execute_command("KORVET.PUT", ADDED, entry_id(CLOCK), 1, UNPACK, ONE)
+        server.client.acl_setuser("writer", commands=["-korvet.put"], enabled=True)
         with pytest.raises(redis.exceptions.NoPermissionError):
-            client.execute_command("KORVET.ADD", ADDED, entry_id(CLOCK + 1), 1, version, ONE)
+            client.execute_command("KORVET.PUT", ADDED, entry_id(CLOCK + 1), 1, UNPACK, ONE)
+    finally:
+        client.close()
+        server.client.acl_deluser("writer")
+
+
+def test_key_patterns_hold(server: Server) -> None:
+    rules = {"enabled": True, "nopass": True, "commands": ["+korvet.put"]}
+    server.client.acl_setuser("writer", keys=[f"{ADDED}*"], **rules)
+    client = redis.Redis(unix_socket_path=str(server.socket), username="writer", password="")
+    arguments = entry_id(CLOCK), 1, UNPACK, ONE
+    try:
+        assert client.execute_command("KORVET.PUT") == VERSION
+        assert client.execute_command("KORVET.PUT", ADDED, *arguments) == spans_of(
+            server, ADDED, CLOCK, [RECORD]
+        )
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            client.execute_command("KORVET.PUT", PLAIN, *arguments)
     finally:
         client.close()
         server.client.acl_deluser("writer")
@@ -478,16 +592,107 @@ def test_versions_are_equal(server: Server) -> None:
     source = re.search(r"^#define MODULE_VERSION (\d+)$", SOURCE.read_text(), re.MULTILINE)
     assert source is not None
     assert int(source[1]) == VERSION
-    assert server.client.execute_command("KORVET.REPLICAS")[0] == VERSION
+    assert server.client.execute_command("KORVET.PUT") == VERSION
     assert [module[b"ver"] for module in server.client.module_list() if module[b"name"] == b"korvet"] == [
         VERSION
     ]
 
 
-def test_xadds_of_a_batch_are_what_the_kernel_writes() -> None:
+def test_all_batches_of_an_append_are_added(server: Server, replicas: list[Server]) -> None:
+    batches = GOOD, ONE, GOOD
+    positions = [2, 6, 7]
+    for position, batch in zip(positions, batches, strict=True):
+        add_plainly(server, PLAIN, position, batch)
+    (reply,) = send(server, append_command(ADDED, *batches), 1)
+    assert reply[6:] == [position - 1 for position in positions]
+    assert_equal(server, replicas)
+
+
+def test_a_refused_batch_of_an_append_refuses_those_after_it(server: Server, replicas: list[Server]) -> None:
+    add_plainly(server, PLAIN, 2, GOOD)
+    (reply,) = send(server, append_command(ADDED, GOOD, BAD, ONE), 1)
+    base, *refused = reply[6:]
+    assert base == 1
+    assert [text.startswith(b"ERR malformed batch: ") for text in refused] == [True, True]
+    assert_equal(server, replicas)
+
+
+def test_a_script_that_fails_half_way(server: Server, replicas: list[Server]) -> None:
+    """What it did is done, on replicas too."""
+    add_plainly(server, PLAIN, CLOCK, ONE)
+    script = "redis.call('KORVET.PUT', KEYS[1], ARGV[1], 1, ARGV[2], ARGV[3]) error('half done')"
+    with pytest.raises(redis.ResponseError, match="half done"):
+        server.client.eval(script, 1, ADDED, entry_id(CLOCK), UNPACK, ONE)
+    assert_equal(server, replicas)
+
+
+def test_an_append_is_refused_as_a_whole_while_memory_is_full(server: Server) -> None:
+    before = dumps(server, BOTH)
+    server.client.config_set("maxmemory", 1)
+    try:
+        (reply,) = send(server, append_command(ADDED, ONE, ONE), 1)
+        assert isinstance(reply, redis.exceptions.OutOfMemoryError)
+    finally:
+        server.client.config_set("maxmemory", 0)
+    assert dumps(server, BOTH) == before
+    assert not server.client.exists(*keys_of(ADDED)[1:])
+
+
+@pytest.mark.parametrize("place", range(3), ids=["stream", "index", "meta"])
+def test_an_append_to_a_key_of_another_type_does_nothing(server: Server, place: int) -> None:
+    keys = keys_of("typed")
+    server.client.set(keys[place], "x")
+    try:
+        (reply,) = send(server, append_command("typed", ONE, GOOD), 1)
+        assert isinstance(reply, redis.ResponseError)
+        assert "WRONGTYPE" in str(reply)
+        assert server.client.exists(*keys) == 1
+        assert server.client.get(keys[place]) == b"x"
+    finally:
+        server.client.delete(*keys)
+
+
+def test_a_transaction_can_append(server: Server, replicas: list[Server]) -> None:
+    """An append that is refused does not end it."""
+    for key in BOTH:
+        server.client.xadd(key, {"value": "x"}, id=entry_id(CLOCK))
+    for number in (1, 5):
+        add_plainly(server, PLAIN, CLOCK + number, ONE)
+    with server.client.pipeline(transaction=True) as both:
+        for number in (1, 1, 5):
+            both.execute_command("KORVET.PUT", ADDED, entry_id(CLOCK + number), 1, UNPACK, ONE)
+            both.execute_command("KORVET.PUT", ADDED, entry_id(CLOCK + number), 2, UNPACK, ONE)
+        first, again, last = (replies := both.execute(raise_on_error=False))[::2]
+    assert first == last == spans_of(server, PLAIN, CLOCK + 1, [RECORD])
+    assert "REFUSED the entry ID is not above the last one of the stream" in str(again)
+    assert all("timestamps is neither 0 nor 1" in str(reply) for reply in replies[1::2])
+    assert_equal(server, replicas)
+
+
+@pytest.mark.parametrize(
+    "command", [put_command(ADDED, CLOCK, ONE), append_command(ADDED, ONE)], ids=["put", "append"]
+)
+def test_a_replica_takes_no_append(replicas: list[Server], command: bytes) -> None:
+    before = dumps(replicas[0], BOTH)
+    (reply,) = send(replicas[0], command, 1)
+    assert isinstance(reply, redis.exceptions.ReadOnlyError)
+    assert dumps(replicas[0], BOTH) == before
+
+
+def test_lost_functions_are_named_and_nothing_is_done(server: Server) -> None:
+    """The broker loads them again."""
+    server.client.function_flush()
+    try:
+        before = dumps(server, BOTH)
+        (reply,) = send(server, append_command(ADDED, ONE, GOOD), 1)
+        assert str(reply) == "Function not found"
+        assert dumps(server, BOTH) == before
+        assert not server.client.exists(*keys_of(ADDED)[1:])
+    finally:
+        server.client.function_load(library_source(), replace=True)
+
+
+def test_xadds_of_a_batch() -> None:
     """The other side of the comparisons."""
-    resp, count = xadds("s", 1, ONE)
-    assert count == 1
-    assert resp.startswith(
-        b"*10\r\n$4\r\nXADD\r\n$1\r\ns\r\n$10\r\nNOMKSTREAM\r\n$3\r\n0-1\r\n$3\r\nkey\r\n$1\r\nk\r\n"
-    )
+    (command,) = xadds("s", 1, ONE)
+    assert command.startswith(b"*9\r\n$4\r\nXADD\r\n$1\r\ns\r\n$3\r\n0-1\r\n$3\r\nkey\r\n$1\r\nk\r\n")

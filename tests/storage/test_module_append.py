@@ -1,7 +1,8 @@
-"""Guarded appends by the server module: the same streams as by XADDs, and none of a group that it refuses."""
+"""Appends by the server module: the same streams as by XADDs."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import time
 from functools import partial
@@ -9,22 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from korvet.log.values import Appended, ProducerSequence
 from korvet.records.compression import compress
 from korvet.records.kernel import parse_batch
-from korvet.storage.log.values import Appended, ProducerSequence, ReceivedBatch
 from tests.storage.batches import produce
 from tests.storage.conftest import Bench
 from tests.storage.proxy import until
 from tests.support.logs import admit
 from tests.support.module import require_module
+from tests.support.received import ReceivedBatch
 from tests.support.redis_server import calls_of, server_programs
 from tests.unit.records import forms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from korvet.storage.errors import StorageError
-    from korvet.storage.log.partition_log import PartitionLog
+    from korvet.log.partition_log import PartitionLog
+    from korvet.redis.errors import StorageError
+    from korvet.redis.server_module import Verdict
     from tests.support.redis_server import Server
 
 # The fewest records that are appended by the module.
@@ -42,13 +45,13 @@ def values_of(log: PartitionLog, client: Any) -> list[bytes]:
 
 def adds(client: Any) -> int:
     """The number of batches that the module has appended or refused so far."""
-    return calls_of(client, "korvet.add")
+    return calls_of(client, "korvet.put")
 
 
 async def usable(log: PartitionLog) -> None:
     """Wait until the broker knows that it may use the module."""
     module = log.links.server.module
-    await until(lambda: module.replicas is not None)
+    await until(lambda: module.used)
 
 
 async def appended(log: PartitionLog, batches: list[list[bytes]], *, followed: bool = False) -> list[int]:
@@ -81,7 +84,7 @@ async def append(log: PartitionLog, batch: ReceivedBatch) -> None:
 
 @pytest.fixture
 def log(bench: Bench, server: Server) -> PartitionLog:
-    """A log whose next appends are guarded, on a server whose module may be used."""
+    """A log on a server whose module may be used."""
     require_module(server.program)
     made = bench.log()
     bench.run(usable(made))
@@ -125,39 +128,34 @@ APPEND_TIME = {"configs": {"message.timestamp.type": "LogAppendTime"}}
 
 
 @pytest.mark.parametrize("options", [{}, DENSE, APPEND_TIME], ids=["clock", "dense", "append time"])
-def test_streams_index_and_state_are_those_of_xadds(
+def test_streams_and_counts_are_those_of_xadds(
     bench: Bench, log: PartitionLog, options: dict[str, Any]
 ) -> None:
-    """All is equal on dense topics. On others the clock gives the records of each stream other IDs."""
+    """The streams are equal on dense topics. On others the clock gives the records of each other IDs."""
     xadded, added = bench.log("xadded", **options), bench.log("added", **options)
     module = log.links.server.module
-    replicas, before = module.replicas, adds(bench.client)
+    verdict, before = module.verdict, adds(bench.client)
 
-    async def load(into: PartitionLog, replicas: int | None) -> None:
+    async def load(into: PartitionLog, verdict: Verdict | None) -> None:
+        module.verdict = verdict
         await append(into, whole([forms.Record(b"k", b"first", forms.BASE_MS)]))
         for batch in batches_of_all_kinds():
-            module.replicas = replicas
             await append(into, batch)
 
     bench.run(load(xadded, None))
     assert adds(bench.client) == before
-    bench.run(load(added, replicas))
+    bench.run(load(added, verdict))
     assert adds(bench.client) == before + len(batches_of_all_kinds())
     if options == DENSE:
         assert bench.client.dump(xadded.stream) == bench.client.dump(added.stream)
-        assert points_of(xadded, bench.client) == points_of(added, bench.client)
         assert xadded.state.average_bytes == added.state.average_bytes
+    counted = [bench.run(each.queries.count(0, each.ends.log_end)) for each in (xadded, added)]
+    assert counted[0] == counted[1]
     ends = [bench.run(each.bounds()) for each in (xadded, added)]
     assert (ends[0].entries, ends[0].payload_bytes) == (ends[1].entries, ends[1].payload_bytes)
     assert xadded.state.largest_bytes == added.state.largest_bytes
     with_times = options != APPEND_TIME
     assert fields_of(xadded, bench.client, with_times) == fields_of(added, bench.client, with_times)
-
-
-def points_of(log: PartitionLog, client: Any) -> list[tuple[list[bytes], float]]:
-    """The points of the index, without the time of the append, which is the third word of each."""
-    points = client.zrange(log.keys[1], 0, -1, withscores=True)
-    return [(point.split()[:2] + point.split()[3:], score) for point, score in points]
 
 
 def fields_of(log: PartitionLog, client: Any, with_times: bool) -> list[tuple[dict[bytes, bytes], int]]:
@@ -169,44 +167,45 @@ def fields_of(log: PartitionLog, client: Any, with_times: bool) -> list[tuple[di
     return found
 
 
-def test_small_batches_share_a_guard_with_large_ones(bench: Bench, log: PartitionLog) -> None:
-    before, opened = adds(bench.client), calls_of(bench.client, "renamenx")
+def test_small_batches_share_a_call_with_large_ones(bench: Bench, log: PartitionLog) -> None:
+    before, called = adds(bench.client), calls_of(bench.client, "fcall")
     batches = [values(b"%d-" % number, 1 + number % 6) for number in range(30)]
     offsets = bench.run(appended(log, batches, followed=True))
     assert adds(bench.client) == before + sum(len(batch) >= FEWEST for batch in batches)
-    assert calls_of(bench.client, "renamenx") == opened + 2
+    assert calls_of(bench.client, "fcall") == called + 1
     assert [after - base for base, after in itertools.pairwise(offsets)] == [
         len(batch) for batch in batches[:-1]
     ]
     assert values_of(log, bench.client) == [b"first", *(value for batch in batches for value in batch)]
 
 
-def test_a_refused_part_undoes_its_group(bench: Bench, log: PartitionLog) -> None:
-    """The second of two batches names another version of the replica set; the first one is added before."""
-    module = log.links.server.module
-    assert module.replicas is not None
+def test_batches_after_a_refused_one_keep_their_order(bench: Bench, log: PartitionLog) -> None:
+    """The first of three batches has an ID that is taken."""
+    other = bench.log("dense", offset_assignment="dense")
+    bench.run(appended(other, [[b"first"]]))
+    bench.client.execute_command("XSETID", other.stream, "0-2")
     before = adds(bench.client)
 
     async def load() -> None:
         outcomes: list[Appended | StorageError] = []
         for number, batch in enumerate((b"a", b"b", b"c")):
             records: list[tuple[bytes | None, bytes | None, int]] = [(None, v, 5) for v in values(batch)]
-            produce(log, records, outcomes.append, (7, 0, FEWEST * number), followed=True)
-            module.replicas = module.replicas and module.replicas + 1
+            produce(other, records, outcomes.append, (7, 0, FEWEST * number), followed=True)
         await until(lambda: len(outcomes) == 3)
         bases = [base_offset_of(outcome) for outcome in outcomes]
         assert bases == sorted(bases)
         await usable(log)
-        await appended(log, [values(b"d")])
+        await appended(other, [values(b"d")])
 
     bench.run(load())
-    assert adds(bench.client) >= before + 3
+    assert adds(bench.client) >= before + 4
     written = [b"first", *values(b"a"), *values(b"b"), *values(b"c"), *values(b"d")]
-    assert values_of(log, bench.client) == written
-    assert bench.run(log.queries.count(0, log.log_end)) == len(written)
+    assert values_of(other, bench.client) == written
+    assert bench.run(other.queries.count(0, other.ends.log_end)) == len(written)
 
 
 def test_a_module_that_was_unloaded(new_server: Callable[..., Server]) -> None:
+    """Small batches that are in flight after those for the module keep their places."""
     require_module(server_programs()[0])
     server = new_server("--enable-module-command", "yes")
     bench = Bench(server, "unloaded")
@@ -215,16 +214,31 @@ def test_a_module_that_was_unloaded(new_server: Callable[..., Server]) -> None:
     bench.run(appended(log, [[b"first"], values(b"a")]))
     assert adds(server.client) > 0
     server.client.execute_command("MODULE", "UNLOAD", "korvet")
-    batches = [values(b"%d-" % number) for number in range(10)]
-    bench.run(appended(log, batches))
-    assert log.links.server.module.replicas is None
-    written = [b"first", *values(b"a"), *(value for batch in batches for value in batch)]
+    batches = [values(b"%d-" % number, FEWEST if number % 3 == 0 else 1) for number in range(30)]
+
+    async def load() -> list[int]:
+        outcomes: list[Appended | StorageError] = []
+        # What is sent now is in flight together.
+        server.client.execute_command("CLIENT", "PAUSE", 300, "WRITE")
+        for batch in batches:
+            produce(log, [(b"key", value, 5) for value in batch], outcomes.append)
+            await asyncio.sleep(0)
+        assert not outcomes
+        await until(lambda: len(outcomes) == len(batches))
+        return [base_offset_of(outcome) for outcome in outcomes]
+
+    bases = bench.run(load())
+    assert bases == sorted(bases)
+    bench.run(appended(log, [values(b"b")]))
+    assert not log.links.server.module.used
+    written = [b"first", *values(b"a"), *(value for batch in batches for value in batch), *values(b"b")]
     assert values_of(log, bench.client) == written
+    assert bench.run(log.queries.count(0, log.ends.log_end)) == len(written)
     bench.close()
 
 
 def test_an_entry_in_the_way_refuses_the_batch(bench: Bench, log: PartitionLog) -> None:
-    """The module would refuse the ID, if the guard let it be called. The broker goes on to use the module."""
+    """The module refuses the ID at first. The broker goes on to use the module."""
     other = bench.log("dense", offset_assignment="dense")
     bench.run(appended(other, [[b"first"]]))
     bench.client.execute_command("XSETID", other.stream, "0-2")

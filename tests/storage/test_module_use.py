@@ -1,18 +1,20 @@
-"""Where the server module is used: never on a server with a replica that lacks it."""
+"""Where the server module is used: on each server that has it, whatever its replicas have."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from korvet.cli.doctor import check_modules
-from korvet.storage.link import module, module_verdict
-from korvet.storage.link.address import parse_url
-from korvet.storage.log.values import Appended
+from korvet.log.values import Appended
+from korvet.redis import server_module as module
+from korvet.redis.address import parse_url
+from korvet.redis.server import WRITE_LINK
 from tests.storage.batches import produce
 from tests.storage.proxy import proxied_store
 from tests.support.cluster import RedisCluster
@@ -27,19 +29,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from korvet.cli.doctor import Finding
-    from korvet.storage.link.server import Server as LinkedServer
-    from korvet.storage.log.partition_log import PartitionLog
-    from korvet.storage.store import Store
+    from korvet.log.partition_log import PartitionLog
+    from korvet.redis.server import Server as LinkedServer
+    from korvet.store import Store
 
     NewServer = Callable[..., Server]
 
 WAIT_S = 10
-
-
-@pytest.fixture(autouse=True)
-def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PERIOD_S", 0.1)
-    monkeypatch.setattr(module, "_SPACING_S", 0.01)
 
 
 @pytest.fixture(scope="module", params=server_programs(), ids=lambda path: path.rpartition("/")[2])
@@ -101,255 +97,23 @@ async def holds(condition: Callable[[], bool], what: str) -> None:
 
 
 async def used(store: Store) -> None:
-    await holds(lambda: linked(store).module.replicas is not None, "the module is used")
+    await holds(lambda: linked(store).module.used, "the module is used")
 
 
 async def unused(store: Store, caplog: pytest.LogCaptureFixture, reason: str) -> None:
     """Wait until the module is not used for a reason that is in the log."""
     await holds(lambda: reason in caplog.text, f"the log has {reason!r}")
-    assert linked(store).module.replicas is None
+    assert not linked(store).module.used
 
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    caplog.set_level(logging.INFO, "korvet.storage.link.module")
+    caplog.set_level(logging.INFO, "korvet.redis.server_module")
     return caplog
 
 
 def lines(log: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in log.records if record.name == module.__name__]
-
-
-async def test_a_server_without_replicas(
-    start: NewServer, prefix: str, log: pytest.LogCaptureFixture
-) -> None:
-    server = start()
-    async with open_store(server.url, prefix) as store:
-        await used(store)
-        assert linked(store).module.replicas == server.client.execute_command("KORVET.REPLICAS")[1]
-        # A steady state has one line in the log, and no errors in the server's statistics.
-        errors = server.client.info("stats")["total_error_replies"]
-        asked = calls(server)
-        await holds(lambda: calls(server) > asked + 5, "it is asked again")
-        assert server.client.info("stats")["total_error_replies"] == errors
-        assert len(lines(log)) == 1
-
-
-def calls(server: Server) -> int:
-    return calls_of(server.client, "korvet.replicas")
-
-
-async def test_a_server_without_the_module(
-    start: NewServer, prefix: str, log: pytest.LogCaptureFixture
-) -> None:
-    server = start(module=False)
-    async with open_store(server.url, prefix) as store:
-        await unused(store, log, "is not loaded")
-        failed = unknown_commands(server)
-        await holds(lambda: unknown_commands(server) > failed + 3, "it is asked again")
-        assert len(lines(log)) == 1
-
-
-def unknown_commands(server: Server) -> int:
-    return int(server.client.info("stats")["total_error_replies"])
-
-
-async def test_replicas_with_the_module(start: NewServer, prefix: str) -> None:
-    """One of them is a replica of a replica."""
-    primary, replica, chained = start(), start(), start()
-    attach(replica, primary)
-    attach(chained, replica)
-    async with open_store(primary.url, prefix) as store:
-        await used(store)
-    assert calls(replica) > 0
-    assert calls(chained) > 0
-
-
-@pytest.mark.parametrize("chained", [False, True], ids=["its own replica", "a replica of a replica"])
-async def test_a_replica_that_lacks_the_module(
-    start: NewServer, prefix: str, log: pytest.LogCaptureFixture, chained: bool
-) -> None:
-    """The module is used again as soon as the replica is gone."""
-    primary, plain = start(), start(module=False)
-    above = primary
-    if chained:
-        above = start()
-        attach(above, primary)
-    async with open_store(primary.url, prefix) as store:
-        await used(store)
-        attach(plain, above)
-        await unused(store, log, f"replica 127.0.0.1:{port_of(plain)}: the server module is not loaded")
-        detach(plain)
-        await used(store)
-        assert len(lines(log)) == 3
-
-
-async def test_a_replica_that_cannot_be_asked(
-    start: NewServer, prefix: str, log: pytest.LogCaptureFixture
-) -> None:
-    """It announces an address where nothing answers."""
-    primary = start()
-    nowhere = free_port()
-    replica = start("--replica-announce-port", str(nowhere))
-    attach(replica, primary)
-    async with open_store(primary.url, prefix) as store:
-        await unused(
-            store, log, f"replica 127.0.0.1:{nowhere}: Redis at 127.0.0.1:{nowhere} cannot be reached"
-        )
-        detach(replica)
-        await used(store)
-
-
-async def test_a_tool_that_copies_the_data_as_a_replica_does(
-    start: NewServer, prefix: str, log: pytest.LogCaptureFixture
-) -> None:
-    """`redis-cli --rdb` sends SYNC over a connection that has no port to connect to."""
-    primary = start()
-    async with open_store(primary.url, prefix) as store:
-        await used(store)
-        tool = primary.client.connection_pool.get_connection()
-        tool.send_command("SYNC")
-        await unused(store, log, "a tool copies the data")
-        tool.disconnect()
-        await used(store)
-        assert not [each for each in log.records if each.levelname == "WARNING"]
-
-
-async def test_a_failover(start: NewServer, prefix: str) -> None:
-    """The new primary is asked, and the former one's version is dropped at once."""
-    old, new = start(), start()
-    attach(new, old)
-    async with proxied_store(old.socket, prefix) as (proxy, store):
-        await used(store)
-        before = linked(store).module.replicas
-        proxy.socket = new.socket
-        detach(new)
-        down = linked(store).write.on_down
-        seen: list[int | None] = []
-
-        def went_down() -> None:
-            assert down is not None
-            down()
-            seen.append(linked(store).module.replicas)
-
-        linked(store).write.on_down = went_down
-        await proxy.cut()
-        await holds(lambda: bool(seen), "the connection is lost")
-        assert seen == [None]
-        await used(store)
-        expected = new.client.execute_command("KORVET.REPLICAS")[1]
-        assert linked(store).module.replicas == expected != before
-
-
-async def test_a_restart_without_the_module(
-    start: NewServer, prefix: str, log: pytest.LogCaptureFixture
-) -> None:
-    with_module, without = start(), start(module=False)
-    async with proxied_store(with_module.socket, prefix) as (proxy, store):
-        await used(store)
-        proxy.socket = without.socket
-        await proxy.cut()
-        await unused(store, log, "is not loaded")
-
-
-@pytest.mark.parametrize("forbidden", ["korvet.add", "korvet.replicas", "info"])
-async def test_a_user_without_permission(
-    start: NewServer, prefix: str, log: pytest.LogCaptureFixture, forbidden: str
-) -> None:
-    """The module is used again as soon as the user gets the permission."""
-    server = start()
-    async with open_store(server.url, prefix) as store:
-        await used(store)
-        server.client.acl_setuser(
-            "default", enabled=True, nopass=True, commands=[f"-{forbidden}"], keys=["*"]
-        )
-        linked(store).module.refused()
-        await unused(store, log, f"'{forbidden}' command (ACL rules: +korvet.add +korvet.replicas +info)")
-        server.client.acl_setuser(
-            "default", enabled=True, nopass=True, commands=[f"+{forbidden}"], keys=["*"]
-        )
-        await used(store)
-
-
-async def test_a_user_who_may_use_some_keys_only(start: NewServer, prefix: str) -> None:
-    server = start()
-    patterns = f"~{prefix}:*", f"~{{{prefix}*"
-    server.client.execute_command("ACL", "SETUSER", "default", "resetkeys", *patterns)
-    async with open_store(server.url, prefix) as store:
-        await used(store)
-
-
-async def test_another_version(
-    start: NewServer, prefix: str, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    version = module_verdict.VERSION
-    monkeypatch.setattr(module_verdict, "VERSION", version + 1)
-    server = start()
-    async with open_store(server.url, prefix) as store:
-        await unused(store, log, f"module has version {version}, this korvet needs version {version + 1}")
-
-
-async def test_replicas_are_asked_with_the_same_credentials(start: NewServer, prefix: str) -> None:
-    primary, replica = start(), start()
-    for server in (primary, replica):
-        server.client.config_set("masterauth", "secret")
-        server.client.config_set("requirepass", "secret")
-    attach(replica, primary)
-    async with open_store(f"redis://:secret@127.0.0.1:{port_of(primary)}", prefix) as store:
-        await used(store)
-
-
-async def test_a_wave_of_refusals_costs_the_server_little(
-    start: NewServer, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_SPACING_S", 3600)
-    server = start()
-    async with open_store(server.url, prefix) as store:
-        await used(store)
-        asked = calls(server)
-        for _ in range(100):
-            linked(store).module.refused()
-            assert linked(store).module.replicas is None
-        await linked(store).write.call("PING")
-        assert calls(server) == asked
-
-
-def finding(*servers: Server) -> Finding:
-    """The one finding of `korvet doctor` about the module."""
-    (found,) = check_modules([address for server in servers for address in parse_url(server.url)])
-    return found
-
-
-def test_doctor_shows_where_the_module_is_used(start: NewServer) -> None:
-    with_module, without = start(), start(module=False)
-    assert finding(with_module) == ("server module", "ok", "used")
-    assert finding(with_module, start()) == ("server module", "ok", "used on 2 of 2 servers")
-    assert finding(without) == ("server module", "ok", "not loaded: appends take more time (`korvet module`)")
-    used_there, lacking = check_modules([*parse_url(with_module.url), *parse_url(without.url)])
-    assert used_there.text == "used on 1 of 2 servers"
-    assert lacking.text.startswith("not loaded on 1 of 2 servers: ")
-
-
-def test_doctor_names_a_replica_that_lacks_the_module(start: NewServer) -> None:
-    primary, plain = start(), start(module=False)
-    attach(plain, primary)
-    _, state, text = finding(primary)
-    assert state == "warning"
-    assert f"replica 127.0.0.1:{port_of(plain)}: the server module is not loaded" in text
-    assert "load the same module into every replica" in text
-
-
-def test_doctor_names_permissions_and_versions(start: NewServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = start()
-    server.client.execute_command("ACL", "SETUSER", "default", "-korvet.add")
-    _, state, text = finding(server)
-    assert state == "warning"
-    assert "+korvet.add +korvet.replicas" in text
-    server.client.execute_command("ACL", "SETUSER", "default", "+korvet.add")
-    monkeypatch.setattr(module_verdict, "VERSION", 9)
-    _, state, text = finding(server)
-    assert state == "warning"
-    assert "this korvet needs version 9" in text
 
 
 class Load:
@@ -383,63 +147,201 @@ class Load:
         await self._task
 
 
-async def test_a_plain_replica_attaches_under_load(
+async def test_a_server_with_the_module(start: NewServer, prefix: str, log: pytest.LogCaptureFixture) -> None:
+    """One question, which is no error in the server's statistics."""
+    server = start()
+    async with open_store(server.url, prefix) as store:
+        await used(store)
+        assert calls_of(server.client, "korvet.put") == 1
+        assert server.client.info("commandstats")["cmdstat_korvet.put"]["failed_calls"] == 0
+        assert len(lines(log)) == 1
+
+
+async def test_a_server_without_the_module(
     start: NewServer, prefix: str, log: pytest.LogCaptureFixture
 ) -> None:
-    """The replica has all that was acknowledged, and appends go on without a break, by XADD."""
-    primary, plain = start(), start(module=False)
+    server = start(module=False)
+    async with open_store(server.url, prefix) as store:
+        await unused(store, log, "is not loaded")
+        assert len(lines(log)) == 1
+
+
+@pytest.mark.parametrize("setting", [("maxmemory", "1"), ("min-replicas-to-write", "1")], ids=" ".join)
+async def test_a_server_that_refuses_writes_for_now(
+    start: NewServer, prefix: str, setting: tuple[str, str]
+) -> None:
+    server = start()
+    async with proxied_store(server.socket, prefix) as (proxy, store):
+        await used(store)
+        server.client.config_set(*setting)
+        linked(store).module.lost()
+        await proxy.cut()
+        await used(store)
+
+
+async def test_a_restart_without_the_module(
+    start: NewServer, prefix: str, log: pytest.LogCaptureFixture
+) -> None:
+    with_module, without = start(), start(module=False)
+    async with proxied_store(with_module.socket, prefix) as (proxy, store):
+        await used(store)
+        proxy.socket = without.socket
+        await proxy.cut()
+        await unused(store, log, "is not loaded")
+
+
+async def test_a_user_without_permission(
+    start: NewServer, prefix: str, log: pytest.LogCaptureFixture
+) -> None:
+    """A refused transaction shows it. The module is used again after a reconnect."""
+    server = start()
+    async with proxied_store(server.socket, prefix) as (proxy, store):
+        partition = store.logs.get(await store.catalogue.create("t", 1), 0)
+        await used(store)
+        load = Load(partition)
+        await load.go_on()
+        server.client.acl_setuser("default", enabled=True, nopass=True, commands=["-korvet.put"], keys=["*"])
+        await load.go_on()
+        await unused(store, log, "'korvet.put' command (ACL rule: +korvet.put)")
+        server.client.acl_setuser("default", enabled=True, nopass=True, commands=["+korvet.put"], keys=["*"])
+        await load.stop()
+        await proxy.cut()
+        await used(store)
+        entries = server.client.xrange(partition.stream)
+        assert [fields[b"value"] for _, fields in entries] == load.acknowledged
+
+
+async def test_a_wave_of_refusals_is_one_question(
+    start: NewServer, prefix: str, log: pytest.LogCaptureFixture
+) -> None:
+    """All logs of a server have appends in flight when the user loses the permission."""
+    server = start()
+    async with open_store(server.url, prefix) as store:
+        topic = await store.catalogue.create("t", 8)
+        await used(store)
+        loads = [Load(store.logs.get(topic, partition)) for partition in range(topic.partitions)]
+        for load in loads:
+            await load.go_on()
+        server.client.acl_setuser("default", enabled=True, nopass=True, commands=["-korvet.put"], keys=["*"])
+        await unused(store, log, "'korvet.put' command (ACL rule: +korvet.put)")
+        for load in loads:
+            await load.go_on()
+            await load.stop()
+        assert len(lines(log)) == 2
+
+
+async def test_a_user_who_may_use_some_keys_only(start: NewServer, prefix: str) -> None:
+    server = start()
+    patterns = f"~{prefix}:*", f"~{{{prefix}*"
+    server.client.execute_command("ACL", "SETUSER", "default", "resetkeys", *patterns)
+    async with open_store(server.url, prefix) as store:
+        await used(store)
+
+
+def finding(*servers: Server) -> Finding:
+    """The one finding of `korvet doctor` about the module."""
+    (found,) = check_modules([address for server in servers for address in parse_url(server.url)])
+    return found
+
+
+def test_doctor_shows_where_the_module_is_used(start: NewServer) -> None:
+    with_module, without = start(), start(module=False)
+    assert finding(with_module) == ("server module", "ok", "used")
+    assert finding(with_module, start()) == ("server module", "ok", "used on 2 of 2 servers")
+    assert finding(without) == ("server module", "ok", "not loaded: appends take more time (`korvet module`)")
+    used_there, lacking = check_modules([*parse_url(with_module.url), *parse_url(without.url)])
+    assert used_there.text == "used on 1 of 2 servers"
+    assert lacking.text.startswith("not loaded on 1 of 2 servers: ")
+
+
+def test_doctor_names_permissions(start: NewServer) -> None:
+    server = start()
+    server.client.execute_command("ACL", "SETUSER", "default", "-korvet.put")
+    _, state, text = finding(server)
+    assert state == "warning"
+    assert "+korvet.put" in text
+
+
+def is_followed(server: Server) -> bool:
+    return any(client["name"] == WRITE_LINK for client in server.client.client_list())
+
+
+def assert_same(copy: Server, primary: Server, partition: PartitionLog) -> None:
+    """A server has all keys of a log as its primary has them."""
+    stream, index, meta = partition.keys[:3]
+    assert copy.client.dump(stream) == primary.client.dump(stream)
+    assert copy.client.zrange(index, 0, -1) == primary.client.zrange(index, 0, -1)
+    assert copy.client.hgetall(meta) == primary.client.hgetall(meta)
+
+
+async def test_replicas_attach_and_return_under_load(start: NewServer, prefix: str) -> None:
+    """One has the module, one doesn't, and one follows that. Each misses appends, and gets these."""
+    primary, replica, plain, chained = start(), start(), start(module=False), start(module=False)
     async with open_store(primary.url, prefix) as store:
         partition = store.logs.get(await store.catalogue.create("t", 1), 0)
         await used(store)
         load = Load(partition)
         await load.go_on()
-        assert calls_of(primary.client, "korvet.add") > 0
-        await asyncio.to_thread(attach, plain, primary)
-        await unused(store, log, "the server module is not loaded")
-        added = calls_of(primary.client, "korvet.add")
-        await load.go_on()
-        assert calls_of(primary.client, "korvet.add") == added
+        for copy, source in ((replica, primary), (plain, primary), (chained, plain)):
+            await asyncio.to_thread(attach, copy, source)
+            await load.go_on()
+        synchronised = primary.client.info("stats")["sync_full"]
+        for _ in range(3):
+            primary.client.client_kill_filter(_type="replica", skipme=False)
+            await load.go_on()
         await load.stop()
-        entries = primary.client.xlen(partition.stream)
-        await holds(lambda: plain.client.xlen(partition.stream) == entries, "the replica has all")
+        assert linked(store).module.used
+        for copy in (replica, plain, chained):
+            await holds(partial(copy.has_all_of, primary), "all is there")
+            assert_same(copy, primary, partition)
+        assert primary.client.info("stats")["sync_full"] == synchronised
         values = [fields[b"value"] for _, fields in plain.client.xrange(partition.stream)]
-        assert values[: len(load.acknowledged)] == load.acknowledged
-        stream, index, meta = partition.keys[:3]
-        assert plain.client.dump(stream) == primary.client.dump(stream)
-        assert plain.client.zrange(index, 0, -1) == primary.client.zrange(index, 0, -1)
-        assert plain.client.hgetall(meta) == primary.client.hgetall(meta)
-        detach(plain)
-        await used(store)
-        load = Load(partition)
-        await load.go_on()
-        await load.stop()
-        assert calls_of(primary.client, "korvet.add") > added
+        assert values == load.acknowledged
 
 
-async def test_a_plain_replica_joins_the_synchronisation_of_another(
-    start: NewServer, prefix: str, log: pytest.LogCaptureFixture
-) -> None:
-    """Both get the same snapshot, and what was appended since it began, so none of that may be KORVET.ADD."""
-    primary = start("--repl-diskless-sync", "no", "--rdb-key-save-delay", "20000")
-    replica, plain = start(), start(module=False)
-    primary.client.mset({f"slow{number}": "x" for number in range(100)})
-    async with open_store(primary.url, prefix) as store:
+@pytest.mark.parametrize("module", [False, True])
+async def test_a_failover_to_a_replica(start: NewServer, prefix: str, module: bool) -> None:
+    """The replica, with and without the module, has all; the former primary follows it."""
+    old, new = start(), start(module=module)
+    attach(new, old)
+    async with proxied_store(old.socket, prefix) as (proxy, store):
         partition = store.logs.get(await store.catalogue.create("t", 1), 0)
         await used(store)
         load = Load(partition)
         await load.go_on()
-        replica.client.replicaof("127.0.0.1", port_of(primary))
-        await unused(store, log, "it synchronises")
-        added = calls_of(primary.client, "korvet.add")
-        await load.go_on()
-        assert calls_of(primary.client, "korvet.add") == added
-        await asyncio.to_thread(attach, plain, primary)
+        await load.stop()
+        await holds(partial(new.has_all_of, old), "all is there")
+        proxy.socket = new.socket
+        detach(new)
+        await proxy.cut()
+        await holds(lambda: is_followed(new) and linked(store).module.used == module, "the broker follows")
+        await asyncio.to_thread(attach, old, new)
+        after = Load(partition)
+        await after.go_on()
+        await after.stop()
+        await holds(partial(old.has_all_of, new), "all is there")
+        assert_same(old, new, partition)
+        values = [fields[b"value"] for _, fields in old.client.xrange(partition.stream)]
+        assert values == load.acknowledged + after.acknowledged
+
+
+async def test_a_lost_library_under_load(start: NewServer, prefix: str) -> None:
+    """The replica gets no call of a function that it doesn't have."""
+    primary, plain = start(), start(module=False)
+    attach(plain, primary)
+    async with open_store(primary.url, prefix) as store:
+        partition = store.logs.get(await store.catalogue.create("t", 1), 0)
+        await used(store)
+        load = Load(partition)
+        for _ in range(5):
+            await load.go_on()
+            primary.client.function_flush()
         await load.go_on()
         await load.stop()
-        assert primary.client.info("stats")["sync_full"] == 2
-        entries = primary.client.xlen(partition.stream)
-        await holds(lambda: plain.client.xlen(partition.stream) == entries, "the replica has all")
-        assert plain.client.dump(partition.stream) == primary.client.dump(partition.stream)
+        await holds(partial(plain.has_all_of, primary), "all is there")
+        assert_same(plain, primary, partition)
+        values = [fields[b"value"] for _, fields in plain.client.xrange(partition.stream)]
+        assert values == load.acknowledged
 
 
 async def test_nodes_of_a_cluster_are_asked_one_by_one(tmp_path: Path, prefix: str) -> None:
@@ -451,7 +353,7 @@ async def test_nodes_of_a_cluster_are_asked_one_by_one(tmp_path: Path, prefix: s
     def state(store: Store) -> dict[int, bool]:
         ports = {server.address.port: server for server in store.router.servers()}
         return {
-            number: ports[node.port].module.replicas is not None
+            number: ports[node.port].module.used
             for number, node in enumerate(cluster.nodes)
             if node.port in ports
         }

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from korvet.groups.native import NativeGroup, Projected
 from korvet.offsets.packing import entry_id, pack
-from korvet.storage.log.deletion import delete_before
-from korvet.storage.redis_groups.moved_groups import NativeGroups
-from korvet.storage.redis_groups.projection import GroupCommit, Projection
+from korvet.redis_groups.moved_groups import NativeGroups
+from korvet.redis_groups.projection import GroupCommit, Projection
 from tests.api.batches import batch
 from tests.storage.proxy import until
 from tests.storage.test_batch_layout import append, batched, pairs
@@ -22,7 +21,7 @@ from tests.storage.test_batch_layout import append, batched, pairs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from korvet.storage.log.partition_log import PartitionLog
+    from korvet.log.partition_log import PartitionLog
     from tests.storage.conftest import Bench
 
 GROUP = "g"
@@ -211,7 +210,7 @@ def test_a_pending_batch_that_begins_before_the_log_start(bench: Bench) -> None:
     sent = [bench.run(append(groups.log, batch(pairs(*[b"v"] * 10)))).base_offset for _ in range(3)]
     groups.create()
     held = groups.read(2)
-    start = bench.run(delete_before(groups.log, sent[0] + 4, 1_000))
+    start = bench.run(groups.log.delete_before(sent[0] + 4, 1_000))
     (found,) = groups.moved()
     assert (found.at, found.offset) == (sent[0], start)
     groups.project(found.offset, 1, native=found.at)

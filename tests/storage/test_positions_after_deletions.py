@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from korvet.log import state
 from korvet.offsets.packing import entry_id, pack
-from korvet.storage.errors import OffsetOutOfRange
-from korvet.storage.log import state
-from korvet.storage.log.deletion import delete_before
+from korvet.redis.errors import OffsetOutOfRange
 from tests.api.batches import batch
 from tests.storage.batches import decode
 from tests.storage.test_batch_layout import append, pairs
 from tests.support.logs import read_log
 
 if TYPE_CHECKING:
-    from korvet.storage.log.partition_log import PartitionLog
+    from korvet.log.partition_log import PartitionLog
     from tests.storage.conftest import Bench
 
 
@@ -56,7 +55,7 @@ def test_a_reader_at_the_end_of_an_emptied_log_gets_the_next_record(
     put(bench, log, b"a", b"b")
     parked = bench.run(log.bounds()).log_end
     if how == "delete_records":
-        bench.run(delete_before(log, None, 1_000))
+        bench.run(log.delete_before(None, 1_000))
     elif how == "retention":
         bench.run(log.trimming.trim(0, None, int(time.time() * 1000) + 10_000))
     elif how == "xdel":
@@ -89,7 +88,7 @@ def test_a_reader_of_all_deleted_records_goes_on_with_the_first_that_is_left(ben
     committed = bench.run(log.bounds()).log_end
     wait_past(bench, committed)
     put(bench, log, b"c")
-    bench.run(delete_before(log, committed, 1_000))
+    bench.run(log.delete_before(committed, 1_000))
     fetched = bench.run(read_log(log, committed, 1000))
     assert [record.value for record in decode(fetched.data)] == [b"c"]
 
@@ -98,7 +97,7 @@ def test_a_reader_at_the_end_of_an_emptied_log_gets_a_native_entry(bench: Bench)
     log = bench.log()
     put(bench, log, b"a", b"b")
     parked = bench.run(log.bounds()).log_end
-    bench.run(delete_before(log, None, 1_000))
+    bench.run(log.delete_before(None, 1_000))
     bench.client.xadd(log.stream, {"value": "c"})
     fetched = bench.run(read_log(log, parked, 1000))
     assert [record.value for record in decode(fetched.data)] == [b"c"]

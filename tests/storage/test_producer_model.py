@@ -12,10 +12,9 @@ import itertools
 import struct
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -27,11 +26,10 @@ from hypothesis.stateful import (
 from kio.schema.errors import ErrorCode
 
 from korvet.api.producing.refused_batches import SENT_AGAIN, RefusedBatches
+from korvet.log.values import ProducerSequence
 from korvet.records.batch import BatchHeader
-from korvet.storage.link.functions import named
-from korvet.storage.log.producer_sequences import pack_sequences
-from korvet.storage.log.values import ProducerSequence
 from tests.storage.conftest import Bench
+from tests.support.append_calls import call_append, verdicts
 from tests.support.machines import run_machine
 
 if TYPE_CHECKING:
@@ -134,13 +132,14 @@ class ProducerMachine(RuleBasedStateMachine):
     def append(self, number: int, together: bool, reply: Reply) -> None:
         """The broker appends batches, one by one or together."""
         batches = self.waiting[:number]
-        error = "REFUSED"
         if together and self.refused.error_before("t-0", batches[0].header) is None:
             for batch in batches:
                 self.refused.begins("t-0", batch.header)
-            error = self.call(batches)
-        for batch in batches:
-            self.answer(batch, self.append_alone(batch) if error else ErrorCode.none, reply)
+            for batch, error in zip(batches, self.call(batches), strict=True):
+                self.answer(batch, error, reply)
+        else:
+            for batch in batches:
+                self.answer(batch, self.append_alone(batch), reply)
         self.take_answers()
 
     @precondition(lambda self: self.waiting)
@@ -155,22 +154,20 @@ class ProducerMachine(RuleBasedStateMachine):
         if refused is not None and self.remembers:
             return refused
         self.refused.begins("t-0", batch.header)
-        error = self.call([batch])
-        return _ERRORS[error] if error else ErrorCode.none
+        (error,) = self.call([batch])
+        return error
 
-    def call(self, batches: Sequence[Batch]) -> str:
-        """Call korvet_append. Returns the code of its error, "" if it succeeded."""
-        counts = [batch.count for batch in batches]
-        producers = [ProducerSequence(PRODUCER, 0, batch.sequence) for batch in batches]
-        arguments: list[Any] = [1, 10_000, 0, 0, "", sum(counts), pack_sequences(producers, counts)]
-        for batch in batches:
-            for sequence in range(batch.sequence, batch.sequence + batch.count):
-                arguments += [2, 0, "value", sequence]
-        try:
-            self.bench.client.fcall(named("korvet_append"), len(self.keys), *self.keys, *arguments)
-        except redis.ResponseError as error:
-            return str(error).partition(" ")[0]
-        return ""
+    def call(self, batches: Sequence[Batch]) -> list[ErrorCode]:
+        """Call korvet_append. Returns what it answers to each batch."""
+        sent = [
+            (
+                ProducerSequence(PRODUCER, 0, batch.sequence),
+                [("value", batch.sequence + place) for place in range(batch.count)],
+            )
+            for batch in batches
+        ]
+        answers = verdicts(call_append(self.bench.client, self.keys, *sent))
+        return [_ERRORS[each] if isinstance(each, str) else ErrorCode.none for each in answers]
 
     def answer(self, batch: Batch, error: ErrorCode, reply: Reply) -> None:
         if error is ErrorCode.none:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from korvet.offsets.packing import entry_id, pack
-from korvet.storage.link.functions import library_source
+from korvet.redis.functions import library_source
 from tests.storage.projected_stream import GROUP, MORE, STALE, Client, Stream
 
 if TYPE_CHECKING:

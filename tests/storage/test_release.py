@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from korvet.cluster.claims import claim
+from korvet.cluster.shared_writes import SharedWrites
 from korvet.records.kernel import encode_append_records
-from korvet.storage.brokers.claims import claim
-from korvet.storage.errors import (
+from korvet.redis.barrier import Level
+from korvet.redis.errors import (
     HighWatermarkUnknown,
     HistoryChanged,
     NotEnoughReplicas,
@@ -22,11 +24,7 @@ from korvet.storage.errors import (
     NotReplicated,
     OffsetOutOfRange,
 )
-from korvet.storage.link.barrier import Level
-from korvet.storage.link.futures import awaited
-from korvet.storage.log.deletion import delete_before
-from korvet.storage.log.readable_end import readable_end
-from korvet.storage.shared_writes import SharedWrites
+from korvet.redis.futures import awaited
 from tests.storage.batches import received
 from tests.storage.proxy import proxied_store
 from tests.support.logs import admit, append_own, read_log
@@ -37,8 +35,8 @@ from tests.support.stores import open_store
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from korvet.storage.log.partition_log import PartitionLog
-    from korvet.storage.log.values import Appended
+    from korvet.log.partition_log import PartitionLog
+    from korvet.log.values import Appended
     from tests.support.redis_server import Server
 
     NewServer = Callable[..., Server]
@@ -81,14 +79,14 @@ async def released(log: PartitionLog, end: int, timeout_ms: int = LONG_MS) -> No
 
 
 async def sees(log: PartitionLog, end: int) -> bool:
-    return log.high_watermark == end
+    return log.ends.high_watermark == end
 
 
 async def test_a_record_is_released_when_the_replica_has_it(pair: tuple[Server, Server], prefix: str) -> None:
     async with opened(pair[0], prefix) as log:
         end = (await append_own(log, batch(b"1", b"2"))).base_offset + 2
         await released(log, end)
-        assert log.high_watermark == log.log_end == end
+        assert log.ends.high_watermark == log.ends.log_end == end
         assert log.missing_replicas is None
         assert (await read_log(log, 0, 1 << 20)).record_count == 2
 
@@ -110,20 +108,20 @@ async def test_nobody_sees_a_record_that_the_replica_lacks(
                 end = (await produce(log, b"2")).base_offset + 1
             with pytest.raises(NotEnoughReplicasAfterAppend, match="in time"):
                 await released(log, end, 50)
-            assert log.log_end == end
-            assert log.high_watermark == log.last_stable_offset == seen
-            assert await readable_end(log, is_committed=False) == seen
-            assert await readable_end(log, is_committed=True) == seen
+            assert log.ends.log_end == end
+            assert log.ends.high_watermark == log.ends.last_stable_offset == seen
+            assert await log.readable_end(is_committed=False) == seen
+            assert await log.readable_end(is_committed=True) == seen
             assert await log.read_last_stable_offset() == seen, "compaction ends there"
             assert log.cached(seen, 1 << 20, None, zstd=True) in ([], None)
             everything = await read_log(log, 0, 1 << 20)
-            assert (everything.record_count, everything.high_watermark) == (1, seen)
+            assert (everything.record_count, everything.ends.high_watermark) == (1, seen)
             assert (await read_log(log, seen, 1 << 20)).record_count == 0
             woken.clear()
             waiting = asyncio.ensure_future(released(log, end))
         await waiting
         await asyncio.wait_for(woken.wait(), SOON_S)
-        assert log.high_watermark == end
+        assert log.ends.high_watermark == end
         assert (await read_log(log, seen, 1 << 20)).record_count == 1
         log.unlisten(woken.set)
 
@@ -149,8 +147,8 @@ async def test_missing_replicas_are_known_before_the_append(new_server: NewServe
         with pytest.raises(NotEnoughReplicasAfterAppend, match=r"min\.insync\.replicas"):
             await released(log, end)
         with pytest.raises(HighWatermarkUnknown):
-            await readable_end(log, is_committed=False)
-        assert log.high_watermark == log.log_start
+            await log.readable_end(is_committed=False)
+        assert log.ends.high_watermark == log.ends.log_start
 
 
 async def test_a_replica_that_comes_releases_what_waits(new_server: NewServer, prefix: str) -> None:
@@ -158,7 +156,7 @@ async def test_a_replica_that_comes_releases_what_waits(new_server: NewServer, p
     alone, other = new_server("--port", str(port), "--repl-diskless-sync-delay", "0"), new_server()
     async with opened(alone, prefix) as log:
         end = (await append_own(log, batch(b"1"))).base_offset + 1
-        assert log.high_watermark < end
+        assert log.ends.high_watermark < end
         other.client.replicaof("127.0.0.1", port)
         await until_async(lambda: sees(log, end), SOON_S, "the record is released")
         await until_async(lambda: log.missing_replicas is None, SOON_S, "the replica is known")
@@ -170,18 +168,18 @@ async def test_topics_have_their_own_level(new_server: NewServer, prefix: str) -
         topic = await store.catalogue.create("t", 1, {"min.insync.replicas": "1"})
         log = store.logs.get(topic, 0)
         end = (await append_own(log, batch(b"1"))).base_offset + 1
-        assert log.high_watermark == end
+        assert log.ends.high_watermark == end
         assert not log.waits_for_replicas
         await store.catalogue.set_configs("t", {"min.insync.replicas": "2"})
         assert log.waits_for_replicas
-        assert log.high_watermark == end, "what readers saw stays visible"
+        assert log.ends.high_watermark == end, "what readers saw stays visible"
         later = (await append_own(log, batch(b"2"))).base_offset + 1
-        assert log.high_watermark == end
+        assert log.ends.high_watermark == end
         waiting = asyncio.ensure_future(released(log, later))
         await asyncio.sleep(0)
         await store.catalogue.set_configs("t", {"min.insync.replicas": "1"})
         await waiting
-        assert log.high_watermark == later
+        assert log.ends.high_watermark == later
 
 
 async def test_all_logs_of_a_topic_get_its_new_level(new_server: NewServer, prefix: str) -> None:
@@ -209,9 +207,9 @@ async def test_another_level_makes_no_high_watermark_known(new_server: NewServer
         for copies in ("3", "2"):
             await store.catalogue.set_configs("t", {"min.insync.replicas": copies})
             with pytest.raises(HighWatermarkUnknown):
-                await readable_end(log, is_committed=False)
+                await log.readable_end(is_committed=False)
         await store.catalogue.set_configs("t", {"min.insync.replicas": "1"})
-        assert await readable_end(log, is_committed=False) == end
+        assert await log.readable_end(is_committed=False) == end
 
 
 @pytest.mark.parametrize("appendonly", ["yes", "no"])
@@ -223,7 +221,7 @@ async def test_records_are_released_when_they_are_on_disk(
         end = (await append_own(log, batch(b"1"))).base_offset + 1
         if appendonly == "yes":
             await released(log, end)
-            assert log.high_watermark == end
+            assert log.ends.high_watermark == end
             return
         with pytest.raises(NotEnoughReplicasAfterAppend, match="appendonly is disabled"):
             await released(log, end)
@@ -278,13 +276,13 @@ async def test_the_next_leader_knows_what_readers_have_seen(pair: tuple[Server, 
             log = store.logs.get(topic, 0)
             later = (await append_own(log, batch(b"2"))).base_offset + 1
             await until_async(lambda: sees(log, seen), SOON_S, "the noted watermark is known")
-            assert log.log_end == later
+            assert log.ends.log_end == later
             # Readers of the last leader may have seen all that was there.
             with pytest.raises(HighWatermarkUnknown):
-                await readable_end(log, is_committed=False)
-            assert await readable_end(log, is_committed=False, after=seen - 1) == seen
+                await log.readable_end(is_committed=False)
+            assert await log.readable_end(is_committed=False, after=seen - 1) == seen
             fetched = await read_log(log, 0, 1 << 20)
-            assert (fetched.record_count, fetched.high_watermark) == (1, seen)
+            assert (fetched.record_count, fetched.ends.high_watermark) == (1, seen)
             assert await log.read_watermark() == seen
 
 
@@ -295,7 +293,7 @@ async def test_records_are_released_while_memory_is_full(pair: tuple[Server, Ser
     async with open_store(pair[0].url, prefix, level=ONE_REPLICA) as store:
         log = store.logs.get(store.catalogue.topics["t"], 0)
         assert (await read_log(log, 0, 1 << 20)).record_count == 1
-        assert log.high_watermark == end
+        assert log.ends.high_watermark == end
 
 
 @pytest.mark.parametrize("note", ["own", "beyond the log end", "of an earlier leader", "of another topic"])
@@ -313,8 +311,8 @@ async def test_a_noted_watermark_is_one_of_this_log(
         await released(log, end)
         pair[0].client.hset(state.meta, "watermark", seen)
         if note == "beyond the log end":
-            assert state.release is not None
-            state.log_end = state.release.end = end + 100
+            state.known.take(0, end + 100)
+            state.known.release(end + 100, 0)
         elif note == "of an earlier leader":
             state.epoch = 2
         elif note == "of another topic":
@@ -353,11 +351,11 @@ async def test_shared_changes_may_be_lost_if_another_server_has_taken_over(
         writes = SharedWrites(store.commands, lambda: ONE_REPLICA)
         before = writes.before()
         await store.commands.call("SET", "change", "made")
-        write, proxy.socket = store.commands.links(b"").server.write, new.socket
-        former = write.history
+        server, proxy.socket = store.commands.links(b"").server, new.socket
+        former = server.history.id
         await proxy.cut()
         await until_async(
-            lambda: write.connected and write.history != former, SOON_S, "the link leads to the new server"
+            lambda: server.connected and server.history.id != former, SOON_S, "it is the new server"
         )
         with pytest.raises(NotReplicated, match="taken over"):
             await writes.replicated(before)
@@ -373,13 +371,13 @@ async def test_records_that_the_replica_lacks_are_not_deleted(
         with stopped(pair[1]):
             end = (await append_own(log, batch(b"3"))).base_offset + 1
             with pytest.raises(OffsetOutOfRange):
-                await delete_before(log, end, LONG_MS)
+                await log.delete_before(end, LONG_MS)
             with pytest.raises(NotReplicated, match=r"0\.1 s"):
-                await delete_before(log, None, 100)
+                await log.delete_before(None, 100)
             assert pair[0].client.xlen(log.stream) == 1
-            assert log.high_watermark == log.log_start == seen
+            assert log.ends.high_watermark == log.ends.log_start == seen
         await released(log, end)
-        assert await delete_before(log, end, LONG_MS) == end
+        assert await log.delete_before(end, LONG_MS) == end
         assert not pair[1].client.xlen(log.stream)
 
 

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from korvet.log.committed import Committed, cached_committed, read_committed
+from korvet.log.values import ProducerSequence
 from korvet.records.control import ControlMarker
-from korvet.storage.errors import HistoryChanged, NotEnoughReplicasAfterAppend, StorageError
-from korvet.storage.log.committed import Committed, cached_committed, read_committed
-from korvet.storage.log.readable_end import readable_end
-from korvet.storage.log.values import ProducerSequence
+from korvet.redis.errors import HistoryChanged, NotEnoughReplicasAfterAppend, StorageError
 from tests.storage.proxy import proxied_store
 from tests.storage.test_release import (
     ONE_REPLICA,
@@ -36,8 +35,8 @@ from tests.unit.records import forms
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from korvet.storage.log.partition_log import PartitionLog
-    from korvet.storage.log.values import Appended, Marked
+    from korvet.log.partition_log import PartitionLog
+    from korvet.log.values import Appended, Marked
     from tests.support.redis_server import Server
 
     NewServer = Callable[..., Server]
@@ -68,8 +67,8 @@ async def consumed(log: PartitionLog) -> list[bytes | None]:
 
 async def last_stable_offsets(log: PartitionLog) -> set[int]:
     """The last stable offset by all ways that lead to it."""
-    proven = await readable_end(log, is_committed=True), await log.read_last_stable_offset()
-    return {log.last_stable_offset, *proven}
+    proven = await log.readable_end(is_committed=True), await log.read_last_stable_offset()
+    return {log.ends.last_stable_offset, *proven}
 
 
 async def ends_at(log: PartitionLog, end: int) -> bool:
@@ -90,7 +89,7 @@ async def test_a_transaction_is_open_until_the_replica_has_its_marker(
         log.listen(woken.set)
         with stopped(pair[1]):
             marked = await mark(log, committed=committed)
-            assert log.high_watermark == first.base_offset + 2
+            assert log.ends.high_watermark == first.base_offset + 2
             assert await last_stable_offsets(log) == {first.previous_end}
             assert await consumed(log) == [b"plain"]
             again = await mark(log, committed=committed)
@@ -101,8 +100,8 @@ async def test_a_transaction_is_open_until_the_replica_has_its_marker(
             assert await last_stable_offsets(log) == {first.previous_end}
             woken.clear()
         await asyncio.wait_for(woken.wait(), SOON_S)
-        await until_async(lambda: sees(log, log.log_end), SOON_S, "everything is released")
-        assert await last_stable_offsets(log) == {log.log_end}
+        await until_async(lambda: sees(log, log.ends.log_end), SOON_S, "everything is released")
+        assert await last_stable_offsets(log) == {log.ends.log_end}
         assert await consumed(log) == [b"plain", *([b"1", b"2"] if committed else []), b"more"]
         log.unlisten(woken.set)
 

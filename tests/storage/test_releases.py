@@ -10,21 +10,20 @@ import pytest
 from click.testing import CliRunner
 
 from korvet.cli.app import korvet as korvet_command
-from korvet.storage import versions
-from korvet.storage.brokers import lease
-from korvet.storage.link import functions
-from korvet.storage.link.address import parse_url
-from korvet.storage.link.functions import library_name, named, public_source
-from korvet.storage.link.library import ensure_library, tidy_libraries
-from korvet.storage.link.redis_link import RedisLink
-from korvet.storage.versions import FORMATS, PROTOCOLS, VersionMisfit, Versions
+from korvet.cluster import lease, versions
+from korvet.cluster.versions import FORMATS, PROTOCOLS, VersionMisfit, Versions
+from korvet.redis import functions
+from korvet.redis.address import parse_url
+from korvet.redis.functions import library_name, named, public_source
+from korvet.redis.library import ensure_library, tidy_libraries
+from korvet.redis.link import RedisLink
 from tests.support.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
 
-    from korvet.storage.store import Store
+    from korvet.store import Store
     from tests.support.redis_server import Server
 
 
@@ -68,7 +67,7 @@ def beside(
                 patch.setattr(lease, "PROTOCOLS", protocols)
                 async with broker(server, prefix, 2) as second:
                     assert second.membership is not None
-                    spoken = {each.protocols for each in second.membership.assignment.brokers}
+                    spoken = {each.protocols for each in second.membership.leadership.assignment.brokers}
                     assert spoken == {PROTOCOLS, protocols}
 
     asyncio.run(work())

@@ -15,9 +15,9 @@ from korvet.backup.backup import back_up_server
 from korvet.cli.app import korvet as korvet_command
 from korvet.cli.doctor import check_sentinels, inspect_sentinels
 from korvet.records.kernel import encode_append_records
-from korvet.storage.errors import StorageError, StoreError
-from korvet.storage.keys import Keyspace
-from korvet.storage.link.sentinel import servers_of
+from korvet.redis.errors import StorageError, StoreError
+from korvet.redis.keys import Keyspace
+from korvet.redis.sentinel import servers_of
 from tests.support.certificates import Authority
 from tests.support.cluster import Tls, program_with_tls
 from tests.support.logs import append_own
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from korvet.storage.findings import Finding
-    from korvet.storage.log.partition_log import PartitionLog
-    from korvet.storage.store import Store
+    from korvet.log.partition_log import PartitionLog
+    from korvet.outlook.findings import Finding
+    from korvet.store import Store
 
 RECOVERY_S = 10
 # Planned failovers take less than 2 s, others the sentinels' time and less than 3 s, on an idle machine.
@@ -116,7 +116,7 @@ async def test_a_planned_failover_loses_nothing(group: SentinelGroup, prefix: st
         await appends.gets_on()
         former = group.primary
         losses: list[object] = []
-        store.router.on_moved = lambda has_moved, again: losses.append(has_moved)
+        store.router.on_moved = losses.append
         group.fail_over(*option.split())
         await asyncio.to_thread(group.wait_switched, former)
         await appends.gets_on()

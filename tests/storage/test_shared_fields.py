@@ -15,20 +15,20 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from korvet.cli.keyspace_checks import check_shared
+from korvet.cluster.shared_configs import SharedConfigs
 from korvet.config.address import Address
 from korvet.config.live import LiveConfig
 from korvet.config.settings import Config
-from korvet.groups.config import OwnConfigs
+from korvet.groups.own_configs import OwnConfigs
 from korvet.quotas.throttle import ClientQuotas
 from korvet.records.kernel import encode_append_records
+from korvet.redis.errors import AllowanceSpent, KeyspaceLost, OutOfMemory
+from korvet.redis.keys import OFFSETS_TOPIC, Keyspace
 from korvet.security.acls import Acl
 from korvet.security.authorizer import Authorizer
 from korvet.security.credentials import Credentials
 from korvet.security.scram import ScramMechanism, new_credential
-from korvet.storage.errors import AllowanceSpent, KeyspaceLost, OutOfMemory
-from korvet.storage.keys import OFFSETS_TOPIC, Keyspace
-from korvet.storage.shared_configs import SharedConfigs
-from korvet.storage.store import Store
+from korvet.store import Store
 from korvet.topics.compaction import LogCleaner
 from korvet.topics.configs import config_problem
 from korvet.topics.directory import TopicDirectory
@@ -199,8 +199,8 @@ def test_a_damaged_field_is_skipped_logged_once_and_diagnosed(
         for _ in range(3):
             brokers.run(brokers.follow())
             brokers.check_good()
-            assert [each.node_id for each in brokers.membership.assignment.brokers] == [1]
-            assert brokers.membership.leader_epoch_of("good", 0) is not None
+            assert [each.node_id for each in brokers.membership.leadership.assignment.brokers] == [1]
+            assert brokers.membership.leadership.leader_epoch_of("good", 0) is not None
     lines = [record for record in caplog.records if "is skipped" in record.getMessage()]
     assert len(lines) == 1
     assert key in lines[0].getMessage()
@@ -367,7 +367,7 @@ def test_damaged_counters_of_the_cluster_mend_themselves(brokers: Brokers, field
         )
 
     brokers.run(check())
-    assert brokers.membership.leader_epoch_of("good", 0) is not None
+    assert brokers.membership.leadership.leader_epoch_of("good", 0) is not None
 
 
 async def test_a_new_broker_takes_over_a_node_id_whose_lease_is_damaged(server: Server, prefix: str) -> None:
@@ -378,7 +378,7 @@ async def test_a_new_broker_takes_over_a_node_id_whose_lease_is_damaged(server: 
     endpoint = Address("localhost", 9001)
     store = await Store.open(server.url, Keyspace(prefix), node_id=1, endpoint=endpoint, lease_ms=LEASE_MS)
     assert store.membership is not None
-    assert store.membership.assignment.version == 4
+    assert store.membership.leadership.assignment.version == 4
     await store.close()
 
 

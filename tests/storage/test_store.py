@@ -14,20 +14,20 @@ from unittest.mock import AsyncMock
 import msgspec
 import pytest
 
+from korvet.cluster.lease import Holder
 from korvet.config.address import Address
 from korvet.config.live import LiveConfig
 from korvet.config.settings import Config
 from korvet.records.kernel import encode_append_records, parse_batch
-from korvet.storage.brokers.lease import Holder
-from korvet.storage.errors import (
+from korvet.redis.errors import (
     CatalogueConflict,
     OffsetOutOfRange,
     StoreError,
     TopicExists,
     TopicGone,
 )
-from korvet.storage.keys import Keyspace
-from korvet.storage.store import Store
+from korvet.redis.keys import Keyspace
+from korvet.store import Store
 from korvet.topics.directory import TopicDirectory
 from tests.storage.batches import decode
 from tests.storage.proxy import proxied_store, until
@@ -38,7 +38,7 @@ from tests.support.stores import open_store
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from korvet.storage.topic import Topic
+    from korvet.cluster.topic import Topic
     from tests.storage.conftest import Bench
     from tests.support.redis_server import Server
 
@@ -232,10 +232,10 @@ async def test_producer_ids_are_not_given_twice_by_a_failover(new_server: Callab
         replica.client.replicaof("NO", "ONE")
         given = [await store.producer_ids.allocate() for _ in range(2500)]
         proxy.socket = replica.socket
-        write = store.commands.links(store.commands.keyspace.cluster).write
-        before = write.history
+        server = store.commands.links(store.commands.keyspace.cluster).server
+        before = server.history.id
         await proxy.cut()
-        await until(lambda: write.connected and write.history != before)
+        await until(lambda: server.connected and server.history.id != before)
         given += [await store.producer_ids.allocate() for _ in range(2500)]
         assert len(set(given)) == 5000
 
@@ -258,7 +258,7 @@ def entry(lease_ms: int, process: str) -> str:
 
 def test_the_lease_of_a_dead_process_is_taken_at_once(server: Server, prefix: str) -> None:
     script = (
-        "import msgspec; from korvet.storage.brokers.lease import Holder; "
+        "import msgspec; from korvet.cluster.lease import Holder; "
         "print(msgspec.json.encode(Holder.this_process()).decode())"
     )
     dead = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
@@ -293,7 +293,7 @@ async def test_native_entries_wake_listeners(
     await log.bounds()
     woken = asyncio.Event()
     log.listen(woken.set)
-    position = log.log_end
+    position = log.ends.log_end
     for number in range(3):
         woken.clear()
         server.client.xadd(log.stream, {"n": number})
@@ -302,12 +302,12 @@ async def test_native_entries_wake_listeners(
         assert [record.value for record in decode(fetched.data)] == [b'{"n":"%d"}' % number]
         position = fetched.next_offset
     # Entries that no offset addresses wake no listener twice, and hide no later entries.
-    ms = (log.log_end >> 10) + 5
+    ms = (log.ends.log_end >> 10) + 5
     for sequence in range(1024, 1100):
         server.client.xadd(log.stream, {"n": 0}, id=f"{ms}-{sequence}")
     woken.clear()
     server.client.xadd(log.stream, {"n": 9}, id=f"{ms + 1}-0")
-    while log.log_end < (ms + 1) << 10:
+    while log.ends.log_end < (ms + 1) << 10:
         woken.clear()
         await asyncio.wait_for(woken.wait(), 10)
     fetched = await read_log(log, position, 1000)
@@ -379,7 +379,7 @@ def test_large_records_behind_small_ones_are_read_in_small_pieces(bench: Bench) 
         bench.run(append_own(log, encode_append_records([(None, b"x" * 1_000_000, 0)])))
     log.state.average_bytes = 1.0
     offset, records = base, 0
-    while offset < log.log_end:
+    while offset < log.ends.log_end:
         fetched = bench.run(read_log(log, offset, 1_000_000))
         assert len(fetched.data) < 2_500_000
         offset, records = fetched.next_offset, records + fetched.record_count

@@ -19,20 +19,21 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from korvet.log.values import Appended, ProducerSequence
 from korvet.records import kernel
 from korvet.records.compression import decompress
-from korvet.storage.errors import LinkLost, StorageError
-from korvet.storage.log.values import Appended, ProducerSequence, ReceivedBatch
+from korvet.redis.errors import LinkLost, StorageError
 from tests.api.batches import LZ4, SNAPPY, ZSTD, batch, gzipped, now_ms
 from tests.storage.batches import Record, decode
 from tests.storage.conftest import Bench
 from tests.storage.proxy import proxied_store, until
 from tests.support.logs import admit, read_log
+from tests.support.received import ReceivedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from korvet.storage.log.partition_log import PartitionLog
+    from korvet.log.partition_log import PartitionLog
     from tests.support.redis_server import Server
 
 ALL = 1 << 40
@@ -64,7 +65,7 @@ def from_cache(log: PartitionLog, offset: int) -> list[Record] | None:
 
 async def from_redis(log: PartitionLog, offset: int) -> list[Record]:
     found: list[Record] = []
-    while offset < log.log_end:
+    while offset < log.ends.log_end:
         fetched = await read_log(log, offset, 1 << 20)
         found += decode(fetched.data)
         offset = fetched.next_offset
@@ -194,7 +195,7 @@ def test_what_native_clients_take_away_is_cut_when_seen(bench: Bench, how: str, 
         else:
             assert log.state.tail.held_bytes == 0
         assert from_cache(log, 0) is None
-        assert bounds.log_end <= log.log_end
+        assert bounds.log_end <= log.ends.log_end
 
     bench.run(work())
 
@@ -208,7 +209,7 @@ def test_a_dropped_stream_is_noticed_by_the_next_append(bench: Bench, assignment
         bench.client.delete(log.stream)
         await append(log, values(b"c"))
         assert from_cache(log, old) is None
-        assert [record.value for record in from_cache(log, log.log_start) or ()] == [b"c"]
+        assert [record.value for record in from_cache(log, log.ends.log_start) or ()] == [b"c"]
 
     bench.run(work())
 
@@ -220,9 +221,9 @@ def test_trims_of_ours_cut_the_cache(bench: Bench) -> None:
         for index in range(1000):
             await append(log, values(b"%d" % index, timestamp_ms=1000 + index))
         assert await log.trimming.trim(100, None, 1400)
-        assert log.log_start > 0
-        assert from_cache(log, log.log_start - 1) is None
-        assert from_cache(log, log.log_start) == await from_redis(log, log.log_start)
+        assert log.ends.log_start > 0
+        assert from_cache(log, log.ends.log_start - 1) is None
+        assert from_cache(log, log.ends.log_start) == await from_redis(log, log.ends.log_start)
 
     bench.run(work())
 
@@ -248,7 +249,7 @@ def test_reading_the_cache_for_long_looks_at_the_log_start(bench: Bench) -> None
         while log.cached(0, ALL, None, zstd=True) is not None:
             assert asyncio.get_running_loop().time() < deadline
             await asyncio.sleep(0.01)
-        assert [record.value for record in from_cache(log, log.log_start) or ()] == [b"b"]
+        assert [record.value for record in from_cache(log, log.ends.log_start) or ()] == [b"b"]
 
     bench.run(work())
 
@@ -264,7 +265,7 @@ async def test_a_lost_link_ends_what_is_known(server: Server, prefix: str) -> No
         await proxy.cut()
         await asyncio.wait([lost])
         assert lost.exception() is None or isinstance(lost.exception(), LinkLost)
-        await store.commands.links(log.stream).write.wait_connected(10_000)
+        await store.commands.links(log.stream).server.write.wait_connected(10_000)
         await append(log, values(b"c"))
         stored = await from_redis(log, 0)
         assert [record.value for record in stored] == [b"a", b"b", b"c"]
@@ -322,7 +323,7 @@ class CachedLogMachine(RuleBasedStateMachine):
         self.bench.run(self.read_on())
 
     async def read_on(self) -> None:
-        while self.position < self.log.log_end:
+        while self.position < self.log.ends.log_end:
             found = self.log.cached(self.position, 100, None, zstd=True)
             if found is None:
                 fetched = await read_log(self.log, self.position, 100)

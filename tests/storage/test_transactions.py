@@ -9,27 +9,28 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from korvet.log.committed import Committed, cached_committed, read_committed
+from korvet.log.transactions import Aborted, parse_aborted
+from korvet.log.values import Appended, Marked, ProducerSequence
 from korvet.offsets.packing import entry_id, offset_of
 from korvet.records.control import ControlMarker
 from korvet.records.kernel import encode_append_records, parse_batch
-from korvet.storage.errors import (
+from korvet.redis.errors import (
     FencedCoordinator,
     InvalidProducerEpoch,
     InvalidTransactionState,
     OutOfOrderSequence,
     StorageError,
 )
-from korvet.storage.log.committed import Committed, cached_committed, read_committed
-from korvet.storage.log.transactions import Aborted, parse_aborted
-from korvet.storage.log.values import Appended, Marked, ProducerSequence, ReceivedBatch
 from tests.support.logs import admit, append_own, read_log
+from tests.support.received import ReceivedBatch
 from tests.support.redis_server import calls_of
 from tests.unit.records import forms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from korvet.storage.log.partition_log import PartitionLog
+    from korvet.log.partition_log import PartitionLog
     from tests.storage.conftest import Bench
 
 LAYOUTS = pytest.mark.parametrize("layout", ["record", "batch"])
@@ -97,7 +98,7 @@ class Producer:
 
 def last_stable_offsets(bench: Bench, log: PartitionLog) -> tuple[int, int]:
     """The last stable offset as the leader knows it, and as Redis has it."""
-    return log.last_stable_offset, bench.run(log.bounds()).last_stable_offset
+    return log.ends.last_stable_offset, bench.run(log.bounds()).last_stable_offset
 
 
 def aborted_in_redis(bench: Bench, log: PartitionLog) -> list[Aborted]:
@@ -124,7 +125,7 @@ def test_a_log_is_stable_up_to_its_oldest_open_transaction(
     assert (marked.first_offset, marked.last_stable_offset) == (first.previous_end, second.previous_end)
     assert last_stable_offsets(bench, log) == (second.previous_end,) * 2
     done = two.mark()
-    assert last_stable_offsets(bench, log) == (done.offset + 1, log.log_end)
+    assert last_stable_offsets(bench, log) == (done.offset + 1, log.ends.log_end)
     if assignment == "dense":
         assert (marked.offset, done.offset) == (5, 6)
     wanted = [Aborted(marked.offset, first.previous_end, 1, second.previous_end)]
@@ -162,14 +163,14 @@ def test_retention_keeps_what_is_open(bench: Bench, layout: str) -> None:
     gone.mark(committed=False)
     assert len(aborted_in_redis(bench, log)) == 3
     bench.run(log.trimming.trim(0, None, 2**53))
-    assert log.log_start <= first
+    assert log.ends.log_start <= first
     assert last_stable_offsets(bench, log) == (first, first)
     assert len(aborted_in_redis(bench, log)) < 3
     assert bench.run(log.trimming.delete_before(first + 1)) >= first
     left.mark()
     bench.run(log.trimming.trim(0, None, 2**53))
-    assert log.log_start == log.log_end
-    assert (last_stable_offsets(bench, log), aborted_in_redis(bench, log)) == ((log.log_end,) * 2, [])
+    assert log.ends.log_start == log.ends.log_end
+    assert (last_stable_offsets(bench, log), aborted_in_redis(bench, log)) == ((log.ends.log_end,) * 2, [])
 
 
 def committed_of(
@@ -229,7 +230,7 @@ def test_committed_records_and_no_others(bench: Bench, layout: str, assignment: 
     assert len(committed_of(bench, log, begin).aborted) == 2
     one.mark()
     assert values_of(committed_of(bench, log, held)) == [b"open", b"behind"]
-    assert committed_of(bench, log, log.log_end).batches == []
+    assert committed_of(bench, log, log.ends.log_end).batches == []
 
 
 @LAYOUTS
@@ -273,7 +274,7 @@ def test_a_native_entry_during_a_read_takes_no_aborted_transaction_from_it(bench
         outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         read_committed(log, begin, 1 << 20, outcome.set_result)
         # The effect of a reply to an append after a native entry, which arrives before the reply to the read.
-        log.state.transactions.appended(log.log_end + 5, log.log_end + 6)
+        log.state.transactions.appended(log.ends.log_end + 5, log.ends.log_end + 6)
         found: Committed = await outcome
         return found
 
@@ -305,7 +306,7 @@ def test_records_appended_during_a_read_are_before_its_last_stable_offset(bench:
     bench.client.xadd(log.stream, {"key": "k", "value": "b"})
     committed = committed_of(bench, log, first)
     assert values_of(committed) == [b"a", b"b"]
-    assert committed.last_stable_offset == committed.high_watermark
+    assert committed.last_stable_offset == committed.ends.high_watermark
 
 
 def test_a_reader_gets_past_deleted_records_to_an_open_transaction(bench: Bench) -> None:
@@ -329,7 +330,7 @@ def test_a_marker_that_is_repeated_leaves_no_trace(bench: Bench) -> None:
     producer.mark()
     length = bench.client.xlen(log.stream)
     again = producer.mark()
-    assert (again.offset, again.first_offset, again.last_stable_offset) == (-1, -1, log.log_end)
+    assert (again.offset, again.first_offset, again.last_stable_offset) == (-1, -1, log.ends.log_end)
     assert bench.client.xlen(log.stream) == length
     producer.append(b"b")  # the sequence continues, as the epoch does
     assert Producer(bench, log, 99).mark(committed=False).offset == -1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from korvet.storage.errors import RedisFault
-from korvet.storage.log.native_watcher import WatchedBatch, WatchedLog
+from korvet.log.native_watcher import WatchedBatch, WatchedLog
+from korvet.redis.errors import RedisFault
 from tests.storage.proxy import until
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def test_listeners_learn_that_the_ends_are_in_doubt(bench: Bench) -> None:
     log = bench.log()
     woken: list[int] = []
     log.state.note_ends(0, 5)
-    log.state.listeners.add(lambda: woken.append(log.log_end))
+    log.state.listeners.add(lambda: woken.append(log.ends.log_end))
     log.moved()
     assert woken == [5]
     # The server that holds the log now lacks the last writes.

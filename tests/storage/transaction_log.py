@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from korvet.log.committed import Committed, read_committed
+from korvet.log.compaction.compactor import CompactionRules, Compactor, Pace
+from korvet.log.values import ProducerSequence
 from korvet.records.control import ControlMarker
 from korvet.records.kernel import parse_batch
-from korvet.storage.compaction.compactor import CompactionRules, Compactor, Pace
-from korvet.storage.log.committed import Committed, read_committed
-from korvet.storage.log.values import ProducerSequence, ReceivedBatch
 from tests.storage.test_transactions import aborted_in_redis, append_to, outcome_of
 from tests.support.logs import read_log
+from tests.support.received import ReceivedBatch
 from tests.unit.records import forms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from korvet.storage.log.transactions import Aborted
+    from korvet.log.transactions import Aborted
     from tests.storage.conftest import Bench
 
 

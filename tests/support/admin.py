@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -17,7 +18,14 @@ def create_topic(bootstrap: str, name: str, partitions: int, configs: dict[str, 
     """Create a topic and wait until Metadata shows all its partitions with a leader."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     request = NewTopic(name, num_partitions=partitions, replication_factor=1, config=configs or {})
-    admin.create_topics([request], request_timeout=20)[name].result(timeout=30)
+    try:
+        admin.create_topics([request], request_timeout=20)[name].result(timeout=30)
+    except KafkaException as error:
+        # The broker that was asked has left the metadata, as on a busy machine; `visible` decides.
+        if error.args[0].code() != KafkaError._DESTROY_BROKER:
+            raise
+        again = admin.create_topics([request], request_timeout=20)[name].exception(timeout=30)
+        assert again is None or again.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS, again
 
     def visible() -> bool:
         found = admin.list_topics(name, timeout=10).topics[name]

@@ -13,7 +13,7 @@ import redis
 
 from korvet.embedded.allocator import server_environment
 from korvet.embedded.binary import identify
-from korvet.storage.link.slots import SLOTS, slot_of
+from korvet.redis.slots import SLOTS, slot_of
 from tests.support.module import module_options
 from tests.support.polling import until
 from tests.support.ports import free_port

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -68,11 +69,28 @@ def build_tests(package: str) -> tuple[Path, Path]:
     return program, Path(_execute([go, "list", "-f", "{{.Dir}}", package], SOURCES).strip())
 
 
-def _go_with_modules() -> str:
-    """The compiler, once it has all modules; skips if it is missing."""
+def installed(program: str) -> str:
+    """The path of a program that `go install` builds, PACKAGE@VERSION. Skips if that can't be done."""
+    name, _, version = program.rpartition("/")[2].partition("@")
+    folder = PROGRAMS / version
+    if not (folder / name).exists():
+        done = run([_go(), "install", program], BUILD_TIMEOUT_S, env={**os.environ, "GOBIN": str(folder)})
+        if done.returncode != 0:
+            pytest.skip(f"{name} could not be had: {done.stderr.decode(errors='replace')[-500:]}")
+    return str(folder / name)
+
+
+def _go() -> str:
+    """The compiler. Skips if it is missing."""
     go = shutil.which("go")
     if go is None:
         pytest.skip("needs Go (go) on PATH")
+    return go
+
+
+def _go_with_modules() -> str:
+    """The compiler, once it has all modules; skips if it is missing."""
+    go = _go()
     _require(go)
     gotten = run([go, "mod", "download"], BUILD_TIMEOUT_S, cwd=SOURCES)
     if gotten.returncode != 0:

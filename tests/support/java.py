@@ -35,6 +35,8 @@ COMMANDS = {
     "console-producer": "org.apache.kafka.tools.ConsoleProducer",
     "topics": "org.apache.kafka.tools.TopicCommand",
     "consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+    "groups": "org.apache.kafka.tools.GroupsCommand",
+    "share-groups": "org.apache.kafka.tools.consumer.group.ShareGroupCommand",
     "get-offsets": "org.apache.kafka.tools.GetOffsetShell",
     "configs": "kafka.admin.ConfigCommand",
     "features": "org.apache.kafka.tools.FeatureCommand",

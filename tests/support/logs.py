@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from korvet.storage.link.futures import awaited
+from korvet.redis.futures import awaited
 
 if TYPE_CHECKING:
+    from korvet.log.partition_log import PartitionLog
+    from korvet.log.values import Appended, Fetched, ProducerSequence
     from korvet.records.batch import AppendArguments
-    from korvet.storage.log.partition_log import PartitionLog
-    from korvet.storage.log.values import Appended, Fetched, ProducerSequence, Summary
 
 
-def admit(summary: Summary) -> None:
+def admit(summary: AppendArguments) -> None:
     """Admits every batch that is appended."""
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from korvet.storage.module import find_module
+from korvet.redis.module import find_module
 
 VARIABLE: Final = "KORVET_TEST_MODULE"
 CHOICES: Final = ("default", "all", "none")

@@ -38,7 +38,7 @@ COORDINATOR_TIMEOUT_S = 30
 # Of a transaction that hangs.
 _TIMEOUT_MS = 60_000
 # Users and their passwords, for PLAIN and SCRAM. The first may do everything.
-USERS = {"admin": "admin-secret", "ada": "ada-secret", "bob": "bob-secret"}
+USERS = {"admin": "admin-secret", "ada": "ada-secret", "bob": "bob-secret", "cem": "cem-secret"}
 _MODULES = "org.apache.kafka.common.security"
 _PASSWORD = 'required username="{user}" password="{password}";'
 LOGINS = {

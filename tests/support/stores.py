@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from korvet.storage.keys import Keyspace
-from korvet.storage.store import Store
+from korvet.redis.keys import Keyspace
+from korvet.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -5,7 +5,8 @@
 
 Errors are provoked: NOT_LEADER_OR_FOLLOWER and NOT_COORDINATOR by moving the partition to the other broker,
 NOT_ENOUGH_REPLICAS by raising `min.insync.replicas` for a second, MESSAGE_TOO_LARGE by lowering
-`max.message.bytes`, REBALANCE_IN_PROGRESS by a member that comes and leaves, an expired member by LeaveGroup
+`max.message.bytes`, COORDINATOR_LOAD_IN_PROGRESS by moving the coordinator of many commits,
+REBALANCE_IN_PROGRESS by a member that comes and leaves, an expired member by LeaveGroup
 from elsewhere, an aborted transaction by a timeout of a second. Clients are connected by proxies, which close
 connections, lose answers, delay them, or pass nothing on.
 """
@@ -28,6 +29,7 @@ import kio.schema.describe_groups.v5 as describe_groups
 import kio.schema.describe_transactions.v0 as describe_transactions
 import kio.schema.join_group.v5 as join_group
 import kio.schema.leave_group.v3 as leave_group
+from confluent_kafka import Producer
 from kio.schema.alter_partition_reassignments.v0.request import ReassignablePartition, ReassignableTopic
 from kio.schema.errors import ErrorCode
 from kio.schema.join_group.v5.request import JoinGroupRequestProtocol
@@ -37,7 +39,9 @@ from kio.static.primitive import i32, i32Timedelta
 
 from korvet.cli.client import Cluster, CoordinatorKind
 from korvet.cli.security import ClientSecurity
+from korvet.offsets.codec import encode_key, encode_value
 from korvet.offsets.partition import partition_for
+from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
 from korvet.testing.verbs import Verbs
 from tests.support.admin import alter_topic, create_topic
 from tests.support.frame_proxy import FrameProxy
@@ -62,6 +66,9 @@ _HEADER: Final = struct.Struct(">hhih")
 _CORRELATION: Final = struct.Struct(">i")
 _KEYS: Final = {"Produce": 0, "Fetch": 1}
 _OFFSETS_PARTITIONS: Final = 4
+# Commits that take a coordinator seconds to load, and how many a producer holds.
+_MANY_COMMITS: Final = 1_000_000
+_FLUSHED: Final = 50_000
 _PROPERTIES: Final = """\
 process.roles={roles}
 node.id={node}
@@ -226,6 +233,9 @@ class KafkaFaults:
                 # One move is the error of all APIs.
                 if api == "Heartbeat":
                     self.move_coordinator(group=group)
+            case "COORDINATOR_LOAD_IN_PROGRESS":
+                self._commit_much(partition_for(group, _OFFSETS_PARTITIONS))
+                self.move_coordinator(group=group)
             case "NOT_ENOUGH_REPLICAS":
                 self._configure(topic, {"min.insync.replicas": "2"})
                 timer = threading.Timer(_SHORTAGE_S, self._configure, (topic, {"min.insync.replicas": None}))
@@ -305,6 +315,20 @@ class KafkaFaults:
 
     def _configure(self, topic: str, configs: dict[str, str | None]) -> None:
         alter_topic(self._kafka.bootstrap_servers, topic, configs)
+
+    def _commit_much(self, partition: int) -> None:
+        """Append to a partition of __consumer_offsets what takes its next coordinator seconds to load."""
+        # Kafka lets this client write to the topic.
+        producer = Producer(
+            {"bootstrap.servers": self._kafka.bootstrap_servers, "client.id": "__admin_client"}
+        )
+        value = encode_value(OffsetCommitValue(offset=1))
+        keys = [encode_key(OffsetCommitKey(group="other", topic="t", partition=each)) for each in range(1000)]
+        for number in range(_MANY_COMMITS):
+            producer.produce("__consumer_offsets", value, keys[number % len(keys)], partition)
+            if number % _FLUSHED == 0:
+                producer.flush(WAIT_S)
+        assert producer.flush(WAIT_S) == 0
 
     def _come_and_leave(self, group: str) -> None:
         """Let a group rebalance, with the members that it has in the end."""

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-pytestmark = pytest.mark.timeout(900)
-
 
 def ours() -> set[int]:
     """Process IDs of the children of the tests."""

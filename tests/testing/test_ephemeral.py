@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.timeout(600)
-
 
 def topics(bootstrap: str) -> set[str]:
     """The names of all topics that aren't internal."""

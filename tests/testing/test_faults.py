@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from korvet.testing import Fault
 
-pytestmark = pytest.mark.timeout(900)
-
 WAIT_S: Final = 60
 RECORDS: Final = 20
 # Shorter than the tests' deadlines: an ignored request ends with it.

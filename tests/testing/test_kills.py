@@ -62,7 +62,8 @@ def test_killed_test_processes_leave_nothing(count: int, scratch: Path) -> None:
         assert first.stdout is not None
         assert first.stdout.readline() == b"used\n"
         duration_s = time.monotonic() - began_s
-        assert len(processes_of(scratch)) > 1
+        # At times no broker runs.
+        until(lambda: len(processes_of(scratch)) > 1, WAIT_S, "a broker runs")
         first.kill()
     for _ in range(count):
         with start() as process:

@@ -13,8 +13,6 @@ import pytest
 from tests.support.polling import until
 from tests.testing.conftest import WAIT_S, descendants, until_ended
 
-pytestmark = pytest.mark.timeout(900)
-
 pytest_plugins = ["pytester"]
 
 # These test runs do without, as those of most users do.

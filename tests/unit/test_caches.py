@@ -99,7 +99,7 @@ def test_clients_of_the_request_log() -> None:
     request_log = RequestLog(services)
     request_log.take(Config(request_log_clients="client=orders-*"))
     api: Any = SimpleNamespace(name="ApiVersions")
-    client = SimpleNamespace(client_host="/10.0.0.1", principal="User:ANONYMOUS")
+    client = SimpleNamespace(client_host="/10.0.0.1", session=SimpleNamespace(principal="User:ANONYMOUS"))
 
     def selects(client_id: str) -> bool:
         context: Any = SimpleNamespace(client_id=client_id, client=client, api_version=4)

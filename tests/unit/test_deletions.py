@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet import broker
 from korvet.coordinator.service import CoordinatorService
-from korvet.storage.errors import LinkLost, NotReplicated
+from korvet.redis.errors import LinkLost, NotReplicated
 from korvet.topics.directory import TopicDirectory
 from tests.support.polling import until_async
 
@@ -60,7 +60,7 @@ async def test_a_deletion_that_cannot_be_finished_is_tried_again(monkeypatch: py
         coordinator=Coordinators(),
         transactions=Coordinators(),
         topics=topics,
-        member=SimpleNamespace(is_controller=True),
+        member=SimpleNamespace(leadership=SimpleNamespace(is_controller=True)),
     )
     changes = broker._ChangeListener(parts)
     await changes.complete_changes()

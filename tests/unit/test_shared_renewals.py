@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from korvet.storage.brokers.lease import Renewal
-from korvet.storage.brokers.membership import Membership
-from korvet.storage.errors import LinkLost
-from korvet.storage.link.clock import steady_s
-from korvet.storage.refusals import Refusals
+from korvet.cluster.lease import Renewal
+from korvet.cluster.membership import Membership
+from korvet.redis.clock import steady_s
+from korvet.redis.errors import LinkLost
 
 
 async def test_a_renewal_whose_changes_could_not_be_followed_is_not_shared() -> None:
@@ -30,24 +29,18 @@ async def test_a_renewal_whose_changes_could_not_be_followed_is_not_shared() -> 
     async def load() -> None:
         raise LinkLost("the connection was lost")
 
-    lease, ignored = Lease(), SimpleNamespace(note=lambda *_: None)
+    lease, leadership = Lease(), SimpleNamespace(ask=lambda: (1, 1, False), find_keyspace=lambda _: None)
     member: Any = SimpleNamespace(
-        _acknowledged=(1, 4),
         _catalogue=SimpleNamespace(applied_version=4, load=load),
         _commands=SimpleNamespace(keyspace=SimpleNamespace(brokers=b"")),
-        _highest_version=1,
         _lease=lease,
         _leaving=False,
-        _losses=0,
         _refreshing=asyncio.Lock(),
         _renewal=SimpleNamespace(unreadable=()),
         _renewed_s=0.0,
-        _suspended=False,
-        assignment=SimpleNamespace(version=1),
-        damage=ignored,
-        lost=None,
-        rejoins=False,
-        _refusals=Refusals(),
+        changes=SimpleNamespace(acknowledged=(1, 4)),
+        damage=SimpleNamespace(note=lambda *_: None),
+        leadership=leadership,
     )
     since_s = steady_s()
     for _ in range(2):

@@ -3,39 +3,84 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tools import spark_support, spark_versions
 from tools.spark_capabilities import CAPABILITIES, Capability, named_tests
 from tools.spark_support import cell, verdict, without_case
-from tools.spark_versions import read_outcomes
 
 SUITES = Path(__file__).resolve().parents[1] / "spark"
 NOTED = json.loads(spark_support.NOTED.read_text())
 
-JUNIT = """<testsuites><testsuite>
-<testcase classname="tests.spark.test_a" name="test_x[1]"/>
-<testcase classname="tests.spark.test_a" name="test_x[2]"><skipped message="no server"/></testcase>
-<testcase classname="tests.spark.test_a" name="test_no"><properties>
-<property name="refused" value="needs Spark 4.2"/></properties></testcase>
-<testcase classname="tests.spark.test_a" name="test_jar"><skipped message="no jar"/><properties>
-<property name="refused" value="no release"/></properties></testcase>
-<testcase classname="tests.spark.test_a" name="test_bad"><failure message="assert"/></testcase>
-<testcase classname="" name="tests.spark.test_b"><skipped message="a whole file"/></testcase>
-</testsuite></testsuites>"""
+OUTCOMES = {
+    "test_a::test_x[1]": "passed",
+    "test_a::test_x[2]": "skipped: no server",
+    "test_a::test_no": "refused: needs Spark 4.2",
+    "test_a::test_jar": "refused: no release",
+    "test_a::test_bad": "failed",
+    "test_a::test_teardown": "failed",
+}
+# Files of tests with these outcomes: the third one aborts the run.
+SUITES_TO_RUN = {
+    "test_a": """
+import pytest
+@pytest.fixture
+def broken():
+    yield
+    raise OSError
+@pytest.mark.parametrize("case", [1, 2])
+def test_x(case):
+    if case == 2:
+        pytest.skip("no server")
+def test_no(record_property):
+    record_property("refused", "needs Spark 4.2")
+def test_jar(record_property):
+    record_property("refused", "no release")
+    pytest.skip("no jar")
+def test_bad():
+    assert False
+def test_teardown(broken):
+    pass
+""",
+    "test_b": "import pytest; pytest.importorskip('a_whole_file')",
+    "test_c": "import os\ndef test_first():\n    pass\ndef test_abort():\n    os._exit(3)",
+}
+RUN = """
+import sys
+from pathlib import Path
+from tools import spark_versions
+spark_versions.RESULTS = Path.cwd()
+sys.exit(spark_versions.run_inside(spark_versions.RUNS["4.2"], sys.argv[1:], whole=True))
+"""
 
 
-def test_outcomes() -> None:
-    assert read_outcomes(JUNIT) == {
-        "test_a::test_x[1]": "passed",
-        "test_a::test_x[2]": "skipped: no server",
-        "test_a::test_no": "refused: needs Spark 4.2",
-        "test_a::test_jar": "refused: no release",
-        "test_a::test_bad": "failed",
-    }
+def run_suites(folder: Path, *chosen: str) -> tuple[int, dict[str, Any]]:
+    """Run files of SUITES_TO_RUN. Returns the exit status, and the outcomes noted for each file."""
+    (folder / "tests" / "spark").mkdir(parents=True, exist_ok=True)
+    (folder / "4.2").mkdir(exist_ok=True)
+    for name in chosen:
+        (folder / "tests" / "spark" / f"{name}.py").write_text(SUITES_TO_RUN[name])
+    environ = {**os.environ, "PYTHONPATH": str(SUITES.parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, *chosen], cwd=folder, env=environ, capture_output=True, check=False
+    )
+    notes = {path.stem: json.loads(path.read_text()) for path in (folder / "4.2").iterdir()}
+    return done.returncode, {suite: note["outcomes"] for suite, note in notes.items()}
+
+
+def test_outcomes(tmp_path: Path) -> None:
+    assert run_suites(tmp_path, "test_a", "test_b") == (1, {"test_a": OUTCOMES, "test_b": {}})
+
+
+def test_an_aborted_run_keeps_the_outcomes_of_whole_files(tmp_path: Path) -> None:
+    assert run_suites(tmp_path, "test_a", "test_c") == (3, {"test_a": OUTCOMES})
 
 
 @pytest.mark.parametrize(
@@ -54,7 +99,7 @@ def test_outcomes() -> None:
     ],
 )
 def test_verdicts(tests: tuple[str, ...], refusals: tuple[str, ...], expected: str) -> None:
-    assert verdict(Capability("x", tests, refusals), read_outcomes(JUNIT)) == expected
+    assert verdict(Capability("x", tests, refusals), OUTCOMES) == expected
 
 
 def test_cells_share_notes() -> None:

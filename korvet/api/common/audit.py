@@ -61,10 +61,15 @@ def _write(context: RequestContext, api: str, change: Change) -> None:
     client = context.client
     what, address = change.what[:_MOST_CHARACTERS], context.client_host.removeprefix("/")
     result = "done" if change.error is ErrorCode.none else change.error.name.upper()
-    named = {"principal": client.principal, "address": address, "client_id": context.client_id, "api": api}
+    named = {
+        "principal": client.session.principal,
+        "address": address,
+        "client_id": context.client_id,
+        "api": api,
+    }
     log.info(
         "%s at %s (client %r): %s %s: %s",
-        *(client.principal, address, context.client_id, api, what, result),
+        *(client.session.principal, address, context.client_id, api, what, result),
         extra=fields(**named, change=what, result=result),
     )
 

@@ -39,7 +39,7 @@ async def evaluate(client: Client, services: Services, token: bytes) -> Challeng
     A failure is returned `connection.failed.authentication.delay.ms` after the call, however long the check
     took.
     """
-    session = client.sasl
+    session = client.session.sasl
     assert session is not None
     loop = asyncio.get_running_loop()
     began_s = loop.time()
@@ -76,15 +76,15 @@ async def evaluate(client: Client, services: Services, token: bytes) -> Challeng
     if session.state is not State.AUTHENTICATED:
         return Challenge(answer, 0)
     lifetime_ms = session.begin_session(time.monotonic())
-    client.expect_tokens(raw=False)
-    client.become(session.principal)
+    client.session.expect_tokens(raw=False)
+    client.session.become(session.principal)
     causes.ended((session.principal, client.client_host))
     return Challenge(answer, lifetime_ms)
 
 
 def note_failure(client: Client, reason: str) -> None:
     """Log why a client cannot log in: one line for each principal, address and reason, until it can."""
-    session = client.sasl
+    session = client.session.sasl
     assert session is not None
     attempt = session.claimed[:_MOST_CHARACTERS], client.client_host
     named = {

@@ -81,6 +81,7 @@ class Budget:
     def give_back(self, size_bytes: int) -> None:
         """Stop holding `size_bytes`, and admit requests that wait for room."""
         self.held_bytes -= size_bytes
+        assert self.held_bytes >= 0, f"{self.held_bytes} bytes are held after {size_bytes} were given back"
         if self._waiting:
             self._admit_soon()
 

@@ -12,10 +12,10 @@ from korvet.api.common import loggers
 from korvet.api.common.errors import error_code_of
 from korvet.config.dynamic import check_names
 from korvet.config.errors import ConfigError
-from korvet.groups.config import InvalidGroupConfig
+from korvet.groups.own_configs import InvalidGroupConfig
+from korvet.redis.errors import StorageError
 from korvet.security.acls import CLUSTER_NAME, Operation, ResourceType
 from korvet.slices import sliced
-from korvet.storage.errors import StorageError
 from korvet.topics.errors import InvalidTopicConfig, InvalidTopicRequest, TopicError
 
 if TYPE_CHECKING:

@@ -28,25 +28,48 @@ if TYPE_CHECKING:
     from korvet.security.sasl import SaslSession
 
 
+class Session(Protocol):
+    """Who a client is, and what it may do."""
+
+    principal: str
+    """Who the client is, as `User:NAME`."""
+    access: Access | None
+    """What the client may do; None if every client may do everything."""
+    sasl: SaslSession | None
+    """The client's authentication, on listeners that require one."""
+
+    def become(self, principal: str) -> None:
+        """Note the client's principal, once it is known."""
+
+    def expect_tokens(self, *, raw: bool) -> None:
+        """The client is about to authenticate, with tokens in requests or `raw`."""
+
+
+class HandlerState(msgspec.Struct, eq=False):
+    """What handlers keep of a client from one request to the next."""
+
+    fetch: FetchState | None = None
+    refused_batches: RefusedBatches | None = None
+    """None until a batch is refused."""
+
+    def release(self) -> None:
+        """The client has gone. A fetch refers to its connection: only the garbage collector would free it."""
+        fetch, self.fetch = self.fetch, None
+        if fetch is not None:
+            fetch.release()
+
+
 class Client(Protocol):
     """The connection that a request came through."""
 
     client_host: str
     """The peer's address as Kafka writes it, with a slash before it."""
-    fetch_state: FetchState | None
-    """What the Fetch handler keeps from one request to the next. It is released when the client is gone."""
-    refused_batches: RefusedBatches | None
-    """What the Produce handler keeps from one request to the next. None until a batch is refused."""
+    handler_state: HandlerState
+    """What handlers keep from one request to the next. It is released when the client is gone."""
     listener: str
     """The name of the listener that it came through."""
-    principal: str
-    """Who the client is, as `User:NAME`."""
-    access: Access | None
-    """What the client may do; None if every client may do everything."""
     counts: ListenerCounts
     """What is counted of the listener's connections."""
-    sasl: SaslSession | None
-    """The client's authentication, on listeners that require one."""
     pipelines: bool
     """Whether the client has recently sent requests before earlier ones were answered."""
 
@@ -54,6 +77,10 @@ class Client(Protocol):
     """Whether it takes no more requests, because the broker stops or for another reason."""
     closed: bool
     """Whether the client has disconnected."""
+
+    @property
+    def session(self) -> Session:
+        """Who the client is, and what it may do."""
 
     def hold_back(self) -> Callable[[], None]:
         """Take no more requests until the returned function is called. The newest request waits until then.
@@ -78,12 +105,6 @@ class Client(Protocol):
 
     def forget(self, callback: Callable[[], None]) -> None:
         """Cancel an on_disconnect."""
-
-    def become(self, principal: str) -> None:
-        """Note the client's principal, once it is known."""
-
-    def expect_tokens(self, *, raw: bool) -> None:
-        """The client is about to authenticate, with tokens in requests or `raw`."""
 
     def end(self, reason: str | None = None) -> None:
         """End the connection after the requests in progress are answered. The log gets one line, unless the
@@ -124,7 +145,7 @@ class RequestContext(msgspec.Struct, eq=False):
 
     def may(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> bool:
         """Whether the client may perform an operation on a resource. Without a name it is the cluster."""
-        access = self.client.access
+        access = self.client.session.access
         return access is None or access.allows(operation, kind, name)
 
     def mutate(self, partitions: int) -> None:

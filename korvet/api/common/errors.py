@@ -16,7 +16,7 @@ from korvet.config.errors import ConfigError
 from korvet.coordinator.service import CoordinatorError
 from korvet.quotas.throttle import MutationsExceeded
 from korvet.records.batch import BatchError
-from korvet.storage import errors as storage
+from korvet.redis import errors as redis
 from korvet.topics import errors as topics
 
 
@@ -31,42 +31,42 @@ class Asked(Enum):
 
 _BY_TYPE: Final[dict[type[Exception], ErrorCode]] = {
     # After NOT_ENOUGH_REPLICAS every client retries; it means that no record was written.
-    storage.Throttled: ErrorCode.not_enough_replicas,
-    storage.WritesRefused: ErrorCode.not_enough_replicas,
-    storage.NotEnoughReplicas: ErrorCode.not_enough_replicas,
-    storage.NotReplicated: ErrorCode.request_timed_out,
-    storage.NotEnoughReplicasAfterAppend: ErrorCode.not_enough_replicas_after_append,
+    redis.Throttled: ErrorCode.not_enough_replicas,
+    redis.WritesRefused: ErrorCode.not_enough_replicas,
+    redis.NotEnoughReplicas: ErrorCode.not_enough_replicas,
+    redis.NotReplicated: ErrorCode.request_timed_out,
+    redis.NotEnoughReplicasAfterAppend: ErrorCode.not_enough_replicas_after_append,
     # The records may be lost, or not. Clients send them again.
-    storage.HistoryChanged: ErrorCode.not_enough_replicas_after_append,
+    redis.HistoryChanged: ErrorCode.not_enough_replicas_after_append,
     # The batch may be in the log. Producers treat this as a timeout; for idempotent ones the retry is a
     # duplicate.
-    storage.LinkLost: ErrorCode.request_timed_out,
-    storage.WrongType: ErrorCode.kafka_storage_error,
-    storage.KeyspaceLost: ErrorCode.kafka_storage_error,
-    storage.OffsetsExhausted: ErrorCode.kafka_storage_error,
-    storage.StorageFault: ErrorCode.kafka_storage_error,
-    storage.DamagedBatch: ErrorCode.corrupt_message,
-    storage.OutOfOrderSequence: ErrorCode.out_of_order_sequence_number,
+    redis.LinkLost: ErrorCode.request_timed_out,
+    redis.WrongType: ErrorCode.kafka_storage_error,
+    redis.KeyspaceLost: ErrorCode.kafka_storage_error,
+    redis.OffsetsExhausted: ErrorCode.kafka_storage_error,
+    redis.StorageFault: ErrorCode.kafka_storage_error,
+    redis.DamagedBatch: ErrorCode.corrupt_message,
+    redis.OutOfOrderSequence: ErrorCode.out_of_order_sequence_number,
     # Producers send the batch again, and those in flight after it, in order.
-    storage.SequenceGap: ErrorCode.not_leader_or_follower,
+    redis.SequenceGap: ErrorCode.not_leader_or_follower,
     # Producers abort the transaction and continue with another epoch (KIP-360).
-    storage.UnknownProducer: ErrorCode.unknown_producer_id,
-    storage.InvalidProducerEpoch: ErrorCode.invalid_producer_epoch,
-    storage.InvalidTransactionState: ErrorCode.invalid_txn_state,
-    storage.FencedCoordinator: ErrorCode.transaction_coordinator_fenced,
-    storage.FencedEpoch: ErrorCode.not_leader_or_follower,
+    redis.UnknownProducer: ErrorCode.unknown_producer_id,
+    redis.InvalidProducerEpoch: ErrorCode.invalid_producer_epoch,
+    redis.InvalidTransactionState: ErrorCode.invalid_txn_state,
+    redis.FencedCoordinator: ErrorCode.transaction_coordinator_fenced,
+    redis.FencedEpoch: ErrorCode.not_leader_or_follower,
     # The error of Kafka after a change of leader: clients retry, and no record was written.
-    storage.SlotUnavailable: ErrorCode.not_leader_or_follower,
-    storage.NotPrimary: ErrorCode.not_leader_or_follower,
-    storage.HighWatermarkUnknown: ErrorCode.not_leader_or_follower,
-    storage.Loading: ErrorCode.not_leader_or_follower,
-    storage.Busy: ErrorCode.not_leader_or_follower,
+    redis.SlotUnavailable: ErrorCode.not_leader_or_follower,
+    redis.NotPrimary: ErrorCode.not_leader_or_follower,
+    redis.HighWatermarkUnknown: ErrorCode.not_leader_or_follower,
+    redis.Loading: ErrorCode.not_leader_or_follower,
+    redis.Busy: ErrorCode.not_leader_or_follower,
     # The error of Kafka if it may not read its own files.
-    storage.AccessRefused: ErrorCode.kafka_storage_error,
-    storage.TopicGone: ErrorCode.unknown_topic_or_partition,
-    storage.TopicExists: ErrorCode.topic_already_exists,
-    storage.CatalogueConflict: ErrorCode.request_timed_out,
-    storage.OffsetOutOfRange: ErrorCode.offset_out_of_range,
+    redis.AccessRefused: ErrorCode.kafka_storage_error,
+    redis.TopicGone: ErrorCode.unknown_topic_or_partition,
+    redis.TopicExists: ErrorCode.topic_already_exists,
+    redis.CatalogueConflict: ErrorCode.request_timed_out,
+    redis.OffsetOutOfRange: ErrorCode.offset_out_of_range,
     topics.InvalidTopicName: ErrorCode.invalid_topic_exception,
     topics.UnknownTopic: ErrorCode.unknown_topic_or_partition,
     topics.TopicExists: ErrorCode.topic_already_exists,
@@ -83,35 +83,35 @@ _BY_TYPE: Final[dict[type[Exception], ErrorCode]] = {
 }
 
 _OF_READS: Final[dict[type[Exception], ErrorCode]] = {
-    storage.LinkLost: ErrorCode.not_leader_or_follower,
-    storage.WritesRefused: ErrorCode.not_leader_or_follower,
+    redis.LinkLost: ErrorCode.not_leader_or_follower,
+    redis.WritesRefused: ErrorCode.not_leader_or_follower,
 }
 
 _OF_COORDINATORS: Final[dict[type[Exception], ErrorCode]] = {
     # The error of Kafka if it gets no producer IDs: clients retry with the same broker. Java's producers
     # without transactions fail for good after others, COORDINATOR_NOT_AVAILABLE included.
-    storage.LinkLost: ErrorCode.coordinator_load_in_progress,
-    storage.WritesRefused: ErrorCode.coordinator_load_in_progress,
-    storage.Loading: ErrorCode.coordinator_load_in_progress,
-    storage.Busy: ErrorCode.coordinator_load_in_progress,
-    storage.SlotUnavailable: ErrorCode.coordinator_load_in_progress,
-    storage.NotPrimary: ErrorCode.coordinator_load_in_progress,
-    storage.AccessRefused: ErrorCode.coordinator_load_in_progress,
-    storage.StorageFault: ErrorCode.coordinator_load_in_progress,
-    storage.WrongType: ErrorCode.coordinator_load_in_progress,
-    storage.KeyspaceLost: ErrorCode.coordinator_load_in_progress,
-    storage.TopicExists: ErrorCode.coordinator_load_in_progress,
-    storage.FencedEpoch: ErrorCode.not_coordinator,
+    redis.LinkLost: ErrorCode.coordinator_load_in_progress,
+    redis.WritesRefused: ErrorCode.coordinator_load_in_progress,
+    redis.Loading: ErrorCode.coordinator_load_in_progress,
+    redis.Busy: ErrorCode.coordinator_load_in_progress,
+    redis.SlotUnavailable: ErrorCode.coordinator_load_in_progress,
+    redis.NotPrimary: ErrorCode.coordinator_load_in_progress,
+    redis.AccessRefused: ErrorCode.coordinator_load_in_progress,
+    redis.StorageFault: ErrorCode.coordinator_load_in_progress,
+    redis.WrongType: ErrorCode.coordinator_load_in_progress,
+    redis.KeyspaceLost: ErrorCode.coordinator_load_in_progress,
+    redis.TopicExists: ErrorCode.coordinator_load_in_progress,
+    redis.FencedEpoch: ErrorCode.not_coordinator,
 }
 
 _OF: Final = {Asked.WRITE: {}, Asked.READ: _OF_READS, Asked.COORDINATOR: _OF_COORDINATORS}
 
-# Fetch, ListOffsets, OffsetForLeaderEpoch, DescribeProducers.
-_READS: Final = frozenset((1, 2, 23, 61))
+# Fetch, ListOffsets, OffsetForLeaderEpoch, DescribeProducers, ShareFetch, ShareAcknowledge.
+_READS: Final = frozenset((1, 2, 23, 61, 78, 79))
 # All requests about groups and transactions: OffsetCommit to ListGroups, InitProducerId, AddPartitionsToTxn,
 # AddOffsetsToTxn, EndTxn, TxnOffsetCommit, DeleteGroups, OffsetDelete, DescribeTransactions,
-# ListTransactions, ConsumerGroupHeartbeat, ConsumerGroupDescribe.
-_COORDINATORS: Final = frozenset((*range(8, 17), 22, 24, 25, 26, 28, 42, 47, 65, 66, 68, 69))
+# ListTransactions, ConsumerGroupHeartbeat, ConsumerGroupDescribe, ShareGroupHeartbeat, ShareGroupDescribe.
+_COORDINATORS: Final = frozenset((*range(8, 17), 22, 24, 25, 26, 28, 42, 47, 65, 66, 68, 69, 76, 77))
 
 _BY_FAULT: Final = {
     "corrupt": ErrorCode.corrupt_message,

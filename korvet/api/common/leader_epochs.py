@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from korvet.storage.log.partition_log import PartitionLog
+    from korvet.log.partition_log import PartitionLog
 
 
 def check_leader_epoch(epoch: int, log: PartitionLog) -> ErrorCode:

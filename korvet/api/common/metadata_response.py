@@ -17,15 +17,15 @@ from weakref import WeakKeyDictionary
 from kio.schema.errors import ErrorCode
 
 from korvet.api.common.replicas import replicas_of
+from korvet.cluster.assignment import NO_NODE
+from korvet.outlook.copies import Copies
 from korvet.protocol.primitives import length, string, uuid_bytes
-from korvet.storage.brokers.assignment import NO_NODE
-from korvet.storage.copies import Copies
 
 if TYPE_CHECKING:
     import uuid
     from collections.abc import Sequence
 
-    from korvet.storage.brokers.assignment import Assignment, Leader
+    from korvet.cluster.assignment import Assignment, Leader
 
 _RACK_SINCE: Final = 1
 _CONTROLLER_SINCE: Final = 1

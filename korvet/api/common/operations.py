@@ -18,7 +18,7 @@ _ALL: Final = {
 
 def operations_on(context: RequestContext, kind: ResourceType, name: str = CLUSTER_NAME) -> int:
     """What the client may do with a resource."""
-    access = context.client.access
+    access = context.client.session.access
     return _ALL[kind] if access is None else access.operations(kind, name)
 
 

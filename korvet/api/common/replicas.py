@@ -13,12 +13,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from korvet.storage.brokers.assignment import NO_NODE
+from korvet.cluster.assignment import NO_NODE
 
 if TYPE_CHECKING:
     from korvet.api.common.context import RequestContext
-    from korvet.storage.copies import Copies
-    from korvet.storage.topic import Topic
+    from korvet.cluster.topic import Topic
+    from korvet.outlook.copies import Copies
 
 FIRST_REPLICA: Final = 1_000_000_001
 

@@ -15,28 +15,30 @@ if TYPE_CHECKING:
     from korvet.api.fetching.memory import FetchMemory
     from korvet.api.fetching.sessions import FetchSessions
     from korvet.api.producing.unpacking import Unpacking
+    from korvet.api.sharing.sharing import Sharing
+    from korvet.cluster.leadership import Leadership
+    from korvet.cluster.shared_configs import SharedConfigs
+    from korvet.cluster.shared_writes import SharedWrites
     from korvet.config.live import LiveConfig
     from korvet.config.settings import Config
     from korvet.coordinator.markers import LocalMarkers
     from korvet.coordinator.service import CoordinatorService
     from korvet.coordinator.transactions import TransactionService
     from korvet.groups.config import GroupConfig
+    from korvet.log.native_watcher import NativeWatcher
+    from korvet.outlook.copies import PartitionCopies
     from korvet.quotas.throttle import ClientQuotas
-    from korvet.storage.brokers.membership import Membership
-    from korvet.storage.copies import PartitionCopies
-    from korvet.storage.link.server_watch import ServerWatch
-    from korvet.storage.log.native_watcher import NativeWatcher
-    from korvet.storage.shared_configs import SharedConfigs
-    from korvet.storage.shared_writes import SharedWrites
+    from korvet.redis.server_watch import ServerWatch
     from korvet.topics.directory import TopicDirectory
 
 
 class Services(msgspec.Struct, frozen=True):
-    """The broker's parts. `membership` knows the leaders; `new_producer_id` allocates an ID (KIP-98)."""
+    """The broker's parts. `leadership` knows the leaders; `new_producer_id` allocates an ID (KIP-98)."""
 
     live: LiveConfig
     cluster_id: str
-    membership: Membership
+    leadership: Leadership
+    check_lease: Callable[[], None]
     topics: TopicDirectory
     copies: PartitionCopies
     coordinator: CoordinatorService
@@ -55,6 +57,7 @@ class Services(msgspec.Struct, frozen=True):
     servers: ServerWatch
     fetch_memory: FetchMemory
     fetch_sessions: FetchSessions
+    sharing: Sharing
     unpacking: Unpacking
 
     @property

@@ -29,7 +29,7 @@ def continue_session(
     If another connection reads the session, that one's request at work is answered with an error. Its reads
     under way keep their partitions, and the session gets copies.
     """
-    state, reader = client.fetch_state, session.reader
+    state, reader = client.handler_state.fetch, session.reader
     if state is not None and state is reader:
         return state
     if reader is not None:
@@ -133,13 +133,13 @@ class IncrementalFetch:
         if partition.error is not ErrorCode.none:
             partition.unlisten()
         elif log is not None and not partition.size_bytes and partition.listened_log is log:
-            state = log.state
+            ends = log.ends
             is_advertised = (
-                state.refusal is None
-                and partition.offset == state.high_watermark == partition.advertised_high_watermark
-                and partition.advertised_log_start == state.log_start
+                log.refusal is None
+                and partition.offset == ends.high_watermark == partition.advertised_high_watermark
+                and partition.advertised_log_start == ends.log_start
             )
-            if is_advertised and (not self._is_committed or state.last_stable_offset_is_current):
+            if is_advertised and (not self._is_committed or log.state.known.is_stable_current):
                 self._session.open_partitions.pop(partition, None)
         partition.reset_for_next()
 

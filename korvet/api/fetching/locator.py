@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from korvet.api.common.services import Services
     from korvet.api.fetching.params import FetchParams
     from korvet.api.fetching.partition import FetchedPartition
+    from korvet.log.partition_log import PartitionLog
     from korvet.security.authorizer import Access
-    from korvet.storage.log.partition_log import PartitionLog
 
 
 class Locator:
@@ -36,7 +36,7 @@ class Locator:
         """Whether the client's rights differ from those at the last call: then located partitions are void.
         At the first call: whether the client has any limited rights.
         """
-        access = self._client.access
+        access = self._client.session.access
         version = -1 if access is None else access.version
         if access is self._access and version == self._access_version:
             return False
@@ -93,7 +93,7 @@ class Locator:
             topic = None if partition.topic is None else self._topics.by_id(partition.topic)
             name = None if topic is None else topic.name
             unknown = ErrorCode.unknown_topic_id
-        access = self._client.access
+        access = self._client.session.access
         if not (access is None or name is None or access.allows(Operation.READ, ResourceType.TOPIC, name)):
             partition.error = ErrorCode.topic_authorization_failed
             return None

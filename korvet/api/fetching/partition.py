@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.storage.log.committed import cut_batches
+from korvet.log.committed import cut_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from korvet.log.partition_log import PartitionLog
+    from korvet.log.state import LogState
+    from korvet.log.transactions import Aborted
+    from korvet.log.values import Ends
     from korvet.protocol.fetch_request import RequestedPartition, TopicKey
-    from korvet.storage.log.partition_log import PartitionLog
-    from korvet.storage.log.state import LogState
-    from korvet.storage.log.transactions import Aborted
 
 # Sentinel: nothing advertised to the client yet.
 _NOT_ADVERTISED: Final = -1
@@ -96,19 +97,20 @@ class FetchedPartition:
             self.log = None
         self._clear()
 
-    def found(
-        self, batches: Sequence[bytes], high_watermark: int, log_start: int, last_stable_offset: int
-    ) -> None:
-        """Set what was read: record batches in any number of pieces, and the offsets of the log."""
-        self.batches = batches
-        self.size_bytes = sum(map(len, batches))
-        self.high_watermark = high_watermark
-        self.last_stable_offset = last_stable_offset
-        self.log_start = log_start
+    def found(self, batches: Sequence[bytes], ends: Ends) -> None:
+        """Set what was read: record batches in any number of pieces, and the bounds of the log."""
+        self.replace(batches)
+        self.log_start, self.last_stable_offset, self.high_watermark = ends.visible
 
     def found_nothing(self, state: LogState) -> None:
-        """Set the offsets of the log, which was not read."""
-        self.found((), state.high_watermark, state.log_start, state.last_stable_offset)
+        """Set the bounds of the log, which was not read."""
+        self.found((), state.ends)
+
+    def failed(self, error: ErrorCode) -> None:
+        """Set the error of a read. An earlier read of this request may have found records."""
+        self.replace(())
+        self.log_start = self.last_stable_offset = self.high_watermark = -1
+        self.error = error
 
     def replace(self, batches: Sequence[bytes]) -> None:
         """Return these record batches in place of the ones found."""
@@ -119,17 +121,16 @@ class FetchedPartition:
         """Whether the log holds nothing more for this reader yet, as far as this broker knows. A closed log
         has no end: it has to be located again.
         """
-        if state.refusal is not None or not state.knows_watermark:
+        known, ends = state.known, state.ends
+        if state.refusal is not None or not known.has_watermark:
             return False
         if not is_committed:
-            return state.high_watermark <= self.offset <= state.log_end
-        return (
-            state.last_stable_offset_is_current and state.last_stable_offset <= self.offset <= state.log_end
-        )
+            return ends.high_watermark <= self.offset <= ends.log_end
+        return known.is_stable_current and ends.last_stable_offset <= self.offset <= ends.log_end
 
     def begin_read(self, state: LogState) -> None:
         """Note the high watermark before a read, for `was_cut`."""
-        self._end_before_read = state.high_watermark
+        self._end_before_read = state.ends.high_watermark
 
     def was_cut(self, *, is_committed: bool) -> bool:
         """Whether the log held more for this reader than what was found, already before the read."""
@@ -143,11 +144,7 @@ class FetchedPartition:
 
     def shows(self, state: LogState) -> bool:
         """Whether the offsets that were found are those of the log now."""
-        return (
-            self.high_watermark == state.high_watermark
-            and self.log_start == state.log_start
-            and self.last_stable_offset == state.last_stable_offset
-        )
+        return state.ends.visible == (self.log_start, self.last_stable_offset, self.high_watermark)
 
     def mark_advertised(self) -> None:
         """The client of the session gets what was found. The end of an error is news again."""

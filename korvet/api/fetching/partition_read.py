@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from korvet.api.common.errors import Asked, error_code_of
-from korvet.storage.errors import OffsetOutOfRange, StorageError, StorageFault
-from korvet.storage.log.committed import Committed
+from korvet.log.committed import Committed
+from korvet.redis.errors import OffsetOutOfRange, StorageError, StorageFault
 
 if TYPE_CHECKING:
     from korvet.api.fetching.partition import FetchedPartition
-    from korvet.storage.log.values import Fetched
+    from korvet.log.values import Fetched
 
 
 class Waiter(Protocol):
@@ -38,17 +38,13 @@ class PartitionRead:
         assert waiter is not None, "a read has ended twice"
         partition = self._partition
         if isinstance(outcome, StorageError):
-            # An earlier read of this request may have found records.
-            partition.found((), -1, -1, -1)
-            partition.error = error_code_of(outcome, Asked.READ)
+            partition.failed(error_code_of(outcome, Asked.READ))
             if isinstance(outcome, OffsetOutOfRange):
                 partition.high_watermark, partition.log_start = outcome.log_end, outcome.log_start
         elif isinstance(outcome, Committed):
             found_committed(partition, outcome)
         else:
-            assert partition.log is not None
-            last_stable_offset = partition.log.last_stable_offset
-            partition.found([outcome.data], outcome.high_watermark, outcome.log_start, last_stable_offset)
+            partition.found([outcome.data], outcome.ends)
         waiter.read_done()
 
     def __del__(self) -> None:
@@ -58,5 +54,6 @@ class PartitionRead:
 
 def found_committed(partition: FetchedPartition, outcome: Committed) -> None:
     """Set what was read with isolation level read_committed."""
-    partition.found(outcome.batches, outcome.high_watermark, outcome.log_start, outcome.last_stable_offset)
+    partition.found(outcome.batches, outcome.ends)
+    partition.last_stable_offset = outcome.last_stable_offset
     partition.aborted = outcome.aborted

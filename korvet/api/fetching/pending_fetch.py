@@ -22,9 +22,9 @@ from korvet.api.fetching.params import API_KEY
 from korvet.api.fetching.partition import allowed_bytes
 from korvet.api.fetching.partition_read import PartitionRead, found_committed
 from korvet.api.fetching.response import encode_response
+from korvet.log.committed import cached_committed, read_committed
 from korvet.records.batch import BatchError
 from korvet.records.conversion import convertible, without_zstd
-from korvet.storage.log.committed import cached_committed, read_committed
 
 if TYPE_CHECKING:
     from korvet.api.common.context import Client
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from korvet.api.fetching.params import FetchParams
     from korvet.api.fetching.partition import FetchedPartition
     from korvet.api.fetching.strategy import FetchStrategy
+    from korvet.log.partition_log import PartitionLog
     from korvet.protocol.fetch_request import FetchRequest, TopicKey
     from korvet.protocol.registry import Respond
     from korvet.request_log.trace import Trace
-    from korvet.storage.log.partition_log import PartitionLog
 
 
 class PendingFetch(Deadline):
-    """Answers a connection's fetches with one strategy. The connection keeps it as its `fetch_state`."""
+    """Answers a connection's fetches with one strategy. HandlerState keeps it."""
 
     __slots__ = (
         "_client",
@@ -155,8 +155,8 @@ class PendingFetch(Deadline):
         If the request at work is not answered, its slot is released, which ends the connection.
         """
         self.release()
-        if self._client.fetch_state is self:
-            self._client.fetch_state = None
+        if self._client.handler_state.fetch is self:
+            self._client.handler_state.fetch = None
 
     # Reading
 
@@ -227,7 +227,7 @@ class PendingFetch(Deadline):
                 continue
             self._round.append(partition)
             self._size_bytes -= partition.size_bytes
-            log.state.counts.fetches += 1
+            log.counts.fetched()
             limit = max(min(partition.max_bytes, remaining_bytes), 1)
             if self._min_bytes > 1:
                 partition.begin_read(log.state)
@@ -264,8 +264,7 @@ class PendingFetch(Deadline):
             batches = log.cached(partition.offset, limit, remaining_bytes, zstd=zstd)
             if batches is None:
                 return False
-            state = log.state
-            partition.found(batches, state.high_watermark, state.log_start, state.last_stable_offset)
+            partition.found(batches, log.ends)
         return True
 
     def _found_no_room(self, partition: FetchedPartition, log: PartitionLog) -> bool:
@@ -470,7 +469,7 @@ class PendingFetch(Deadline):
             if partition.error is not ErrorCode.none:
                 self._note_error(partition.error, partition.topic)
                 if partition.log is not None:
-                    partition.log.state.counts.failed_fetches += 1
+                    partition.log.counts.fetch_failed()
 
     # Memory
 

@@ -56,7 +56,7 @@ def encode_response(
             text.append(each.encoded or encode_head(version, each, is_committed=is_committed))
             if each.size_bytes:
                 if each.log is not None:
-                    each.log.state.counts.bytes_out += each.size_bytes
+                    each.log.counts.returned(each.size_bytes)
                 segments.append(b"".join(text))
                 segments += each.batches
                 text = []

@@ -1,1 +1,1 @@
-"""The steps of a Produce request: destination, checks, transaction, decompression and response."""
+"""The steps of a Produce request: checks, decompression, transaction, append and response."""

@@ -1,4 +1,6 @@
-"""Checks of a produced record batch: its header before it is decompressed, its records before the append."""
+"""Checks of a produced record batch: whether its partition exists and the client may write to it, its header
+before it is decompressed, and its records before the append.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +8,25 @@ from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.producing.response import RecordError
+from korvet.api.producing.response import RecordError, Refused
 from korvet.offsets.packing import MAX_MS
 from korvet.offsets.record_batch import NO_TIMESTAMP, ZSTD
 from korvet.records import kernel
+from korvet.redis.keys import OFFSETS_TOPIC
+from korvet.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from uuid import UUID
 
-    from korvet.records.batch import BatchHeader, BytesLike
-    from korvet.storage.log.values import ReceivedBatch, Summary
+    from korvet.api.common.context import RequestContext
+    from korvet.log.values import ReceivedBatch
+    from korvet.records.batch import AppendArguments, BatchHeader, BytesLike
+    from korvet.records.produce_request import ProduceRequest
+    from korvet.security.authorizer import Access
     from korvet.topics.configs import TopicPolicy
+    from korvet.topics.directory import Place
 
+_ACKS: Final = (-1, 0, 1)
 _ZSTD_SINCE: Final = 7
 # Create times (ms) are int64, and so are their differences from the times of entry IDs.
 _EARLIEST_MS: Final = -(2**63) + MAX_MS
@@ -33,14 +42,46 @@ refusal names others.
 _NEEDS_KEY: Final = "a compacted topic takes no records without a key"
 
 
-class Refused(Exception):
-    """The batch of one partition is not appended: the error and the text for the client."""
+def locate(context: RequestContext, request: ProduceRequest, key: str | UUID | None, index: int) -> Place:
+    """The partition with that index of a topic, which the request names by `key`. Raises Refused."""
+    if request.acks not in _ACKS:
+        raise Refused(ErrorCode.invalid_required_acks, f"acks of {request.acks} is none of -1, 0 and 1")
+    topics = context.services.topics
+    place = topics.place(key, index)
+    if context.client.session.access is not None:
+        found = topics.find(key) if place is None else place.topic
+        name = key if found is None else found.name
+        _authorize(context.client.session.access, request.transactional_id, name)
+    if place is None:
+        raise _absent(context, key)
+    name = place.topic.name
+    writable = name == OFFSETS_TOPIC and context.services.config.offsets_topic_writable
+    if (place.topic.internal and not writable) or place.is_alias:
+        raise Refused(ErrorCode.invalid_topic_exception, f"{name} is written by the broker only")
+    return place
 
-    def __init__(self, error: ErrorCode, message: str, records: Sequence[RecordError] = ()) -> None:
-        super().__init__(message)
-        self.error = error
-        self.records = records
-        """The bad records; empty if the whole batch is bad."""
+
+def _authorize(access: Access, transactional_id: str | None, name: str | UUID | None) -> None:
+    """Raises Refused unless the client may use the transactional ID, if there is one, and write to the topic,
+    if its name is known.
+    """
+    kind = ResourceType.TRANSACTIONAL_ID
+    if transactional_id is not None and not access.allows(Operation.WRITE, kind, transactional_id):
+        raise Refused(ErrorCode.transactional_id_authorization_failed, "")
+    if isinstance(name, str) and not access.allows(Operation.WRITE, ResourceType.TOPIC, name):
+        raise Refused(ErrorCode.topic_authorization_failed, "")
+
+
+def _absent(context: RequestContext, key: str | UUID | None) -> Refused:
+    """The refusal of a batch for a partition that does not exist."""
+    topics = context.services.topics
+    found = topics.find(key)
+    if found is None:
+        topics.missed()
+        by_name = isinstance(key, str)
+        error = ErrorCode.unknown_topic_or_partition if by_name else ErrorCode.unknown_topic_id
+        return Refused(error, "this server does not host this topic")
+    return Refused(ErrorCode.unknown_topic_or_partition, f"{found.name} has {found.partitions} partition(s)")
 
 
 def read_header(records: BytesLike | None, policy: TopicPolicy, version: int) -> BatchHeader:
@@ -82,7 +123,7 @@ def check_newest(header: BatchHeader, policy: TopicPolicy, now_ms: int, most_nam
 
 
 def check_records(
-    policy: TopicPolicy, received: ReceivedBatch, summary: Summary, now_ms: int, most_named: int
+    policy: TopicPolicy, received: ReceivedBatch, now_ms: int, most_named: int, summary: AppendArguments
 ) -> None:
     """Raises Refused, with up to `most_named` bad records, if a record has a timestamp out of range or lacks
     its key.

@@ -24,7 +24,7 @@ from korvet.records.runs import records_of
 
 if TYPE_CHECKING:
     from korvet.groups.messages import Record
-    from korvet.storage.log.values import ReceivedBatch
+    from korvet.log.values import ReceivedBatch
 
 
 def read_group_records(received: ReceivedBatch, partition: int, partitions: int) -> tuple[str, PutRequest]:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.producing.checks import Refused
+from korvet.api.producing.response import Refused
 from korvet.transactions.messages import BUMPING_PROTOCOL, AddRequest
 
 if TYPE_CHECKING:
+    from korvet.log.partition_log import PartitionLog
     from korvet.records.batch import BatchHeader
-    from korvet.storage.log.partition_log import PartitionLog
 
 _ABORTABLE_SINCE: Final = 11
 _ADDS_SINCE: Final = 12

@@ -109,20 +109,15 @@ class Unpacking:
         header: BatchHeader,
         most_bytes: int,
         done: Callable[[Unpacked | BatchError], None],
+        *,
+        is_whole: bool = True,
     ) -> None:
-        """Decompress a batch when there is room for it; `done` is called later. See `at_once`."""
+        """Decompress a batch when there is room for it; `done` is called later. See `at_once`. `is_whole`:
+        whether the size that the first frame names may be that of the batch.
+        """
         section = memoryview(data)[HEADER_BYTES:]
-        plain_bytes = min(named_size(header.codec, section) or most_bytes, most_bytes)
-        self._wait(section, header, plain_bytes, most_bytes, done)
-
-    def _wait(
-        self,
-        section: memoryview,
-        header: BatchHeader,
-        plain_bytes: int,
-        most_bytes: int,
-        done: Callable[[Unpacked | BatchError], None],
-    ) -> None:
+        named_bytes = named_size(header.codec, section) if is_whole else None
+        plain_bytes = min(named_bytes or most_bytes, most_bytes)
         commands_bytes = header.record_count * _RECORD_BYTES
         size_bytes = commands_bytes + plain_bytes
         budget = self._small if size_bytes <= _SMALL_BYTES else self._large
@@ -139,7 +134,7 @@ class Unpacking:
             budget.give_back(size_bytes)
             if outcome.kind == "too_large" and plain_bytes < most_bytes:
                 # Several frames: the first one named its own size only.
-                self._wait(section, header, most_bytes, most_bytes, done)
+                self.soon(data, header, most_bytes, done, is_whole=False)
             else:
                 done(outcome)
 

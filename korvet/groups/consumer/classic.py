@@ -13,10 +13,10 @@ from kio.schema.errors import ErrorCode
 
 from korvet.groups.consumer.draft import Draft
 from korvet.groups.consumer.member import JOIN_EPOCH, Member, MemberState
-from korvet.groups.consumer.membership import Refused
 from korvet.groups.consumer.migration import assignment_bytes, classic_subscription, partitions_by_id
 from korvet.groups.group import CONSUMER_PROTOCOL_TYPE, rebalance_timeout_of
 from korvet.groups.messages import HeartbeatReply, JoinReply, LeaveReply, LeftMember, SyncReply
+from korvet.groups.refused import Refused
 from korvet.offsets.consumer_protocol import DecodeError, decode_subscription
 
 if TYPE_CHECKING:

@@ -44,13 +44,14 @@ def _member(group: ConsumerGroup, member: Member, topics: Topics) -> DescribedCo
         known.client_host,
         known.subscribed_topic_names,
         known.subscribed_topic_regex,
-        _named(member.assigned, topics),
-        _named(group.targets.get(member.member_id, {}), topics),
+        named(member.assigned, topics),
+        named(group.targets.get(member.member_id, {}), topics),
         member.is_classic,
     )
 
 
-def _named(partitions: Mapping[bytes, Collection[int]], topics: Topics) -> tuple[NamedTopic, ...]:
+def named(partitions: Mapping[bytes, Collection[int]], topics: Topics) -> tuple[NamedTopic, ...]:
+    """Partitions with the names of their topics."""
     found = ((topics.by_id(topic_id), numbers) for topic_id, numbers in partitions.items())
     return tuple(
         NamedTopic(topic.topic_id, topic.name, tuple(sorted(numbers)))

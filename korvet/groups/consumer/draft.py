@@ -1,10 +1,11 @@
-"""The changes of one request to a group: records, and the group after their replay."""
+"""The changes of one request to a consumer group."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from korvet.groups.consumer.group import ASSIGNMENT, EPOCH, MEMBER, TARGET, TARGET_EPOCH
+from korvet.groups.consumer.group import ASSIGNMENT, EPOCH, MEMBER, TARGET, TARGET_EPOCH, ConsumerGroup
+from korvet.groups.drafting import Drafting
 from korvet.offsets.group_records import (
     ConsumerMember,
     GroupEpoch,
@@ -18,28 +19,11 @@ from korvet.offsets.schema import GroupMemberKey, GroupRecordKey, GroupRegexKey
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from korvet.groups.consumer.group import ConsumerGroup
     from korvet.groups.consumer.member import Member
-    from korvet.groups.messages import Record
-    from korvet.offsets.schema import Key, Value
 
 
-class Draft:
-    """`group` is the current group until the first record is written, then a copy that is ahead of it."""
-
-    def __init__(self, group: ConsumerGroup, records: list[Record] | None = None) -> None:
-        """records: earlier records of the request, which precede a group that does not exist yet."""
-        self.group = group
-        self.records: list[Record] = [] if records is None else records
-        self._is_copy = records is not None
-
-    def write(self, key: Key, value: Value | None) -> None:
-        """Add a record."""
-        if not self._is_copy:
-            self.group = self.group.copy()
-            self._is_copy = True
-        self.records.append((key, value))
-        self.group.replay(key, value)
+class Draft(Drafting[ConsumerGroup]):
+    """The records that consumer groups have."""
 
     def subscription(self, member_id: str, value: ConsumerMember | None) -> None:
         """Write a member's identity and subscription."""

@@ -28,6 +28,9 @@ from korvet.groups.consumer.messages import ConsumerHeartbeatReply, ConsumerHear
 from korvet.groups.consumer.migration import CannotUpgrade
 from korvet.groups.consumer.regex import compile_regex
 from korvet.groups.consumer.topics import metadata_hash
+from korvet.groups.group import Group
+from korvet.groups.own_configs import HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
+from korvet.groups.refused import Refused
 from korvet.groups.timers import Deadline
 from korvet.offsets.group_records import ConsumerMember, ResolvedRegex
 from korvet.offsets.wire import MAX_STRING_BYTES, fits_string
@@ -45,15 +48,6 @@ if TYPE_CHECKING:
 # Limits the topic names in one subscription, because each heartbeat of a member looks up all of them. One
 # request may create as many topics; a consumer of more topics uses an expression.
 _MOST_SUBSCRIBED: Final = 10_000
-
-
-class Refused(Exception):
-    """A request that is answered with an error and changes nothing."""
-
-    def __init__(self, error: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.error = error
-        self.message = message
 
 
 class ConsumerMembership:
@@ -211,7 +205,7 @@ class ConsumerMembership:
             None,
             member.member_id,
             member.epoch,
-            self._context.config.heartbeat_interval_ms(request.group_id),
+            self._context.config.number(request.group_id, HEARTBEAT_INTERVAL_MS),
             _topics(member.assigned) if told else None,
         )
 
@@ -230,6 +224,8 @@ class ConsumerMembership:
             return Draft(group)
         if group is None:
             return Draft(ConsumerGroup(group_id), [])
+        if not isinstance(group, Group):
+            raise Refused(ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group.")
         if group.is_empty:
             return Draft(ConsumerGroup(group_id), group.tombstones())
         try:
@@ -463,7 +459,7 @@ class ConsumerMembership:
         """Extend a member's session."""
         classic = member.subscription.classic_member_metadata
         timeout_ms = (
-            self._context.config.session_timeout_ms(group_id)
+            self._context.config.number(group_id, SESSION_TIMEOUT_MS)
             if classic is None
             else classic.session_timeout_ms
         )

@@ -11,15 +11,13 @@ by reference: a function that changes a struct returns it, and its caller uses o
 
 from __future__ import annotations
 
-from korvet.records.kernel.add import encode_add
 from korvet.records.kernel.append import encode_append, encode_append_records
 from korvet.records.kernel.batches import entries_to_batches, predict_end_offset
-from korvet.records.kernel.commands import encode_commands
 from korvet.records.kernel.header import parse_batch, place_batch
 from korvet.records.kernel.octets import crc32c, crc32c_portable
 from korvet.records.kernel.produce_request import decode_produce
-from korvet.records.kernel.records import check_records, find_invalid, find_record
-from korvet.records.kernel.replies import ReplyScanner, append_reply
+from korvet.records.kernel.records import check_entries, check_records, find_invalid, find_record
+from korvet.records.kernel.replies import ReplyScanner, integer_array
 from korvet.records.kernel.resp import pack_arguments, pack_command
 from korvet.records.kernel.whole_batches import resembles_batch
 
@@ -31,18 +29,17 @@ except ModuleNotFoundError:
 __all__ = [
     "ACCELERATED",
     "ReplyScanner",
-    "append_reply",
+    "check_entries",
     "check_records",
     "crc32c",
     "crc32c_portable",
     "decode_produce",
-    "encode_add",
     "encode_append",
     "encode_append_records",
-    "encode_commands",
     "entries_to_batches",
     "find_invalid",
     "find_record",
+    "integer_array",
     "pack_arguments",
     "pack_command",
     "parse_batch",

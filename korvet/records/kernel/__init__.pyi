@@ -3,7 +3,6 @@ from uuid import UUID
 
 from korvet.records.batch import (
     AppendArguments,
-    AppendCommands,
     BatchHeader,
     BytesLike,
     Entries,
@@ -27,26 +26,11 @@ def parse_batch(data: BytesLike, start: int) -> BatchHeader: ...
 def encode_append(
     data: BytesLike, start: int, header: BatchHeader, records: bytes | None, with_timestamps: bool
 ) -> AppendArguments: ...
-def encode_commands(
-    data: BytesLike,
-    start: int,
-    header: BatchHeader,
-    records: bytes | None,
-    with_timestamps: bool,
-    position: int,
-    command: bytes,
-) -> AppendCommands: ...
-def encode_add(
-    data: BytesLike,
-    start: int,
-    header: BatchHeader,
-    records: bytes | None,
-    with_timestamps: bool,
-    position: int,
-    command: bytes,
-) -> AppendCommands: ...
 def check_records(
     data: BytesLike, start: int, header: BatchHeader, records: bytes | None
+) -> RecordSummary: ...
+def check_entries(
+    data: BytesLike, start: int, header: BatchHeader, records: bytes | None, with_timestamps: bool
 ) -> RecordSummary: ...
 def find_record(
     data: BytesLike,
@@ -85,7 +69,7 @@ def resembles_batch(value: BytesLike, offset: int) -> bool: ...
 def predict_end_offset(reply: BytesLike, bias: int) -> int: ...
 def pack_command(*args: bytes | str | int) -> bytes: ...
 def pack_arguments(*args: bytes | str | int) -> bytes: ...
-def append_reply(replies: BytesLike, added: int) -> tuple[int, ...] | None: ...
+def integer_array(reply: BytesLike) -> tuple[int, ...] | None: ...
 
 class ReplyScanner:
     def __init__(self) -> None: ...

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from korvet.records.batch import AppendArguments, BatchHeader, BytesLike
-from korvet.records.kernel.field_names import FIELD_TEXTS, KEY_NAME, TIMESTAMP_NAME, VALUE_NAME
+from korvet.records.kernel.field_names import FIELD_TEXTS, KEY_NAME, TIMESTAMP_NAME, VALUE_NAME, bulk_string
+from korvet.records.kernel.integers import put_int
 from korvet.records.kernel.octets import BytesPointer, OutputBuffer, buffer_pointer, bytes_pointer
 from korvet.records.kernel.record import Record, read_record
 from korvet.records.kernel.record_fields import (
@@ -22,12 +23,16 @@ from korvet.records.kernel.record_fields import (
     too_many_headers,
 )
 from korvet.records.kernel.records import record_fault, records_section, trailing_bytes
-from korvet.records.kernel.resp import put_number
+from korvet.records.kernel.resp import BULK_TYPE, put_head, put_line_end
 
 try:
     import cython  # the compiler looks for this very line
 except ModuleNotFoundError:
     from korvet.records import shadow as cython  # type: ignore[no-redef]
+
+# Bytes of a record's head: half the number of its field arguments, and half the place of the timestamp. The
+# buffer has room for all heads before it grows, because no record is smaller than its head.
+HEAD_BYTES = cython.declare(cython.Py_ssize_t, 3)
 
 
 def encode_append(
@@ -61,9 +66,9 @@ def _encode_arguments(
     producer_text: bytes = producer_fields_of(header)
     producer: BytesPointer = bytes_pointer(producer_text)
     producer_size: cython.Py_ssize_t = len(producer_text)
-    record_room: cython.Py_ssize_t = RECORD_ROOM + producer_size
+    record_room: cython.Py_ssize_t = HEAD_BYTES + RECORD_ROOM + producer_size
     at: cython.Py_ssize_t = start
-    argc: cython.longlong = 0
+    argc: cython.longlong = 1
     index: cython.longlong
     arguments: cython.longlong
     room: cython.Py_ssize_t
@@ -72,6 +77,8 @@ def _encode_arguments(
     capacity: cython.Py_ssize_t = buffer_size(end - start, count, record_room)
     buffer: OutputBuffer = OutputBuffer(capacity)
     w: cython.p_uchar = buffer.start()
+    head_at: cython.Py_ssize_t = put_head(w, 0, BULK_TYPE, count * HEAD_BYTES)
+    encoded.at = put_line_end(w, head_at + count * HEAD_BYTES)
     for index in range(count):
         record = read_record(p, at, end, index, base)
         if record.end < 0:
@@ -83,14 +90,13 @@ def _encode_arguments(
         if capacity < room:
             w = buffer.grow(room)
             capacity = buffer.size
-        encoded.at = put_number(w, encoded.at, arguments)
-        encoded.at = put_number(w, encoded.at, _timestamp_place(record) if with_timestamps else 0)
-        encoded = put_record_fields(
-            w, encoded, p, record, texts, with_timestamps, record.timestamp, producer, producer_size, 0
-        )
+        put_int(w, head_at, arguments // 2, 2)
+        w[head_at + 2] = _timestamp_place(record) if with_timestamps else 0
+        head_at += HEAD_BYTES
+        encoded = put_record_fields(w, encoded, p, record, texts, with_timestamps, producer, producer_size)
         if encoded.at < 0:
             raise record_fault(encoded.at, index, at - start)
-        argc += 2 + arguments
+        argc += arguments
         at = record.end
     if at != end:
         raise trailing_bytes(end - at, count)
@@ -102,6 +108,7 @@ def _encode_arguments(
         encoded.oldest,
         encoded.payload_bytes,
         encoded.keyless,
+        encoded.largest_bytes,
         count,
     )
 
@@ -111,8 +118,8 @@ def _encode_arguments(
 @cython.nogil
 @cython.exceptval(check=False)
 def _timestamp_place(record: Record) -> cython.longlong:
-    """The 1-based position of the timestamp's value among an entry's names and values."""
-    return 2 * ((record.key_size >= 0) + (record.value_size >= 0)) + 2
+    """Half the 1-based position of the timestamp's value among an entry's names and values."""
+    return (record.key_size >= 0) + (record.value_size >= 0) + 1
 
 
 def encode_append_records(
@@ -126,8 +133,9 @@ def encode_append_records(
     if not records:
         raise ValueError("an append needs at least one record")
     parts: list[bytes] = []
-    argc = 0
-    payload = 0
+    heads = b""
+    argc = 1
+    payload = largest = 0
     keyless = 0
     transaction = b"" if producer is None else producer_fields(*producer)
     for key, value, timestamp_ms in records:
@@ -143,19 +151,24 @@ def encode_append_records(
             place += 2
             payload += len(value)
             fields += b"%b$%d\r\n%b\r\n" % (VALUE_NAME, len(value), value)
-        # The number of field arguments, and the position of the timestamp among them.
         arguments = place + (4 if transaction else 0)
-        argc += 2 + arguments
-        count_text, place_text, timestamp = b"%d" % arguments, b"%d" % place, b"%d" % timestamp_ms
+        argc += arguments
+        heads += (arguments // 2).to_bytes(2, "big") + bytes((place // 2,))
+        largest = max(largest, len(fields))
+        timestamp = b"%d" % timestamp_ms
         parts.append(
-            b"$%d\r\n%b\r\n$%d\r\n%b\r\n%b%b$%d\r\n%b\r\n%b"
-            % (
-                *(len(count_text), count_text, len(place_text), place_text),
-                *(fields, TIMESTAMP_NAME, len(timestamp), timestamp, transaction),
-            )
+            b"%b%b$%d\r\n%b\r\n%b" % (fields, TIMESTAMP_NAME, len(timestamp), timestamp, transaction)
         )
     timestamps = [timestamp_ms for _, _, timestamp_ms in records]
     count = len(records)
     return AppendArguments(
-        b"".join(parts), argc, count, max(timestamps), min(timestamps), payload, keyless, count
+        bulk_string(heads) + b"".join(parts),
+        argc,
+        count,
+        max(timestamps),
+        min(timestamps),
+        payload,
+        keyless,
+        largest,
+        count,
     )

@@ -1,11 +1,11 @@
-"""Entry IDs of streams, written in commands and read in replies."""
+"""Entry IDs of streams, read in replies."""
 
 from __future__ import annotations
 
 from korvet.offsets import packing
-from korvet.records.kernel.integers import decimal_size, digits, put_decimal
+from korvet.records.kernel.integers import digits
 from korvet.records.kernel.octets import BytesPointer
-from korvet.records.kernel.resp import ARRAY_TYPE, BULK_TYPE, bulk, length_line, put_head
+from korvet.records.kernel.resp import ARRAY_TYPE, bulk, length_line
 
 try:
     import cython  # the compiler looks for this very line
@@ -24,23 +24,6 @@ EntryStart = cython.struct(
     fields_at=cython.Py_ssize_t,
     strings=cython.longlong,
 )
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def put_id_start(
-    w: cython.p_uchar, at: cython.Py_ssize_t, ms: cython.ulonglong, sequence_size: cython.Py_ssize_t
-) -> cython.Py_ssize_t:
-    """Write an entry ID as a bulk string up to its sequence. Returns the position after it.
-
-    `sequence_size` is the number of digits that the sequence has.
-    """
-    at = put_head(w, at, BULK_TYPE, decimal_size(ms) + 1 + sequence_size)
-    at = put_decimal(w, at, ms)
-    w[at] = 45
-    return at + 1
 
 
 @cython.cfunc

@@ -40,6 +40,3 @@ NULL_PREFIX_SIZE = cython.declare(cython.Py_ssize_t, len(entry_fields.NULL_HEADE
 KEY_BYTES = cython.declare(cython.longlong, len(entry_fields.KEY))
 VALUE_BYTES = cython.declare(cython.longlong, len(entry_fields.VALUE))
 TIMESTAMP_BYTES = cython.declare(cython.longlong, len(entry_fields.TIMESTAMP))
-PRODUCER_BYTES = cython.declare(
-    cython.longlong, len(entry_fields.PRODUCER_ID) + len(entry_fields.PRODUCER_EPOCH)
-)

@@ -7,7 +7,6 @@ from korvet.records.kernel.header_fields import (
     ATTRIBUTES_AT,
     BASE_SEQUENCE_AT,
     BASE_TIMESTAMP_AT,
-    CODEC_AT,
     CODEC_MASK,
     CONTROL,
     CRC_AT,
@@ -107,19 +106,6 @@ def place_batch(batch: BytesLike, base_offset: int, leader_epoch: int) -> bytes:
     put_header_start(w, 0, base_offset, size, leader_epoch)
     copy(w, MAGIC_AT, p, MAGIC_AT, size - MAGIC_AT)
     return buffer.take(size)
-
-
-@cython.cfunc
-def plain_header(p: BytesPointer, at: cython.Py_ssize_t, size: cython.Py_ssize_t) -> bytes:
-    """The header of the batch at p[at], for the same records without a codec in a batch of `size` bytes. The
-    CRC stays that of the compressed batch.
-    """
-    buffer: OutputBuffer = OutputBuffer(HEADER_SIZE)
-    w: cython.p_uchar = buffer.start()
-    copy(w, 0, p, at, HEADER_SIZE)
-    put_int(w, LENGTH_AT, size - LENGTH_EXCLUDES, 4)
-    w[CODEC_AT] = w[CODEC_AT] & ~CODEC_MASK
-    return buffer.take(HEADER_SIZE)
 
 
 def parse_batch(data: BytesLike, start: int) -> BatchHeader:

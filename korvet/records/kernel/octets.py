@@ -23,7 +23,7 @@ if cython.compiled:
         korvet_crc32c_portable,
         korvet_crc32c_prepare,
     )
-    from cython.cimports.libc.string import memchr, memcmp, memcpy
+    from cython.cimports.libc.string import memchr, memcpy
 
     korvet_crc32c_prepare()
 else:
@@ -187,24 +187,6 @@ def copy_short(
             memcpy(w + at, p + source, 32)
             return at + n
     return copy(w, at, p, source, n)
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def equal_bytes(
-    p: BytesPointer,
-    at: cython.Py_ssize_t,
-    q: BytesPointer,
-    other: cython.Py_ssize_t,
-    n: cython.Py_ssize_t,
-) -> cython.bint:
-    """Whether n bytes are equal at both positions."""
-    if cython.compiled:
-        return memcmp(p + at, q + other, n) == 0
-    else:
-        return bytes(p[at : at + n]) == bytes(q[other : other + n])
 
 
 @cython.cfunc

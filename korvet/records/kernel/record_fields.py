@@ -38,8 +38,9 @@ MAX_FIELD_ARGUMENTS = cython.declare(cython.Py_ssize_t, 3900)
 RECORD_ROOM = cython.declare(cython.Py_ssize_t, 160)
 HEADER_ROOM = cython.declare(cython.Py_ssize_t, 48)
 
-# The state after a record: the position of the next entry, totals over the records, the size of the last
-# entry (field names and values), and its timestamp, which most records repeat, with position and size.
+# The state after a record: the position of the next entry, totals over the records, the sizes of the last
+# entry and of the largest one (field names and values, without those of the producer), and the timestamp of
+# the last one, which most records repeat, with position and size.
 Encoded = cython.struct(
     at=cython.Py_ssize_t,
     payload_bytes=cython.longlong,
@@ -47,6 +48,7 @@ Encoded = cython.struct(
     newest=cython.longlong,
     oldest=cython.longlong,
     entry_bytes=cython.longlong,
+    largest_bytes=cython.longlong,
     last_timestamp=cython.longlong,
     last_timestamp_at=cython.Py_ssize_t,
     last_timestamp_size=cython.Py_ssize_t,
@@ -66,6 +68,7 @@ def nothing_encoded() -> Encoded:
     encoded.newest = MIN_INT64
     encoded.oldest = MAX_INT64
     encoded.entry_bytes = 0
+    encoded.largest_bytes = 0
     encoded.last_timestamp = 0
     encoded.last_timestamp_at = 0
     encoded.last_timestamp_size = 0
@@ -93,19 +96,6 @@ def field_arguments(
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def relative_timestamp(timestamp: cython.longlong, ms: cython.longlong) -> cython.longlong:
-    """A record's timestamp relative to its entry's ms.
-
-    A timestamp so far before 1970 that the result leaves 64 bits is refused afterwards; it becomes the
-    smallest one.
-    """
-    return MIN_INT64 if timestamp < MIN_INT64 + ms else timestamp - ms
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
 def put_record_fields(
     w: cython.p_uchar,
     encoded: Encoded,
@@ -113,19 +103,17 @@ def put_record_fields(
     record: Record,
     texts: BytesPointer,
     with_timestamp: cython.bint,
-    timestamp: cython.longlong,
     producer: BytesPointer,
     producer_size: cython.Py_ssize_t,
-    producer_bytes: cython.longlong,
 ) -> Encoded:
     """Write the fields of an entry that is one record, the producer's fields last.
 
-    `timestamp` is the value of the field `ts`. Without it a record that has no field at all gets one, which
-    is 0. `encoded.at` becomes a key of RECORD_FAULTS if the record's headers are malformed.
+    Without timestamps, a record that has no field at all gets one, which is 0. `encoded.at` becomes a key of
+    RECORD_FAULTS if the record's headers are malformed.
     """
     payload: cython.Py_ssize_t
     prefixes: cython.Py_ssize_t
-    encoded.entry_bytes = producer_bytes
+    encoded.entry_bytes = 0
     if record.key_size >= 0:
         encoded.at = copy(w, encoded.at, texts, KEY_NAME_AT, KEY_NAME_SIZE)
         encoded.at = put_bulk(w, encoded.at, p, record.key_at, record.key_size)
@@ -139,7 +127,7 @@ def put_record_fields(
         encoded.payload_bytes += record.value_size
         encoded.entry_bytes += VALUE_BYTES + record.value_size
     if with_timestamp:
-        encoded = _put_timestamp(w, encoded, texts, timestamp)
+        encoded = _put_timestamp(w, encoded, texts, record.timestamp)
     elif field_arguments(record, False, producer_size > 0) == 0:
         encoded = _put_timestamp(w, encoded, texts, 0)
     if record.header_count > 0:
@@ -150,6 +138,7 @@ def put_record_fields(
         encoded.at = -9
     if encoded.at >= 0:
         encoded.at = copy(w, encoded.at, producer, 0, producer_size)
+    encoded.largest_bytes = max(encoded.largest_bytes, encoded.entry_bytes)
     encoded.newest = max(encoded.newest, record.timestamp)
     encoded.oldest = min(encoded.oldest, record.timestamp)
     return encoded

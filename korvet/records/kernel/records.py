@@ -7,6 +7,7 @@ from korvet.records.kernel.header_fields import HEADER_SIZE, SMALLEST_RECORD_SIZ
 from korvet.records.kernel.integers import MAX_INT64, MIN_INT64
 from korvet.records.kernel.octets import BytesPointer, buffer_pointer
 from korvet.records.kernel.record import RECORD_FAULTS, Record, measure_headers, read_record
+from korvet.records.kernel.record_fields import MAX_FIELD_ARGUMENTS, too_many_headers
 
 try:
     import cython  # the compiler looks for this very line
@@ -57,7 +58,17 @@ def check_records(data: BytesLike, start: int, header: BatchHeader, records: byt
     `header` and `records` are as for `encode_append`. Raises BatchError("invalid_record").
     """
     data, first, end = records_section(data, start, header, records)
-    return _scan(data, first, end, header, False, 0, 0)
+    return _scan(data, first, end, header, False, 0, 0, -1)
+
+
+def check_entries(
+    data: BytesLike, start: int, header: BatchHeader, records: bytes | None, with_timestamps: bool
+) -> RecordSummary:
+    """As `check_records`, for a batch that the server module makes entries of. Refuses records whose fields
+    are too many for an entry, too.
+    """
+    data, first, end = records_section(data, start, header, records)
+    return _scan(data, first, end, header, False, 0, 0, 2 * with_timestamps + 4 * header.transactional)
 
 
 def find_record(
@@ -74,7 +85,7 @@ def find_record(
     `header` and `records` are as for `encode_append`. Raises BatchError("invalid_record").
     """
     data, first, end = records_section(data, start, header, records)
-    found: tuple[int, int] | None = _scan(data, first, end, header, True, from_index, timestamp_ms)
+    found: tuple[int, int] | None = _scan(data, first, end, header, True, from_index, timestamp_ms, -1)
     return found
 
 
@@ -87,8 +98,11 @@ def _scan(
     finding: cython.bint,
     from_index: cython.longlong,
     wanted: cython.longlong,
+    more_arguments: cython.longlong,
 ):
-    """Check all records, or with `finding` those up to the first wanted one."""
+    """Check all records, or with `finding` those up to the first wanted one. `more_arguments`: the field
+    arguments of each entry beside those of key, value and headers; -1 if records become no entries.
+    """
     view: cython.const[cython.uchar][::1] = data
     p: BytesPointer = buffer_pointer(view)
     count: cython.longlong = header.record_count
@@ -99,14 +113,26 @@ def _scan(
     at: cython.Py_ssize_t = start
     index: cython.longlong
     fault: cython.Py_ssize_t
+    size: cython.Py_ssize_t
+    prefixes: cython.Py_ssize_t
+    payload: cython.longlong = 0
+    largest: cython.longlong = 0
+    arguments: cython.longlong
     record: Record
     for index in range(count):
         record = read_record(p, at, end, index, base)
         if record.end < 0:
             raise record_fault(record.end, index, at - start)
-        fault, _, _ = measure_headers(p, record)
+        if more_arguments >= 0:
+            arguments = 2 * ((record.key_size >= 0) + (record.value_size >= 0) + record.header_count)
+            if arguments + more_arguments > MAX_FIELD_ARGUMENTS:
+                raise too_many_headers(index, record.header_count)
+        fault, size, prefixes = measure_headers(p, record)
         if fault < 0:
             raise record_fault(fault, index, at - start)
+        size += max(record.key_size, 0) + max(record.value_size, 0)
+        payload += size
+        largest = max(largest, size + prefixes)
         if finding and index >= from_index and record.timestamp >= wanted:
             return index, record.timestamp
         newest = max(newest, record.timestamp)
@@ -116,7 +142,7 @@ def _scan(
         at = record.end
     if at != end:
         raise trailing_bytes(end - at, count)
-    return None if finding else RecordSummary(newest, oldest, keyless)
+    return None if finding else RecordSummary(newest, oldest, keyless, payload, largest)
 
 
 def find_invalid(

@@ -1,118 +1,38 @@
-"""Replies of Redis: their end, and the numbers in the reply of an append function."""
+"""Replies of Redis: their end, and those that are integers."""
 
 from __future__ import annotations
 
 from korvet.records.batch import BatchError, BytesLike
 from korvet.records.kernel.integers import MAX_INT64
-from korvet.records.kernel.octets import (
-    BytesPointer,
-    after_line_feed,
-    buffer_pointer,
-    bytes_pointer,
-    equal_bytes,
-)
-from korvet.records.kernel.resp import ARRAY_TYPE, BULK_TYPE, INTEGER_TYPE, length_line
+from korvet.records.kernel.octets import BytesPointer, after_line_feed, buffer_pointer
+from korvet.records.kernel.resp import ARRAY_TYPE, INTEGER_TYPE, length_line
 
 try:
     import cython  # the compiler looks for this very line
 except ModuleNotFoundError:
     from korvet.records import shadow as cython  # type: ignore[no-redef]
 
-# What the replies of a transaction begin with. korvet_guard replies the first one if it opens the gate.
-TRANSACTION_TEXTS: bytes = b"+OK\r\n+QUEUED\r\n"
-OK_AT = cython.declare(cython.Py_ssize_t, 0)
-OK_SIZE = cython.declare(cython.Py_ssize_t, 5)
-QUEUED_AT = cython.declare(cython.Py_ssize_t, 5)
-QUEUED_SIZE = cython.declare(cython.Py_ssize_t, 9)
-# The integers of an append function's reply, and the index of the one that is 1 for a duplicate.
-REPLY_NUMBERS = cython.declare(cython.longlong, 8)
-DUPLICATE = cython.declare(cython.Py_ssize_t, 5)
 
-
-def append_reply(replies: BytesLike, added: int) -> tuple[int, ...] | None:
-    """The integers that an append function replied; None if the replies are others.
-
-    If `added` is not 0, `replies` are those of a MULTI with that many commands between guard and seal: OK,
-    QUEUED for each command, and the array of EXEC. In the array either korvet_guard replies OK, and
-    korvet_seal the integers after the entry IDs, or korvet_guard replies that the batch is a duplicate.
-    """
-    view: cython.const[cython.uchar][::1] = replies
+def integer_array(reply: BytesLike) -> tuple[int, ...] | None:
+    """The integers of a reply that is an array of integers; None for any other reply."""
+    view: cython.const[cython.uchar][::1] = reply
     end: cython.Py_ssize_t = len(view)
     if end == 0:
         return None
     p: BytesPointer = buffer_pointer(view)
-    at: cython.Py_ssize_t = 0
-    if added > 0:
-        at = _executed(p, end, added)
-        if at < 0:
-            return None
-        if p[at] == ARRAY_TYPE:
-            numbers = _reply_numbers(p, at, end, False)
-            return numbers if numbers is not None and numbers[DUPLICATE] == 1 else None
-        at = _added(p, at, end, added)
-        if at < 0:
-            return None
-    return _reply_numbers(p, at, end, True)
-
-
-@cython.cfunc
-@cython.exceptval(check=False)
-def _executed(p: BytesPointer, end: cython.Py_ssize_t, added: cython.longlong) -> cython.Py_ssize_t:
-    """The position of the first reply in EXEC's array; -1 unless all commands were queued and executed."""
-    texts: BytesPointer = bytes_pointer(TRANSACTION_TEXTS)
-    commands: cython.longlong = added + 2
-    at: cython.Py_ssize_t = OK_SIZE
-    i: cython.longlong
+    count: cython.longlong
     number: cython.longlong
-    if end < OK_SIZE + commands * QUEUED_SIZE or not equal_bytes(p, 0, texts, OK_AT, OK_SIZE):
-        return -1
-    for i in range(commands):
-        if not equal_bytes(p, at, texts, QUEUED_AT, QUEUED_SIZE):
-            return -1
-        at += QUEUED_SIZE
-    number, at = length_line(p, at, end, ARRAY_TYPE)
-    return at if at < end and number == commands else -1
-
-
-@cython.cfunc
-@cython.exceptval(check=False)
-def _added(
-    p: BytesPointer, at: cython.Py_ssize_t, end: cython.Py_ssize_t, added: cython.longlong
-) -> cython.Py_ssize_t:
-    """The position after the guard's OK and `added` entry IDs; -1 if the replies are others."""
-    i: cython.longlong
-    number: cython.longlong
-    if end - at < OK_SIZE or not equal_bytes(p, at, bytes_pointer(TRANSACTION_TEXTS), OK_AT, OK_SIZE):
-        return -1
-    at += OK_SIZE
-    for i in range(added):
-        number, at = length_line(p, at, end, BULK_TYPE)
-        if at < 0 or number < 0 or number > end - at - 2:
-            return -1
-        at += number + 2
-    return at
-
-
-@cython.cfunc
-def _reply_numbers(
-    p: BytesPointer, at: cython.Py_ssize_t, end: cython.Py_ssize_t, last: cython.bint
-) -> tuple[int, ...] | None:
-    """The integers of the array at a position; None for any other reply.
-
-    With `last`, nothing may follow the array.
-    """
-    i: cython.longlong
-    number: cython.longlong
-    number, at = length_line(p, at, end, ARRAY_TYPE)
-    if at < 0 or number != REPLY_NUMBERS:
+    at: cython.Py_ssize_t
+    count, at = length_line(p, 0, end, ARRAY_TYPE)
+    if at < 0 or count < 0:
         return None
     numbers = []
-    for i in range(REPLY_NUMBERS):
+    while len(numbers) < count:
         number, at = length_line(p, at, end, INTEGER_TYPE)
         if at < 0:
             return None
         numbers.append(number)
-    return tuple(numbers) if at == end or not last else None
+    return tuple(numbers) if at == end else None
 
 
 @cython.cclass

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import cryptography  # noqa: F401 - PyJWT needs it to verify, but can be imported without it
 import jwt
 import msgspec
+from cryptography import exceptions
 
 from korvet.security.oauth.tokens import RefusedToken, shown
 
@@ -76,10 +76,19 @@ class KeySet:
             raise ValueError(f"{len(raw)} keys, more than {_MOST_KEYS}")
         keys, unused = [], []
         for number, each in enumerate(raw):
+            name = f"key {number}"
             try:
-                keys.append(_key(each))
-            except (msgspec.DecodeError, UnicodeDecodeError, jwt.PyJWTError, ValueError) as error:
-                unused.append(f"key {number}: {error}")
+                jwk = msgspec.json.decode(each, type=_Jwk)
+                name += "" if jwk.kid is None else f" ({shown(jwk.kid)})"
+                keys.append(_key(jwk))
+            except (
+                msgspec.DecodeError,
+                UnicodeDecodeError,
+                jwt.PyJWTError,
+                exceptions.UnsupportedAlgorithm,
+                ValueError,
+            ) as error:
+                unused.append(f"{name}: {error}")
         if not keys:
             raise ValueError(f"no key that verifies signatures{': ' if unused else ''}{'; '.join(unused)}")
         return cls(keys, unused)
@@ -93,11 +102,20 @@ class KeySet:
         return len(self._keys)
 
     def lacks(self, token: Token) -> bool:
-        """Whether a token is signed with a key that is not here, though the issuer may have it by now."""
+        """Whether a token is signed with a key that is not in the set, but that the issuer may have by now.
+        The ID of the key tells that; if the token names no key, the signature does.
+        """
         try:
-            return not self._find(token.header)
+            found = self._find(token.header)
         except RefusedToken:
             return False
+        if "kid" in token.header:
+            return not found
+        try:
+            self.verify(token)
+        except RefusedToken:
+            return True
+        return False
 
     def verify(self, token: Token) -> None:
         """Return if the issuer has signed a token. Raises RefusedToken."""
@@ -133,9 +151,8 @@ class KeySet:
         return [each for each in self._keys if each.id == name]
 
 
-def _key(raw: msgspec.Raw) -> _Key:
-    """Raises ValueError, or an error of msgspec or PyJWT, for a key that cannot be used."""
-    found = msgspec.json.decode(raw, type=_Jwk)
+def _key(found: _Jwk) -> _Key:
+    """Raises ValueError, or an error of cryptography or PyJWT, for a key that cannot be used."""
     if found.d is not None:
         raise ValueError("a private key: everybody who has read it can sign tokens")
     if found.use not in (None, "sig") or (found.key_ops is not None and "verify" not in found.key_ops):

@@ -13,8 +13,8 @@ from kio.schema.offset_fetch.v9.request import (
     OffsetFetchRequestTopics,
 )
 
-from korvet.offsets.packing import offset_of
-from robustness.history import UNKNOWN, Place, ReadAll, ReadCommit, ReadNativeGroup
+from korvet.offsets.packing import offset_after, offset_of
+from robustness.history import UNKNOWN, Place, ReadAll, ReadCommit, ReadNativeGroup, addressed
 from robustness.simulation.clients.client import RETRIABLE, Client, Partition, UnexpectedError
 from robustness.simulation.clients.consumer import EARLIEST, LATEST, Consumer, Position, list_offset
 from robustness.simulation.clients.native import KEYS, RedisConnection, value_of
@@ -99,12 +99,9 @@ class FinalReader:
         connection = await RedisConnection.open(redis_host)
         reply = await connection.ask(b"XRANGE", KEYS.stream(topic, number), b"-", b"+")
         connection.close()
-        found = [
-            (offset_of(entry_id, 0), value)
-            for entry_id, value in (each for each in map(value_of, reply) if each is not None)
-        ]
+        found = tuple(addressed(each for each in map(value_of, reply) if each is not None))
         fields: dict[str, Any] = {"topic": topic, "partition": number, "reader": "native"}
-        self.client.note(ReadAll, "ok", **fields, records=tuple(found), complete=True)
+        self.client.note(ReadAll, "ok", **fields, records=found, complete=True)
 
     async def read_group(self, group: str, topics: list[TopicPlan], redis_host: str) -> None:
         """Read the committed offsets of a group, and the Redis groups that follow them."""
@@ -172,6 +169,4 @@ async def _group_state(connection: RedisConnection, key: bytes, group: str) -> t
     except hiredis.ReplyError:
         return UNKNOWN, []
     pending = [offset_of(each[0].decode(), 0) for each in reply]
-    last = mine[b"last-delivered-id"].decode()
-    after = 0 if last == "0-0" else offset_of(last, 0) + 1
-    return min([after, *pending]), pending
+    return min([offset_after(mine[b"last-delivered-id"]), *pending]), pending

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import hiredis
 
-from korvet.storage.keys import Keyspace
+from korvet.redis.keys import Keyspace
 from robustness.history import NativeRead, NativeSend
 from robustness.simulation.clients.wire import Disconnected
 

@@ -16,7 +16,7 @@ from korvet.offsets.streams_records import StreamsMember
 from tests.spark.reckoning.records import day, moment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from korvet.offsets.schema import MemberMetadata
     from tests.spark.reckoning.records import Place, Record, Row
@@ -86,23 +86,16 @@ class Replay:
 
 
 class Groups:
-    """The groups of `__consumer_offsets`. existing: the names of topics by ID."""
+    """The groups of `__consumer_offsets`. names: those of topics by ID."""
 
-    def __init__(
-        self, records: Sequence[Record], current: Iterable[Any], existing: Mapping[str, str], as_of_ms: int
-    ) -> None:
+    def __init__(self, records: Sequence[Record], names: Mapping[str, str], as_of_ms: int) -> None:
         self.records = records
+        self.names = names
         self.as_of_ms = as_of_ms
-        names: dict[str, str] = {}
-        for commit in current:
-            if commit.value.topic_id is not None:
-                identity = id_text(commit.value.topic_id)
-                names[identity] = max(commit.key.topic, names.get(identity, ""))
         replays: dict[str, Replay] = defaultdict(Replay)
         for record in records:
             replays[record.key.group].see(record)  # type: ignore[union-attr]
         self.states = {group: replay.states for group, replay in replays.items() if replay.states}
-        self._names = {**names, **existing}
 
     @property
     def current(self) -> dict[str, State]:
@@ -152,7 +145,7 @@ class Groups:
                                 **part,
                             }
                             for name, row in state.members.items()
-                            for part in row["assigned"] or ()
+                            for part in self.named(state, row["assigned"]) or ()
                         ],
                         "tombstone": state.tombstone,
                         **state.record.position,
@@ -196,7 +189,7 @@ class Groups:
             for name in {name for state in states for name in state.members}:
                 listing = [state for state in states if name in state.members]
                 last = listing[-1]
-                assigned = self._named(last, last.members[name]["assigned"])
+                assigned = self.named(last, last.members[name]["assigned"])
                 rows.append(
                     {
                         "group": group,
@@ -220,15 +213,15 @@ class Groups:
             for group, state in self.current.items()
             if state.kind in {"classic", "consumer"}
             for member in state.members.values()
-            for part in self._named(state, member["assigned"]) or ()
+            for part in self.named(state, member["assigned"]) or ()
             for number in part["partitions"]
         }
 
-    def _named(self, state: State, assigned: Assigned | None) -> Assigned | None:
-        """Newer groups name topics by ID; a commit with both contains the name."""
+    def named(self, state: State, assigned: Assigned | None) -> Assigned | None:
+        """Newer groups name topics by ID."""
         if assigned is None or state.kind == "classic":
             return assigned
-        return [{**part, "topic": self._names.get(part["topic"], part["topic"])} for part in assigned]
+        return [{**part, "topic": self.names.get(part["topic"], part["topic"])} for part in assigned]
 
     def topic_consumers(self, current: Mapping[Any, Record]) -> list[Row]:
         active = [row for row in self.members() if row["active"]]

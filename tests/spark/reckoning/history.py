@@ -12,6 +12,7 @@ from korvet.offsets.partition import partition_for
 from korvet.offsets.schema import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 from tests.spark.keyspace import OFFSETS_TOPIC
 from tests.spark.reckoning.group_history import NewerGroup, new_groups
+from tests.spark.reckoning.groups import id_text
 from tests.spark.reckoning.logs import ABORT, COMMIT, Log
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ class History:
         self.upgraded = False
         self.logs: dict[tuple[str, int], Log] = {}
         self.ids: dict[str, bytes] = {}
+        self.names: dict[str, str] = {}
+        """The names of all topics that ever existed, by ID."""
         keyspace.offsets_topic()
         keyspace.topic(TRANSACTION_TOPIC)
         self.transactions = Log(keyspace, TRANSACTION_TOPIC, 0, False)
@@ -125,6 +128,7 @@ class History:
         dense, partitions = TOPICS[topic]
         configs = {"offset.assignment": "dense"} if dense else None
         self.ids[topic] = self.chance.randbytes(16)
+        self.names[id_text(self.ids[topic])] = topic
         self.keyspace.topic(topic, partitions, configs, topic_id=str(UUID(bytes=self.ids[topic])))
         for partition in range(partitions):
             self.logs[topic, partition] = Log(self.keyspace, topic, partition, dense)

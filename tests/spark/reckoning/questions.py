@@ -39,7 +39,7 @@ def owners(groups: Groups, commits: Commits) -> list[Row]:
     return [
         row
         for group, states in groups.states.items()
-        for owner, tenure in _tenures(states, names)
+        for owner, tenure in _tenures(states, {**names, **groups.names})
         for row in [_owner(group, owner, tenure, commits)]
     ]
 

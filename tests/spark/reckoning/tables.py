@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tests.spark.reckoning.commits import Commits
 from tests.spark.reckoning.groups import Groups, id_text
 from tests.spark.reckoning.questions import owners, rebalance_costs
-from tests.spark.reckoning.records import commit_ms, moment, place_of, read
+from tests.spark.reckoning.records import commit_ms, moment, read
 from tests.spark.reckoning.status import STATUSES
 
 if TYPE_CHECKING:
@@ -24,14 +24,18 @@ STALE_MS = EXPIRING_MS = 86_400_000
 RETENTION_MS = 7 * 86_400_000
 
 
-def reckoned(history: History, as_of_ms: int) -> Mapping[str, list[Row]]:
-    """Returns the rows of every table as of a time, and of answers that need no other time."""
+def reckoned(
+    history: History, as_of_ms: int, names: Mapping[str, str] | None = None
+) -> Mapping[str, list[Row]]:
+    """Returns the rows of every table as of a time, and of answers that need no other time.
+
+    names: those of topics by ID; without them, those of existing topics.
+    """
     found = read(history.offsets, as_of_ms)
     pending = read(history.offsets, as_of_ms, pending=True)
-    newest = {place_of(record): record for record in found.commits}
-    current = [record for record in newest.values() if record.value is not None]
-    names = {id_text(topic_id): topic for topic, topic_id in history.ids.items()}
-    groups = Groups(found.groups, current, names, as_of_ms)
+    if names is None:
+        names = {id_text(topic_id): topic for topic, topic_id in history.ids.items()}
+    groups = Groups(found.groups, names, as_of_ms)
     commits = Commits(found.commits, pending.commits, history.logs, as_of_ms, groups.assigned())
     return {
         "offset_commits": commits.offset_commits(),

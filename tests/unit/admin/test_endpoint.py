@@ -12,7 +12,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from korvet.admin.access import Access
-from korvet.admin.endpoint import Endpoint, livez
+from korvet.admin.endpoint import AdminEndpoint, livez
 from korvet.admin.http import Request, Response, text_response
 from korvet.admin.metrics_page import MetricsPage, prefers_open_metrics
 from korvet.config.settings import Config
@@ -46,8 +46,8 @@ def registry() -> Registry:
     return made
 
 
-def endpoint() -> Endpoint:
-    return Endpoint({"/livez": livez, "/metrics": MetricsPage(registry()).answer})
+def endpoint() -> AdminEndpoint:
+    return AdminEndpoint({"/livez": livez, "/metrics": MetricsPage(registry()).answer})
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ async def test_actions_have_a_method_and_need_the_token(
     async def do(request: Request) -> Response:
         return text_response(HTTPStatus.OK, request.method)
 
-    served = Endpoint({"/livez": livez}, {("POST", "/do"): do})
+    served = AdminEndpoint({"/livez": livez}, {("POST", "/do"): do})
     assert served.most_body_bytes > 0
     assert endpoint().most_body_bytes == 0
     response = await served.answer(CLOSED, Request(method, page, fields))
@@ -188,7 +188,7 @@ def test_pages_that_fail_are_counted() -> None:
     async def broken(request: Request) -> Response:
         raise RuntimeError(request.path)
 
-    served = Endpoint({"/metrics": broken})
+    served = AdminEndpoint({"/metrics": broken})
     with pytest.raises(RuntimeError):
         asyncio.run(served.answer(OPEN, Request("GET", "/metrics")))
     (samples,) = served.collect()

@@ -15,7 +15,7 @@ import pytest
 
 from korvet.admin import server as admin_server
 from korvet.admin.client import fetch
-from korvet.admin.endpoint import Endpoint, livez
+from korvet.admin.endpoint import AdminEndpoint, livez
 from korvet.admin.handover import ON_STANDARD_INPUT, Handed, Handover
 from korvet.admin.server import AdminServer
 from korvet.config.errors import ConfigError
@@ -34,7 +34,7 @@ DEADLINE_S = 20
 
 @asynccontextmanager
 async def serving(**settings: Any) -> AsyncIterator[AdminServer]:
-    opened = await AdminServer.open(Config(**settings), Endpoint({"/livez": livez}))
+    opened = await AdminServer.open(Config(**settings), AdminEndpoint({"/livez": livez}))
     try:
         yield opened
     finally:
@@ -125,7 +125,7 @@ async def test_the_unix_socket_of_another_process_stays(tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
     async with serving(admin_socket=str(path)):
         with pytest.raises(ConfigError, match="another process listens on it"):
-            await AdminServer.open(Config(admin_socket=str(path)), Endpoint({}))
+            await AdminServer.open(Config(admin_socket=str(path)), AdminEndpoint({}))
         assert (await fetch(path, "/livez", "*/*", DEADLINE_S)).status == 200
 
 
@@ -133,7 +133,7 @@ def test_a_file_in_place_of_the_unix_socket_stays(tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.write_text("precious")
     with pytest.raises(ConfigError, match="Address already in use"):
-        run(AdminServer.open(Config(admin_socket=str(path)), Endpoint({})))
+        run(AdminServer.open(Config(admin_socket=str(path)), AdminEndpoint({})))
     assert path.read_text() == "precious"
 
 
@@ -199,7 +199,7 @@ def test_standard_input_that_is_no_socket_is_refused(tmp_path: Path, monkeypatch
     with (tmp_path / "file").open("wb") as file:
         monkeypatch.setattr(admin_server, "_STANDARD_INPUT", file.fileno())
         with pytest.raises(ConfigError, match="standard input is no socket"):
-            run(AdminServer.open(Config(admin_socket=ON_STANDARD_INPUT), Endpoint({})))
+            run(AdminServer.open(Config(admin_socket=ON_STANDARD_INPUT), AdminEndpoint({})))
 
 
 async def test_connections_are_limited(

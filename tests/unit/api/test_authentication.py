@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,7 +32,7 @@ class Client:
     listener = "SAFE"
 
     def __init__(self, sasl: SaslSession) -> None:
-        self.sasl = sasl
+        self.session = SimpleNamespace(sasl=sasl)
         self.counts = ListenerCounts()
         self.ended = False
         self.was_cut = False

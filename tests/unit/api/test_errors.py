@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 from korvet import api
 from korvet.api.common.errors import Asked, asked_by, error_code_of
 from korvet.protocol import registry
-from korvet.storage.errors import (
+from korvet.redis.errors import (
     PASSING,
     FencedEpoch,
     HistoryChanged,

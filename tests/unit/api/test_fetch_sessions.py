@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 from korvet.api.fetching import sessions
 from korvet.api.fetching.partition import FetchedPartition
 from korvet.api.fetching.sessions import EVICTION_MS, FetchSession, FetchSessions, SessionError, next_epoch
+from korvet.log.values import Ends
 
 if TYPE_CHECKING:
     from korvet.api.fetching.params import FetchParams
@@ -140,21 +141,21 @@ def test_the_current_size_of_a_session_counts():
 def test_news():
     sessions = counted(1)
     one = part("t")
-    one.found([], 5, 0, None)
+    one.found([], Ends(0, 0, 5, 5, 5))
     session = sessions.open([one], 0, by_id=False)
     assert session is not None
     assert not one.has_news
-    one.found([b"records"], 5, 0, None)
+    one.found([b"records"], Ends(0, 0, 5, 5, 5))
     assert one.has_news
     for end, start in ((6, 0), (5, 1)):
-        one.found([], end, start, None)
+        one.found([], Ends(start, start, end, end, end))
         assert one.has_news, (end, start)
-    one.found([], 5, 0, None)
+    one.found([], Ends(0, 0, 5, 5, 5))
     one.error = ErrorCode.offset_out_of_range
     assert one.has_news
     session.advertise([one])
     one.reset_for_next()
-    one.found([], 5, 0, None)
+    one.found([], Ends(0, 0, 5, 5, 5))
     assert one.has_news, "the end of the error"
     session.advertise([one])
     assert not one.has_news
@@ -167,7 +168,7 @@ def test_a_withheld_response_changes_nothing():
     assert session is not None
     before = list(session.partitions)
     for one in parts[:2]:
-        one.found([b"records"], 9, 1, None)
+        one.found([b"records"], Ends(1, 1, 9, 9, 9))
     session.advertise(parts[:2])
     assert list(session.partitions) == [before[2], before[0], before[1]]
     assert not any(one.lru_sequence == 1 for one in parts)
@@ -185,7 +186,7 @@ def test_a_withheld_response_changes_nothing():
 def test_renewed_partitions_are_copies_without_results():
     sessions = counted(1)
     one = part("t")
-    one.found([b"late"], 9, 1, None)
+    one.found([b"late"], Ends(1, 1, 9, 9, 9))
     session = sessions.open([one], 0, by_id=False)
     assert session is not None
     session.renew()

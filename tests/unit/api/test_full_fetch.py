@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from korvet.api.common.context import HandlerState
 from korvet.api.common.request_counts import RequestCounts
 from korvet.api.fetching.deadlines import Deadlines
 from korvet.api.fetching.full_fetch import FullFetch
@@ -20,10 +21,10 @@ from korvet.api.fetching.params import FetchParams
 from korvet.api.fetching.partition import FetchedPartition
 from korvet.api.fetching.pending_fetch import PendingFetch
 from korvet.api.fetching.response import encode_response
+from korvet.log.values import Ends, Fetched
 from korvet.protocol import registry
 from korvet.protocol.fetch_request import FetchRequest, FetchTopic, requested_partition
-from korvet.storage.errors import StorageFault
-from korvet.storage.log.values import Fetched
+from korvet.redis.errors import StorageFault
 from tests.unit.api.test_deadlines import Clock
 from tests.unit.api.test_pending_fetch import VERSION, Log
 
@@ -48,7 +49,9 @@ class Scene:
             fetch_memory=FetchMemory(1 << 24, self.clock),  # type: ignore[arg-type]
             native_watcher=SimpleNamespace(is_current=False),
         )
-        self.client: Any = SimpleNamespace(access=None, fetch_state=None, unsent_bytes=0)
+        self.client: Any = SimpleNamespace(
+            session=SimpleNamespace(access=None), handler_state=HandlerState(), unsent_bytes=0
+        )
         self.fetch: PendingFetch | None = None
         self.read: list[int] = []
         """The partitions that the last request read, in order."""
@@ -62,7 +65,7 @@ class Scene:
                 self.fetch.release()
             strategy = FullFetch(self.services, self.client, asked, params)
             self.fetch = PendingFetch(self.services, self.client, strategy, params)
-            self.client.fetch_state = self.fetch
+            self.client.handler_state.fetch = self.fetch
         self.read = []
         answers: list[list[bytes] | None] = []
         for log in self.logs:
@@ -79,7 +82,7 @@ class Scene:
     def answer_reads(self) -> None:
         for log in self.logs:
             while log.reads:
-                log.reads.pop()(Fetched(b"", 0, -1, -1, log.log_end, log.log_start, log.log_end))
+                log.reads.pop()(Fetched(b"", 0, -1, -1, log.log_end, log.ends))
 
     @property
     def looked_at(self) -> set[int]:
@@ -190,7 +193,7 @@ def test_a_log_that_was_closed_during_a_read_is_located_again() -> None:
     scene.logs[0].log_end = END
     scene.logs[0].close()
     scene.clock.advance(scene.clock.now_s + 2)
-    done(Fetched(b"", 0, -1, -1, END, 0, END))
+    done(Fetched(b"", 0, -1, -1, END, Ends(0, 0, END, END, END)))
     assert len(answers) == 1
     successor = scene.logs[0] = Log()
     successor.grow()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from korvet.api.common.context import HandlerState
 from korvet.api.fetching.deadlines import Deadlines
 from korvet.api.fetching.incremental_fetch import continue_session
 from korvet.api.fetching.memory import FetchMemory
@@ -15,7 +16,7 @@ from korvet.api.fetching.params import FetchParams
 from korvet.api.fetching.partition import FetchedPartition
 from korvet.api.fetching.response import encode_response
 from korvet.api.fetching.sessions import FetchSessions
-from korvet.storage.log.values import Fetched
+from korvet.log.values import Ends, Fetched
 from tests.unit.api.test_deadlines import Clock
 from tests.unit.api.test_pending_fetch import RECORDS, VERSION, Log, request
 
@@ -35,11 +36,13 @@ class Scene:
             fetch_memory=FetchMemory(1 << 20, self.clock),  # type: ignore[arg-type]
             native_watcher=SimpleNamespace(is_current=False),
         )
-        self.client: Any = SimpleNamespace(access=None, fetch_state=None, unsent_bytes=0)
+        self.client: Any = SimpleNamespace(
+            session=SimpleNamespace(access=None), handler_state=HandlerState(), unsent_bytes=0
+        )
         self.params = FetchParams.of(VERSION, request(), 100)
         requested = [FetchedPartition("t", index, 10, 1 << 16) for index in range(partitions)]
         for partition in requested:
-            partition.found((), 10, 0, 10)
+            partition.found((), Ends(0, 0, 10, 10, 10))
         session = FetchSessions(1).open(requested, 0, by_id=False)
         assert session is not None
         for partition in requested:
@@ -49,7 +52,7 @@ class Scene:
 
     def fetch(self, *forgotten: PartitionKey) -> None:
         """Send a request that forgets these partitions."""
-        state = self.client.fetch_state = continue_session(
+        state = self.client.handler_state.fetch = continue_session(
             self.services, self.client, self.session, self.params
         )
         self.session.update([], forgotten)
@@ -98,7 +101,7 @@ def test_a_forgotten_partition_does_not_return_after_a_throttled_response(scene:
     assert told != scene.nothing
     assert scene.idle_fetch(("t", 0)) == scene.nothing
     # The response without partitions is throttled, which takes nothing back.
-    assert scene.client.fetch_state.empty_throttled_response() == scene.nothing
+    assert scene.client.handler_state.fetch.empty_throttled_response() == scene.nothing
     assert scene.idle_fetch() == scene.nothing
 
 
@@ -111,13 +114,13 @@ def test_a_log_that_was_closed_during_a_read_is_located_again(scene: Scene) -> N
     (done,) = log.reads
     log.close()
     scene.clock.advance(scene.clock.now_s + 2)
-    done(Fetched(b"", 0, -1, -1, log.log_end, 0, log.log_end))
+    done(Fetched(b"", 0, -1, -1, log.log_end, log.ends))
     scene.answers.clear()
     successor = scene.logs[0] = Log()
     successor.grow()
     scene.fetch()
     (done,) = successor.reads
-    done(Fetched(RECORDS, 1, -1, -1, successor.log_end, 0, successor.log_end))
+    done(Fetched(RECORDS, 1, -1, -1, successor.log_end, successor.ends))
     (body,) = scene.answers
     assert body is not None
     assert RECORDS in body

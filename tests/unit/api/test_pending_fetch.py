@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 from msgspec.structs import replace
 
 import korvet.api
+from korvet.api.common.context import HandlerState
 from korvet.api.common.request_counts import RequestCounts
 from korvet.api.fetching.deadlines import Deadlines
 from korvet.api.fetching.full_fetch import FullFetch
@@ -18,12 +19,12 @@ from korvet.api.fetching.memory import FetchMemory
 from korvet.api.fetching.params import READ_COMMITTED, FetchParams
 from korvet.api.fetching.pending_fetch import PendingFetch
 from korvet.api.fetching.response import encode_response
+from korvet.log.counts import TopicCounts
+from korvet.log.values import Ends, Fetched
 from korvet.protocol import registry
 from korvet.protocol.fetch_request import FetchRequest, FetchTopic
 from korvet.records.control import gap_batch
-from korvet.storage.errors import FencedEpoch, StorageError
-from korvet.storage.log.counts import TopicCounts
-from korvet.storage.log.values import Fetched
+from korvet.redis.errors import FencedEpoch, StorageError
 from tests.unit.api.test_deadlines import Clock
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ class Log:
     leader_epoch = 0
     refusal: StorageError | None = None
     log_start = 0
-    last_stable_offset_is_current = True
-    knows_watermark = True
+    is_stable_current = True
+    has_watermark = True
     counts = TopicCounts()
 
     def __init__(self) -> None:
@@ -65,16 +66,18 @@ class Log:
     def state(self) -> Log:
         return self
 
+    known = state
+
+    @property
+    def ends(self) -> Ends:
+        return Ends(self.log_start, self.log_start, self.stable, self.log_end, self.log_end)
+
     @property
     def closed(self) -> bool:
         return self.refusal is not None
 
     @property
-    def high_watermark(self) -> int:
-        return self.log_end
-
-    @property
-    def last_stable_offset(self) -> int:
+    def stable(self) -> int:
         return self.log_end
 
     def cached(self, *_: Any, **__: Any) -> None:
@@ -107,7 +110,7 @@ class Log:
 class OpenTransaction(Log):
     """A log of which only the first records are of no open transaction."""
 
-    last_stable_offset = 5
+    stable = 5
     transactions = SimpleNamespace(
         last_stable_offset=5, proven_end=10, generation=0, aborted_from=lambda offset: []
     )
@@ -116,7 +119,7 @@ class OpenTransaction(Log):
 class Unconfirmed(Log):
     """A log of which no replica and no earlier leader has confirmed anything yet."""
 
-    knows_watermark = False
+    has_watermark = False
 
     def await_watermark(self, done: Callable[[StorageError | None], None]) -> None:
         self.reads.append(lambda _: done(None))
@@ -151,14 +154,16 @@ class Scene:
             native_watcher=SimpleNamespace(is_current=False),
             requests=RequestCounts(registry.registered()),
         )
-        self.client: Any = SimpleNamespace(access=None, fetch_state=None, unsent_bytes=0)
-        asked = request(self.log.last_stable_offset, min_bytes=min_bytes)
+        self.client: Any = SimpleNamespace(
+            session=SimpleNamespace(access=None), handler_state=HandlerState(), unsent_bytes=0
+        )
+        asked = request(self.log.stable, min_bytes=min_bytes)
         self.request = replace(asked, isolation_level=isolation_level)
         self.params = FetchParams.of(VERSION, self.request, 100)
         strategy = FullFetch(self.services, self.client, self.request, self.params)
         (self.partition,) = strategy.partitions
         self.fetch = PendingFetch(self.services, self.client, strategy, self.params)
-        self.client.fetch_state = self.fetch
+        self.client.handler_state.fetch = self.fetch
         self.fetch.start(self.params, self.answers.append)
 
     def log_changes(self) -> None:
@@ -172,13 +177,13 @@ class Scene:
 
     def _read_ends(self, data: bytes) -> None:
         log = self.log
-        log.reads.pop()(Fetched(data, 1, -1, -1, log.log_end, log.log_start, log.log_end))
+        log.reads.pop()(Fetched(data, 1, -1, -1, log.log_end, log.ends))
 
     def deadline_passes(self) -> None:
         self.clock.advance(self.clock.now_s + 2)
 
     def client_leaves(self) -> None:
-        fetch, self.client.fetch_state = self.client.fetch_state, None
+        fetch, self.client.handler_state.fetch = self.client.handler_state.fetch, None
         if fetch is not None:
             fetch.release()
 
@@ -191,7 +196,7 @@ class Scene:
     def seen(self) -> Seen:
         is_reading = bool(self.log.reads)
         is_waiting = self.fetch.due_ms != -1 and bool(self.log.listeners) and not is_reading
-        is_kept = self.client.fetch_state is self.fetch
+        is_kept = self.client.handler_state.fetch is self.fetch
         return Seen(self._answer(), is_reading, is_waiting, is_kept)
 
     def _answer(self) -> str | None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from korvet.backup.connection import Connection
+from korvet.backup.connection import RedisConnection
 from korvet.backup.errors import BackupError
-from korvet.storage.link.address import parse_url
+from korvet.redis.address import parse_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ def full_resync(offset: int, history: str = HISTORY) -> bytes:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, *connections: Replies) -> Iterator[Connection]:
+def serving(folder: Path, *connections: Replies) -> Iterator[RedisConnection]:
     """Yields a connection to a server that expects these connections, and sends a reply to each command."""
     path = folder / "socket"
 
@@ -53,7 +53,7 @@ def serving(folder: Path, *connections: Replies) -> Iterator[Connection]:
         listener.listen()
         server = threading.Thread(target=serve, daemon=True)
         server.start()
-        with Connection(parse_url(f"unix://{path}")[0]) as connection:
+        with RedisConnection(parse_url(f"unix://{path}")[0]) as connection:
             yield connection
         server.join(20)
         assert not server.is_alive()

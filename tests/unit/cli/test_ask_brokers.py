@@ -10,9 +10,9 @@ import pytest
 
 from korvet.cli import ask_brokers
 from korvet.cli.ask_brokers import check_brokers
-from korvet.cli.endpoints import Endpoint, EndpointError
-from korvet.storage.brokers.assignment import Broker
-from korvet.storage.findings import FAULT, OK, WARNING
+from korvet.cli.endpoints import EndpointClient, EndpointError
+from korvet.cluster.assignment import Broker
+from korvet.outlook.findings import FAULT, OK, WARNING
 
 CLUSTER = "cluster"
 FULL = {"subject": "refused: memory", "state": FAULT, "text": "OOM"}
@@ -35,13 +35,13 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """By the endpoint's name; a text is the reason why it does not answer."""
     found: dict[str, Any] = {}
 
-    def answered(endpoint: Endpoint, path: str, accept: str) -> bytes:
+    def answered(endpoint: EndpointClient, path: str, accept: str) -> bytes:
         answer = found[endpoint.name]
         if isinstance(answer, str):
             raise EndpointError(answer)
         return json.dumps(answer).encode()
 
-    monkeypatch.setattr(Endpoint, "_page", answered)
+    monkeypatch.setattr(EndpointClient, "_page", answered)
     return found
 
 
@@ -52,7 +52,7 @@ def broker(node_id: int, admin: str) -> Broker:
 def checked(
     *brokers: Broker, named: tuple[str, ...] = (), data_dir: Path | None = None
 ) -> list[tuple[str, str]]:
-    endpoints = [Endpoint(text) for text in named]
+    endpoints = [EndpointClient(text) for text in named]
     found = check_brokers(brokers, endpoints, data_dir, CLUSTER, {"replicas"}, None)
     return [(each.subject, each.state) for each in found]
 

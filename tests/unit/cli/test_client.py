@@ -7,26 +7,32 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from kio.schema.api_versions.v0 import ApiVersionsRequest, ApiVersionsResponse
 
 from korvet.cli.client import ClientError, Cluster
 
 
 @contextmanager
-def broker(*answers: bytes, resets: bool = False) -> Iterator[str]:
+def broker(
+    *answers: bytes, resets: bool = False, connections: int = 1, closed: threading.Event | None = None
+) -> Iterator[str]:
     """A listener whose connections get these answers, one per request, and are closed, or reset, after the
-    last.
+    last. `closed` is set then.
     """
     listener = socket.create_server(("127.0.0.1", 0))
     listener.settimeout(20)
 
     def serve() -> None:
-        connection, _ = listener.accept()
-        with connection:
-            # A socket that lingers for 0 s is reset when it is closed.
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", resets, 0))
-            for answer in answers:
-                connection.recv(65536)
-                connection.sendall(answer)
+        for _ in range(connections):
+            connection, _ = listener.accept()
+            with connection:
+                # A socket that lingers for 0 s is reset when it is closed.
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", resets, 0))
+                for answer in answers:
+                    connection.recv(65536)
+                    connection.sendall(answer)
+            if closed is not None:
+                closed.set()
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -78,6 +84,31 @@ def test_a_reset_is_a_closed_connection() -> None:
     expected = "closed the connection: if the port expects TLS"
     with broker(b"", resets=True) as bootstrap, pytest.raises(ClientError, match=expected):
         ask(bootstrap)
+
+
+def test_a_connection_that_the_broker_has_closed_is_opened_again() -> None:
+    """Brokers close idle connections."""
+    key = (ApiVersionsRequest.__api_key__, 0, 0)
+    answers = api_versions(key), api_versions(key, correlation=2)
+    closed = threading.Event()
+    with (
+        broker(*answers, connections=2, closed=closed) as bootstrap,
+        Cluster(bootstrap, timeout_s=10) as cluster,
+    ):
+        for _ in range(2):
+            assert len(cluster.ask(ApiVersionsRequest(), ApiVersionsResponse).api_keys) == 1
+            assert closed.wait(20)
+
+
+def test_a_broker_that_is_gone_is_named_each_time() -> None:
+    key = (ApiVersionsRequest.__api_key__, 0, 0)
+    with broker(api_versions(key), api_versions(key, correlation=2)) as bootstrap:
+        cluster = Cluster(bootstrap, timeout_s=10)
+        cluster.ask(ApiVersionsRequest(), ApiVersionsResponse)
+    with cluster:
+        for _ in range(2):
+            with pytest.raises(ClientError, match="no broker answers"):
+                cluster.ask(ApiVersionsRequest(), ApiVersionsResponse)
 
 
 def test_a_name_that_is_not_utf_8() -> None:

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from korvet.cli import app
 from korvet.cli.app import korvet
 from korvet.cli.options import KeyValue
-from korvet.storage.module import VERSION, find_module
+from korvet.redis.module import VERSION, find_module
 
 
 def run(*arguments: str) -> tuple[int, str]:

@@ -3,7 +3,7 @@
 import pytest
 
 from korvet.cli.doctor import check_version
-from korvet.storage.findings import FAULT, OK
+from korvet.outlook.findings import FAULT, OK
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from korvet.cli.endpoints import Endpoint, EndpointError
+from korvet.cli.endpoints import EndpointClient, EndpointError
 
 
 @pytest.mark.parametrize(
@@ -20,13 +20,13 @@ from korvet.cli.endpoints import Endpoint, EndpointError
     ],
 )
 def test_an_endpoint_is_an_address_or_a_url(text: str, name: str) -> None:
-    assert Endpoint(text).name == name
+    assert EndpointClient(text).name == name
 
 
 @pytest.mark.parametrize("text", ["host", "ftp://host:1", "host:x", "http://:9", "no address", "host:99999"])
 def test_anything_else_is_no_endpoint(text: str) -> None:
     with pytest.raises(ValueError, match=r"expected|[Pp]ort"):
-        Endpoint(text)
+        EndpointClient(text)
 
 
 @pytest.mark.parametrize(
@@ -45,5 +45,5 @@ def test_what_does_not_speak_http_is_reported(answer: bytes) -> None:
         thread.start()
         port = listening.getsockname()[1]
         with pytest.raises(EndpointError, match=f"127.0.0.1:{port}: "):
-            Endpoint(f"127.0.0.1:{port}").metrics()
+            EndpointClient(f"127.0.0.1:{port}").metrics()
         thread.join()

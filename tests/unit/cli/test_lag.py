@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from korvet.cli import lag
-from korvet.cli.groups import _print_lag
-from korvet.cli.lag import Commit, Lag, LagUnknown
+from korvet.cli.groups import _judged, _print_lag
+from korvet.cli.lag import Commit, Lag, LagUnknown, Waiting
 from korvet.cli.redis_address import RedisSource
-from korvet.storage.errors import WrongType
+from korvet.redis.errors import WrongType
 
 A, B = Commit("t", 0, 5), Commit("t", 1, 9)
 NOWHERE = RedisSource(None, Path("does-not-exist"), "korvet")
@@ -43,10 +43,27 @@ def test_a_total_is_unknown_where_a_part_is(commits: list[Commit], lags: dict[Co
     assert lag.total(commits, lags) is None
 
 
+def test_a_total_has_the_worst_status_that_is_known() -> None:
+    assert lag.total([A, B], {A: Lag(0, 0, "OK"), B: Lag(0, 0, "AHEAD")}) == Lag(0, 0, "AHEAD")
+    assert lag.total([A, B], {A: Lag(4, 9, "LOST"), B: Waiting(7)}) == Waiting(9, "LOST")
+    assert lag.total([A, B], {A: Lag(0, 0, "OK"), B: Waiting(7)}) == Waiting(7)
+
+
+@pytest.mark.parametrize(("assigned", "status"), [(["t-0"], "OK"), (["t-0", "t-2"], None), ([], "OK")])
+def test_a_partition_of_a_member_without_a_commit_leaves_the_status_open(
+    assigned: list[str], status: str | None
+) -> None:
+    """Whether records wait there is not known, nor since when."""
+    members = [{"assigned": ["t-1"]}, {"assigned": assigned}]
+    assert _judged(Lag(0, 0, "OK"), [A, B], members) == Lag(0, 0, status)
+    assert _judged(Lag(0, 0, "AHEAD"), [A, B], members) == Lag(0, 0, "AHEAD")
+    assert _judged(None, [A, B], members) is None
+
+
 def test_fields_of_known_and_unknown_lag() -> None:
-    unknown = {"record_lag": None, "lag_ms": None}
-    assert lag.fields(Lag(0, 0)) == {"record_lag": 0, "lag_ms": 0}
-    assert lag.fields(Lag(2, 30)) == {"record_lag": 2, "lag_ms": 30}
+    unknown = {"status": None, "record_lag": None, "lag_ms": None}
+    assert lag.fields(Lag(0, 0, "OK")) == {"status": "ok", "record_lag": 0, "lag_ms": 0}
+    assert lag.fields(Lag(2, 30)) == {"status": None, "record_lag": 2, "lag_ms": 30}
     assert lag.fields(None) == unknown
     assert lag.fields(WrongType("a list")) == unknown
 
@@ -54,17 +71,29 @@ def test_fields_of_known_and_unknown_lag() -> None:
 def test_the_table_tells_nothing_unread_from_unknown(capsys: pytest.CaptureFixture[str]) -> None:
     row = {"topic": "orders", "partition": 0, "committed": 7, "log_end": 9, "metadata": "m"}
     known, caught_up, unknown = (
-        {"record_lag": 2, "lag_ms": 61_000},
-        {"record_lag": 0, "lag_ms": 0},
-        {"record_lag": None, "lag_ms": None},
+        {"status": "lost", "record_lag": 2, "lag_ms": 61_000},
+        {"status": "ok", "record_lag": 0, "lag_ms": 0},
+        {"status": None, "record_lag": None, "lag_ms": None},
     )
     _print_lag([row | known, row | caught_up, row | unknown])
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines == [
-        ["TOPIC", "PARTITION", "COMMITTED", "LOG", "END", "RECORD", "LAG", "TIME", "LAG", "METADATA"],
-        ["orders", "0", "7", "9", "2", "1", "min", "1", "s", "m"],
-        ["orders", "0", "7", "9", "0", "0", "m"],
-        ["orders", "0", "7", "9", "-", "-", "m"],
+        [
+            "TOPIC",
+            "PARTITION",
+            "COMMITTED",
+            "LOG",
+            "END",
+            "STATUS",
+            "RECORD",
+            "LAG",
+            "TIME",
+            "LAG",
+            "METADATA",
+        ],
+        ["orders", "0", "7", "9", "lost", "2", "1", "min", "1", "s", "m"],
+        ["orders", "0", "7", "9", "ok", "0", "0", "m"],
+        ["orders", "0", "7", "9", "-", "-", "-", "m"],
     ]
 
 

@@ -6,7 +6,7 @@ import click
 import pytest
 
 from korvet.cli import redis_servers
-from korvet.storage.link.address import parse_url
+from korvet.redis.address import parse_url
 
 
 class _NodeWithoutSlots(AbstractContextManager):

@@ -29,6 +29,19 @@ client.id = ignored
     assert "a=b" not in repr(parse(text))
 
 
+def test_the_files_are_those_of_java() -> None:
+    """With its separators, continued lines and escapes. Blanks around most values do not count in Kafka."""
+    text = f"""
+! a comment
+security.protocol SASL_PLAINTEXT\x20
+sasl.mechanism:\\
+    SCRAM-SHA\\u002d256
+sasl.jaas.config = {LOGIN} required username="\\u00e4" password="a\\\\\\"b\\
+    c";
+"""
+    assert parse(text) == ClientSecurity(None, "SCRAM-SHA-256", "ä", 'a"bc')
+
+
 def test_tls() -> None:
     found = parse("security.protocol=SSL\nssl.endpoint.identification.algorithm=")
     assert found.tls is not None
@@ -47,6 +60,11 @@ def test_tls() -> None:
         ("security.protocol=SASL_PLAINTEXT", "sasl.jaas.config"),
         (f"security.protocol=SASL_PLAINTEXT\nsasl.jaas.config={LOGIN} required password=secret;", "username"),
         ("security.protocol=SSL\nssl.truststore.location=/none", "cannot be used"),
+        (
+            "security.protocol=SSL\nssl.truststore.location=C:\\certs\\ca.pem",
+            r"line 2: ssl.truststore.location is read as 'C:certsca.pem', which does not exist",
+        ),
+        ("\nssl.truststore.location=C:\\users\\ca.pem", r"line 2: \\u needs four hexadecimal digits"),
     ],
 )
 def test_properties_that_cannot_be_used(text: str, message: str) -> None:

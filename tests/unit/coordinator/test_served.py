@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.coordinator.served import Claim, ServedPartition, Step
 from korvet.offsets.wire import EncodeError
-from korvet.storage.errors import NotEnoughReplicasAfterAppend, StorageError
+from korvet.redis.errors import NotEnoughReplicasAfterAppend, StorageError
 
 
 class Log:

@@ -16,7 +16,7 @@ from korvet.groups.consumer.messages import ConsumerHeartbeatRequest
 from korvet.groups.messages import FetchRequest, ListReply, ListRequest
 from korvet.groups.shard import GroupShard
 from korvet.records.control import ControlMarker
-from korvet.storage.errors import NotEnoughReplicas, NotEnoughReplicasAfterAppend, WritesRefused
+from korvet.redis.errors import NotEnoughReplicas, NotEnoughReplicasAfterAppend, WritesRefused
 from tests.unit.coordinator.test_served import Log
 from tests.unit.groups.driver import commit_request
 
@@ -26,10 +26,12 @@ JOIN = ConsumerHeartbeatRequest(
 
 
 def served(log: Log, failures: list[Exception] | None = None) -> Term:
-    projector: Any = SimpleNamespace(touched=None, apply=lambda changes, done: done())
+    projector: Any = SimpleNamespace(changed=lambda places: None, apply=lambda changes, done: done())
     failed = [] if failures is None else failures
     claim = Claim(log, 1, 0, lambda: 0, lambda at_ms: None, failed.append, lambda: 1000, 1000)  # type: ignore[arg-type]
-    term = Term(GroupShard(GroupConfig(), lambda: "x"), claim, projector, {})
+    term = Term(
+        GroupShard(GroupConfig(), lambda: "x"), claim, projector, {}, lambda term, initialisations: None
+    )
     term.begin()
     return term
 

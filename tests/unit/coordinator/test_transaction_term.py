@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from korvet.coordinator.served import Claim
 from korvet.coordinator.transaction_term import TransactionTerm
 from korvet.offsets.transaction_log import TopicPartitions, TransactionLogValue
-from korvet.storage.errors import HistoryChanged, NotEnoughReplicasAfterAppend
+from korvet.redis.errors import HistoryChanged, NotEnoughReplicasAfterAppend
 from korvet.transactions.config import TransactionConfig
 from korvet.transactions.messages import AddRequest
 from korvet.transactions.shard import TransactionShard

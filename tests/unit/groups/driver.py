@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from korvet.groups.consumer.topics import Topics
     from korvet.groups.messages import DescribedGroup, Outcome, Record
+    from korvet.groups.share.messages import Initialisation
 
 START_MS = 1_700_000_000_000
 SESSION_MS = 10_000
@@ -70,6 +71,7 @@ class Driver:
         self.now_ms = START_MS
         self.log: list[Record] = []
         self.replies: dict[int, Any] = {}
+        self.initialisations: list[Initialisation] = []
         self.asked = 0
         for key, value in log:
             self.shard.replay(key, value)
@@ -84,6 +86,7 @@ class Driver:
         for token, reply in outcome.replies:
             assert token not in self.replies, "answered twice"
             self.replies[token] = reply
+        self.initialisations += outcome.initialisations
         return outcome.records
 
     def ask(self, handler: str, request: object) -> int:

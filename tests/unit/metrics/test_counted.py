@@ -10,7 +10,7 @@ from korvet.metrics import declared
 from korvet.metrics.counted import Counted, counter, counters, gauge, histogram, part, shown
 from korvet.metrics.declared import declare
 from korvet.metrics.exposition import rendered
-from korvet.metrics.family import Kind, label_text
+from korvet.metrics.family import MetricType, label_text
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,7 @@ def own_declarations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def made() -> Any:
-    routes = declare("routes_total", "Routes.", "kind", "route", kind=Kind.COUNTER)
+    routes = declare("routes_total", "Routes.", "kind", "route", kind=MetricType.COUNTER)
 
     class Link(Counted):
         @property

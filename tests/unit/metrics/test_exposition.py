@@ -9,14 +9,14 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from korvet.metrics.exposition import rendered
-from korvet.metrics.family import NO_LABELS, Family, Kind, Samples
+from korvet.metrics.family import NO_LABELS, Family, MetricType, Samples
 from korvet.metrics.histogram import Histogram
 
-READS = Family("korvet_reads_total", Kind.COUNTER, 'Reads of "cold" records.', ("topic",))
-DEPTH = Family("korvet_depth", Kind.GAUGE, "Depth\\of the queue.\nNow.")
-TIMES = Family("korvet_times_seconds", Kind.HISTOGRAM, "Times.", ("api",))
-QUANTILES = Family("korvet_times_ms", Kind.SUMMARY, "Times.", ("api",))
-BUILD = Family("korvet_build_info", Kind.INFO, "The release.", ("version",))
+READS = Family("korvet_reads_total", MetricType.COUNTER, 'Reads of "cold" records.', ("topic",))
+DEPTH = Family("korvet_depth", MetricType.GAUGE, "Depth\\of the queue.\nNow.")
+TIMES = Family("korvet_times_seconds", MetricType.HISTOGRAM, "Times.", ("api",))
+QUANTILES = Family("korvet_times_ms", MetricType.SUMMARY, "Times.", ("api",))
+BUILD = Family("korvet_build_info", MetricType.INFO, "The release.", ("version",))
 
 
 def some_times() -> Histogram:

@@ -11,15 +11,15 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from korvet.metrics import merging
 from korvet.metrics.declared import declare
 from korvet.metrics.exposition import rendered
-from korvet.metrics.family import NO_LABELS, Family, Kind, Samples
+from korvet.metrics.family import NO_LABELS, Family, MetricType, Samples
 from korvet.metrics.histogram import Histogram
 from korvet.metrics.merging import merged
 from tests.support.families import all_families
 
-LAG = Family("some_lag", Kind.GAUGE, "Lag.", ("group",), by_one_broker=True)
-BYTES = Family("some_bytes_total", Kind.COUNTER, "Bytes # HELP of all.", ("topic",))
-TIMES = Family("some_seconds", Kind.HISTOGRAM, "Times.")
-FILES = Family("some_files", Kind.GAUGE, "Files.")
+LAG = Family("some_lag", MetricType.GAUGE, "Lag.", ("group",), by_one_broker=True)
+BYTES = Family("some_bytes_total", MetricType.COUNTER, "Bytes # HELP of all.", ("topic",))
+TIMES = Family("some_seconds", MetricType.HISTOGRAM, "Times.")
+FILES = Family("some_files", MetricType.GAUGE, "Files.")
 
 
 def page(*, open_metrics: bool, **groups: int) -> str:
@@ -83,7 +83,7 @@ def test_families_are_declared_once_and_named_as_their_kind_asks() -> None:
     with pytest.raises(ValueError, match="korvet_broker_up is declared twice"):
         declare("korvet_broker_up", "Another one.")
     for name, family in all_families().items():
-        assert name.endswith("_total") == (family.kind is Kind.COUNTER), name
-        assert name.endswith("_info") == (family.kind is Kind.INFO), name
+        assert name.endswith("_total") == (family.kind is MetricType.COUNTER), name
+        assert name.endswith("_info") == (family.kind is MetricType.INFO), name
         assert family.help.endswith("."), name
         assert not {"le", "quantile", "node_id"} & set(family.labels) or name == "korvet_broker_up", name

@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from korvet.cluster.lease import LeaseCounts
 from korvet.embedded.disk_space import DiskSpace
+from korvet.log.broker_logs import LossCounts
+from korvet.log.counts import LogCounts
+from korvet.log.readahead import ReadAheadBudget
+from korvet.log.tail_cache import TailBudget
 from korvet.observe import brokers
 from korvet.observe.lifecycle import Lifecycle, Phase
 from korvet.server.backpressure import Backpressure
 from korvet.server.connections import Admission, ConnectionLimits, Connections
-from korvet.storage.brokers.lease import LeaseCounts
-from korvet.storage.errors import LinkLost, RedisFault, StorageFault
-from korvet.storage.log.counts import LogCounts
-from korvet.storage.log.readahead import ReadAheadBudget
-from korvet.storage.log.tail_cache import TailBudget
-from korvet.storage.logs import LossCounts
 from korvet.topics.compaction import CompactionCounts
 from tests.support.running import run
 from tests.unit.observe.pages import page_of
@@ -66,32 +65,22 @@ def test_traffic_by_topic_and_of_all_topics() -> None:
     assert (counts.client_records, one.produces, other.produces) == (20, 2, 0)
 
 
-def test_appends_by_route_and_refusals_by_reason() -> None:
+def test_appends_by_what_they_add() -> None:
     counts = LogCounts()
-    counts.by_guard(3)
-    counts.by_guard(1)
-    counts.by_script(own=False)
-    counts.by_script(own=True)
-    for fault in (
-        RedisFault("REFUSED another append came in between", "REFUSED"),
-        RedisFault("REFUSED the gate was closed", "REFUSED"),
-        RedisFault("MOVED 1 host:1", "MOVED"),
-        LinkLost("gone"),
-        StorageFault("something else"),
-    ):
-        counts.refused(fault)
+    counts.sent(3, own=False)
+    counts.sent(1, own=False)
+    counts.sent(1, own=True)
+    counts.markers, counts.duplicates, counts.resolved = 5, 4, 2
     page = page_of(counts.samples())
-    routes = {route: page[f"korvet_appends_total{{route={route}}}"] for route in ("guard", "script", "own")}
-    assert routes == {"guard": 4, "script": 1, "own": 1}
-    counts.markers, counts.duplicates = 5, 4
-    page = page_of(counts.samples())
-    assert page["korvet_appends_total{route=marker}"] == page["korvet_transaction_markers_total"] == 5
+    kinds = ("client", "own", "marker")
+    assert [page[f"korvet_appends_total{{kind={kind}}}"] for kind in kinds] == [4, 1, 5]
+    assert page["korvet_transaction_markers_total"] == 5
     assert page["korvet_duplicate_batches_total"] == 4
-    reasons = {name for name in page if "refusals" in name}
-    shown = ("connection_lost", "gate", "moved", "other", "other_append")
-    assert reasons == {f"korvet_guard_refusals_total{{reason={each}}}" for each in shown}
-    assert page["korvet_guarded_append_batches_bucket{le=1.0}"] == 1
-    assert page["korvet_guarded_append_batches_sum"] == 4
+    assert page["korvet_appends_resolved_total"] == 2
+    # Records of the broker's own are no batch of a client.
+    assert page["korvet_append_batches_bucket{le=1.0}"] == 1
+    assert page["korvet_append_batches_count"] == 2
+    assert page["korvet_append_batches_sum"] == 4
 
 
 def test_connections_by_listener() -> None:

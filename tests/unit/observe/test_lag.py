@@ -14,7 +14,7 @@ from korvet.observe import lag
 from korvet.observe.lag import LagWatch
 from korvet.observe.ordinals import Ends
 from korvet.observe.positions import WatchedLog
-from korvet.storage.errors import LinkLost, StorageError
+from korvet.redis.errors import LinkLost, StorageError
 from korvet.supervisor import end
 from tests.support.running import run
 

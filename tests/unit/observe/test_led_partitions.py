@@ -7,12 +7,12 @@ import uuid
 from types import SimpleNamespace
 from typing import Any
 
+from korvet.cluster.assignment import Assignment, Broker
+from korvet.cluster.topic import Topic
 from korvet.observe import led_partitions
 from korvet.observe.led_partitions import LedPartitions, LogSizes
-from korvet.storage.brokers.assignment import Assignment, Broker
-from korvet.storage.copies import Copies
-from korvet.storage.errors import StorageFault
-from korvet.storage.topic import Topic
+from korvet.outlook.copies import Copies
+from korvet.redis.errors import StorageFault
 from tests.unit.observe.pages import page_of
 
 MANAGER = "kafka_server_replicamanager_"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from korvet.observe.ordinals import Ends, Known, Position
+from korvet.observe.ordinals import Ends, Known, OrdinalPosition
 from korvet.observe.positions import Progress, Turns, WatchedLog
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ ENDS = Ends(edition=0, log_start=100, log_end=191, start_ordinal=5, end_ordinal=
 def counted(offset: int, ordinal: int, next_ms: int | None = 7_000) -> Progress:
     progress = Progress(offset)
     assert progress.must_be_read(ENDS)
-    progress.take(Position(offset, ordinal, next_ms), ENDS)
+    progress.take(OrdinalPosition(offset, ordinal, next_ms), ENDS)
     assert not progress.must_be_read(ENDS)
     return progress
 
@@ -50,7 +50,7 @@ def test_a_position_that_moves_is_counted_from_the_last_one_if_it_goes_on() -> N
 def test_the_log_end_needs_no_reading() -> None:
     progress = Progress(191)
     assert not progress.must_be_read(ENDS)
-    assert progress.position == Position(191, 15, None)
+    assert progress.position == OrdinalPosition(191, 15, None)
     # Records come: the first one's timestamp is unknown.
     assert progress.must_be_read(ENDS._replace(log_end=192, end_ordinal=16))
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from korvet.observe import redis
-from korvet.storage.link.info import parse_info
-from korvet.storage.link.redis_link import LinkCounts
-from korvet.storage.link.replication import parse_replication
-from korvet.storage.link.server_watch import Reading
+from korvet.redis.info import parse_info
+from korvet.redis.link import LinkCounts
+from korvet.redis.replication import parse_replication
+from korvet.redis.server_watch import Reading
 from tests.unit.observe.pages import page_of
 
 INFO = b"""# Server\r
@@ -73,12 +73,12 @@ def test_what_servers_report() -> None:
 
 def test_servers_and_their_replicas() -> None:
     def server(address: str, replication: Any, **facts: Any) -> Any:
-        module = SimpleNamespace(replicas=facts.pop("replicas", None))
+        module = SimpleNamespace(used=facts.pop("module_used", False))
         return SimpleNamespace(address=address, replication=replication, module=module, **facts)
 
     servers = [
         server("two:1", None, connected=False, silent=True),
-        server("one:1", parse_replication(REPLICATION), connected=True, silent=False, replicas=0),
+        server("one:1", parse_replication(REPLICATION), connected=True, silent=False, module_used=True),
     ]
     servers = [_Hashable(**vars(each)) for each in servers]
     router: Any = SimpleNamespace(servers=lambda: servers)
@@ -104,7 +104,7 @@ def test_replicas_behind_one_address_have_one_series() -> None:
     server = _Hashable(
         address="one:1",
         replication=parse_replication(reply),
-        module=SimpleNamespace(replicas=None),
+        module=SimpleNamespace(used=False),
         connected=True,
         silent=False,
     )

@@ -9,9 +9,9 @@ from kio.schema.errors import ErrorCode
 
 from korvet import api
 from korvet.api.common.request_counts import RequestCounts
+from korvet.log.counts import LogCounts
 from korvet.observe import requests
 from korvet.protocol import registry
-from korvet.storage.log.counts import LogCounts
 from tests.unit.observe.pages import Page, page_of
 
 FETCH = 1

@@ -11,11 +11,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from korvet.api.common.context import RequestContext
+from korvet.cluster.assignment import Assignment, Broker
 from korvet.config.settings import Config
 from korvet.protocol import registry
 from korvet.protocol.messages import OPERATIONS_NOT_ASKED, response_schema
 from korvet.protocol.schemas import request_class, response_class
-from korvet.storage.brokers.assignment import Assignment, Broker
 from tests.unit.protocol.instances import VERSIONS, as_handled, decode_response, random_request, version_id
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ ERRORS = (ErrorCode.unknown_server_error, ErrorCode.coordinator_load_in_progress
 
 def context_of(schema: ResponseSchema, api_version: int) -> RequestContext:
     """A context without connection and without services but for who this broker is."""
-    membership = SimpleNamespace(assignment=Assignment(0, [Broker(1, "localhost", 9092, 0)]))
-    services: Any = SimpleNamespace(config=Config(), cluster_id="id", membership=membership)
+    leadership = SimpleNamespace(assignment=Assignment(0, [Broker(1, "localhost", 9092, 0)]))
+    services: Any = SimpleNamespace(config=Config(), cluster_id="id", leadership=leadership)
     client: Any = SimpleNamespace(listener="PLAINTEXT")
     return RequestContext(services, schema, api_version, "client", client)
 

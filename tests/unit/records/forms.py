@@ -9,16 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
+import msgspec
+
 from korvet.records import batch, kernel
 from korvet.records.batch import AppendArguments, BatchHeader, Entries
 from korvet.records.native import native_json
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import ModuleType
 
 SOURCES = Path(batch.__file__).with_name("kernel")
 BASE_MS = 1_700_000_000_000
 MIN_INT64, MAX_INT64 = -(1 << 63), (1 << 63) - 1
+# How far `AppendArguments.largest_bytes` may be from the size of the largest entry in tests.
+LARGEST_IS_WITHIN_BYTES = 96
 
 
 def _load(hidden: dict[str, Any]) -> ModuleType:
@@ -125,23 +130,35 @@ def bulk_strings(resp: bytes) -> list[bytes]:
     return strings
 
 
+def records_of(arguments: AppendArguments) -> Iterator[tuple[list[bytes], int]]:
+    """The field arguments of each record, and the 1-based place of the timestamp among them (0: none)."""
+    heads, *strings = bulk_strings(arguments.resp)
+    assert 1 + len(strings) == arguments.argc
+    at = 0
+    for half_count, half_place in struct.iter_unpack(">HB", heads):
+        yield strings[at : at + 2 * half_count], 2 * half_place
+        at += 2 * half_count
+    assert at == len(strings)
+
+
 def stored(arguments: AppendArguments, base_offset: int) -> list[Entry]:
     """The entries that the append function adds: IDs from the offset on, relative timestamps."""
-    strings = bulk_strings(arguments.resp)
-    assert len(strings) == arguments.argc
     entries: list[Entry] = []
-    at = 0
-    while at < len(strings):
-        count, position = int(strings[at]), int(strings[at + 1])
-        fields = strings[at + 2 : at + 2 + count]
-        offset = base_offset + len(entries)
-        if position:
-            assert fields[position - 2] == b"ts"
-            fields[position - 1] = b"%d" % (int(fields[position - 1]) - (offset >> 10))
+    for offset, (fields, place) in enumerate(records_of(arguments), base_offset):
+        if place:
+            assert fields[place - 2] == b"ts"
+            fields[place - 1] = b"%d" % (int(fields[place - 1]) - (offset >> 10))
         entries.append(Entry(offset >> 10, offset & 1023, fields))
-        at += 2 + count
     assert len(entries) == arguments.record_count
     return entries
+
+
+def assert_the_same(one: AppendArguments, other: AppendArguments) -> None:
+    """Fail unless the arguments are equal, but for the size of the largest entry, which is not exact."""
+    assert msgspec.structs.replace(one, largest_bytes=other.largest_bytes) == other
+    sizes = [sum(map(len, entry.fields)) for entry in stored(other, 0)]
+    for arguments in (one, other):
+        assert abs(arguments.largest_bytes - max(sizes)) <= LARGEST_IS_WITHIN_BYTES
 
 
 def bulk(data: bytes) -> bytes:

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from korvet.records.batch import Span
 from korvet.records.native import native_json
 from tests.unit.records.forms import (
     BASE_MS,
     FORMS,
     Entry,
     Record,
-    bulk_strings,
+    assert_the_same,
     fetched,
     read_back,
     split,
@@ -72,29 +71,11 @@ def test_a_coordinators_batches_have_a_base_sequence_but_for_its_markers(form: A
 
 
 @every_form
-def test_commands_are_the_same_fields(form: Any) -> None:
-    data = transactional(producer=(1 << 40, 32_767, 0))
-    header = form.parse_batch(data, 0)
-    arguments = form.encode_append(data, 0, header, None, True)
-    commands = form.encode_commands(
-        data, 0, header, None, True, BASE_MS << 10, b"$4\r\nXADD\r\n$1\r\ns\r\n$10\r\nNOMKSTREAM\r\n"
-    )
-    entries = stored(arguments, BASE_MS << 10)
-    assert bulk_strings(commands.first) == entries[0].fields
-    for entry in entries[1:]:
-        head = b"*%d\r\n" % (len(entry.fields) + 4)
-        assert head in commands.rest
-    sizes = [sum(map(len, entry.fields)) for entry in entries]
-    assert commands.largest_bytes == max(sizes)
-    assert commands.spans == (Span(3, 3, sum(sizes), BASE_MS + 2),)
-
-
-@every_form
 def test_our_own_records_end_with_their_producer(form: Any) -> None:
     data = transactional([Record(b"k", b"v", BASE_MS), Record(b"k", None, BASE_MS)])
     theirs = form.encode_append(data, 0, form.parse_batch(data, 0), None, True)
     ours = form.encode_append_records([(b"k", b"v", BASE_MS), (b"k", None, BASE_MS)], (7, 3))
-    assert ours == theirs
+    assert_the_same(ours, theirs)
 
 
 @every_form

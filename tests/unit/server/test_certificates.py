@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from korvet.outlook.findings import FAULT, OK, WARNING
 from korvet.security.certificates import Certificate
 from korvet.server.certificates import ExpiryLog, UsedCertificate, certificate_findings, used_certificates
-from korvet.storage.findings import FAULT, OK, WARNING
 from tests.support.certificates import Authority
 
 if TYPE_CHECKING:

@@ -510,12 +510,12 @@ class _Refusing(ListenerAccess):
 
 def test_sizes_of_frames_before_and_after_the_authentication(held: Held) -> None:
     wire = Wire(held, listener_access=_Asking())
-    wire.connection.expect_tokens(raw=True)
+    wire.connection.session.expect_tokens(raw=True)
     wire.feed(framed(b"ab"))
     assert held.frames == [b"ab"]
     held.answers[0]([b""])
-    wire.connection.expect_tokens(raw=False)
-    wire.connection.become("User:alice")
+    wire.connection.session.expect_tokens(raw=False)
+    wire.connection.session.become("User:alice")
     large = request(1, size=MAX_REQUEST_BYTES - 10)
     wire.feed(framed(large))
     assert held.frames[1] == large
@@ -531,9 +531,9 @@ def test_sizes_of_frames_before_and_after_the_authentication(held: Held) -> None
 def test_tokens_do_not_overlap_whatever_their_first_bytes(held: Held, api: int) -> None:
     """A token without a request around it has no API: its bytes may read as any."""
     wire = Wire(held, listener_access=_Asking())
-    wire.connection.expect_tokens(raw=True)
-    assert wire.connection.sasl is not None
-    wire.connection.sasl.handshake("PLAIN", 0, 0.0)
+    wire.connection.session.expect_tokens(raw=True)
+    assert wire.connection.session.sasl is not None
+    wire.connection.session.sasl.handshake("PLAIN", 0, 0.0)
     held.is_blocked = True
     tokens = [request(number, api) for number in (1, 2)]
     wire.feed(framed(tokens[0]) + framed(tokens[1]))

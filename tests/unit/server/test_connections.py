@@ -88,9 +88,9 @@ class Guarded(ListenerAccess):
 def test_whoever_has_to_authenticate_is_not_silent_for_long() -> None:
     connections = connections_of(10 * MINUTE_MS)
     unknown, known = (Wire(Held(), connections, Guarded()) for _ in range(2))
-    assert known.connection.sasl is not None
-    known.connection.sasl.handshake("PLAIN", 1, 0.0)
-    known.connection.sasl.evaluate(b"\0alice\0secret")
+    assert known.connection.session.sasl is not None
+    known.connection.session.sasl.handshake("PLAIN", 1, 0.0)
+    known.connection.session.sasl.evaluate(b"\0alice\0secret")
     other = Wire(Held(), connections)
     steps(connections, 4)
     assert [wire.transport.closed for wire in (unknown, known, other)] == [True, False, False]

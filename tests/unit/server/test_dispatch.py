@@ -18,6 +18,7 @@ from kio.schema.errors import ErrorCode
 from korvet.api.common.audit import CHANGES, audit
 from korvet.api.common.context import RequestContext
 from korvet.api.common.request_counts import RequestCounts
+from korvet.cluster.assignment import Assignment, Broker
 from korvet.config.features import Features
 from korvet.config.settings import Config
 from korvet.protocol import registry
@@ -29,7 +30,6 @@ from korvet.security.sasl import SaslSession
 from korvet.server.backpressure import Backpressure
 from korvet.server.dispatch import Dispatcher
 from korvet.server.listener_access import ListenerAccess
-from korvet.storage.brokers.assignment import Assignment, Broker
 from tests.api.asking import KEYS, frame
 from tests.support.wire import decode_response
 from tests.unit.protocol.instances import VERSIONS, encode, random_request, version_id
@@ -41,13 +41,14 @@ LIMIT_BYTES = 10_000
 
 def new_dispatcher() -> tuple[Dispatcher, Backpressure]:
     assignment = Assignment(0, [Broker(1, "localhost", 9092, 0)])
-    membership = SimpleNamespace(assignment=assignment, check=lambda: None)
+    leadership = SimpleNamespace(assignment=assignment)
     services: Any = SimpleNamespace(
         shared_writes=SimpleNamespace(before=lambda: None),
         security=SimpleNamespace(features=Features()),
         config=Config(),
         cluster_id="id",
-        membership=membership,
+        leadership=leadership,
+        check_lease=lambda: None,
         quotas=ClientQuotas(),
         requests=RequestCounts(registry.registered()),
     )
@@ -389,13 +390,13 @@ async def test_a_repeated_request_does_not_outlive_its_session(
     broken(key, monkeypatch, submit=submit)
     dispatcher, _ = new_dispatcher()
     wire = Wire(dispatcher, listener_access=_Reauthenticating())
-    wire.connection.become("User:alice")
+    wire.connection.session.become("User:alice")
     frames = [framed(frame(name, version, number, **fields)) for number in range(4)]
     for each in frames[:3]:
         wire.feed(each)
     assert len(answers(bytes(wire.transport.written))) == len(seen) == 3
-    assert wire.connection.sasl is not None
-    wire.connection.sasl.begin_session(time.monotonic() - 1.001)
+    assert wire.connection.session.sasl is not None
+    wire.connection.session.sasl.begin_session(time.monotonic() - 1.001)
     wire.feed(frames[3])
     assert wire.transport.closed
     assert len(seen) == 3
@@ -427,7 +428,7 @@ def test_a_request_that_only_ends_as_the_last_one_is_another() -> None:
 def test_no_request_makes_the_audit_fail(caplog: pytest.LogCaptureFixture) -> None:
     """Requests with random fields, whose refusals are audited."""
     caplog.set_level(logging.INFO, "korvet.audit")
-    client: Any = SimpleNamespace(principal="User:a", client_host="/b")
+    client: Any = SimpleNamespace(session=SimpleNamespace(principal="User:a"), client_host="/b")
     services: Any = None
     for key, version in VERSIONS:
         api = registry.find(key)

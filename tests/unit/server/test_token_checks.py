@@ -5,12 +5,16 @@ from __future__ import annotations
 import logging
 import sys
 
+import msgspec
 import pytest
 
+from korvet.config.dynamic import check_names
 from korvet.config.errors import ConfigError
 from korvet.config.live import LiveConfig
 from korvet.config.loading import load
-from korvet.config.oauth_settings import LOGIN_MODULE, UNSECURED
+from korvet.config.log_settings import LogSettings
+from korvet.config.oauth_settings import LOGIN_MODULE, UNSECURED, OAuthSettings
+from korvet.observe.brokers import collect_tokens
 from korvet.quotas.throttle import ClientQuotas
 from korvet.security.credentials import Credentials
 from korvet.server.listener import Listener
@@ -119,21 +123,45 @@ def test_tokens_without_signatures_are_warned_of(caplog: pytest.LogCaptureFixtur
     assert public.finding().state == "warning"
 
 
+MECHANISMS = "sasl.enabled.mechanisms"
+
+
+def listening(mechanisms: str) -> tuple[LiveConfig, Listener]:
+    settings = {**LISTENERS, URL: "https://issuer/keys", MECHANISMS: mechanisms}
+    live = LiveConfig(load(pairs=settings, environ={}))
+    return live, Listener(live, None, Credentials(), ClientQuotas())
+
+
 def test_a_listener_gets_tokens_at_a_start_only() -> None:
-    """Its keys are fetched from the start on. It may lose tokens, and get them back."""
-    mechanisms = "sasl.enabled.mechanisms"
-
-    def live(before: str) -> LiveConfig:
-        made = LiveConfig(
-            load(pairs={**LISTENERS, URL: "https://issuer/keys", mechanisms: before}, environ={})
-        )
-        Listener(made, None, Credentials(), ClientQuotas())
-        return made
-
-    without = live("PLAIN")
+    live, _ = listening("PLAIN")
     with pytest.raises(ConfigError, match="OAUTHBEARER on listener PUBLIC needs a restart"):
-        without.verify({mechanisms: "PLAIN,OAUTHBEARER"}, {mechanisms}, of_cluster=False)
-    prepared = live("PLAIN,OAUTHBEARER")
-    prepared.take({}, {mechanisms: "PLAIN"})
-    prepared.take({}, {mechanisms: "OAUTHBEARER"})
-    assert prepared.now.sasl_mechanisms == ("OAUTHBEARER",)
+        live.verify({MECHANISMS: "PLAIN,OAUTHBEARER"}, {MECHANISMS}, of_cluster=False)
+
+
+def test_tokens_that_a_listener_no_longer_takes_do_not_count() -> None:
+    """Neither for the health of the broker nor for its metrics. It may take them again."""
+    live, listener = listening("PLAIN,OAUTHBEARER")
+
+    def known() -> tuple[list[str], list[object]]:
+        (samples,) = collect_tokens(listener)
+        return [each.listener for each in listener.tokens], list(samples.rows)
+
+    before = known()
+    assert before[0] == ["PUBLIC"]
+    assert before[1]
+    live.take({}, {MECHANISMS: "PLAIN"})
+    assert known() == ([], [])
+    live.take({}, {MECHANISMS: "OAUTHBEARER"})
+    assert known() == before
+
+
+@pytest.mark.parametrize("prefix", ["", OF_PUBLIC])
+def test_what_is_demanded_of_tokens_changes_at_a_start_only(prefix: str) -> None:
+    """As in Kafka."""
+    own = {each.encode_name for each in msgspec.structs.fields(OAuthSettings)}
+    own -= {each.encode_name for each in msgspec.structs.fields(LogSettings)}
+    assert URL in own
+    for key in own:
+        name = f"{prefix}{key}" if key.startswith("sasl.") else f"{prefix.removesuffix('oauthbearer.')}{key}"
+        with pytest.raises(ConfigError, match=rf"Cannot update these configs dynamically: \[{name}\]"):
+            check_names({name: "1"}, of_cluster=False)

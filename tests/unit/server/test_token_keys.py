@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import ssl
 import threading
@@ -13,10 +14,12 @@ import pytest
 
 from korvet.config.errors import ConfigError
 from korvet.config.loading import load
+from korvet.outlook.findings import OK
 from korvet.security.oauth.exchange import KeysUnavailable
 from korvet.security.oauth.tokens import RefusedToken, TokenRules
 from korvet.server import key_fetch
 from korvet.server.key_fetch import FetchFailed, fetch
+from korvet.server.token_checks import ListenerTokens
 from korvet.server.token_keys import SignedTokens, TokenKeys, rules_of
 from korvet.supervisor import end, keep
 from tests.support.certificates import Authority
@@ -69,6 +72,53 @@ async def test_a_token_with_an_unknown_key_waits_for_the_next_keys() -> None:
             assert issuer.fetches == 2
             with pytest.raises(RefusedToken, match="unknown key 'first'"):
                 await user_of(tokens, before)
+
+
+async def test_keys_that_are_not_used_are_named() -> None:
+    with Issuer() as issuer:
+        odd = {"kty": "EC", "crv": "P-999", "kid": "odd"}
+        issuer.content = json.dumps({"keys": [odd, issuer.key.published]}).encode()
+        keys = keys_of(f"{issuer.url}/keys")
+        async with running(keys) as tokens:
+            assert await user_of(tokens, issuer.token("alice")) == "alice"
+        finding = ListenerTokens("PUBLIC", tokens, keys).finding()
+        assert (finding.state, finding.text.partition(": ")[::2]) == (
+            OK,
+            (
+                "verified with the keys first, not with key 0 ('odd')",
+                "kty 'EC', crv 'P-999', alg None",
+            ),
+        )
+
+
+@pytest.mark.parametrize("before", ["ES256", "RS256"])
+async def test_tokens_that_name_no_key_wait_for_the_next_keys(before: str) -> None:
+    """If no known key verifies them: the issuer has another key by now, of the same kind or of another."""
+    with Issuer() as issuer:
+        issuer.rotate(SigningKey(before, None))
+        async with running(keys_of(f"{issuer.url}/keys")) as tokens:
+            first = issuer.token("alice")
+            assert await user_of(tokens, first) == "alice"
+            assert await user_of(tokens, first) == "alice"
+            assert issuer.fetches == 1
+            issuer.rotate(SigningKey("ES256", None))
+            many = await asyncio.gather(*(user_of(tokens, issuer.token(f"user{n}")) for n in range(50)))
+            assert many == [f"user{n}" for n in range(50)]
+            assert issuer.fetches == 2
+            with pytest.raises(RefusedToken, match="signature" if before == "ES256" else "algorithm"):
+                await user_of(tokens, first)
+            assert issuer.fetches == 3
+
+
+async def test_a_token_that_names_no_key_waits_until_its_key_is_the_only_one() -> None:
+    with Issuer() as issuer:
+        first, second = SigningKey("ES256", None), SigningKey("ES256", None)
+        issuer.published = [first, second]
+        async with running(keys_of(f"{issuer.url}/keys")) as tokens:
+            with pytest.raises(RefusedToken, match="the issuer has several of that algorithm"):
+                await user_of(tokens, second.sign(claims_of("alice")))
+            issuer.published = [second]
+            assert await user_of(tokens, second.sign(claims_of("alice"))) == "alice"
 
 
 async def test_tokens_that_no_key_could_save_cause_no_fetch() -> None:

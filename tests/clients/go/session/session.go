@@ -22,6 +22,10 @@ type Arguments struct {
 	Count int `json:"count"`
 	// Newest selects the newest protocol versions if the client's default is older.
 	Newest bool `json:"newest"`
+	// File holds the token of the next login.
+	File string `json:"file"`
+	// LastsMs is the time for which records are sent.
+	LastsMs int `json:"lasts_ms"`
 }
 
 // Record is an acknowledged or consumed record.

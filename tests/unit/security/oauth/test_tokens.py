@@ -9,6 +9,8 @@ from typing import Any
 
 import jwt
 import pytest
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from hypothesis import given
 from hypothesis import strategies as st
@@ -218,6 +220,18 @@ def test_which_keys_of_a_set_are_used() -> None:
     for each in unused:
         with pytest.raises(ValueError, match="no key that verifies"):
             KeySet.parse(json.dumps({"keys": [each]}).encode())
+
+
+def test_a_key_that_the_machine_does_not_support_hides_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Ed25519 under FIPS."""
+
+    def unsupported(_: bytes) -> None:
+        raise UnsupportedAlgorithm("ed25519 is not supported by this version of OpenSSL.")
+
+    monkeypatch.setattr(Ed25519PublicKey, "from_public_bytes", unsupported)
+    found = KeySet.parse(key_set([KEYS["EdDSA"], KEYS["ES256"]]))
+    assert found.names == ("ES256",)
+    assert found.unused == ("key 0 ('EdDSA'): ed25519 is not supported by this version of OpenSSL.",)
 
 
 @pytest.mark.parametrize(

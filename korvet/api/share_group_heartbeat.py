@@ -1,0 +1,84 @@
+"""ShareGroupHeartbeat (key 76), version 1.
+
+Membership of share groups (KIP-932). With `share.version` 0 it is refused (KIP-584).
+"""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+
+from korvet.config.features import SHARE_VERSION
+from korvet.groups.shard import GroupShard
+from korvet.groups.share.messages import ShareHeartbeatReply, ShareHeartbeatRequest
+from korvet.protocol.registry import Respond, submit_api
+from korvet.security.acls import Operation, ResourceType
+
+if TYPE_CHECKING:
+    from korvet.api.common.context import RequestContext
+
+
+def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
+    """The error."""
+    del request
+    return _response(context, ShareHeartbeatReply(error))
+
+
+@submit_api(76, "ShareGroupHeartbeat", (1, 1), refuse=refuse)
+def share_group_heartbeat(context: RequestContext, request: Any, respond: Respond) -> None:
+    """Join, leave, or stay in a group, and learn from where to take records."""
+    denial = _denial(context, request)
+    if denial is not None:
+        respond([context.encode(refuse(context, request, denial))])
+        return
+    names = request.subscribed_topic_names
+    heartbeat = ShareHeartbeatRequest(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        member_epoch=request.member_epoch,
+        rack_id=request.rack_id,
+        subscribed_topic_names=None if names is None else tuple(names),
+        client_id=context.client_id,
+        client_host=context.client_host,
+    )
+    context.services.coordinator.submit(
+        request.group_id,
+        GroupShard.share_heartbeat,
+        heartbeat,
+        lambda reply: respond([context.encode(_response(context, reply))]),
+    )
+
+
+def _denial(context: RequestContext, request: Any) -> ErrorCode | None:
+    if not context.services.security.features.levels[SHARE_VERSION]:
+        return ErrorCode.unsupported_version
+    if not context.may(Operation.READ, ResourceType.GROUP, request.group_id):
+        return ErrorCode.group_authorization_failed
+    for name in request.subscribed_topic_names or ():
+        if not context.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
+            return ErrorCode.topic_authorization_failed
+    return None
+
+
+def _response(context: RequestContext, reply: ShareHeartbeatReply) -> Any:
+    assignment = None
+    if reply.assignment is not None:
+        topics = tuple(
+            context.make(
+                "TopicPartitions", topic_id=uuid.UUID(bytes=topic.topic_id), partitions=topic.partitions
+            )
+            for topic in reply.assignment
+        )
+        assignment = context.make("Assignment", topic_partitions=topics)
+    return context.make(
+        "ShareGroupHeartbeatResponse",
+        error_code=reply.error,
+        error_message=reply.error_message,
+        member_id=reply.member_id,
+        member_epoch=reply.member_epoch,
+        heartbeat_interval=datetime.timedelta(milliseconds=reply.heartbeat_interval_ms),
+        assignment=assignment,
+    )

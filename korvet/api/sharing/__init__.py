@@ -1,0 +1,1 @@
+"""ShareFetch and ShareAcknowledge (KIP-932): sessions, acknowledgements, and the queues that they share."""

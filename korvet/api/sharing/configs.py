@@ -1,0 +1,62 @@
+"""The configs of share groups, as far as they concern records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from korvet.groups.own_configs import (
+    LATEST,
+    SHARE_AUTO_OFFSET_RESET,
+    SHARE_DELIVERY_COUNT_LIMIT,
+    SHARE_ISOLATION_LEVEL,
+    SHARE_PARTITION_MAX_RECORD_LOCKS,
+    SHARE_RECORD_LOCK_DURATION_MS,
+    SHARE_RENEW_ACKNOWLEDGE_ENABLE,
+)
+from korvet.redis_groups.share import Limits
+
+if TYPE_CHECKING:
+    from korvet.groups.config import GroupConfig
+
+
+class ShareConfig(msgspec.Struct, frozen=True, gc=False):
+    """What applies to the records of one share group."""
+
+    limits: Limits
+    is_committed: bool = False
+    """Whether only committed records are acquired."""
+    renews: bool = True
+    """Whether members may renew locks (KIP-1222)."""
+    reset: str = LATEST
+    """Where a group begins in a partition, as in share.auto.offset.reset."""
+
+
+class ShareConfigs(Protocol):
+    """The configs of all share groups."""
+
+    def of(self, group: str) -> ShareConfig:
+        """What applies to one group."""
+
+
+class GroupShareConfigs:
+    """ShareConfigs from the groups' own configs and the broker's settings."""
+
+    def __init__(self, groups: GroupConfig) -> None:
+        self._groups = groups
+
+    def of(self, group: str) -> ShareConfig:
+        """See ShareConfigs."""
+        number, text = self._groups.number, self._groups.text
+        limits = Limits(
+            lock_ms=number(group, SHARE_RECORD_LOCK_DURATION_MS),
+            deliveries=number(group, SHARE_DELIVERY_COUNT_LIMIT),
+            locks=number(group, SHARE_PARTITION_MAX_RECORD_LOCKS),
+        )
+        return ShareConfig(
+            limits,
+            is_committed=text(group, SHARE_ISOLATION_LEVEL) == "read_committed",
+            renews=text(group, SHARE_RENEW_ACKNOWLEDGE_ENABLE) == "true",
+            reset=text(group, SHARE_AUTO_OFFSET_RESET),
+        )

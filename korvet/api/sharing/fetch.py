@@ -1,0 +1,147 @@
+"""A ShareFetch from its arrival to its response: acquires records within limits, and waits for some.
+
+The partitions of a session are asked one after the other, those that returned records last come last, as each
+may use up what the limits leave. Only those are asked that may have records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from korvet.api.common.errors import Asked, error_code_of
+from korvet.api.sharing.acknowledgements import RELEASE
+from korvet.api.sharing.requests import Outcome, locate
+from korvet.redis.errors import StorageError
+from korvet.redis_groups.share import Range
+from korvet.slices import sliced
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from korvet.api.common.context import RequestContext
+    from korvet.api.sharing.configs import ShareConfig
+    from korvet.api.sharing.partition import SharedPartition
+    from korvet.api.sharing.sessions import SharedKey, ShareSession
+    from korvet.redis_groups.share import Acquired, Run
+
+# The part of a lock for which records are kept while a fetch waits for min_bytes.
+_HELD_PART: Final = 4
+# Limits a response, even if the client asks for more: Kafka's broker setting fetch.max.bytes.
+_MAX_BYTES: Final = 55 * 1024 * 1024
+
+
+class FetchedRecords:
+    """What a fetch has acquired in one partition."""
+
+    __slots__ = ("data", "runs")
+
+    def __init__(self) -> None:
+        self.data: list[bytes] = []
+        self.runs: list[Run] = []
+
+
+class ShareFetch:
+    """One fetch of a session."""
+
+    def __init__(
+        self, context: RequestContext, request: Any, session: ShareSession, config: ShareConfig
+    ) -> None:
+        self._context = context
+        self._session = session
+        self._config = config
+        self._records_left: int = request.max_records
+        self._bytes_left: int = min(request.max_bytes, _MAX_BYTES)
+        self._min_bytes: int = max(request.min_bytes, 1)
+        self._size_bytes = 0
+        self._loop = asyncio.get_running_loop()
+        self._ends_s = self._loop.time() + request.max_wait.total_seconds()
+        self.found: dict[SharedKey, FetchedRecords] = {}
+        """What was acquired, in the order of the offsets."""
+        self.errors: dict[SharedKey, Outcome] = {}
+        """Partitions that cannot be read."""
+
+    async def run(self) -> None:
+        """Acquire records, waiting if there are too few."""
+        woken = asyncio.Event()
+        while self._has_room:
+            partitions = await self._located()
+            woken.clear()
+            for partition in partitions.values():
+                partition.wait(woken.set)
+            try:
+                for key, partition in partitions.items():
+                    await self._acquire(key, partition)
+                if self.errors or self._size_bytes >= self._min_bytes or self._loop.time() >= self._ends_s:
+                    return
+                await self._wait(partitions.values(), woken)
+            finally:
+                for partition in partitions.values():
+                    partition.forget(woken.set)
+
+    async def _located(self) -> dict[SharedKey, SharedPartition]:
+        """The partitions that can be read."""
+        self.errors.clear()
+        partitions: dict[SharedKey, SharedPartition] = {}
+        async for key in sliced(list(self._session.partitions)):
+            place = locate(self._context, self._session.group, key)
+            if isinstance(place, Outcome):
+                self.errors[key] = place
+            else:
+                partitions[key] = place
+        return partitions
+
+    async def _acquire(self, key: SharedKey, partition: SharedPartition) -> None:
+        """Acquire what there is in one partition, after what this fetch has acquired there before."""
+        found = self.found.get(key)
+        after = found.runs[-1].last if found is not None else None
+        while self._has_room and partition.may_have_records(self._loop.time()):
+            try:
+                acquired = await partition.acquire(
+                    self._session.member, self._config, self._records_left, self._bytes_left, after
+                )
+                if acquired.runs and after is not None and acquired.runs[0].first <= after:
+                    # A native client has set the group back. The next fetch gets these records in order.
+                    await self._give_back(partition, acquired)
+                    return
+            except StorageError as error:
+                self.errors[key] = Outcome(error_code_of(error, Asked.READ), str(error))
+                return
+            if acquired.runs:
+                self._take(key, partition, acquired)
+            if acquired.runs or not acquired.has_more:
+                return
+
+    async def _give_back(self, partition: SharedPartition, acquired: Acquired) -> None:
+        ranges = [Range(run.first, run.last, RELEASE) for run in acquired.runs]
+        await partition.acknowledge(self._session.member, self._config, ranges)
+
+    def _take(self, key: SharedKey, partition: SharedPartition, acquired: Acquired) -> None:
+        found, data = self.found.setdefault(key, FetchedRecords()), acquired.entries.data
+        found.runs += acquired.runs
+        found.data.append(data)
+        self._records_left -= acquired.entries.record_count
+        self._bytes_left -= len(data)
+        if not self._size_bytes:
+            held_s = self._config.limits.lock_ms / 1000 / _HELD_PART
+            self._ends_s = min(self._ends_s, self._loop.time() + held_s)
+        self._size_bytes += len(data)
+        self._session.move_to_end(key)
+        counts = partition.log.counts
+        counts.fetched()
+        counts.returned(len(data))
+
+    @property
+    def _has_room(self) -> bool:
+        return self._records_left > 0 and self._bytes_left > 0 and self._session.is_open
+
+    async def _wait(self, partitions: Iterable[SharedPartition], woken: asyncio.Event) -> None:
+        """Wait until there may be records, until locks may end, or for the end of the fetch."""
+        times = [partition.due_s for partition in partitions]
+        timer = self._loop.call_at(
+            min([self._ends_s, *(each for each in times if each is not None)]), woken.set
+        )
+        try:
+            await woken.wait()
+        finally:
+            timer.cancel()

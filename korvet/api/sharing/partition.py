@@ -1,0 +1,175 @@
+"""One partition of a share group, as the broker that leads the partition knows it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from korvet.coordinator.share_partitions import begin
+from korvet.redis.futures import awaited
+from korvet.redis_groups.share import Demand, NoShareGroup, ShareQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from korvet.api.sharing.configs import ShareConfig
+    from korvet.log.partition_log import PartitionLog
+    from korvet.redis.commands import Commands
+    from korvet.redis_groups.share import Acknowledged, Acquired, Range
+
+# How often the locks of native consumers are looked at while they have records.
+_NATIVES_S: Final = 1.0
+# How often, per length of a lock, locks are looked at that others than this object have given. They are
+# looked at for the length of a lock, after this object was made.
+_LOOKS: Final = 4
+
+
+class SharedPartition:
+    """Acquires and acknowledges the records of one group in one partition, and calls back when there may be
+    records to acquire: after appends, releases, and the end of locks.
+    """
+
+    __slots__ = (
+        "_at_limit",
+        "_changes",
+        "_initialised",
+        "_locks_end_s",
+        "_natives_after",
+        "_natives_s",
+        "_queue",
+        "_waiting",
+        "log",
+    )
+
+    def __init__(self, commands: Commands, log: PartitionLog, group: str) -> None:
+        self.log = log
+        self._queue = ShareQueue(commands, log.topic, log.partition, group)
+        self._initialised = False
+        # Counts what may have brought records; 0 while there is nothing to acquire.
+        self._changes = 1
+        # When locks end that are not acknowledged before, in order.
+        self._locks_end_s: deque[float] = deque()
+        # When, and from where on, to look at the locks of native consumers; None if they have none.
+        self._natives_s: float | None = 0.0
+        self._natives_after = (b"", b"")
+        self._at_limit = False
+        self._waiting: dict[Callable[[], None], None] = {}
+
+    def open(self) -> None:
+        """Follow the log."""
+        self.log.listen(self.wake)
+
+    def close(self) -> None:
+        """Cease to follow the log."""
+        self.log.unlisten(self.wake)
+
+    def wait(self, callback: Callable[[], None]) -> None:
+        """Call back, until `forget`, when there may be records to acquire."""
+        self._waiting[callback] = None
+
+    def forget(self, callback: Callable[[], None]) -> None:
+        """Cease to call back."""
+        self._waiting.pop(callback, None)
+
+    def wake(self) -> None:
+        """There may be records to acquire."""
+        self._changes += 1
+        for callback in list(self._waiting):
+            callback()
+
+    @property
+    def due_s(self) -> float | None:
+        """When locks may end, by the time of the event loop; None if none are known."""
+        times = [*list(self._locks_end_s)[:1], *([] if self._natives_s is None else [self._natives_s])]
+        return min(times, default=None)
+
+    def may_have_records(self, now_s: float) -> bool:
+        """Whether there may be records to acquire."""
+        due_s = self.due_s
+        return self._changes > 0 or (due_s is not None and due_s <= now_s)
+
+    async def acquire(
+        self, member: str, config: ShareConfig, records: int, size_bytes: int, after: int | None
+    ) -> Acquired:
+        """Acquire records for a member, those after an offset if there is one. Raises StorageError."""
+        loop = asyncio.get_running_loop()
+        if not self._initialised:
+            await self._initialise(config)
+        now_s, lock_s = loop.time(), config.limits.lock_ms / 1000
+        locks_end = self._locks_end_s
+        ended = bool(locks_end) and locks_end[0] <= now_s
+        while locks_end and locks_end[0] <= now_s:
+            locks_end.popleft()
+        natives_due = self._natives_s is not None and self._natives_s <= now_s
+        ends = self.log.ends
+        end = ends.high_watermark if self.log.waits_for_replicas else None
+        demand = Demand(
+            records,
+            size_bytes,
+            ends.last_stable_offset if config.is_committed else end,
+            config.is_committed,
+            max(self.log.state.largest_bytes, 1),
+            after,
+            checks_members=ended,
+            natives_after=self._natives_after if natives_due else None,
+        )
+        changes, self._changes = self._changes, 0
+        try:
+            acquired = await self._acquire(member, config, demand)
+        except BaseException:
+            self._changes += changes + 1
+            raise
+        if acquired.has_more or after is not None:
+            self._changes += 1
+        if acquired.runs:
+            locks_end.append(loop.time() + lock_s)
+        self._note_natives(acquired, looked=natives_due)
+        self._at_limit = acquired.locks >= config.limits.locks
+        return acquired
+
+    async def _acquire(self, member: str, config: ShareConfig, demand: Demand) -> Acquired:
+        try:
+            return await self._queue.acquire(member, config.limits, demand, self.log.leader_epoch)
+        except NoShareGroup:
+            # A native client has destroyed it, or a failover has lost it.
+            await self._begin(config)
+            return await self._queue.acquire(member, config.limits, demand, self.log.leader_epoch)
+
+    def _note_natives(self, acquired: Acquired, *, looked: bool) -> None:
+        if not acquired.has_natives:
+            self._natives_s, self._natives_after = None, (b"", b"")
+        elif looked or self._natives_s is None:
+            self._natives_s = asyncio.get_running_loop().time() + _NATIVES_S
+            self._natives_after = acquired.natives_after
+
+    async def _initialise(self, config: ShareConfig) -> None:
+        """Make the group if there is none. Locks of earlier leaders end within the length of a lock."""
+        await awaited(self.log.await_watermark)
+        await self._begin(config)
+        if self._initialised:
+            return
+        self._initialised = True
+        now_s, lock_s = asyncio.get_running_loop().time(), config.limits.lock_ms / 1000
+        self._locks_end_s.extend(now_s + lock_s * look / _LOOKS for look in range(_LOOKS + 2))
+
+    async def _begin(self, config: ShareConfig) -> None:
+        await begin(self._queue, config.reset, lambda: self.log)
+
+    async def acknowledge(
+        self, member: str, config: ShareConfig, ranges: Sequence[Range]
+    ) -> Acknowledged | None:
+        """Apply acknowledgements, see ShareQueue. Raises StorageError."""
+        done = await self._queue.acknowledge(member, config.limits, ranges)
+        if done is not None:
+            if done.renewed:
+                self._locks_end_s.append(asyncio.get_running_loop().time() + config.limits.lock_ms / 1000)
+            if done.released or self._at_limit:
+                self._at_limit = False
+                self.wake()
+        return done
+
+    async def release(self, member: str, config: ShareConfig) -> None:
+        """Release all records of a member that is gone. Raises StorageError."""
+        await self._queue.release(member, config.limits)
+        self.wake()

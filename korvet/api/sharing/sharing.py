@@ -1,0 +1,158 @@
+"""The share sessions of a broker, with the partitions that they have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, Final, Protocol
+
+from korvet.api.sharing.partition import SharedPartition
+from korvet.api.sharing.sessions import ShareSessions
+from korvet.causes import Causes
+from korvet.redis.errors import StorageError
+from korvet.supervisor import once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from korvet.api.sharing.configs import ShareConfig, ShareConfigs
+    from korvet.api.sharing.sessions import SharedKey, ShareSession
+    from korvet.log.partition_log import PartitionLog
+    from korvet.redis.commands import Commands
+    from korvet.topics.directory import TopicDirectory
+
+log = logging.getLogger(__name__)
+causes = Causes(log)
+
+MOST_SHARE_SESSIONS: Final = 2_000
+"""Kafka's default of group.share.max.share.sessions."""
+
+
+class Connection(Protocol):
+    """The connection of a client."""
+
+    def on_disconnect(self, callback: Callable[[], None]) -> None:
+        """Call back when the client disconnects; soon if it has already."""
+
+
+class Sharing:
+    """What ShareFetch and ShareAcknowledge keep from one request to the next."""
+
+    def __init__(
+        self, commands: Commands, topics: TopicDirectory, configs: ShareConfigs, most_sessions: int
+    ) -> None:
+        self._commands = commands
+        self._topics = topics
+        self._configs = configs
+        self._sessions = ShareSessions(most_sessions)
+        # By group and key: in how many sessions a partition is, and what is known of it.
+        self._users: Counter[tuple[str, SharedKey]] = Counter()
+        self._partitions: dict[tuple[str, SharedKey], SharedPartition] = {}
+        # The connections whose end closes sessions.
+        self._watched: set[Connection] = set()
+
+    def config(self, group: str) -> ShareConfig:
+        """What applies to the records of a group."""
+        return self._configs.of(group)
+
+    # Sessions
+
+    def open(self, group: str, member: str, client: Connection) -> ShareSession:
+        """Open a session, in place of the member's last one. It ends with the client's connection. Raises
+        ShareSessionError.
+        """
+        session, former = self._sessions.open(group, member, client)
+        if former is not None:
+            self._leave(former, list(former.partitions))
+        self._watch(client)
+        return session
+
+    def advance(self, group: str, member: str, epoch: int, client: Connection) -> ShareSession:
+        """The session that a request continues. Raises ShareSessionError."""
+        session = self._sessions.advance(group, member, epoch, client)
+        self._watch(client)
+        return session
+
+    def update(
+        self, session: ShareSession, named: Iterable[SharedKey], forgotten: Collection[SharedKey]
+    ) -> None:
+        """Apply what a request says of a session's partitions."""
+        added = {key: None for key in named if key not in session.partitions}
+        self._users.update((session.group, key) for key in added)
+        left = [key for key in dict.fromkeys(forgotten) if key in session.partitions or key in added]
+        session.update(added, left)
+        self._leave(session, left)
+
+    async def close(self, group: str, member: str) -> None:
+        """Close a session and release its records. Raises ShareSessionError."""
+        await self._release(self._sessions.close(group, member))
+
+    def find(self, group: str, member: str) -> ShareSession:
+        """The session of a member. Raises ShareSessionError."""
+        return self._sessions.find(group, member)
+
+    def _watch(self, client: Connection) -> None:
+        """Close the sessions of a connection when the client is gone."""
+        if client in self._watched:
+            return
+
+        def gone() -> None:
+            self._watched.discard(client)
+            for session in self._sessions.lose(client):
+                once("share session", self._release(session))
+
+        self._watched.add(client)
+        client.on_disconnect(gone)
+
+    async def _release(self, session: ShareSession) -> None:
+        config, keys = self.config(session.group), list(session.partitions)
+        await asyncio.gather(*(self._release_in(session, key, config) for key in keys))
+        self._leave(session, keys)
+
+    async def _release_in(self, session: ShareSession, key: SharedKey, config: ShareConfig) -> None:
+        partition = self.partition(session.group, key)
+        if partition is None:
+            return
+        try:
+            await partition.release(session.member, config)
+        except StorageError as error:
+            # Its locks end by themselves.
+            name = partition.log.state.name
+            causes.warn(error, "%s: the records of a share consumer are not released: %s", name, error)
+
+    def _leave(self, session: ShareSession, keys: Iterable[SharedKey]) -> None:
+        """Forget partitions that were in a session, and are in no other one."""
+        for key in keys:
+            place = session.group, key
+            self._users[place] -= 1
+            if self._users[place] <= 0:
+                del self._users[place]
+                partition = self._partitions.pop(place, None)
+                if partition is not None:
+                    partition.close()
+
+    # Partitions
+
+    def partition(self, group: str, key: SharedKey) -> SharedPartition | None:
+        """A group's partition; None if this broker does not lead it, or it does not exist."""
+        log = self._log(key)
+        place = group, key
+        known = self._partitions.get(place)
+        if known is not None and known.log is log and not log.closed:
+            return known
+        if known is not None:
+            del self._partitions[place]
+            known.close()
+        if log is None or log.closed:
+            return None
+        made = SharedPartition(self._commands, log, group)
+        if place in self._users:
+            self._partitions[place] = made
+            made.open()
+        return made
+
+    def _log(self, key: SharedKey) -> PartitionLog | None:
+        topic_id, index = key
+        topic = None if topic_id is None else self._topics.by_id(topic_id)
+        return None if topic is None else self._topics.log_of(topic, index)

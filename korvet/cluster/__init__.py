@@ -1,0 +1,1 @@
+"""What brokers share: topics, configs, leases, who leads which partition, requests between brokers."""

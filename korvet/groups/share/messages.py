@@ -1,0 +1,107 @@
+"""Requests and replies of ShareGroupHeartbeat and ShareGroupDescribe (KIP-932), and of the life of the state
+that a share group has outside of the coordinator.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from kio.schema.errors import ErrorCode
+
+    from korvet.groups.consumer.messages import NamedTopic, OwnedTopic
+
+
+class ShareHeartbeatRequest(msgspec.Struct, frozen=True):
+    """ShareGroupHeartbeat (v1); None means unchanged. member_epoch: 0 joins, -1 leaves."""
+
+    group_id: str
+    member_id: str
+    member_epoch: int
+    rack_id: str | None = None
+    subscribed_topic_names: tuple[str, ...] | None = None
+    client_id: str = ""
+    client_host: str = ""
+
+
+class ShareHeartbeatReply(msgspec.Struct, frozen=True):
+    """The answer to a ShareHeartbeatRequest; assignment None means unchanged."""
+
+    error: ErrorCode
+    error_message: str | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: tuple[OwnedTopic, ...] | None = None
+
+
+class ShareDescribeRequest(msgspec.Struct, frozen=True):
+    """ShareGroupDescribe (v1)."""
+
+    group_ids: tuple[str, ...]
+
+
+class DescribedSharer(msgspec.Struct, frozen=True):
+    """A member of a share group."""
+
+    member_id: str
+    rack_id: str | None
+    member_epoch: int
+    client_id: str
+    client_host: str
+    subscribed_topic_names: tuple[str, ...]
+    assignment: tuple[NamedTopic, ...]
+
+
+class DescribedShareGroup(msgspec.Struct, frozen=True):
+    """A described share group."""
+
+    group_id: str
+    error: ErrorCode
+    error_message: str | None = None
+    state: str = ""
+    epoch: int = 0
+    target_epoch: int = 0
+    assignor: str = ""
+    members: tuple[DescribedSharer, ...] = ()
+
+
+class ShareDescribeReply(msgspec.Struct, frozen=True):
+    """The answer to a ShareDescribeRequest, in its order."""
+
+    groups: tuple[DescribedShareGroup, ...]
+
+
+class SharePartition(msgspec.Struct, frozen=True, gc=False):
+    """A partition of a share group; topic_id has 16 bytes."""
+
+    group_id: str
+    topic_id: bytes
+    topic: str
+    partition: int
+
+
+class Initialisation(msgspec.Struct, frozen=True):
+    """A partition whose state must be made before members get it.
+
+    reset: `share.auto.offset.reset`, where the group's first record is. For a partition that was added to a
+    topic which the group has taken records from, it is `earliest`.
+    """
+
+    place: SharePartition
+    reset: str
+
+
+class RemoveStatesRequest(msgspec.Struct, frozen=True):
+    """The first step of DeleteGroups: note that the states of the group's partitions are being removed."""
+
+    group_id: str
+
+
+class RemoveStatesReply(msgspec.Struct, frozen=True):
+    """The partitions whose state must be removed before the group is; none for groups of other types."""
+
+    error: ErrorCode
+    places: tuple[SharePartition, ...] = ()

@@ -1,0 +1,145 @@
+"""The states of share groups' partitions, as far as the coordinator knows them: see `partitions`.
+
+What makes and removes the states is elsewhere: outcomes contain what is to be initialised, and its end is
+reported by `initialised`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kio.schema.errors import ErrorCode
+
+from korvet.groups.own_configs import EARLIEST, SHARE_AUTO_OFFSET_RESET
+from korvet.groups.share.draft import Draft
+from korvet.groups.share.group import ShareGroup
+from korvet.groups.share.messages import Initialisation, RemoveStatesReply, SharePartition
+from korvet.groups.share.partitions import PartitionStates, TopicStates
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from korvet.groups.context import Context
+    from korvet.groups.messages import Token
+    from korvet.groups.share.messages import RemoveStatesRequest
+
+
+class States:
+    """The states in all share groups of a shard."""
+
+    __slots__ = ("_attempts", "_context")
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        # When the initialisation of a partition of a group began: by group, topic id and partition.
+        self._attempts: dict[tuple[str, bytes, int], int] = {}
+
+    def initialise(self, draft: Draft) -> None:
+        """Begin to initialise what is not initialised, and what has not been for too long."""
+        group = draft.group
+        states = group.states or PartitionStates()
+        missing: dict[bytes, TopicStates] = {}
+        for name in sorted(group.subscribed_topics):
+            topic = self._context.topics.get(name)
+            if topic is None:
+                continue
+            known = states.initialised.get(topic.topic_id)
+            begun = frozenset() if known is None else known.partitions
+            if len(begun) == topic.partitions:
+                continue
+            numbers = frozenset(
+                number
+                for number in range(topic.partitions)
+                if number not in begun and not self._is_begun(group, topic.topic_id, number)
+            )
+            if numbers:
+                missing[topic.topic_id] = TopicStates(name, numbers)
+        if missing:
+            self._begin(group, states, missing)
+            draft.states(states.with_initialising(missing))
+
+    def _is_begun(self, group: ShareGroup, topic_id: bytes, partition: int) -> bool:
+        """Whether the partition's initialisation will end soon."""
+        if group.states is None or not group.states.is_initialising(topic_id, partition):
+            return False
+        begun_ms = self._attempts.get((group.group_id, topic_id, partition))
+        interval_ms = self._context.config.share_initialize_retry_interval_ms
+        return begun_ms is not None and 0 <= self._context.now_ms - begun_ms < interval_ms
+
+    def _begin(self, group: ShareGroup, states: PartitionStates, missing: dict[bytes, TopicStates]) -> None:
+        reset = self._context.config.text(group.group_id, SHARE_AUTO_OFFSET_RESET)
+        for topic_id, topic in missing.items():
+            # The group shall not miss what is in a new partition already.
+            of_topic = EARLIEST if _is_known(states, topic_id, topic.partitions) else reset
+            for number in sorted(topic.partitions):
+                self._attempts[group.group_id, topic_id, number] = self._context.now_ms
+                place = SharePartition(group.group_id, topic_id, topic.name, number)
+                self._context.initialisations.append(Initialisation(place, of_topic))
+
+    def initialised(self, places: Collection[SharePartition], *, failed: bool = False) -> None:
+        """Initialisations of one group have ended. Those that failed begin again with a later heartbeat."""
+        for place in places:
+            self._attempts.pop((place.group_id, place.topic_id, place.partition), None)
+        group = self._context.groups.get(next(iter(places)).group_id)
+        if not isinstance(group, ShareGroup) or group.states is None:
+            return
+        found: dict[bytes, TopicStates] = {}
+        for place in places:
+            if group.states.is_initialising(place.topic_id, place.partition):
+                before = found.get(place.topic_id)
+                numbers = frozenset() if before is None else before.partitions
+                found[place.topic_id] = TopicStates(place.topic, numbers | {place.partition})
+        if found:
+            draft = Draft(group)
+            states = group.states
+            draft.states(states.with_failed(found) if failed else states.with_initialised(found))
+            self._context.records += draft.records
+
+    def remove(self, request: RemoveStatesRequest, token: Token) -> None:
+        """The first step of DeleteGroups: afterwards the states can be removed, and then the group."""
+        group = self._context.groups.get(request.group_id)
+        if not isinstance(group, ShareGroup):
+            self._context.reply(token, RemoveStatesReply(ErrorCode.none))
+            return
+        if not group.is_empty:
+            self._context.reply(token, RemoveStatesReply(ErrorCode.non_empty_group))
+            return
+        places: list[SharePartition] = []
+        if group.states is not None:
+            places = [SharePartition(group.group_id, *each) for each in group.states.places()]
+            places += self._removed_before(group, group.states)
+            draft = Draft(group)
+            draft.states(group.states.with_all_deleting())
+            self._context.records += draft.records
+        self._context.reply(token, RemoveStatesReply(ErrorCode.none, tuple(places)))
+
+    def _removed_before(self, group: ShareGroup, states: PartitionStates) -> list[SharePartition]:
+        """What an interrupted removal may have left: all partitions of its topics."""
+        known = states.topics
+        topics = (
+            self._context.topics.by_id(topic_id) for topic_id in states.deleting if topic_id not in known
+        )
+        return [
+            SharePartition(group.group_id, topic.topic_id, topic.name, number)
+            for topic in topics
+            if topic is not None
+            for number in range(topic.partitions)
+        ]
+
+    def delete_topics(self, names: frozenset[str]) -> None:
+        """Forget the states of deleted topics in all groups."""
+        for group in self._context.groups.values():
+            if isinstance(group, ShareGroup) and group.states is not None:
+                left = group.states.without_topics(names)
+                if left != group.states:
+                    draft = Draft(group)
+                    draft.states(left)
+                    self._context.records += draft.records
+
+
+def _is_known(states: PartitionStates, topic_id: bytes, partitions: frozenset[int]) -> bool:
+    """Whether the group has other partitions of the topic, or is about to get them."""
+    return any(
+        topic is not None and topic.partitions - partitions
+        for topic in (states.initialised.get(topic_id), states.initialising.get(topic_id))
+    )

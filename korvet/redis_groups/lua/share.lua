@@ -1,0 +1,532 @@
+-- Share groups (KIP-932) on the pending entries of Redis consumer groups.
+--
+-- A pending entry is a record that a share group has acquired: its consumer is the owner, its idle time the age of the
+-- lock, its counter the number of deliveries.  Members of the Kafka group are the consumers `kafka:<member id>`; all
+-- others are native, and own what they read in the same way.  Two consumers stand for nobody:
+--   korvet:released    its entries can be acquired: they were released, or their lock has expired
+--   korvet:unreadable  its entries are no records for Kafka clients: no offset names them, or they are record batches
+-- Entries that are delivered and no longer pending are accepted, or archived.
+
+local MEMBER = 'kafka:'
+local RELEASED, UNREADABLE = 'korvet:released', 'korvet:unreadable'
+-- IDs in one XACK or XCLAIM, far below the number of arguments that Lua can pass, and entries of which one call of
+-- korvet_share_acquire changes the owner or learns the age, at most: a few ms of Redis's time.
+local AT_ONCE = 1000
+-- Entries that are read before their sizes are known, and bytes of entries that are read at once.
+local FIRST_READ, READ_BYTES = 32, 33554432
+-- Pending entries of native consumers that one call looks at.
+local NATIVES_AT_ONCE = 500
+-- Types of acknowledgements, as digits.
+local ACCEPTS, RELEASES, RENEWS = 49, 50, 52
+
+local function acknowledge_ids(stream, group, ids)
+  for first = 1, #ids, AT_ONCE do
+    redis.call('XACK', stream, group, unpack(ids, first, math.min(#ids, first + AT_ONCE - 1)))
+  end
+end
+
+-- Gives entries to a consumer as long waiting ones; their counters stay, or become `deliveries`.  Entries that are gone
+-- from the stream are no longer pending then.
+local function hand_over(stream, group, consumer, ids, deliveries)
+  for first = 1, #ids, AT_ONCE do
+    local command = { 'XCLAIM', stream, group, consumer, 0 }
+    for at = first, math.min(#ids, first + AT_ONCE - 1) do
+      command[#command + 1] = ids[at]
+    end
+    command[#command + 1] = 'TIME'
+    command[#command + 1] = 0
+    if deliveries then
+      command[#command + 1] = 'RETRYCOUNT'
+      command[#command + 1] = deliveries
+    end
+    command[#command + 1] = 'JUSTID'
+    redis.call(unpack(command))
+  end
+end
+
+-- Ends the deliveries of entries, as rows of XPENDING: those with `limit` deliveries are archived, the others released.
+-- Returns the number of each.
+local function end_deliveries(stream, group, rows, limit)
+  local archived, released = {}, {}
+  for _, row in ipairs(rows) do
+    local ids = row[4] >= limit and archived or released
+    ids[#ids + 1] = row[1]
+  end
+  acknowledge_ids(stream, group, archived)
+  hand_over(stream, group, RELEASED, released)
+  return #archived, #released
+end
+
+-- Returns the consumers with pending entries: how many entries members have, the members, and the native consumers;
+-- else an error reply, or nil if there is no such group.
+local function owners_of(stream, group)
+  local summary = redis.pcall('XPENDING', stream, group)
+  if summary.err then
+    return nil, string.sub(summary.err, 1, 7) ~= 'NOGROUP' and summary or nil
+  end
+  local locked, members, natives = 0, {}, {}
+  for _, row in ipairs(summary[4] or {}) do
+    local name = row[1]
+    if string.sub(name, 1, #MEMBER) == MEMBER then
+      locked = locked + row[2]
+      members[#members + 1] = name
+    elseif name ~= RELEASED and name ~= UNREADABLE then
+      natives[#natives + 1] = name
+    end
+  end
+  return { locked = locked, members = members, natives = natives, total = summary[1] }
+end
+
+-- Ends the deliveries whose locks have expired.  Returns how many there were, and whether there may be more.
+local function expire_members(stream, group, owners, lock_ms, limit)
+  local left = AT_ONCE
+  for _, name in ipairs(owners.members) do
+    local rows = redis.call('XPENDING', stream, group, 'IDLE', lock_ms, '-', '+', left, name)
+    end_deliveries(stream, group, rows, limit)
+    owners.locked = owners.locked - #rows
+    left = left - #rows
+    if left == 0 then
+      break
+    end
+  end
+  return AT_ONCE - left, left == 0
+end
+
+-- As expire_members, for the next NATIVES_AT_ONCE entries of native consumers after the cursor, the name of a consumer
+-- and the ID of one of its entries.  Returns also the next cursor.  Native consumers may have a million entries, so
+-- each call looks at a page.
+local function expire_natives(stream, group, natives, lock_ms, limit, name, id)
+  local left, expired = NATIVES_AT_ONCE, 0
+  for _, native in ipairs(natives) do
+    if native >= name then
+      local rows = redis.call(
+        'XPENDING', stream, group, native == name and id ~= '' and '(' .. id or '-', '+', left, native
+      )
+      local idle = {}
+      for _, row in ipairs(rows) do
+        if row[3] >= lock_ms then
+          idle[#idle + 1] = row
+        end
+      end
+      end_deliveries(stream, group, idle, limit)
+      expired, left = expired + #idle, left - #rows
+      if left == 0 then
+        return expired, native, rows[#rows][1]
+      end
+    end
+  end
+  return expired, '', ''
+end
+
+-- Returns whether an entry is a transaction marker, as offsets/entry_fields.py defines it.
+local function is_marker(fields)
+  if #fields ~= 6 then
+    return false
+  end
+  local found = {}
+  for at = 1, 6, 2 do
+    found[fields[at]] = fields[at + 1]
+  end
+  local outcome, producer, epoch = found.ctl, found.pid, found.epoch
+  return (outcome == 'commit' or outcome == 'abort') and producer and epoch and is_number(producer)
+    and is_number(epoch) and tonumber(epoch) <= MAX_PRODUCER_EPOCH
+end
+
+-- Returns the producer of a record in a transaction, nil for other records.
+local function producer_of(fields)
+  for at = 1, #fields, 2 do
+    if fields[at] == 'pid' then
+      return is_number(fields[at + 1]) and fields[at + 1] or nil
+    end
+  end
+end
+
+-- Returns the aborted transactions with markers at or after an offset: by producer, the first and the last offset of
+-- each.
+local function aborted_from(key, offset)
+  local by_producer, after = {}, integer(offset)
+  repeat
+    local page = redis.call('ZRANGEBYSCORE', key, after, '+inf', 'WITHSCORES', 'LIMIT', 0, AT_ONCE)
+    for at = 1, #page, 2 do
+      local producer, first = string.match(page[at], '^(%d+) (%d+)')
+      local list = by_producer[producer] or {}
+      list[#list + 1] = { tonumber(first), tonumber(page[at + 1]) }
+      by_producer[producer] = list
+      after = '(' .. page[at + 1]
+    end
+  until #page < 2 * AT_ONCE
+  return by_producer
+end
+
+-- Returns whether a record is in an aborted transaction.
+local function is_aborted(take, position, fields)
+  local producer = producer_of(fields)
+  if not producer then
+    return false
+  end
+  local offset = position - take.bias
+  take.aborted = take.aborted or aborted_from(take.aborted_key, offset)
+  for _, span in ipairs(take.aborted[producer] or {}) do
+    if span[1] <= offset and offset <= span[2] then
+      return true
+    end
+  end
+  return false
+end
+
+-- Returns whether an entry is, or looks like, a whole record batch, whose records cannot be acquired one by one.
+local function resembles_batch(fields)
+  local value = #fields == 2 and fields[1] == 'batch' and fields[2]
+  return value and #value >= BATCH_HEADER_BYTES and string.byte(value, 17) == 2
+end
+
+-- Decides on an entry that was just delivered to the member, `deliveries` times by now.  `take`: what the call
+-- acquires.
+local function admit(take, id, fields, deliveries)
+  local position = position_at(id)
+  if not position or resembles_batch(fields) then
+    take.unreadable[#take.unreadable + 1] = id
+    return
+  end
+  if take.deliveries[position] then
+    -- The group went back, so a released entry was read again.
+    take.deliveries[position] = deliveries
+    return
+  end
+  local size = payload_bytes(fields)
+  local is_late = take.last and position > take.last
+  if is_late or (take.room <= 0 or (take.bytes < size and take.entries[1])) then
+    local list = take.back[deliveries - 1] or {}
+    list[#list + 1] = id
+    take.back[deliveries - 1] = list
+    take.is_late = take.is_late or is_late
+    take.is_full = take.is_full or not is_late
+  elseif is_marker(fields) or (take.is_committed and is_aborted(take, position, fields)) then
+    take.gaps[#take.gaps + 1] = id
+  else
+    take.room, take.bytes = take.room - 1, take.bytes - size
+    take.entries[#take.entries + 1] = { id, fields }
+    take.positions[#take.positions + 1] = position
+    take.deliveries[position] = deliveries
+    take.size = take.size + size
+  end
+end
+
+-- Returns how many entries to ask for next.
+local function count_next(take)
+  local seen = #take.entries
+  if seen == 0 then
+    return math.max(1, math.min(take.room, FIRST_READ, math.floor(READ_BYTES / take.largest_bytes)))
+  end
+  local fitting = math.ceil(take.bytes / math.max(1, take.size / seen))
+  return math.max(1, math.min(take.room, fitting, seen * 8, math.floor(READ_BYTES / take.largest_bytes)))
+end
+
+local function is_done(take)
+  return take.room <= 0 or take.bytes <= 0 or take.is_full or take.examined >= take.most_examined
+end
+
+-- Acquires released entries up to the last position that may be read.  Returns whether none is left there.
+local function take_released(take, stream, group, limit)
+  local lower = take.after and '(' .. id_of(take.after) or '-'
+  local upper = take.last and id_of(take.last) or '+'
+  while not is_done(take) do
+    local count = count_next(take)
+    local rows = redis.call('XPENDING', stream, group, lower, upper, count, RELEASED)
+    local ids, deliveries, over = {}, {}, {}
+    for _, row in ipairs(rows) do
+      if row[4] >= limit then
+        over[#over + 1] = row[1]
+      else
+        ids[#ids + 1] = row[1]
+        deliveries[row[1]] = row[4] + 1
+      end
+    end
+    acknowledge_ids(stream, group, over)
+    take.examined = take.examined + #rows
+    if ids[1] then
+      for _, entry in ipairs(redis.call('XCLAIM', stream, group, take.consumer, 0, unpack(ids))) do
+        if entry then
+          admit(take, entry[1], entry[2], deliveries[entry[1]])
+        end
+      end
+    end
+    if #rows < count then
+      return true
+    end
+  end
+  return false
+end
+
+-- Acquires entries that were never delivered.  Returns whether none is left.
+local function take_new(take, stream, group)
+  while not is_done(take) and not take.is_late do
+    local count = count_next(take)
+    local reply = redis.call(
+      'XREADGROUP', 'GROUP', group, take.consumer, 'COUNT', count, 'STREAMS', stream, '>'
+    )
+    local found = reply and reply[1][2] or {}
+    take.examined = take.examined + #found
+    for _, entry in ipairs(found) do
+      admit(take, entry[1], entry[2], 1)
+    end
+    if #found < count then
+      return not take.is_full
+    end
+  end
+  return take.is_late and not take.is_full
+end
+
+-- Returns the acquired offsets as runs without holes of equal deliveries, in order: first, last, deliveries each.
+local function runs_of(take)
+  local positions, runs = take.positions, {}
+  local first, last, deliveries
+  for _, position in ipairs(positions) do
+    local count = take.deliveries[position]
+    if first and position == last + 1 and count == deliveries then
+      last = position
+    else
+      if first then
+        runs[#runs + 1] = integer(first - take.bias) .. ' ' .. integer(last - take.bias) .. ' ' .. deliveries
+      end
+      first, last, deliveries = position, position, count
+    end
+  end
+  if first then
+    runs[#runs + 1] = integer(first - take.bias) .. ' ' .. integer(last - take.bias) .. ' ' .. deliveries
+  end
+  return table.concat(runs, ' ')
+end
+
+-- Puts what was acquired in the order of the offsets: XGROUP SETID may have gone back.
+local function sort_entries(take)
+  local positions = take.positions
+  for at = 2, #positions do
+    if positions[at] < positions[at - 1] then
+      table.sort(positions)
+      table.sort(take.entries, function(left, right) return id_less(left[1], right[1]) end)
+      return
+    end
+  end
+end
+
+-- KEYS: stream, aborted.
+-- ARGV: 1 group, 2 member, 3 bias, 4 records and 5 bytes to acquire at most, 6 the bytes of the largest known entry,
+-- 7 locks that members may have, 8 deliveries of a record at most, 9 how long a lock lasts (ms), 10 the offset before
+-- which records may be acquired ("": all), 11 "1" if records of aborted transactions are gaps, 12 "1" to look for
+-- expired locks of members, 13 "1" to look for those of native consumers, from the cursor 14, 15 on, 16 the offset
+-- after which released records are acquired ("": all).
+-- The first record is acquired even if it is larger than the limit of bytes.
+-- Returns nothing if there is no such group; else: the runs of runs_of; "<1 if the limits of the call may have left
+-- something, else 0> <locks of members> <1 if native consumers have pending entries, else 0> <expired locks that were
+-- found>"; the next cursor (name, ID); the entries.
+local function acquire(keys, args)
+  local stream, group, limit, lock_ms = keys[1], args[1], tonumber(args[8]), tonumber(args[9])
+  local owners, fault = owners_of(stream, group)
+  if not owners then
+    return fault or {}
+  end
+  local expired, unseen, name, id = 0, false, args[14], args[15]
+  if args[12] == '1' then
+    expired, unseen = expire_members(stream, group, owners, lock_ms, limit)
+  end
+  if args[13] == '1' then
+    local found
+    found, name, id = expire_natives(stream, group, owners.natives, lock_ms, limit, name, id)
+    expired = expired + found
+  end
+  local bias, most = tonumber(args[3]), tonumber(args[4])
+  local room = math.min(most, tonumber(args[7]) - owners.locked)
+  local take = {
+    consumer = MEMBER .. args[2], bias = bias, room = room, bytes = tonumber(args[5]), size = 0,
+    largest_bytes = math.max(1, tonumber(args[6])), last = args[10] ~= '' and tonumber(args[10]) + bias - 1 or nil,
+    after = args[16] ~= '' and tonumber(args[16]) + bias or nil, is_committed = args[11] == '1',
+    aborted_key = keys[2], examined = 0, most_examined = math.max(AT_ONCE, 2 * most),
+    entries = {}, positions = {}, deliveries = {}, gaps = {}, unreadable = {}, back = {},
+  }
+  local exhausted = room > 0 and take_released(take, stream, group, limit)
+  if exhausted then
+    -- What was read too early before is among the released entries; no more of that is read.
+    local ahead = take.last and redis.call('XPENDING', stream, group, id_of(take.last + 1), '+', 1, RELEASED)[1]
+    exhausted = ahead ~= nil and ahead ~= false or take_new(take, stream, group)
+  end
+  acknowledge_ids(stream, group, take.gaps)
+  hand_over(stream, group, UNREADABLE, take.unreadable)
+  for deliveries, ids in pairs(take.back) do
+    hand_over(stream, group, RELEASED, ids, deliveries)
+  end
+  sort_entries(take)
+  local state = string.format(
+    '%d %d %d %d', (unseen or (room > 0 and not exhausted)) and 1 or 0, owners.locked + #take.entries,
+    #owners.natives > 0 and 1 or 0, expired
+  )
+  return { runs_of(take), state, name, id, take.entries }
+end
+
+-- Returns the position after the entry that was delivered last, and what Redis reports of the group, for which it lists
+-- all groups; nil if there is no such group.
+local function following_position(stream, group)
+  local groups = redis.pcall('XINFO', 'GROUPS', stream)
+  for _, one in ipairs(groups.err and {} or groups) do
+    if field_of(one, 'name') == group then
+      return position_after(field_of(one, 'last-delivered-id')), one
+    end
+  end
+end
+
+-- Returns the position of the group's start: that of its oldest entry that is neither accepted nor archived.
+local function start_position(stream, group)
+  local oldest = redis.pcall('XPENDING', stream, group, '-', '+', 1)
+  if oldest.err then
+    return nil
+  end
+  return oldest[1] and position_after(oldest[1][1]) - 1 or following_position(stream, group)
+end
+
+-- Returns the pending entries at these positions if the member has locks on all of them, else nil.  Positions before
+-- `start` are left out.
+local function locked_rows(stream, group, consumer, first, last, lock_ms)
+  local count = last - first + 1
+  if count > AT_ONCE * 10 then
+    return nil
+  end
+  local rows = redis.call('XPENDING', stream, group, id_of(first), id_of(last), count + 1, consumer)
+  if #rows ~= count then
+    return nil
+  end
+  for _, row in ipairs(rows) do
+    if row[3] >= lock_ms then
+      return nil
+    end
+  end
+  return rows
+end
+
+-- Returns the rows of all ranges by what is to be done with them, or nil if one of them is refused.
+local function sort_by_type(stream, args, bias, start, consumer, lock_ms)
+  local by_type = { accepted = {}, rejected = {}, released = {}, renewed = {} }
+  for at = 6, #args, 3 do
+    local begin, last, types = tonumber(args[at]) + bias, tonumber(args[at + 1]) + bias, args[at + 2]
+    local first = math.max(begin, start)
+    local rows = first <= last and locked_rows(stream, args[1], consumer, first, last, lock_ms) or {}
+    if first <= last and not rows[1] then
+      return nil
+    end
+    for place, row in ipairs(rows) do
+      local code = string.byte(types, #types == 1 and 1 or first - begin + place)
+      if code == ACCEPTS then
+        table.insert(by_type.accepted, row[1])
+      elseif code == RELEASES then
+        table.insert(by_type.released, row)
+      elseif code == RENEWS then
+        table.insert(by_type.renewed, row[1])
+      else
+        table.insert(by_type.rejected, row[1])
+      end
+    end
+  end
+  return by_type
+end
+
+-- KEYS: stream.  ARGV: 1 group, 2 member, 3 bias, 4 how long a lock lasts (ms), 5 deliveries of a record at most; then
+-- for each range of offsets, in order: the first one, the last one, and the type of each or of all of them, a digit:
+-- 0 gap, 1 accept, 2 release, 3 reject, 4 renew.
+-- Offsets before the group's start are left out.  If the member has no lock on another one, nothing is changed.
+-- Returns the numbers of records that were accepted, rejected (and gaps), archived because of the limit, released and
+-- renewed; {-1} if nothing was changed.
+local function acknowledge_records(keys, args)
+  local stream, group, consumer, lock_ms = keys[1], args[1], MEMBER .. args[2], tonumber(args[4])
+  local start = start_position(stream, group)
+  local by_type = start and sort_by_type(stream, args, tonumber(args[3]), start, consumer, lock_ms)
+  if not by_type then
+    return { -1 }
+  end
+  acknowledge_ids(stream, group, by_type.accepted)
+  acknowledge_ids(stream, group, by_type.rejected)
+  local archived, released = end_deliveries(stream, group, by_type.released, tonumber(args[5]))
+  for first = 1, #by_type.renewed, AT_ONCE do
+    local command = { 'XCLAIM', stream, group, consumer, 0 }
+    for at = first, math.min(#by_type.renewed, first + AT_ONCE - 1) do
+      command[#command + 1] = by_type.renewed[at]
+    end
+    command[#command + 1] = 'JUSTID'
+    redis.call(unpack(command))
+  end
+  return { #by_type.accepted, #by_type.rejected, archived, released, #by_type.renewed }
+end
+
+-- KEYS: stream.  ARGV: group, member, deliveries of a record at most.
+-- Ends all deliveries of a member, which is gone.  Returns the numbers of records that were archived and released.
+local function release_member(keys, args)
+  local stream, group, consumer, limit = keys[1], args[1], MEMBER .. args[2], tonumber(args[3])
+  local archived, released, rows = 0, 0, nil
+  repeat
+    rows = redis.pcall('XPENDING', stream, group, '-', '+', AT_ONCE, consumer)
+    if rows.err then
+      return { 0, 0 }
+    end
+    local over, back = end_deliveries(stream, group, rows, limit)
+    archived, released = archived + over, released + back
+  until #rows < AT_ONCE
+  redis.call('XGROUP', 'DELCONSUMER', stream, group, consumer)
+  return { archived, released }
+end
+
+-- KEYS: stream.  ARGV: group, the ID after which a new group begins ("$": the last one).
+-- Makes the group unless it exists.  Members of the past without pending entries are forgotten.  Returns whether the
+-- group was made.
+local function initialise(keys, args)
+  local stream, group = keys[1], args[1]
+  local made = redis.pcall('XGROUP', 'CREATE', stream, group, args[2], 'MKSTREAM')
+  if not made.err then
+    return 1
+  elseif string.sub(made.err, 1, 9) ~= 'BUSYGROUP' then
+    return made
+  end
+  for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
+    local name = field_of(consumer, 'name')
+    if string.sub(name, 1, #MEMBER) == MEMBER and field_of(consumer, 'pending') == 0 then
+      redis.call('XGROUP', 'DELCONSUMER', stream, group, name)
+    end
+  end
+  return 0
+end
+
+-- KEYS: stream, index.  ARGV: group, bias.
+-- Returns nothing if there is no such group; else: the offset of its start, the records that members, native consumers
+-- and nobody (released ones) have, those that Kafka clients cannot read, the entries that were never delivered (-1: the
+-- index has to catch up), and since when the oldest pending entry has its owner (ms; -1: nothing is pending).
+local function view(keys, args)
+  local stream, group, bias = keys[1], args[1], tonumber(args[2])
+  local following, info = following_position(stream, group)
+  if not following then
+    return {}
+  end
+  local counts = { members = 0, natives = 0, [RELEASED] = 0, [UNREADABLE] = 0 }
+  for _, row in ipairs(redis.call('XPENDING', stream, group)[4] or {}) do
+    local name = row[1]
+    local kind = string.sub(name, 1, #MEMBER) == MEMBER and 'members' or counts[name] and name or 'natives'
+    counts[kind] = counts[kind] + row[2]
+  end
+  local oldest = redis.call('XPENDING', stream, group, '-', '+', 1)[1]
+  local start = oldest and position_after(oldest[1]) - 1 or following
+  local budget = { entries = AT_ONCE * 20, bytes = READ_BYTES }
+  local left = count_after(stream, keys[2], field_of(info, 'last-delivered-id'), budget)
+  return {
+    math.max(0, start - bias), counts.members, counts.natives, counts[RELEASED], counts[UNREADABLE],
+    left or -1, oldest and oldest[3] or -1,
+  }
+end
+
+-- Share consumers go on while the memory is full: what all groups have accepted can be deleted.
+redis.register_function({
+  function_name = 'korvet_share_acquire' .. RELEASE, callback = acquire, flags = { 'allow-oom' },
+})
+redis.register_function({
+  function_name = 'korvet_share_acknowledge' .. RELEASE, callback = acknowledge_records, flags = { 'allow-oom' },
+})
+redis.register_function({
+  function_name = 'korvet_share_release' .. RELEASE, callback = release_member, flags = { 'allow-oom' },
+})
+redis.register_function('korvet_share_initialise' .. RELEASE, initialise)
+redis.register_function({ function_name = 'korvet_share_view' .. RELEASE, callback = view, flags = { 'no-writes' } })

@@ -1,0 +1,282 @@
+"""The records of share groups (KIP-932): pending entries of the Redis groups of the same names (share.lua).
+
+A member of a share group is the Redis consumer `kafka:<member id>`. Native consumers of the group take from
+the same queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from korvet.records.batch import BatchError
+from korvet.records.kernel import entries_to_batches, pack_command
+from korvet.records.native import native_rule
+from korvet.redis.errors import StorageError, StorageFault, domain_error
+from korvet.redis.functions import named
+from korvet.redis.futures import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from korvet.cluster.topic import Topic
+    from korvet.records.batch import Entries
+    from korvet.redis.commands import Commands
+
+MEMBER_PREFIX: Final = "kafka:"
+"""What the names of Redis consumers begin with that are members of a share group."""
+RELEASED: Final = "korvet:released"
+"""The Redis consumer whose pending entries nobody has: they can be acquired."""
+UNREADABLE: Final = "korvet:unreadable"
+"""The Redis consumer whose pending entries Kafka clients cannot get."""
+FROM_START: Final = "0-0"
+FROM_END: Final = "$"
+# Record batches of acquired entries are as large as the entries; korvet_share_acquire limits these.
+_NO_LIMIT: Final = (1 << 63) - 1
+_GONE: Final = b"*0\r\n"
+_REFUSED: Final = [-1]
+_RUN: Final = 3
+
+
+class NoShareGroup(StorageError):
+    """The stream has no Redis group of that name."""
+
+
+class Limits(msgspec.Struct, frozen=True, gc=False):
+    """The limits of a share group."""
+
+    lock_ms: int
+    """How long a member has a record that it acquired."""
+    deliveries: int
+    """How often a record is delivered at most."""
+    locks: int
+    """Records of one partition that members have at most."""
+
+
+class Run(NamedTuple):
+    """Acquired records with consecutive offsets, both ends included."""
+
+    first: int
+    last: int
+    deliveries: int
+    """How often these records were delivered by now."""
+
+
+class Range(NamedTuple):
+    """Offsets that a member acknowledges, both ends included."""
+
+    first: int
+    last: int
+    types: bytes
+    """The type of each offset, or one type for all, as digits: 0 gap, 1 accept, 2 release, 3 reject, 4 renew.
+    """
+
+
+class Acknowledged(NamedTuple):
+    """The numbers of records that an acknowledgement changed."""
+
+    accepted: int
+    rejected: int
+    archived: int
+    """Released records that have been delivered as often as the limit says."""
+    released: int
+    renewed: int
+
+
+class Demand(msgspec.Struct, frozen=True, gc=False):
+    """What a member wants to acquire in one partition."""
+
+    records: int
+    """The most records."""
+    size_bytes: int
+    """The most bytes; the first record is acquired even if it is larger."""
+    end: int | None = None
+    """Only records before this offset."""
+    is_committed: bool = False
+    """Whether records of aborted transactions are gaps. Then `end` is the last stable offset or before."""
+    largest_bytes: int = 1
+    """The size of the largest known entry."""
+    after: int | None = None
+    """Only released records after this offset."""
+    checks_members: bool = True
+    """Whether to look for expired locks of members."""
+    natives_after: tuple[bytes, bytes] | None = (b"", b"")
+    """Where to go on looking for expired locks of native consumers; None if this call does not."""
+
+
+class Acquired(msgspec.Struct, frozen=True, gc=False):
+    """What a member has acquired."""
+
+    runs: list[Run]
+    entries: Entries
+    """The records of these runs."""
+    has_more: bool
+    """Whether there may be more to acquire, also for others."""
+    locks: int
+    """Records that members have now."""
+    has_natives: bool
+    """Whether native consumers have records."""
+    expired: int
+    """Expired locks that were found."""
+    natives_after: tuple[bytes, bytes]
+    """Where to go on looking for expired locks of native consumers."""
+
+
+class QueueView(NamedTuple):
+    """The state of a share group in one partition."""
+
+    start: int
+    """The offset of the first record that is neither accepted nor archived."""
+    members: int
+    """Records that members have."""
+    natives: int
+    """Records that native consumers have."""
+    released: int
+    """Records that were delivered, and can be acquired."""
+    unreadable: int
+    """Entries that Kafka clients cannot get."""
+    new: int
+    """Records that were never delivered; -1 if the index has to catch up."""
+    oldest_ms: int
+    """How long ago the first pending record was delivered or released; -1 without any."""
+
+
+class ShareQueue:
+    """The records of one share group in one partition. Every method raises StorageError."""
+
+    __slots__ = ("_aborted", "_bias", "_commands", "_group", "_index", "_native", "_stream", "_topic")
+
+    def __init__(self, commands: Commands, topic: Topic, partition: int, group: str) -> None:
+        keyspace = commands.keyspace
+        self._commands = commands
+        self._group = group
+        self._bias = topic.bias
+        self._stream = keyspace.stream(topic.name, partition)
+        self._index = keyspace.index(topic.name, partition)
+        self._aborted = keyspace.aborted(topic.name, partition)
+        self._native = native_rule(topic.native_format)
+        self._topic = topic
+
+    async def initialise(self, after: str) -> bool:
+        """Make the group, to begin after the entry with this ID (or FROM_START, FROM_END), unless it exists.
+        Returns whether it was made. Function korvet_share_initialise.
+        """
+        fcall = self._commands.fcall("korvet_share_initialise", [self._stream], self._group, after)
+        return bool(await fcall)
+
+    async def acquire(self, member: str, limits: Limits, demand: Demand, leader_epoch: int) -> Acquired:
+        """Acquire records for a member: first those that were released or whose locks have expired, then new
+        ones. Raises also NoShareGroup. Function korvet_share_acquire.
+        """
+        after = demand.natives_after
+        payload = pack_command(
+            "FCALL",
+            named("korvet_share_acquire"),
+            2,
+            self._stream,
+            self._aborted,
+            self._group,
+            member,
+            self._bias,
+            demand.records,
+            demand.size_bytes,
+            demand.largest_bytes,
+            limits.locks,
+            limits.deliveries,
+            limits.lock_ms,
+            b"" if demand.end is None else demand.end,
+            int(demand.is_committed),
+            int(demand.checks_members),
+            int(after is not None),
+            *(after or (b"", b"")),
+            b"" if demand.after is None else demand.after,
+        )
+        acquired: asyncio.Future[Acquired] = asyncio.get_running_loop().create_future()
+
+        def arrived(reply: memoryview | StorageError) -> None:
+            if isinstance(reply, StorageError):
+                resolve(acquired, domain_error(reply))
+                return
+            try:
+                resolve(acquired, self._acquired(reply, leader_epoch))
+            except (StorageError, BatchError) as error:
+                resolve(acquired, StorageFault(str(error)) if isinstance(error, BatchError) else error)
+
+        self._commands.links(self._stream).write_functions.send(payload, arrived)
+        return await acquired
+
+    def _acquired(self, reply: memoryview, leader_epoch: int) -> Acquired:
+        if bytes(reply[: len(_GONE)]) == _GONE:
+            raise NoShareGroup(f"{self._stream.decode()} has no group {self._group}")
+        runs, state, name, entry_id, at = _head(reply)
+        has_more, locks, has_natives, expired = map(int, state.split())
+        topic = self._topic
+        entries = entries_to_batches(
+            reply,
+            at,
+            len(reply),
+            bias=self._bias,
+            max_bytes=_NO_LIMIT,
+            leader_epoch=leader_epoch,
+            log_append_time=topic.bias == 0 and topic.log_append_time,
+            native=self._native,
+            base_sequence=topic.base_sequence,
+        )
+        numbers = list(map(int, runs.split()))
+        acquired = [Run(*numbers[first : first + _RUN]) for first in range(0, len(numbers), _RUN)]
+        count = sum(run.last - run.first + 1 for run in acquired)
+        if entries.record_count != count:
+            raise StorageFault(
+                f"{self._stream.decode()}: {count} records were acquired, {entries.record_count} can be read"
+            )
+        return Acquired(
+            acquired, entries, bool(has_more), locks, bool(has_natives), expired, (name, entry_id)
+        )
+
+    async def acknowledge(self, member: str, limits: Limits, ranges: Iterable[Range]) -> Acknowledged | None:
+        """Apply acknowledgements, which are in the order of their offsets and do not overlap: all of them, or
+        none and return None if the member has no lock on one of the records. Function
+        korvet_share_acknowledge.
+        """
+        arguments: list[bytes | int] = [argument for one in ranges for argument in one]
+        reply: Sequence[int] = await self._commands.fcall(
+            "korvet_share_acknowledge",
+            [self._stream],
+            self._group,
+            member,
+            self._bias,
+            limits.lock_ms,
+            limits.deliveries,
+            *arguments,
+        )
+        return None if reply == _REFUSED else Acknowledged(*reply)
+
+    async def release(self, member: str, limits: Limits) -> tuple[int, int]:
+        """Release all records of a member that is gone. Returns how many were archived because of the limit,
+        and how many released. Function korvet_share_release.
+        """
+        archived, released = await self._commands.fcall(
+            "korvet_share_release", [self._stream], self._group, member, limits.deliveries
+        )
+        return archived, released
+
+    async def view(self) -> QueueView | None:
+        """The state of the group; None if it does not exist. Function korvet_share_view."""
+        keys = [self._stream, self._index]
+        reply = await self._commands.fcall("korvet_share_view", keys, self._group, self._bias, read=True)
+        return QueueView(*reply) if reply else None
+
+
+def _head(reply: memoryview) -> tuple[bytes, bytes, bytes, bytes, int]:
+    """The four bulk strings before the entries in a reply of korvet_share_acquire, and where these begin."""
+    at = len(b"*5\r\n")
+    found = []
+    for _ in range(4):
+        end = bytes(reply[at : at + 24]).index(b"\r\n") + at
+        size = int(bytes(reply[at + 1 : end]))
+        found.append(bytes(reply[end + 2 : end + 2 + size]))
+        at = end + 2 + size + 2
+    runs, state, name, entry_id = found
+    return runs, state, name, entry_id, at

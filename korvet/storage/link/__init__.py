@@ -1,1 +1,0 @@
-"""The connections to Redis: servers, clusters, commands in order and their replies."""

@@ -1,0 +1,435 @@
+"""ShareFetch and ShareAcknowledge (KIP-932): sessions, limits, waiting, acknowledgements, and errors."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from contextlib import closing
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+
+from tests.api.asking import Client, connect, versions
+from tests.api.batches import batch, read
+from tests.api.test_features import UPGRADE, update
+from tests.api.test_produce import put
+from tests.support.polling import until
+from tests.support.servers import KorvetServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+UNKNOWN_TOPIC, NOT_LEADER, UNSUPPORTED_VERSION, INVALID_REQUEST = 3, 6, 35, 42
+UNKNOWN_TOPIC_ID, INVALID_RECORD_STATE, NO_SESSION, INVALID_EPOCH = 100, 121, 122, 123
+GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
+OPEN, CLOSE = 0, -1
+MEMBER = "member"
+_serial = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[KorvetServer]:
+    """A server with share groups."""
+    with KorvetServer() as server:
+        with connect(server) as client:
+            assert update(client, ("share.version", 1, UPGRADE))[0] == 0
+        yield server
+
+
+@pytest.fixture
+def stream_client(server: KorvetServer) -> Iterator[Any]:
+    with closing(redis.Redis(unix_socket_path=str(server.socket_path()))) as client:
+        yield client
+
+
+class Member:
+    """A member of a share group, with a connection of its own."""
+
+    def __init__(self, server: KorvetServer, group: str, name: str = MEMBER, version: int = 2) -> None:
+        self.client = Client(server.host, server.port, {78: (1, 2), 79: (1, 2)})
+        self.group, self.name, self.version = group, name, version
+        self.epoch = OPEN
+
+    def send(self, *parts: Any, forgotten: Any = (), **fields: Any) -> None:
+        defaults = {
+            "max_wait": 0,
+            "min_bytes": 1,
+            "max_bytes": 1 << 20,
+            "max_records": 500,
+            "batch_size": 500,
+            "share_session_epoch": self.epoch,
+        }
+        self.client.send(
+            "ShareFetch",
+            self.version,
+            group_id=self.group,
+            member_id=self.name,
+            topics=topics_of(parts),
+            forgotten_topics_data=forgotten,
+            **{**defaults, **fields},
+        )
+
+    def receive(self) -> Any:
+        answer = self.client.receive("ShareFetch", self.version)
+        if not answer.error_code:
+            self.epoch += 1
+        return answer
+
+    def fetch(self, *parts: Any, **fields: Any) -> Any:
+        self.send(*parts, **fields)
+        return self.receive()
+
+    def acknowledge(self, *parts: Any, **fields: Any) -> Any:
+        answer = self.client(
+            "ShareAcknowledge",
+            self.version,
+            **{
+                "group_id": self.group,
+                "member_id": self.name,
+                "share_session_epoch": self.epoch,
+                "topics": topics_of(parts),
+                **fields,
+            },
+        )
+        if not answer.error_code:
+            self.epoch += 1
+        return answer
+
+
+def topics_of(parts: Any) -> list[dict[str, Any]]:
+    """Parts are (topic id, partition[, (first, last, types) …])."""
+    return [
+        {
+            "topic_id": topic_id,
+            "partitions": [
+                {
+                    "partition_index": index,
+                    "acknowledgement_batches": [
+                        {"first_offset": first, "last_offset": last, "acknowledge_types": types}
+                        for first, last, types in batches
+                    ],
+                }
+            ],
+        }
+        for topic_id, index, *batches in parts
+    ]
+
+
+def partitions(answer: Any) -> list[Any]:
+    assert not answer.error_code, answer
+    return [partition for topic in answer.responses for partition in topic.partitions]
+
+
+def runs(answer: Any) -> list[tuple[int, int, int]]:
+    return [
+        (run.first_offset, run.last_offset, run.delivery_count)
+        for partition in partitions(answer)
+        for run in partition.acquired_records
+    ]
+
+
+def values(answer: Any) -> list[Any]:
+    return [
+        value
+        for partition in partitions(answer)
+        if partition.records
+        for _, _, value in read(partition.records)
+    ]
+
+
+@pytest.fixture
+def queue(server: KorvetServer) -> Iterator[Any]:
+    """A topic, a group that begins at its end, and members."""
+    number = next(_serial)
+    members: list[Member] = []
+    with connect(server) as ask:
+
+        def new_topic(partitions: int = 1, **configs: str) -> tuple[str, uuid.UUID]:
+            name = f"queue-{next(_serial)}"
+            topic = {
+                "name": name,
+                "num_partitions": partitions,
+                "replication_factor": 1,
+                "configs": [{"name": key, "value": value} for key, value in configs.items()],
+            }
+            (made,) = ask("CreateTopics", 7, topics=[topic], timeout=10_000).topics
+            assert not made.error_code
+            return name, made.topic_id
+
+        def member(name: str = MEMBER, **fields: Any) -> Member:
+            members.append(Member(server, f"group-{number}", name, **fields))
+            return members[-1]
+
+        def add(count: int = 1, value: bytes = b"v") -> list[int]:
+            pairs = [(None, value) for _ in range(count)]
+            first = put(ask, topic, batch(pairs)).base_offset
+            return [*range(first, first + count)]
+
+        topic, topic_id = new_topic()
+        yield SimpleNamespace(
+            ask=ask,
+            topic=topic,
+            id=topic_id,
+            part=(topic_id, 0),
+            group=f"group-{number}",
+            member=member,
+            add=add,
+            new_topic=new_topic,
+        )
+    for each in members:
+        each.client.raw.socket.close()
+
+
+@pytest.fixture
+def member(queue: Any) -> Member:
+    """A member that has opened its session."""
+    made: Member = queue.member()
+    (found,) = partitions(made.fetch(queue.part))
+    assert (found.partition_index, found.error_code, found.records) == (0, 0, b"")
+    return made
+
+
+@versions("ShareFetch")
+def test_acquire_and_accept(queue: Any, version: int) -> None:
+    member = queue.member(version=version)
+    assert runs(member.fetch(queue.part)) == []
+    first, *_, last = queue.add(3)
+    found = member.fetch()
+    assert runs(found) == [(first, last, 1)]
+    assert values(found) == [b"v"] * 3
+    assert found.acquisition_lock_timeout.total_seconds() == 30
+    (done,) = partitions(member.acknowledge((*queue.part, (first, last, [ACCEPT]))))
+    assert (done.error_code, done.error_message) == (0, None)
+    assert partitions(member.fetch()) == []
+
+
+def test_feature_is_off_by_default(ask: Any, group: str) -> None:
+    fields = {"group_id": group, "member_id": MEMBER}
+    assert ask("ShareFetch", 2, **fields).error_code == UNSUPPORTED_VERSION
+    assert ask("ShareAcknowledge", 2, **fields).error_code == UNSUPPORTED_VERSION
+
+
+def test_acknowledgements_in_a_fetch(queue: Any, member: Member) -> None:
+    first, second, third, fourth = queue.add(4)
+    member.fetch()
+    again = member.fetch((*queue.part, (first, fourth, [ACCEPT, RELEASE, REJECT, RELEASE])))
+    assert runs(again) == [(second, second, 2), (fourth, fourth, 2)]
+    (found,) = partitions(again)
+    assert found.acknowledge_error_code == 0
+    (refused,) = partitions(member.fetch((*queue.part, (first, second, [ACCEPT]), (third, fourth, [ACCEPT]))))
+    assert refused.acknowledge_error_code == INVALID_RECORD_STATE
+    assert refused.error_code == 0
+    assert partitions(member.acknowledge((*queue.part, (second, second, [ACCEPT]))))[0].error_code == 0
+
+
+def test_partitions_that_only_acknowledge_are_in_the_session(queue: Any) -> None:
+    name, other = queue.new_topic()
+    member, late = queue.member(), queue.member("late")
+    member.fetch((other, 0))
+    first = put(queue.ask, name, batch()).base_offset
+    assert runs(member.fetch()) == [(first, first, 1)]
+    # The session of the late member names the partition in no other way.
+    late.fetch(queue.part)
+    late.fetch((other, 0, (first, first, [ACCEPT])))
+    second = put(queue.ask, name, batch()).base_offset
+    assert runs(late.fetch()) == [(second, second, 1)]
+
+
+def test_epochs(queue: Any, member: Member) -> None:
+    for epoch in (1 << 30, 2, member.epoch + 1):
+        assert member.fetch(share_session_epoch=epoch).error_code == (
+            0 if epoch == member.epoch else INVALID_EPOCH
+        )
+    assert member.acknowledge(share_session_epoch=OPEN).error_code == INVALID_EPOCH
+    assert member.fetch(share_session_epoch=OPEN).error_code == 0
+    assert member.acknowledge(share_session_epoch=1).error_code == 0
+    assert member.fetch(share_session_epoch=2).error_code == 0
+    assert member.fetch(share_session_epoch=CLOSE).error_code == 0
+    for ask in (member.fetch, member.acknowledge):
+        assert ask(share_session_epoch=3).error_code == NO_SESSION
+        assert ask(share_session_epoch=CLOSE).error_code == NO_SESSION
+
+
+def test_opening_fetch_cannot_acknowledge(queue: Any) -> None:
+    refused = queue.member().fetch((*queue.part, (1, 1, [ACCEPT])))
+    assert refused.error_code == INVALID_REQUEST
+
+
+@pytest.mark.parametrize("how", ["ShareFetch", "ShareAcknowledge"])
+def test_closing_acknowledges_and_releases(queue: Any, member: Member, how: str) -> None:
+    first, second = queue.add(2)
+    member.fetch()
+    close = member.fetch if how == "ShareFetch" else member.acknowledge
+    (done,) = partitions(close((*queue.part, (first, first, [ACCEPT])), share_session_epoch=CLOSE))
+    assert getattr(done, "acknowledge_error_code", done.error_code) == 0
+    assert runs(queue.member("next").fetch(queue.part)) == [(second, second, 2)]
+
+
+def test_lost_connection_releases(queue: Any, member: Member) -> None:
+    first, last = queue.add(2)
+    other = queue.member("other")
+    other.fetch(queue.part, max_records=1)
+    member.fetch()
+    waiting = queue.member("waiting")
+    assert runs(waiting.fetch(queue.part)) == []
+    waiting.send(max_wait=20_000)
+    member.client.raw.socket.close()
+    assert runs(waiting.receive()) == [(last, last, 2)]
+    assert partitions(other.acknowledge((*queue.part, (first, first, [ACCEPT]))))[0].error_code == 0
+
+
+def test_session_that_moved_to_another_connection_stays(queue: Any, member: Member) -> None:
+    (first,) = queue.add()
+    moved = queue.member()
+    assert runs(moved.fetch(queue.part)) == [(first, first, 1)]
+    member.client.raw.socket.close()
+    assert runs(queue.member("other").fetch(queue.part, max_wait=200)) == []
+    assert partitions(moved.acknowledge((*queue.part, (first, first, [ACCEPT]))))[0].error_code == 0
+
+
+def test_waiting_fetch_gets_new_records(queue: Any, member: Member) -> None:
+    member.send(max_wait=20_000)
+    (first,) = queue.add()
+    assert runs(member.receive()) == [(first, first, 1)]
+
+
+def test_waiting_fetch_gets_native_entries(queue: Any, member: Member, stream_client: Any) -> None:
+    member.send(max_wait=20_000)
+    stream_client.xadd(f"korvet:{queue.topic}:0", {"anything": "else"})
+    answer = member.receive()
+    assert values(answer) == [b'{"anything":"else"}']
+
+
+def test_waiting_fetch_gets_released_records(queue: Any, member: Member) -> None:
+    (first,) = queue.add()
+    other = queue.member("other")
+    assert runs(other.fetch(queue.part)) == [(first, first, 1)]
+    member.send(max_wait=20_000)
+    other.acknowledge((*queue.part, (first, first, [RELEASE])))
+    assert runs(member.receive()) == [(first, first, 2)]
+
+
+def test_waiting_fetch_ends_in_time(queue: Any, member: Member) -> None:
+    assert partitions(member.fetch(max_wait=50)) == []
+    assert partitions(member.fetch(max_wait=50, min_bytes=0)) == []
+
+
+def test_limits(queue: Any, member: Member) -> None:
+    first, *_, last = queue.add(100, b"x" * 100)
+    assert runs(member.fetch(max_records=10, share_acquire_mode=1)) == [(first, first + 9, 1)]
+    cut = runs(member.fetch(max_records=10, batch_size=4))
+    assert cut == [(first + 10, first + 13, 1), (first + 14, first + 17, 1), (first + 18, first + 19, 1)]
+    assert runs(member.fetch(max_bytes=1)) == [(first + 20, first + 20, 1)]
+    assert runs(member.fetch(max_records=0)) == []
+    assert runs(member.fetch()) == [(first + 21, last, 1)]
+
+
+def test_limit_of_records_is_one_for_all_partitions(queue: Any) -> None:
+    name, topic_id = queue.new_topic(3)
+    member = queue.member()
+    member.fetch(*((topic_id, index) for index in range(3)))
+    for index in range(3):
+        put(queue.ask, name, batch([(None, b"v")] * 4), partition=index)
+    assert len(values(member.fetch(max_records=6))) == 6
+    assert len(values(member.fetch(max_records=6))) == 6
+    assert partitions(member.fetch()) == []
+
+
+def test_fetch_waits_for_min_bytes(queue: Any, member: Member) -> None:
+    member.send(max_wait=20_000, min_bytes=300)
+    queue.add(1, b"x" * 100)
+    queue.add(1, b"x" * 300)
+    assert len(values(member.receive())) == 2
+
+
+def test_forgotten_partitions(queue: Any, member: Member) -> None:
+    assert partitions(member.fetch(forgotten=[{"topic_id": queue.id, "partitions": [0]}])) == []
+    (first,) = queue.add()
+    assert partitions(member.fetch()) == []
+    assert runs(member.fetch(queue.part)) == [(first, first, 1)]
+
+
+def test_renewal(queue: Any, member: Member) -> None:
+    (first,) = queue.add()
+    member.fetch()
+    part = (*queue.part, (first, first, [RENEW]))
+    limits = dict.fromkeys(("max_wait", "min_bytes", "max_bytes", "max_records"), 0)
+    (done,) = partitions(member.fetch(part, is_renew_ack=True, **limits))
+    assert done.acknowledge_error_code == 0
+    assert member.fetch(part, is_renew_ack=True).error_code == INVALID_REQUEST
+    assert partitions(member.acknowledge(part, is_renew_ack=True))[0].error_code == 0
+    assert partitions(member.acknowledge(part))[0].error_code == INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [(2, 1, [ACCEPT])],
+        [(1, 2, [ACCEPT]), (2, 3, [ACCEPT])],
+        [(1, 3, [ACCEPT, ACCEPT])],
+        [(1, 1, [])],
+        [(1, 1, [5])],
+        [(1, 1, [-1])],
+    ],
+)
+def test_invalid_acknowledgements(queue: Any, member: Member, batches: Any) -> None:
+    (done,) = partitions(member.acknowledge((*queue.part, *batches)))
+    assert done.error_code == INVALID_REQUEST
+
+
+def test_unknown_places(queue: Any, member: Member) -> None:
+    unknown = uuid.uuid4()
+    found = partitions(member.fetch((unknown, 0), (queue.id, 7)))
+    assert sorted(one.error_code for one in found) == [UNKNOWN_TOPIC, UNKNOWN_TOPIC_ID]
+    done = partitions(member.acknowledge((unknown, 0, (1, 1, [ACCEPT])), (queue.id, 7, (1, 1, [ACCEPT]))))
+    assert sorted(one.error_code for one in done) == [UNKNOWN_TOPIC, UNKNOWN_TOPIC_ID]
+
+
+def test_configs_of_the_group(queue: Any) -> None:
+    configs = {
+        "share.auto.offset.reset": "earliest",
+        "share.delivery.count.limit": "2",
+        "share.renew.acknowledge.enable": "false",
+        "share.record.lock.duration.ms": "15000",
+    }
+    changed = [{"name": name, "config_operation": 0, "value": value} for name, value in configs.items()]
+    resource = {"resource_type": 32, "resource_name": queue.group, "configs": changed}
+    (done,) = queue.ask("IncrementalAlterConfigs", 1, resources=[resource]).responses
+    assert not done.error_code
+    first, last = queue.add(2)
+    member = queue.member()
+    found = member.fetch(queue.part)
+    assert runs(found) == [(first, last, 1)]
+    assert found.acquisition_lock_timeout.total_seconds() == 15
+    part = (*queue.part, (first, last, [RENEW]))
+    assert partitions(member.acknowledge(part, is_renew_ack=True))[0].error_code == INVALID_REQUEST
+    assert runs(member.fetch((*queue.part, (first, last, [RELEASE])))) == [(first, last, 2)]
+    assert partitions(member.fetch((*queue.part, (first, last, [RELEASE]))))[0].acquired_records == ()
+
+
+def test_topics_of_batches_are_refused(queue: Any) -> None:
+    _, topic_id = queue.new_topic(**{"storage.layout": "batch"})
+    (found,) = partitions(queue.member().fetch((topic_id, 0)))
+    assert found.error_code == INVALID_REQUEST
+    assert "storage.layout=batch" in found.error_message
+
+
+def test_destroyed_group_is_made_again(queue: Any, member: Member, stream_client: Any) -> None:
+    stream_client.xgroup_destroy(f"korvet:{queue.topic}:0", queue.group)
+    queue.add()
+    assert partitions(member.fetch()) == []
+    (first,) = queue.add()
+    assert runs(member.fetch()) == [(first, first, 1)]
+
+
+def test_native_workers_take_from_the_same_queue(queue: Any, member: Member, stream_client: Any) -> None:
+    stream = f"korvet:{queue.topic}:0"
+    first, _, third = queue.add(3)
+    assert runs(member.fetch(max_records=1)) == [(first, first, 1)]
+    ((_, entries),) = stream_client.xreadgroup(queue.group, "native", {stream: ">"}, count=1)
+    assert runs(member.fetch()) == [(third, third, 1)]
+    stream_client.xack(stream, queue.group, entries[0][0])
+    member.acknowledge((*queue.part, (first, first, [ACCEPT]), (third, third, [ACCEPT])))
+    until(lambda: stream_client.xpending(stream, queue.group)["pending"] == 0, 5, "all are accepted")

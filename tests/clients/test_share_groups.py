@@ -1,0 +1,92 @@
+"""Share groups (KIP-932) with real clients: librdkafka's share consumer, and Kafka's tools."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import ShareConsumer
+
+from tests.api.asking import Client, connect
+from tests.api.test_features import UPGRADE, update
+from tests.support.polling import until
+from tests.support.servers import KorvetServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.clients
+TOPIC, PARTITIONS = "orders", 4
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[KorvetServer]:
+    """A server with share groups, whose members get partitions soon, and stay although tools are slow."""
+    settings = {"heartbeat.interval.ms": 500, "min.heartbeat.interval.ms": 500, "assignment.interval.ms": 0}
+    settings |= {"max.session.timeout.ms": 600_000, "session.timeout.ms": 600_000}
+    with KorvetServer(*(f"--set=group.share.{name}={value}" for name, value in settings.items())) as server:
+        with connect(server) as client:
+            assert update(client, ("share.version", 1, UPGRADE)) == (0, None, {})
+            topic = {"name": TOPIC, "num_partitions": PARTITIONS, "replication_factor": 1}
+            client("CreateTopics", 7, topics=[topic], timeout=10_000, validate_only=False)
+        yield server
+
+
+@pytest.fixture
+def ask(server: KorvetServer) -> Iterator[Client]:
+    with connect(server) as client:
+        yield client
+
+
+def partitions(ask: Client, group: str) -> list[list[int]]:
+    """What the members of a group have, the most first."""
+    (found,) = ask("ShareGroupDescribe", 1, group_ids=[group]).groups
+    of_members = (
+        [number for topic in member.assignment.topic_partitions for number in topic.partitions]
+        for member in found.members
+    )
+    return sorted(of_members, key=len, reverse=True)
+
+
+def test_librdkafka_joins_shares_and_leaves(server: KorvetServer, ask: Client, group: str) -> None:
+    config = {"bootstrap.servers": server.bootstrap, "group.id": group, "log_level": 0}
+    one, other = ShareConsumer(config), ShareConsumer(config)
+    try:
+        one.subscribe([TOPIC])
+        until(lambda: partitions(ask, group) == [[0, 1, 2, 3]], 60, "the first member has all partitions")
+        other.subscribe([TOPIC])
+        until(lambda: [len(own) for own in partitions(ask, group)] == [2, 2], 60, "both have two partitions")
+        one.close()
+        until(lambda: partitions(ask, group) == [[0, 1, 2, 3]], 60, "the other one has all partitions")
+    finally:
+        one.close()
+        other.close()
+    until(lambda: partitions(ask, group) == [], 60, "both have left")
+
+
+def test_kafkas_tools(server: KorvetServer, ask: Client, java, group: str) -> None:
+    at = ("--bootstrap-server", server.bootstrap)
+    fields = {"group_id": group, "member_id": "m"}
+    epoch = 0
+
+    def has_partitions() -> bool:
+        nonlocal epoch
+        names = [TOPIC] if epoch == 0 else None
+        answer = ask("ShareGroupHeartbeat", 1, member_epoch=epoch, subscribed_topic_names=names, **fields)
+        epoch = answer.member_epoch
+        return answer.error_code == 0 and partitions(ask, group) == [[0, 1, 2, 3]]
+
+    until(has_partitions, 30, "the member has all partitions")
+    assert [group, "Share", "share"] in rows(java.run("groups", *at, "--list", "--share"))
+    assert [group, "Stable"] in rows(java.run("share-groups", *at, "--list", "--state"))
+    shown = rows(java.run("share-groups", *at, "--describe", "--group", group, "--members"))
+    assert [group, "m", "/127.0.0.1", "api", "4", f"{TOPIC}:0,1,2,3"] in shown
+    refused = java.attempt("share-groups", *at, "--delete", "--group", group)
+    assert "GroupNotEmptyException" in refused
+    ask("ShareGroupHeartbeat", 1, member_epoch=-1, **fields)
+    java.run("share-groups", *at, "--delete", "--group", group)
+    assert group not in java.run("groups", *at, "--list")
+
+
+def rows(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines()]

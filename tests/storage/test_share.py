@@ -1,0 +1,331 @@
+"""The records of share groups on real servers (korvet_share_*)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from korvet.offsets.packing import entry_id, pack
+from korvet.records.kernel import parse_batch
+from korvet.redis_groups.share import (
+    FROM_END,
+    FROM_START,
+    RELEASED,
+    UNREADABLE,
+    Acknowledged,
+    Acquired,
+    Limits,
+    NoShareGroup,
+    Run,
+)
+from tests.storage.share_queue import ACCEPT, GAP, GROUP, LOCK_MS, RELEASE, RENEW, Queue
+
+if TYPE_CHECKING:
+    from tests.storage.conftest import Bench
+
+pytestmark = pytest.mark.each_server
+
+
+@pytest.fixture(params=["clock", "dense"])
+def queue(bench: Bench, request: pytest.FixtureRequest) -> Queue:
+    made = Queue(bench, offset_assignment=request.param)
+    made.initialise()
+    return made
+
+
+def base_offsets(acquired: Acquired) -> list[int]:
+    data, at, found = acquired.entries.data, 0, []
+    while at < len(data):
+        header = parse_batch(data, at)
+        found.append(header.base_offset)
+        at += header.size
+    return found
+
+
+def test_new_records_are_acquired_in_runs(queue: Queue) -> None:
+    queue.add(1, 2, 3, 7, 8, 20)
+    acquired = queue.acquire()
+    assert acquired.runs == [Run(1, 3, 1), Run(7, 8, 1), Run(20, 20, 1)]
+    assert (acquired.entries.first_offset, acquired.entries.last_offset) == (1, 20)
+    assert acquired.locks == 6
+    assert not acquired.has_more
+    assert queue.owners()[7] == ("kafka:a", 1)
+    assert queue.runs("b") == []
+
+
+def test_limits_of_records_bytes_and_locks(queue: Queue) -> None:
+    queue.add(*range(1, 101), value=b"x" * 100)
+    assert queue.acquire(records=3).runs == [Run(1, 3, 1)]
+    few = queue.acquire(size_bytes=1)
+    assert few.runs == [Run(4, 4, 1)]
+    assert few.has_more
+    some = queue.acquire(size_bytes=550)
+    assert some.runs == [Run(5, 9, 1)]
+    assert some.has_more
+    queue.limits = Limits(LOCK_MS, 5, 20)
+    capped = queue.acquire("b")
+    assert capped.runs == [Run(10, 20, 1)]
+    assert capped.locks == 20
+    nothing = queue.acquire("b")
+    assert nothing.runs == []
+    assert not nothing.has_more
+
+
+def test_locks_of_natives_and_released_records_do_not_count(queue: Queue) -> None:
+    queue.add(*range(1, 51))
+    queue.limits = Limits(LOCK_MS, 5, 5)
+    queue.read_natively(20)
+    assert queue.runs() == [(21, 25, 1)]
+    queue.acknowledge("a", (21, 25, RELEASE))
+    assert queue.runs() == [(21, 25, 2)]
+
+
+def test_acknowledgements(queue: Queue) -> None:
+    queue.add(*range(1, 11))
+    queue.acquire()
+    done = queue.acknowledge("a", (1, 2, ACCEPT), (3, 6, b"1234"), (7, 7, GAP))
+    assert done == Acknowledged(accepted=3, rejected=2, archived=0, released=1, renewed=1)
+    assert queue.owners() == {
+        4: (RELEASED, 1),
+        6: ("kafka:a", 1),
+        8: ("kafka:a", 1),
+        9: ("kafka:a", 1),
+        10: ("kafka:a", 1),
+    }
+    again = queue.acquire("b")
+    assert again.runs == [Run(4, 4, 2)]
+    assert base_offsets(again) == [4]
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        [(4, 6, ACCEPT)],
+        [(1, 4, ACCEPT)],
+        [(1, 1, ACCEPT), (4, 4, RELEASE)],
+        [(1, 1, ACCEPT), (30, 30, GAP)],
+        [(1, 1, ACCEPT), (11, 1 << 50, GAP)],
+    ],
+)
+def test_acknowledgement_of_one_foreign_record_changes_nothing(
+    queue: Queue, refused: list[tuple[int, int, bytes]]
+) -> None:
+    queue.add(*range(1, 11))
+    queue.acquire("a", 3)
+    queue.acquire("b")
+    before = queue.owners()
+    assert queue.acknowledge("a", *refused) is None
+    assert queue.owners() == before
+
+
+def test_acknowledgement_before_the_start_is_ignored(queue: Queue) -> None:
+    queue.add(*range(1, 7))
+    queue.acquire("a", 4)
+    queue.acknowledge("a", (1, 2, ACCEPT))
+    done = queue.acknowledge("a", (1, 3, b"221"))
+    assert done == Acknowledged(1, 0, 0, 0, 0)
+    assert queue.acknowledge("a", (4, 4, ACCEPT)) == Acknowledged(1, 0, 0, 0, 0)
+    assert queue.acknowledge("a", (1, 4, ACCEPT)) == Acknowledged(0, 0, 0, 0, 0)
+    assert queue.acknowledge("a", (5, 5, ACCEPT)) is None
+
+
+def test_expired_lock_goes_to_the_next_member(queue: Queue) -> None:
+    queue.add(*range(1, 7))
+    queue.acquire("a", 4)
+    queue.age([2, 3])
+    assert queue.acknowledge("a", (2, 2, ACCEPT)) is None
+    found = queue.acquire("b", 3)
+    assert found.runs == [Run(2, 3, 2), Run(5, 5, 1)]
+    assert found.expired == 2
+    assert queue.acknowledge("a", (1, 1, ACCEPT), (4, 4, ACCEPT)) == Acknowledged(2, 0, 0, 0, 0)
+    assert queue.acknowledge("a", (3, 3, ACCEPT)) is None
+
+
+def test_expired_locks_are_left_unless_asked_for(queue: Queue) -> None:
+    queue.add(1, 2)
+    queue.acquire("a", 1)
+    queue.age([1])
+    assert queue.runs("b", checks_members=False) == [(2, 2, 1)]
+
+
+def test_renewal_begins_the_lock_again(queue: Queue) -> None:
+    queue.add(1)
+    queue.acquire()
+    queue.age([1], LOCK_MS // 2)
+    queue.acknowledge("a", (1, 1, RENEW))
+    (row,) = queue.client.xpending_range(queue.stream, GROUP, "-", "+", 1)
+    assert row["time_since_delivered"] < LOCK_MS // 2
+    assert row["times_delivered"] == 1
+
+
+@pytest.mark.parametrize("how", ["release", "expire", "close"])
+def test_record_is_archived_after_the_last_delivery(queue: Queue, how: str) -> None:
+    queue.add(1, 2)
+    queue.limits = Limits(LOCK_MS, 2, 2000)
+    queue.acquire("a", 1)
+    queue.acknowledge("a", (1, 1, RELEASE))
+    assert queue.runs("b", 1) == [(1, 1, 2)]
+    if how == "release":
+        assert queue.acknowledge("b", (1, 1, RELEASE)) == Acknowledged(0, 0, 1, 0, 0)
+    elif how == "expire":
+        queue.age([1])
+    else:
+        assert queue.release("b") == (1, 0)
+    assert queue.runs("c") == [(2, 2, 1)]
+    assert list(queue.owners()) == [2]
+
+
+def test_lower_limit_archives_released_records(queue: Queue) -> None:
+    queue.add(1, 2)
+    queue.acquire()
+    queue.acknowledge("a", (1, 2, RELEASE))
+    queue.limits = Limits(LOCK_MS, 1, 2000)
+    assert queue.runs() == []
+    assert queue.owners() == {}
+
+
+def test_closed_member_has_nothing_left(queue: Queue) -> None:
+    queue.add(*range(1, 1502))
+    queue.acquire("a", 1500)
+    queue.acquire("b", 1)
+    assert queue.release("a") == (0, 1500)
+    assert queue.release("a") == (0, 0)
+    assert {owner for owner, _ in queue.owners().values()} == {RELEASED, "kafka:b"}
+    names = {row["name"] for row in queue.client.xinfo_consumers(queue.stream, GROUP)}
+    assert b"kafka:a" not in names
+    assert queue.runs("b", 2000) == [(1, 1500, 2)]
+
+
+def test_deleted_entries_are_not_delivered_again(queue: Queue) -> None:
+    queue.add(*range(1, 7))
+    queue.acquire("a", 6)
+    queue.acknowledge("a", (1, 4, RELEASE))
+    queue.client.xdel(queue.stream, entry_id(2, queue.bias), entry_id(5, queue.bias))
+    assert queue.runs("b") == [(1, 1, 2), (3, 4, 2)]
+    assert queue.acknowledge("a", (5, 6, RELEASE)) == Acknowledged(0, 0, 0, 2, 0)
+    assert queue.runs("b") == [(6, 6, 2)]
+    assert set(queue.owners()) == {1, 3, 4, 6}
+
+
+def test_native_workers_compete(queue: Queue) -> None:
+    queue.add(*range(1, 11))
+    queue.acquire("a", 2)
+    natively = queue.read_natively(3)
+    assert queue.runs("b", 2) == [(6, 7, 1)]
+    queue.client.xack(queue.stream, GROUP, natively[0])
+    # A native worker takes what a member released, and a member what a native worker has kept too long.
+    queue.acknowledge("a", (1, 1, RELEASE))
+    claimed = queue.client.xautoclaim(queue.stream, GROUP, "native", LOCK_MS, "0-0")[1]
+    assert [entry for entry, _ in claimed] == [entry_id(1, queue.bias).encode()]
+    queue.age([4])
+    found = queue.acquire("b", 10)
+    assert found.runs == [Run(4, 4, 2), Run(8, 10, 1)]
+    assert found.has_natives
+    assert queue.owners()[5] == ("native", 1)
+    assert queue.acknowledge("a", (2, 2, ACCEPT)) == Acknowledged(1, 0, 0, 0, 0)
+
+
+def test_pages_of_native_consumers(queue: Queue) -> None:
+    queue.add(*range(1, 1023))
+    queue.read_natively(700, "x")
+    queue.read_natively(300, "y")
+    queue.age([650, 990])
+    first = queue.acquire(records=1)
+    assert first.runs == [Run(1001, 1001, 1)]
+    second = queue.acquire(records=1, natives_after=first.natives_after)
+    assert second.runs == [Run(650, 650, 2)]
+    assert second.natives_after == (b"y", entry_id(300 + 700, queue.bias).encode())
+    third = queue.acquire(records=1, natives_after=second.natives_after)
+    assert third.runs == [Run(990, 990, 2)]
+    assert third.natives_after == (b"", b"")
+
+
+def test_group_that_goes_back_is_read_in_order(queue: Queue) -> None:
+    queue.add(*range(1, 11))
+    queue.acquire("a", 10)
+    queue.acknowledge("a", (1, 9, b"111211111"))
+    queue.client.xgroup_setid(queue.stream, GROUP, entry_id(1, queue.bias))
+    assert queue.runs("b") == [(2, 10, 1)]
+
+
+def test_nothing_is_acquired_from_the_end_on(queue: Queue) -> None:
+    queue.add(*range(1, 11))
+    first = queue.acquire(end=4)
+    assert first.runs == [Run(1, 3, 1)]
+    assert not first.has_more
+    assert queue.runs(end=4) == []
+    queue.add(11)
+    assert queue.runs(end=4) == []
+    assert queue.runs(end=7) == [(4, 6, 1)]
+    assert queue.runs() == [(7, 11, 1)]
+
+
+def test_markers_and_aborted_transactions_are_gaps(queue: Queue) -> None:
+    queue.add(1, 2, pid=7, epoch=0)
+    queue.add(3)
+    queue.add(4, pid=8, epoch=0)
+    queue.client.xadd(queue.stream, {"ctl": "abort", "pid": 7, "epoch": 0}, id=entry_id(5, queue.bias))
+    queue.client.xadd(queue.stream, {"ctl": "commit", "pid": 8, "epoch": 0}, id=entry_id(6, queue.bias))
+    queue.add(7, pid=7, epoch=0)
+    queue.client.zadd(queue.aborted, {"7 1 4": 5})
+    assert queue.runs(end=7, is_committed=True) == [(3, 4, 1)]
+    assert queue.runs("b", is_committed=False) == [(7, 7, 1)]
+    assert set(queue.owners()) == {3, 4, 7}
+
+
+def test_records_of_aborted_transactions_are_delivered_uncommitted(queue: Queue) -> None:
+    queue.add(1, 2, pid=7, epoch=0)
+    queue.client.xadd(queue.stream, {"ctl": "abort", "pid": 7, "epoch": 0}, id=entry_id(3, queue.bias))
+    queue.client.zadd(queue.aborted, {"7 1 4": 3})
+    assert queue.runs() == [(1, 2, 1)]
+
+
+def test_entries_without_records_are_left_to_native_workers(bench: Bench) -> None:
+    queue = Queue(bench)
+    queue.initialise()
+    queue.client.xadd(queue.stream, {"value": "v"}, id="1-1024")
+    queue.client.xadd(queue.stream, {"batch": b"x" * 16 + b"\x02" + b"x" * 60}, id="2-0")
+    queue.client.xadd(queue.stream, {"anything": "else", "batch": "x"}, id="2-1")
+    queue.client.xadd(queue.stream, {"batch": "short"}, id="2-2")
+    assert queue.runs() == [(pack(2, 1), pack(2, 2), 1)]
+    parked = queue.client.xpending_range(queue.stream, GROUP, "-", "+", 10, UNREADABLE)
+    assert [row["message_id"] for row in parked] == [b"1-1024", b"2-0"]
+
+
+def test_group_begins_where_it_is_told(bench: Bench) -> None:
+    queue = Queue(bench)
+    with pytest.raises(NoShareGroup):
+        queue.acquire()
+    queue.add(1, 2, 3)
+    assert queue.initialise(FROM_END)
+    assert not queue.initialise(FROM_START)
+    assert queue.runs() == []
+    queue.add(4)
+    assert queue.runs() == [(4, 4, 1)]
+    # Members that have nothing are forgotten.
+    queue.acquire("b")
+    queue.initialise(FROM_START)
+    assert [row["name"] for row in queue.client.xinfo_consumers(queue.stream, GROUP)] == [b"kafka:a"]
+
+
+def test_group_without_a_stream(bench: Bench) -> None:
+    queue = Queue(bench)
+    assert queue.release("a") == (0, 0)
+    assert queue.acknowledge("a", (1, 1, ACCEPT)) is None
+    assert bench.run(queue.queue.view()) is None
+    assert queue.initialise(FROM_END)
+    queue.add(1)
+    assert queue.runs() == [(1, 1, 1)]
+
+
+def test_view(queue: Queue) -> None:
+    assert queue.bench.run(queue.queue.view()) == (0, 0, 0, 0, 0, 0, -1)
+    queue.add(*range(1, 11))
+    queue.acquire("a", 4)
+    queue.acknowledge("a", (1, 3, b"121"))
+    queue.read_natively(2)
+    view = queue.bench.run(queue.queue.view())
+    assert view is not None
+    assert view[:-1] == (2, 1, 2, 1, 0, 4)
+    assert view.oldest_ms > LOCK_MS

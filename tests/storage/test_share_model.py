@@ -1,0 +1,254 @@
+"""Members and native workers of a share group on one stream, compared with a plain model of its records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from korvet.offsets.packing import entry_id, pack
+from korvet.redis_groups.share import MEMBER_PREFIX, RELEASED, Acknowledged, Limits
+from tests.storage.conftest import Bench
+from tests.storage.share_queue import ACCEPT, GROUP, LOCK_MS, Queue
+from tests.support.machines import run_machine
+
+if TYPE_CHECKING:
+    from tests.support.redis_server import Server
+
+pytestmark = pytest.mark.each_server
+
+DELIVERIES, LOCKS = 3, 6
+MEMBERS, WORKERS = ("a", "b"), ("x", "y")
+members, workers = st.sampled_from(MEMBERS), st.sampled_from(WORKERS)
+_serial = iter(range(1_000_000))
+
+
+class Record:
+    """What is known of one record."""
+
+    def __init__(self) -> None:
+        self.owner: str | None = None
+        """The Redis consumer that has it; None before the first delivery, and when it is done."""
+        self.deliveries = 0
+        self.received = 0
+        """How often it was delivered to anybody, for good or not."""
+        self.claimed = 0
+        """How often native workers claimed it."""
+        self.is_expired = False
+        self.is_done = False
+        self.exists = True
+
+
+class ShareMachine(RuleBasedStateMachine):
+    """One rule for each thing that members and native workers do."""
+
+    server: Server
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bench = Bench(self.server, f"share{next(_serial)}")
+        self.records: dict[int, Record] = {}
+        self.delivered = 0
+        """The offset up to which records were delivered."""
+
+    @initialize(assignment=st.sampled_from(["clock", "dense"]))
+    def make(self, assignment: str) -> None:
+        self.queue = Queue(self.bench, offset_assignment=assignment)
+        self.queue.limits = Limits(LOCK_MS, DELIVERIES, LOCKS)
+        self.queue.initialise()
+
+    def teardown(self) -> None:
+        """Accept all that is left: every record was delivered, unless it was deleted before."""
+        self.queue.limits = Limits(LOCK_MS, DELIVERIES, 10_000)
+        self.queue.age(self.records)
+        for record in self.records.values():
+            record.is_expired = record.owner not in (None, RELEASED)
+        self._expire_all()
+        while offsets := self._acquire("last", 100):
+            ranges = [(offset, offset, ACCEPT) for offset in offsets]
+            assert self.queue.acknowledge("last", *ranges) == Acknowledged(len(offsets), 0, 0, 0, 0)
+            for offset in offsets:
+                self._finish(self.records[offset])
+        assert self.queue.owners() == {}
+        assert all(record.received or not record.exists for record in self.records.values())
+        self.bench.close()
+
+    # The model
+
+    def _with(self, owner: str) -> list[int]:
+        return [offset for offset, record in self.records.items() if record.owner == owner]
+
+    def _finish(self, record: Record) -> None:
+        assert not record.is_done
+        record.owner, record.is_done, record.is_expired = None, True, False
+
+    def _end_delivery(self, record: Record) -> None:
+        record.is_expired = False
+        record.is_done = record.deliveries >= DELIVERIES or not record.exists
+        record.owner = None if record.is_done else RELEASED
+
+    def _expire_all(self) -> None:
+        for record in self.records.values():
+            if record.is_expired:
+                self._end_delivery(record)
+
+    def _deliver(self, offset: int, owner: str, deliveries: int) -> None:
+        record = self.records[offset]
+        assert not record.is_done
+        record.owner, record.deliveries, record.is_expired = owner, deliveries, False
+        record.received += 1
+        assert record.deliveries <= DELIVERIES + record.claimed
+        self.delivered = max(self.delivered, offset)
+
+    def _new(self) -> list[int]:
+        return [
+            offset for offset, record in self.records.items() if offset > self.delivered and record.exists
+        ]
+
+    def _acquire(self, member: str, most: int) -> list[int]:
+        """Acquire, compare with what the model says, and return the offsets."""
+        found = self.queue.acquire(member, most)
+        self._expire_all()
+        locked = sum(len(self._with(MEMBER_PREFIX + name)) for name in (*MEMBERS, "last"))
+        room = min(most, self.queue.limits.locks - locked)
+        expected = {}
+        for offset in self._with(RELEASED):
+            if len(expected) < room:
+                record = self.records[offset]
+                if record.exists:
+                    expected[offset] = record.deliveries + 1
+                else:
+                    self._finish(record)
+        expected.update(dict.fromkeys(self._new()[: max(0, room - len(expected))], 1))
+        assert {
+            offset: run.deliveries for run in found.runs for offset in range(run.first, run.last + 1)
+        } == expected
+        for offset, deliveries in expected.items():
+            self._deliver(offset, MEMBER_PREFIX + member, deliveries)
+        assert found.entries.record_count == len(expected)
+        return list(expected)
+
+    # Members
+
+    @rule(count=st.integers(1, 4), gap=st.integers(0, 2))
+    def add(self, count: int, gap: int) -> None:
+        first = max(self.records, default=0) + 1 + gap
+        for offset in range(first, first + count):
+            self.records[offset] = Record()
+        self.queue.add(*range(first, first + count))
+
+    @rule(member=members, most=st.integers(1, 5))
+    def acquire(self, member: str, most: int) -> None:
+        self._acquire(member, most)
+
+    @rule(member=members, data=st.data())
+    def acknowledge(self, member: str, data: st.DataObject) -> None:
+        """Acknowledge records of one's own, each with a type of its own."""
+        own = [offset for offset in self._with(MEMBER_PREFIX + member) if not self.records[offset].is_expired]
+        chosen = [offset for offset in own if data.draw(st.booleans())]
+        types = [data.draw(st.sampled_from(b"01234")) for _ in chosen]
+        done = self.queue.acknowledge(
+            member, *((offset, offset, bytes([kind])) for offset, kind in zip(chosen, types, strict=True))
+        )
+        assert done is not None
+        assert sum(done) >= len(chosen) - sum(not self.records[offset].exists for offset in chosen)
+        for offset, kind in zip(chosen, types, strict=True):
+            record = self.records[offset]
+            if kind == ord("1") or kind in b"03":
+                self._finish(record)
+            elif kind == ord("2"):
+                self._end_delivery(record)
+            elif not record.exists:
+                self._finish(record)
+
+    @rule(member=members, first=st.integers(1, 30), size=st.integers(0, 3))
+    def acknowledge_whatever(self, member: str, first: int, size: int) -> None:
+        """Accept a range that may have records of others, or none."""
+        pending = [offset for offset, record in self.records.items() if record.owner is not None]
+        start = min(pending, default=self.delivered + 1)
+        asked = [offset for offset in range(first, first + size + 1) if offset >= start]
+        records = [self.records.get(offset) for offset in asked]
+        is_own = all(
+            record is not None and record.owner == MEMBER_PREFIX + member and not record.is_expired
+            for record in records
+        )
+        done = self.queue.acknowledge(member, (first, first + size, ACCEPT))
+        assert done == (Acknowledged(len(asked), 0, 0, 0, 0) if is_own else None)
+        for record in records if is_own else ():
+            assert record is not None
+            self._finish(record)
+
+    @rule(member=members)
+    def leave(self, member: str) -> None:
+        self.queue.release(member)
+        for offset in self._with(MEMBER_PREFIX + member):
+            self._end_delivery(self.records[offset])
+
+    # Time, and native workers
+
+    @rule(data=st.data())
+    def expire(self, data: st.DataObject) -> None:
+        """Let some locks expire, of members and of native workers."""
+        offsets = [
+            offset
+            for offset, record in self.records.items()
+            if record.owner not in (None, RELEASED) and record.exists and data.draw(st.booleans())
+        ]
+        self.queue.age(offsets)
+        for offset in offsets:
+            self.records[offset].is_expired = True
+
+    @rule(worker=workers, count=st.integers(1, 4))
+    def read(self, worker: str, count: int) -> None:
+        expected = self._new()[:count]
+        found = self.queue.read_natively(count, worker)
+        assert found == [entry_id(offset, self.queue.bias).encode() for offset in expected]
+        for offset in expected:
+            self._deliver(offset, worker, 1)
+
+    @rule(worker=workers, data=st.data())
+    def accept_natively(self, worker: str, data: st.DataObject) -> None:
+        for offset in self._with(worker):
+            if data.draw(st.booleans()):
+                self.queue.client.xack(self.queue.stream, GROUP, entry_id(offset, self.queue.bias))
+                self._finish(self.records[offset])
+
+    @rule(worker=workers, count=st.integers(1, 3))
+    def claim(self, worker: str, count: int) -> None:
+        """Take over what was released, or kept for too long."""
+        stream = self.queue.stream
+        reply: Any = self.queue.client.xautoclaim(stream, GROUP, worker, LOCK_MS, "0-0", count=count)
+        for name, _ in reply[1]:
+            offset = pack(*map(int, name.split(b"-"))) - self.queue.bias
+            record = self.records[offset]
+            assert record.owner == RELEASED or record.is_expired
+            record.claimed += 1
+            self._deliver(offset, worker, record.deliveries + 1)
+        for name in reply[2] if len(reply) > 2 else ():
+            record = self.records[pack(*map(int, name.split(b"-"))) - self.queue.bias]
+            assert not record.exists
+            self._finish(record)
+
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        existing = [offset for offset, record in self.records.items() if record.exists]
+        if existing:
+            offset = data.draw(st.sampled_from(existing))
+            self.records[offset].exists = False
+            self.queue.client.xdel(self.queue.stream, entry_id(offset, self.queue.bias))
+
+    @invariant()
+    def owners_are_those_of_the_model(self) -> None:
+        if hasattr(self, "queue"):
+            assert self.queue.owners() == {
+                offset: (record.owner, record.deliveries)
+                for offset, record in self.records.items()
+                if record.owner is not None
+            }
+
+
+def test_records_equal_model(server: Server) -> None:
+    ShareMachine.server = server
+    run_machine(ShareMachine, examples=40, steps=30)
