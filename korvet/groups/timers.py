@@ -89,3 +89,31 @@ class TimerQueue:
             if deadline.at_ms is not None:
                 self._push(deadline, deadline.at_ms)
         return False
+
+
+class MemberDeadlines:
+    """One deadline for each member of each group."""
+
+    __slots__ = ("_deadlines", "_timers")
+
+    def __init__(self, timers: TimerQueue) -> None:
+        self._timers = timers
+        self._deadlines: dict[tuple[str, str], Deadline] = {}
+
+    def __contains__(self, member: tuple[str, str]) -> bool:
+        """Whether a member, by group and member id, has a deadline."""
+        return member in self._deadlines
+
+    def arm(self, group_id: str, member_id: str, at_ms: int, action: Action) -> None:
+        """Set the deadline of a member, instead of its former time and action."""
+        deadline = self._deadlines.get((group_id, member_id))
+        if deadline is None:
+            deadline = self._deadlines[group_id, member_id] = Deadline(action)
+        deadline.action = action
+        self._timers.arm(deadline, at_ms)
+
+    def cancel(self, group_id: str, member_id: str) -> None:
+        """Forget the deadline of a member, if it has one."""
+        deadline = self._deadlines.pop((group_id, member_id), None)
+        if deadline is not None:
+            deadline.cancel()

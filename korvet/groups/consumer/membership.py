@@ -31,7 +31,7 @@ from korvet.groups.consumer.topics import metadata_hash
 from korvet.groups.group import Group
 from korvet.groups.own_configs import HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
 from korvet.groups.refused import Refused
-from korvet.groups.timers import Deadline
+from korvet.groups.timers import MemberDeadlines
 from korvet.offsets.group_records import ConsumerMember, ResolvedRegex
 from korvet.offsets.wire import MAX_STRING_BYTES, fits_string
 
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from korvet.groups.consumer.migration import Migration
     from korvet.groups.context import Context
     from korvet.groups.messages import Token
-    from korvet.groups.timers import Action
 
 
 # Limits the topic names in one subscription, because each heartbeat of a member looks up all of them. One
@@ -59,9 +58,8 @@ class ConsumerMembership:
         self._context = context
         self._migration = migration
         self._new_member_id = new_member_id
-        # By group and member.
-        self._sessions: dict[tuple[str, str], Deadline] = {}
-        self._rebalances: dict[tuple[str, str], Deadline] = {}
+        self._sessions = MemberDeadlines(context.timers)
+        self._rebalances = MemberDeadlines(context.timers)
 
     # Heartbeats
 
@@ -464,7 +462,7 @@ class ConsumerMembership:
             else classic.session_timeout_ms
         )
         expire = partial(self._expire_session, group_id, member.member_id)
-        self._arm(self._sessions, group_id, member.member_id, timeout_ms, expire)
+        self._sessions.arm(group_id, member.member_id, self._after(timeout_ms), expire)
 
     def _watch_revocation(self, group_id: str, member: Member) -> None:
         """A member has its rebalance timeout to give partitions up; classic members must join again."""
@@ -472,16 +470,15 @@ class ConsumerMembership:
             return
         if member.state is MemberState.UNREVOKED_PARTITIONS:
             expire = partial(self._expire_revocation, group_id, member.member_id, member.epoch)
-            self._rebalances.pop((group_id, member.member_id), Deadline(expire)).cancel()
             timeout_ms = member.subscription.rebalance_timeout_ms
-            self._arm(self._rebalances, group_id, member.member_id, timeout_ms, expire)
-        elif (deadline := self._rebalances.pop((group_id, member.member_id), None)) is not None:
-            deadline.cancel()
+            self._rebalances.arm(group_id, member.member_id, self._after(timeout_ms), expire)
+        else:
+            self._rebalances.cancel(group_id, member.member_id)
 
     def expect(self, group_id: str, member_id: str, timeout_ms: int) -> None:
         """Limit the time of a classic member's next join or sync."""
         expire = partial(self._expire_session, group_id, member_id)
-        self._arm(self._rebalances, group_id, member_id, timeout_ms, expire)
+        self._rebalances.arm(group_id, member_id, self._after(timeout_ms), expire)
 
     def is_expected(self, group_id: str, member_id: str) -> bool:
         """Whether a timeout for a join or sync is running."""
@@ -489,28 +486,14 @@ class ConsumerMembership:
 
     def expect_nothing(self, group_id: str, member_id: str) -> None:
         """The classic member has joined or synced in time."""
-        deadline = self._rebalances.pop((group_id, member_id), None)
-        if deadline is not None:
-            deadline.cancel()
+        self._rebalances.cancel(group_id, member_id)
 
-    def _arm(
-        self,
-        deadlines: dict[tuple[str, str], Deadline],
-        group_id: str,
-        member_id: str,
-        timeout_ms: int,
-        action: Action,
-    ) -> None:
-        deadline = deadlines.get((group_id, member_id))
-        if deadline is None:
-            deadline = deadlines[group_id, member_id] = Deadline(action)
-        self._context.timers.arm(deadline, self._context.now_ms + max(timeout_ms, 1))
+    def _after(self, timeout_ms: int) -> int:
+        return self._context.now_ms + max(timeout_ms, 1)
 
     def _cancel(self, group_id: str, member_id: str) -> None:
-        for deadlines in (self._sessions, self._rebalances):
-            deadline = deadlines.pop((group_id, member_id), None)
-            if deadline is not None:
-                deadline.cancel()
+        self._sessions.cancel(group_id, member_id)
+        self._rebalances.cancel(group_id, member_id)
 
     def end_session(self, group: ConsumerGroup, member_id: str) -> bool:
         """End a member's session before its time. Returns whether there is such a member."""

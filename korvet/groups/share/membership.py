@@ -27,7 +27,7 @@ from korvet.groups.share.messages import (
     ShareHeartbeatReply,
     ShareHeartbeatRequest,
 )
-from korvet.groups.timers import Deadline
+from korvet.groups.timers import MemberDeadlines
 from korvet.offsets.group_records import ShareMember
 from korvet.offsets.wire import MAX_STRING_BYTES, fits_string
 
@@ -51,8 +51,7 @@ class ShareMembership:
     def __init__(self, context: Context, states: States) -> None:
         self._context = context
         self._states = states
-        # By group and member.
-        self._sessions: dict[tuple[str, str], Deadline] = {}
+        self._sessions = MemberDeadlines(context.timers)
 
     # Heartbeats
 
@@ -73,7 +72,7 @@ class ShareMembership:
 
     def remove(self, group: ShareGroup, member_id: str) -> None:
         """Remove a member, on request or not."""
-        self._cancel(group.group_id, member_id)
+        self._sessions.cancel(group.group_id, member_id)
         draft = Draft(group)
         draft.remove(member_id)
         draft.epoch(self._next_epoch(draft), self._hash(draft))
@@ -218,17 +217,8 @@ class ShareMembership:
                 self._arm_session(group.group_id, member_id)
 
     def _arm_session(self, group_id: str, member_id: str) -> None:
-        deadline = self._sessions.get((group_id, member_id))
-        if deadline is None:
-            deadline = Deadline(partial(self._expire_session, group_id, member_id))
-            self._sessions[group_id, member_id] = deadline
-        timeout_ms = self._context.config.number(group_id, SHARE_SESSION_TIMEOUT_MS)
-        self._context.timers.arm(deadline, self._context.now_ms + timeout_ms)
-
-    def _cancel(self, group_id: str, member_id: str) -> None:
-        deadline = self._sessions.pop((group_id, member_id), None)
-        if deadline is not None:
-            deadline.cancel()
+        at_ms = self._context.now_ms + self._context.config.number(group_id, SHARE_SESSION_TIMEOUT_MS)
+        self._sessions.arm(group_id, member_id, at_ms, partial(self._expire_session, group_id, member_id))
 
     def end_session(self, group: ShareGroup, member_id: str) -> bool:
         """End a member's session before its time. Returns whether there is such a member."""
@@ -237,7 +227,7 @@ class ShareMembership:
         return is_member
 
     def _expire_session(self, group_id: str, member_id: str) -> None:
-        self._cancel(group_id, member_id)
+        self._sessions.cancel(group_id, member_id)
         group = self._context.groups.get(group_id)
         if isinstance(group, ShareGroup) and member_id in group.members:
             self._context.counts.expired_members += 1
