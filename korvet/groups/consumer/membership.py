@@ -7,7 +7,7 @@ in Kafka's coordinator, a new target is computed at most once per interval, by t
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 from kio.schema.errors import ErrorCode
@@ -30,10 +30,9 @@ from korvet.groups.consumer.regex import compile_regex
 from korvet.groups.consumer.topics import metadata_hash
 from korvet.groups.group import Group
 from korvet.groups.own_configs import HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
-from korvet.groups.refused import Refused
+from korvet.groups.refused import Refused, check_filled, check_lengths, check_subscription, unknown_member
 from korvet.groups.timers import MemberDeadlines
 from korvet.offsets.group_records import ConsumerMember, ResolvedRegex
-from korvet.offsets.wire import MAX_STRING_BYTES, fits_string
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -42,11 +41,6 @@ if TYPE_CHECKING:
     from korvet.groups.consumer.migration import Migration
     from korvet.groups.context import Context
     from korvet.groups.messages import Token
-
-
-# Limits the topic names in one subscription, because each heartbeat of a member looks up all of them. One
-# request may create as many topics; a consumer of more topics uses an expression.
-_MOST_SUBSCRIBED: Final = 10_000
 
 
 class ConsumerMembership:
@@ -76,29 +70,28 @@ class ConsumerMembership:
         self._context.reply(token, reply)
 
     def _check(self, request: ConsumerHeartbeatRequest) -> None:
-        _check_strings(request)
-        for value, name in (
-            (request.group_id, "GroupId"),
-            (request.instance_id, "InstanceId"),
-            (request.rack_id, "RackId"),
-        ):
-            if value is not None and not value.strip():
-                raise Refused(ErrorCode.invalid_request, f"{name} can't be empty.")
-        may_lack_id = request.gives_member_id and request.member_epoch == JOIN_EPOCH
-        if not request.member_id.strip() and not may_lack_id:
-            raise Refused(ErrorCode.invalid_request, "MemberId can't be empty.")
+        names, regex = request.subscribed_topic_names or (), request.subscribed_topic_regex
+        check_lengths(
+            GroupId=request.group_id,
+            MemberId=request.member_id,
+            InstanceId=request.instance_id,
+            RackId=request.rack_id,
+            ClientId=request.client_id,
+            SubscribedTopicNames=names,
+            SubscribedTopicRegex=regex,
+        )
+        check_filled(GroupId=request.group_id, InstanceId=request.instance_id, RackId=request.rack_id)
+        if not (request.gives_member_id and request.member_epoch == JOIN_EPOCH):
+            check_filled(MemberId=request.member_id)
         if request.member_epoch == JOIN_EPOCH:
             self._check_join(request)
         elif request.member_epoch == STATIC_LEAVE_EPOCH and request.instance_id is None:
             raise Refused(ErrorCode.invalid_request, "InstanceId can't be null.")
         elif request.member_epoch < STATIC_LEAVE_EPOCH:
             raise Refused(ErrorCode.invalid_request, f"MemberEpoch is invalid: {request.member_epoch}")
-        if len(request.subscribed_topic_names or ()) > _MOST_SUBSCRIBED:
-            raise Refused(
-                ErrorCode.invalid_request, f"SubscribedTopicNames can't be more than {_MOST_SUBSCRIBED}."
-            )
-        if request.subscribed_topic_regex:
-            _check_regex(request.subscribed_topic_regex)
+        check_subscription(names)
+        if regex:
+            _check_regex(regex)
         assignors = self._context.config.assignors
         if request.server_assignor is not None and request.server_assignor not in assignors:
             raise Refused(
@@ -290,9 +283,7 @@ class ConsumerMembership:
     def _member(group: ConsumerGroup, member_id: str) -> Member:
         member = group.members.get(member_id)
         if member is None:
-            raise Refused(
-                ErrorCode.unknown_member_id, f"Member {member_id} is not a member of group {group.group_id}."
-            )
+            raise unknown_member(group.group_id, member_id)
         return member
 
     def _static_member(self, group: ConsumerGroup, request: ConsumerHeartbeatRequest) -> Member:
@@ -515,21 +506,6 @@ class ConsumerMembership:
         member = group.members.get(member_id)
         if member is not None and member.epoch == epoch and member.state is MemberState.UNREVOKED_PARTITIONS:
             self.remove(group, [member_id])
-
-
-def _check_strings(request: ConsumerHeartbeatRequest) -> None:
-    """Refuse strings that the group's records cannot hold."""
-    for name, texts in (
-        ("GroupId", (request.group_id,)),
-        ("MemberId", (request.member_id,)),
-        ("InstanceId", (request.instance_id,)),
-        ("RackId", (request.rack_id,)),
-        ("ClientId", (request.client_id,)),
-        ("SubscribedTopicNames", request.subscribed_topic_names or ()),
-        ("SubscribedTopicRegex", (request.subscribed_topic_regex,)),
-    ):
-        if not all(text is None or fits_string(text) for text in texts):
-            raise Refused(ErrorCode.invalid_request, f"{name} can't be longer than {MAX_STRING_BYTES} bytes.")
 
 
 def _check_regex(regex: str) -> None:

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from kio.schema.errors import ErrorCode
 
-    pass
-
 
 class OwnedTopic(msgspec.Struct, frozen=True):
     """Partitions of a topic, named by topic id."""

@@ -19,17 +19,13 @@ from korvet.groups.own_configs import (
     SHARE_HEARTBEAT_INTERVAL_MS,
     SHARE_SESSION_TIMEOUT_MS,
 )
-from korvet.groups.refused import Refused
+from korvet.groups.refused import Refused, check_filled, check_lengths, check_subscription, unknown_member
 from korvet.groups.share.assignor import Sharer, assign_simple
 from korvet.groups.share.draft import Draft
 from korvet.groups.share.group import JOIN_EPOCH, LEAVE_EPOCH, Member, ShareGroup
-from korvet.groups.share.messages import (
-    ShareHeartbeatReply,
-    ShareHeartbeatRequest,
-)
+from korvet.groups.share.messages import ShareHeartbeatReply, ShareHeartbeatRequest
 from korvet.groups.timers import MemberDeadlines
 from korvet.offsets.group_records import ShareMember
-from korvet.offsets.wire import MAX_STRING_BYTES, fits_string
 
 if TYPE_CHECKING:
     from korvet.groups.consumer.assignors import Target
@@ -39,8 +35,6 @@ if TYPE_CHECKING:
 
 # A UUID has 36 characters.
 _LONGEST_MEMBER_ID: Final = 36
-# Limits the topic names in one subscription, as for consumer groups.
-_MOST_SUBSCRIBED: Final = 10_000
 
 
 class ShareMembership:
@@ -238,39 +232,26 @@ def _check(request: ShareHeartbeatRequest) -> None:
     """Refuse what Kafka refuses, and strings that the group's records cannot hold."""
     if not 0 < len(request.member_id) <= _LONGEST_MEMBER_ID:
         raise Refused(ErrorCode.invalid_request, "Invalid member id in the request.")
-    for value, name in (
-        (request.member_id, "MemberId"),
-        (request.group_id, "GroupId"),
-        (request.rack_id, "RackId"),
-    ):
-        if value is not None and not value.strip():
-            raise Refused(ErrorCode.invalid_request, f"{name} can't be empty.")
+    check_filled(MemberId=request.member_id, GroupId=request.group_id, RackId=request.rack_id)
     if request.member_epoch == JOIN_EPOCH and not request.subscribed_topic_names:
         raise Refused(ErrorCode.invalid_request, "SubscribedTopicNames must be set in first request.")
     if request.member_epoch < LEAVE_EPOCH:
         raise Refused(ErrorCode.invalid_request, "MemberEpoch is invalid.")
     names = request.subscribed_topic_names or ()
-    if len(names) > _MOST_SUBSCRIBED:
-        raise Refused(
-            ErrorCode.invalid_request, f"SubscribedTopicNames can't be more than {_MOST_SUBSCRIBED}."
-        )
-    for name, texts in (
-        ("GroupId", (request.group_id,)),
-        ("MemberId", (request.member_id,)),
-        ("RackId", (request.rack_id or "",)),
-        ("ClientId", (request.client_id,)),
-        ("SubscribedTopicNames", names),
-    ):
-        if not all(map(fits_string, texts)):
-            raise Refused(ErrorCode.invalid_request, f"{name} can't be longer than {MAX_STRING_BYTES} bytes.")
+    check_subscription(names)
+    check_lengths(
+        GroupId=request.group_id,
+        MemberId=request.member_id,
+        RackId=request.rack_id,
+        ClientId=request.client_id,
+        SubscribedTopicNames=names,
+    )
 
 
 def _member_of(group: ShareGroup, member_id: str) -> Member:
     member = group.members.get(member_id)
     if member is None:
-        raise Refused(
-            ErrorCode.unknown_member_id, f"Member {member_id} is not a member of group {group.group_id}."
-        )
+        raise unknown_member(group.group_id, member_id)
     return member
 
 
