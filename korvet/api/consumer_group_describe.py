@@ -5,35 +5,26 @@ Describes groups of the consumer protocol (KIP-848). v1 adds the protocol of eac
 
 from __future__ import annotations
 
-import uuid
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.common.operations import NOT_ASKED, operations_on
+from korvet.api.common.described_groups import assignment, described_groups, refused_groups
 from korvet.config.features import GROUP_VERSION
-from korvet.groups.consumer.messages import (
-    ConsumerDescribeReply,
-    ConsumerDescribeRequest,
-    DescribedConsumer,
-    DescribedConsumerGroup,
-    NamedTopic,
-)
+from korvet.groups.consumer.messages import ConsumerDescribeRequest
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import api
-from korvet.security.acls import Operation, ResourceType
-from korvet.slices import sliced
 
 if TYPE_CHECKING:
     from korvet.api.common.context import RequestContext
+    from korvet.groups.consumer.messages import DescribedConsumer
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     """Every group with the error."""
-    groups = tuple(
-        _group(context, DescribedConsumerGroup(group_id, error), NOT_ASKED) for group_id in request.group_ids
+    return context.make(
+        "ConsumerGroupDescribeResponse", groups=refused_groups(context, request.group_ids, error)
     )
-    return context.make("ConsumerGroupDescribeResponse", groups=groups)
 
 
 @api(69, "ConsumerGroupDescribe", (0, 1), refuse=refuse)
@@ -41,46 +32,10 @@ async def consumer_group_describe(context: RequestContext, request: Any) -> Any:
     """State, epochs, members and assignments of the groups."""
     if not context.services.security.features.levels[GROUP_VERSION]:
         return refuse(context, request, ErrorCode.unsupported_version)
-    groups = []
-    async for group_id in sliced(dict.fromkeys(request.group_ids)):
-        is_allowed = context.may(Operation.DESCRIBE, ResourceType.GROUP, group_id)
-        if not is_allowed or not group_id:
-            error = ErrorCode.invalid_group_id if is_allowed else ErrorCode.group_authorization_failed
-            groups.append(_group(context, DescribedConsumerGroup(group_id, error), NOT_ASKED))
-            continue
-        reply: ConsumerDescribeReply = await context.services.coordinator.call(
-            group_id, GroupShard.describe_consumers, ConsumerDescribeRequest((group_id,))
-        )
-        asked = request.include_authorized_operations
-        operations = operations_on(context, ResourceType.GROUP, group_id) if asked else NOT_ASKED
-        groups += [_group(context, _visible(context, group), operations) for group in reply.groups]
-    return context.make("ConsumerGroupDescribeResponse", groups=tuple(groups))
-
-
-def _visible(context: RequestContext, group: DescribedConsumerGroup) -> DescribedConsumerGroup:
-    """Nothing of a group that reads topics which the client may not describe."""
-    if all(context.may(Operation.DESCRIBE, ResourceType.TOPIC, name) for name in group.topics):
-        return group
-    return DescribedConsumerGroup(
-        group.group_id,
-        ErrorCode.topic_authorization_failed,
-        "The group has described topic(s) that the client is not authorized to describe.",
+    groups = await described_groups(
+        context, request, GroupShard.describe_consumers, ConsumerDescribeRequest, _member
     )
-
-
-def _group(context: RequestContext, group: DescribedConsumerGroup, operations: int) -> Any:
-    return context.make(
-        "DescribedGroup",
-        error_code=group.error,
-        error_message=group.error_message,
-        group_id=group.group_id,
-        group_state=group.state,
-        group_epoch=group.epoch,
-        assignment_epoch=group.target_epoch,
-        assignor_name=group.assignor,
-        members=tuple(_member(context, member) for member in group.members),
-        authorized_operations=operations if group.error is ErrorCode.none else NOT_ASKED,
-    )
+    return context.make("ConsumerGroupDescribeResponse", groups=groups)
 
 
 def _member(context: RequestContext, member: DescribedConsumer) -> Any:
@@ -94,20 +49,7 @@ def _member(context: RequestContext, member: DescribedConsumer) -> Any:
         client_host=member.client_host,
         subscribed_topic_names=member.subscribed_topic_names,
         subscribed_topic_regex=member.subscribed_topic_regex,
-        assignment=_assignment(context, member.assignment),
-        target_assignment=_assignment(context, member.target),
+        assignment=assignment(context, member.assignment),
+        target_assignment=assignment(context, member.target),
         member_type=0 if member.is_classic else 1,
     )
-
-
-def _assignment(context: RequestContext, topics: tuple[NamedTopic, ...]) -> Any:
-    partitions = tuple(
-        context.make(
-            "TopicPartitions",
-            topic_id=uuid.UUID(bytes=topic.topic_id),
-            topic_name=topic.name,
-            partitions=topic.partitions,
-        )
-        for topic in topics
-    )
-    return context.make("Assignment", topic_partitions=partitions)

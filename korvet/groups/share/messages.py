@@ -67,6 +67,11 @@ class DescribedShareGroup(msgspec.Struct, frozen=True):
     assignor: str = ""
     members: tuple[DescribedSharer, ...] = ()
 
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics that members have partitions of."""
+        return frozenset(topic.name for member in self.members for topic in member.assignment)
+
 
 class ShareDescribeReply(msgspec.Struct, frozen=True):
     """The answer to a ShareDescribeRequest, in its order."""
