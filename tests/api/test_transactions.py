@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from functools import partial
 
 import pytest
 
@@ -19,7 +20,7 @@ CONTROL = 32
 
 
 def settled(run):
-    """Returns the first response other than CONCURRENT_TRANSACTIONS."""
+    """Returns the first response with no error after which clients try again."""
     return until(lambda: (answer := run()).error_code not in RETRIED and [answer], 30, "an answer")[0]
 
 
@@ -310,8 +311,8 @@ def test_describe_transactions(ask, topic, version):
     producer.init()
 
     def described(name):
-        (state,) = ask("DescribeTransactions", version, transactional_ids=[name]).transaction_states
-        return state
+        answer = partial(ask, "DescribeTransactions", version, transactional_ids=[name])
+        return settled(lambda: answer().transaction_states[0])
 
     producer.write(b"v")
     state = described(producer.name)
