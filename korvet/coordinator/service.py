@@ -19,7 +19,7 @@ from korvet.coordinator.partitions import FIRST_RETRY_S, LAST_RETRY_S, Partition
 from korvet.coordinator.projector import Projector
 from korvet.coordinator.refusals import refuse
 from korvet.coordinator.served import RELEASE_TIMEOUT_MS
-from korvet.coordinator.share_partitions import RedisSharePartitions, for_all
+from korvet.coordinator.share_partitions import RedisSharePartitions
 from korvet.coordinator.steady_clock import SteadyClock
 from korvet.coordinator.term import Term
 from korvet.coordinator.topics import CatalogueTopics
@@ -36,6 +36,7 @@ from korvet.redis.errors import StorageError, TopicExists
 from korvet.redis.futures import awaited, resolve
 from korvet.redis.keys import OFFSETS_TOPIC
 from korvet.redis_groups.projection import Projection
+from korvet.slices import gathered
 from korvet.topics.configs import DEFAULT_MAX_MESSAGE_BYTES
 from korvet.topics.internal import coordinated_topic, create_internal
 
@@ -253,7 +254,7 @@ class CoordinatorService:
         if found.error is not ErrorCode.none:
             return found.error
         try:
-            await for_all(found.places, self._share_partitions.remove)
+            await gathered(map(self._share_partitions.remove, found.places))
         except StorageError as error:
             causes.warn(error, "the share group %r cannot be deleted: %s", group_id, error, work=group_id)
             return ErrorCode.coordinator_not_available
@@ -415,7 +416,7 @@ class CoordinatorService:
             await self._share_partitions.initialise(place, resets[place])
 
         try:
-            await for_all(resets, initialise)
+            await gathered(map(initialise, resets))
         except StorageError as error:
             causes.warn(
                 error, "partitions of the share group %r wait: %s", group_id, error, work=("share", group_id)

@@ -6,16 +6,15 @@ group. What members take and acknowledge in between is not its concern.
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from korvet.groups.own_configs import EARLIEST, reset_age_ms
 from korvet.redis_groups.projection import entry_id_before
 from korvet.redis_groups.share import FROM_END, FROM_START, ShareQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Callable
 
     from korvet.cluster.catalogue import Catalogue
     from korvet.cluster.topic import Topic
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
     from korvet.log.broker_logs import Logs
     from korvet.log.partition_log import PartitionLog
     from korvet.redis.commands import Commands
-
-# Limits the calls in flight.
-AT_ONCE: Final = 100
 
 
 class SharePartitions(Protocol):
@@ -80,12 +76,3 @@ async def begin(queue: ShareQueue, reset: str, log: Callable[[], PartitionLog]) 
         found = await timed.queries.offset_for_timestamp(timed.links.clock.now_ms() - age_ms)
         after = FROM_END if found is None else entry_id_before(found[0], timed.bias)
     await queue.initialise(after)
-
-
-async def for_all(
-    places: Iterable[SharePartition], work: Callable[[SharePartition], Awaitable[None]]
-) -> None:
-    """Do the work for all partitions, not too many at once. Raises the first StorageError."""
-    left = list(places)
-    for at in range(0, len(left), AT_ONCE):
-        await asyncio.gather(*map(work, left[at : at + AT_ONCE]))
