@@ -19,7 +19,6 @@ from korvet.api.fetching.deadlines import Deadlines
 from korvet.api.fetching.memory import FetchMemory
 from korvet.api.fetching.sessions import FetchSessions
 from korvet.api.producing.unpacking import Unpacking
-from korvet.api.sharing.configs import GroupShareConfigs
 from korvet.api.sharing.sharing import MOST_SHARE_SESSIONS, Sharing
 from korvet.causes import Causes
 from korvet.cluster.mailbox import Mailbox
@@ -357,9 +356,7 @@ def _services(parts: Parts) -> Services:
         servers=parts.servers,
         fetch_memory=FetchMemory(config.fetch_buffer_bytes, loop),
         fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots),
-        sharing=Sharing(
-            parts.store.commands, parts.topics, GroupShareConfigs(parts.groups), MOST_SHARE_SESSIONS
-        ),
+        sharing=Sharing(parts.store.commands, parts.topics, parts.groups, MOST_SHARE_SESSIONS),
         unpacking=Unpacking(config.decompression_buffer_bytes, loop),
     )
 

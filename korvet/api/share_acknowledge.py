@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.sharing.requests import Leaders, Outcome, acknowledge, by_topic, denial, named_partitions
+from korvet.api.sharing.configs import share_config
+from korvet.api.sharing.requests import OK, Leaders, Outcome, acknowledge, by_topic, denial, named_partitions
 from korvet.api.sharing.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSessionError
 from korvet.protocol.registry import api
 from korvet.redis.clock import steady_s
@@ -37,6 +38,7 @@ async def share_acknowledge(context: RequestContext, request: Any) -> Any:
     if refusal is not None:
         return await _response(context, refusal, {}, 0)
     sharing, group, member = context.services.sharing, request.group_id, request.member_id
+    config = share_config(context.services.groups, group)
     epoch = request.share_session_epoch
     try:
         if epoch == INITIAL_EPOCH:
@@ -47,14 +49,14 @@ async def share_acknowledge(context: RequestContext, request: Any) -> Any:
             sharing.advance(group, member, epoch, context.client)
         named = named_partitions(request.topics)
         outcomes = await gathered(
-            acknowledge(context, request, key, batches) for key, batches in named.items()
+            acknowledge(context, request, config, key, batches) for key, batches in named.items()
         )
         if epoch == FINAL_EPOCH:
             await sharing.close(group, member)
     except ShareSessionError as error:
         return await _response(context, Outcome(error.code), {}, 0)
-    lock_ms = sharing.config(group).limits.lock_ms
-    return await _response(context, Outcome(ErrorCode.none), dict(zip(named, outcomes, strict=True)), lock_ms)
+    found = dict(zip(named, outcomes, strict=True))
+    return await _response(context, OK, found, config.limits.lock_ms)
 
 
 async def _response(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from korvet.api.sharing.configs import share_config
 from korvet.api.sharing.fetch import ShareFetch
 from korvet.api.sharing.requests import (
     OK,
@@ -34,8 +35,9 @@ if TYPE_CHECKING:
 
     from korvet.api.common.context import RequestContext
     from korvet.api.sharing.acknowledgements import Batch
+    from korvet.api.sharing.configs import ShareConfig
     from korvet.api.sharing.fetch import FetchedRecords
-    from korvet.api.sharing.sessions import SharedKey, ShareSession
+    from korvet.api.sharing.sessions import SharedKey
 
 _RENEWALS_ONLY: Final = "A fetch that renews locks cannot acquire records: its limits have to be 0"
 _NO_ACKNOWLEDGEMENTS: Final = "A fetch that opens a share session cannot acknowledge records"
@@ -63,13 +65,14 @@ async def share_fetch(context: RequestContext, request: Any) -> Any:
     if refusal is not None:
         return _refused(context, refusal)
     sharing, group, member = context.services.sharing, request.group_id, request.member_id
+    config = share_config(context.services.groups, group)
     epoch = request.share_session_epoch
     try:
         if epoch == FINAL_EPOCH:
             sharing.find(group, member)
-            outcomes = await _acknowledge(context, request, acknowledged)
+            outcomes = await _acknowledge(context, request, config, acknowledged)
             await sharing.close(group, member)
-            return await _response(context, request, outcomes, {}, {})
+            return await _response(context, request, config, outcomes, {}, {})
         if epoch == INITIAL_EPOCH:
             session = sharing.open(group, member, context.client)
         else:
@@ -80,8 +83,12 @@ async def share_fetch(context: RequestContext, request: Any) -> Any:
         (topic.topic_id, index) for topic in request.forgotten_topics_data for index in topic.partitions
     ]
     sharing.update(session, named, forgotten)
-    outcomes = await _acknowledge(context, request, acknowledged)
-    return await _fetch(context, request, session, outcomes)
+    outcomes = await _acknowledge(context, request, config, acknowledged)
+    fetch = ShareFetch(context, request, session, config)
+    await fetch.run()
+    if not session.is_open and not fetch.found:
+        return _refused(context, Outcome(ErrorCode.share_session_not_found))
+    return await _response(context, request, config, outcomes, fetch.errors, fetch.found)
 
 
 def _invalid(request: Any, acknowledged: Mapping[SharedKey, Sequence[Batch]]) -> Outcome | None:
@@ -95,22 +102,15 @@ def _invalid(request: Any, acknowledged: Mapping[SharedKey, Sequence[Batch]]) ->
 
 
 async def _acknowledge(
-    context: RequestContext, request: Any, acknowledged: Mapping[SharedKey, Sequence[Batch]]
+    context: RequestContext,
+    request: Any,
+    config: ShareConfig,
+    acknowledged: Mapping[SharedKey, Sequence[Batch]],
 ) -> dict[SharedKey, Outcome]:
     outcomes = await gathered(
-        acknowledge(context, request, key, batches) for key, batches in acknowledged.items()
+        acknowledge(context, request, config, key, batches) for key, batches in acknowledged.items()
     )
     return dict(zip(acknowledged, outcomes, strict=True))
-
-
-async def _fetch(
-    context: RequestContext, request: Any, session: ShareSession, outcomes: Mapping[SharedKey, Outcome]
-) -> Any:
-    fetch = ShareFetch(context, request, session, context.services.sharing.config(session.group))
-    await fetch.run()
-    if not session.is_open and not fetch.found:
-        return _refused(context, Outcome(ErrorCode.share_session_not_found))
-    return await _response(context, request, outcomes, fetch.errors, fetch.found)
 
 
 def _refused(context: RequestContext, outcome: Outcome) -> Any:
@@ -127,6 +127,7 @@ def _refused(context: RequestContext, outcome: Outcome) -> Any:
 async def _response(
     context: RequestContext,
     request: Any,
+    config: ShareConfig,
     outcomes: Mapping[SharedKey, Outcome],
     errors: Mapping[SharedKey, Outcome],
     found: Mapping[SharedKey, FetchedRecords],
@@ -153,12 +154,11 @@ async def _response(
         context.make("ShareFetchableTopicResponse", topic_id=topic_id, partitions=tuple(partitions))
         for topic_id, partitions in by_topic(structures).items()
     )
-    lock_ms = context.services.sharing.config(request.group_id).limits.lock_ms
     return context.make(
         "ShareFetchResponse",
         error_code=ErrorCode.none,
         error_message=None,
-        acquisition_lock_timeout=datetime.timedelta(milliseconds=lock_ms),
+        acquisition_lock_timeout=datetime.timedelta(milliseconds=config.limits.lock_ms),
         responses=topics,
         node_endpoints=leaders.endpoints(),
     )

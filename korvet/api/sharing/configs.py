@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -33,30 +33,16 @@ class ShareConfig(msgspec.Struct, frozen=True, gc=False):
     """Where a group begins in a partition, as in share.auto.offset.reset."""
 
 
-class ShareConfigs(Protocol):
-    """The configs of all share groups."""
-
-    def of(self, group: str) -> ShareConfig:
-        """What applies to one group."""
-
-
-class GroupShareConfigs:
-    """ShareConfigs from the groups' own configs and the broker's settings."""
-
-    def __init__(self, groups: GroupConfig) -> None:
-        self._groups = groups
-
-    def of(self, group: str) -> ShareConfig:
-        """See ShareConfigs."""
-        number, text = self._groups.number, self._groups.text
-        limits = Limits(
+def share_config(groups: GroupConfig, group: str) -> ShareConfig:
+    """What applies to one group: its own configs and the broker's settings."""
+    number, text = groups.number, groups.text
+    return ShareConfig(
+        Limits(
             lock_ms=number(group, SHARE_RECORD_LOCK_DURATION_MS),
             deliveries=number(group, SHARE_DELIVERY_COUNT_LIMIT),
             locks=number(group, SHARE_PARTITION_MAX_RECORD_LOCKS),
-        )
-        return ShareConfig(
-            limits,
-            is_committed=text(group, SHARE_ISOLATION_LEVEL) == "read_committed",
-            renews=text(group, SHARE_RENEW_ACKNOWLEDGE_ENABLE) == "true",
-            reset=text(group, SHARE_AUTO_OFFSET_RESET),
-        )
+        ),
+        is_committed=text(group, SHARE_ISOLATION_LEVEL) == "read_committed",
+        renews=text(group, SHARE_RENEW_ACKNOWLEDGE_ENABLE) == "true",
+        reset=text(group, SHARE_AUTO_OFFSET_RESET),
+    )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from korvet.api.common.context import RequestContext
     from korvet.api.sharing.acknowledgements import Batch
+    from korvet.api.sharing.configs import ShareConfig
     from korvet.api.sharing.partition import SharedPartition
     from korvet.api.sharing.sessions import SharedKey
     from korvet.cluster.topic import Topic
@@ -74,17 +75,15 @@ def locate(context: RequestContext, group: str, key: SharedKey) -> SharedPartiti
 
 
 async def acknowledge(
-    context: RequestContext, request: Any, key: SharedKey, batches: Sequence[Batch]
+    context: RequestContext, request: Any, config: ShareConfig, key: SharedKey, batches: Sequence[Batch]
 ) -> Outcome:
     """Apply the acknowledgements of one partition."""
-    group = request.group_id
-    config = context.services.sharing.config(group)
     may_renew = config.renews and getattr(request, "is_renew_ack", False)
     try:
         ranges = acknowledged_ranges(batches, may_renew=may_renew)
     except InvalidAcknowledgement as error:
         return Outcome(ErrorCode.invalid_request, str(error))
-    partition = locate(context, group, key)
+    partition = locate(context, request.group_id, key)
     if isinstance(partition, Outcome):
         return partition
     try:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Final, Protocol
 
+from korvet.api.sharing.configs import share_config
 from korvet.api.sharing.partition import SharedPartition
 from korvet.api.sharing.sessions import ShareSessions
 from korvet.causes import Causes
 from korvet.redis.errors import StorageError
+from korvet.slices import gathered
 from korvet.supervisor import once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from korvet.api.sharing.configs import ShareConfig, ShareConfigs
+    from korvet.api.sharing.configs import ShareConfig
     from korvet.api.sharing.sessions import SharedKey, ShareSession
+    from korvet.groups.config import GroupConfig
     from korvet.log.partition_log import PartitionLog
     from korvet.redis.commands import Commands
     from korvet.topics.directory import TopicDirectory
@@ -40,21 +42,17 @@ class Sharing:
     """What ShareFetch and ShareAcknowledge keep from one request to the next."""
 
     def __init__(
-        self, commands: Commands, topics: TopicDirectory, configs: ShareConfigs, most_sessions: int
+        self, commands: Commands, topics: TopicDirectory, groups: GroupConfig, most_sessions: int
     ) -> None:
         self._commands = commands
         self._topics = topics
-        self._configs = configs
+        self._groups = groups
         self._sessions = ShareSessions(most_sessions)
         # By group and key: in how many sessions a partition is, and what is known of it.
         self._users: Counter[tuple[str, SharedKey]] = Counter()
         self._partitions: dict[tuple[str, SharedKey], SharedPartition] = {}
         # The connections whose end closes sessions.
         self._watched: set[Connection] = set()
-
-    def config(self, group: str) -> ShareConfig:
-        """What applies to the records of a group."""
-        return self._configs.of(group)
 
     # Sessions
 
@@ -106,8 +104,8 @@ class Sharing:
         client.on_disconnect(gone)
 
     async def _release(self, session: ShareSession) -> None:
-        config, keys = self.config(session.group), list(session.partitions)
-        await asyncio.gather(*(self._release_in(session, key, config) for key in keys))
+        config, keys = share_config(self._groups, session.group), list(session.partitions)
+        await gathered(self._release_in(session, key, config) for key in keys)
         self._leave(session, keys)
 
     async def _release_in(self, session: ShareSession, key: SharedKey, config: ShareConfig) -> None:
