@@ -220,11 +220,6 @@ class ShareGroup:
         del request
         return ErrorCode.group_id_not_found
 
-    def has_epochs(self, member_id: str) -> bool:
-        """Whether a member commits with its epoch."""
-        del member_id
-        return False
-
     def refuse_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
         """Anybody may learn that there are no offsets."""
         del member_id, member_epoch
