@@ -1,7 +1,7 @@
 """The states of share groups' partitions outside of `__consumer_offsets`: Redis groups of the same names.
 
 The coordinator of a share group makes the state of a partition before members get it, and removes it with the
-group. What members take and acknowledge in between is not its concern.
+group. Members acquire and acknowledge records at the leader of the partition.
 """
 
 from __future__ import annotations

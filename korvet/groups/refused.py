@@ -1,4 +1,4 @@
-"""The refusal of a request of the newer protocols, and what both refuse."""
+"""Refusals of the newer protocols, consumer and share, and the checks that both make."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The configs of share groups, as far as they concern records."""
+"""The configs of share groups that apply to records."""
 
 from __future__ import annotations
 

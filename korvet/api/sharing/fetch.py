@@ -1,7 +1,7 @@
 """A ShareFetch from its arrival to its response: acquires records within limits, and waits for some.
 
-The partitions of a session are asked one after the other, those that returned records last come last, as each
-may use up what the limits leave. Only those are asked that may have records.
+Partitions are asked one after the other, because each uses up a part of the limits. The next fetch asks those
+last that returned records. Partitions that cannot have records are not asked.
 """
 
 from __future__ import annotations

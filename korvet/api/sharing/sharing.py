@@ -1,4 +1,4 @@
-"""The share sessions of a broker, with the partitions that they have in common."""
+"""The share sessions of a broker, and the partitions that are in these sessions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A share group as its records describe it: everything here changes by `replay` alone.
 
-Records arrive in two ways: directly after their request was handled, and, when a partition is loaded, the
-newest of each key in log order, in which one member's records may have any order.
+Records arrive directly after their request was handled, or when a partition is loaded. Then these are the
+newest of each key in log order, so the records of one member may have any order.
 """
 
 from __future__ import annotations

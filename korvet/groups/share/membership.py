@@ -1,8 +1,7 @@
 """Membership of share groups: ShareGroupHeartbeat and its timeouts (KIP-932).
 
-A member moves to its target at once, since nobody else has to give partitions up first. As in Kafka's
-coordinator, a new target is computed at most once per interval, by the heartbeat of any member, and contains
-partitions from the first heartbeat on that finds them initialised.
+A member gets its target at once: nobody else has to give partitions up first. As in Kafka, a new target is
+computed at most once per interval, by the heartbeat of any member, and contains only initialised partitions.
 """
 
 from __future__ import annotations

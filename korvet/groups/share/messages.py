@@ -1,6 +1,4 @@
-"""Requests and replies of ShareGroupHeartbeat and ShareGroupDescribe (KIP-932), and of the life of the state
-that a share group has outside of the coordinator.
-"""
+"""Requests and replies of share groups (KIP-932): heartbeats, descriptions, states of partitions."""
 
 from __future__ import annotations
 

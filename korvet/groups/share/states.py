@@ -1,7 +1,7 @@
 """The states of share groups' partitions, as far as the coordinator knows them: see `partitions`.
 
-What makes and removes the states is elsewhere: outcomes contain what is to be initialised, and its end is
-reported by `initialised`.
+The coordinator makes and removes the states in Redis: an outcome lists what to initialise, and `initialised`
+is told how that ended.
 """
 
 from __future__ import annotations
