@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 POLL_INTERVAL_S = 0.02
 # Timeouts are written for an idle machine; a busy one gets this multiple of them.
-_PATIENCE = 3
+_PATIENCE = 5
 
 
 class DeadlineMissed(AssertionError):
@@ -30,20 +30,20 @@ def until(check: Callable[[], T | None], timeout_s: float, what: str | Callable[
     """Call `check` until it returns something true; the failure's message has its last result, and what
     `what` returns then if it is a function.
     """
-    deadline = time.monotonic() + timeout_s * _PATIENCE
+    deadline = time.monotonic() + patient(timeout_s)
     while True:
         answer = check()
         if answer:
             return answer
         if time.monotonic() > deadline:
             said = what if isinstance(what, str) else what()
-            raise DeadlineMissed(f"not within {timeout_s * _PATIENCE:g} s: {said} (last answer: {answer!r})")
+            raise DeadlineMissed(f"not within {patient(timeout_s):g} s: {said} (last answer: {answer!r})")
         time.sleep(POLL_INTERVAL_S)
 
 
 async def until_async(check: Callable[[], Awaitable[T | None] | T | None], timeout_s: float, what: str) -> T:
     """`until` in an event loop, which goes on meanwhile; `check` may be a coroutine function."""
-    deadline = time.monotonic() + timeout_s * _PATIENCE
+    deadline = time.monotonic() + patient(timeout_s)
     while True:
         answer = check()
         if inspect.isawaitable(answer):
@@ -51,5 +51,5 @@ async def until_async(check: Callable[[], Awaitable[T | None] | T | None], timeo
         if answer:
             return answer
         if time.monotonic() > deadline:
-            raise DeadlineMissed(f"not within {timeout_s * _PATIENCE:g} s: {what} (last answer: {answer!r})")
+            raise DeadlineMissed(f"not within {patient(timeout_s):g} s: {what} (last answer: {answer!r})")
         await asyncio.sleep(POLL_INTERVAL_S)

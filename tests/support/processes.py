@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from korvet.embedded import shim
+from tests.support.polling import patient
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -119,12 +120,15 @@ def run(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a program to its end; the result has its output. The caller judges a non-zero exit code."""
+    """Run a program to its end; the result has its output. The caller judges a non-zero exit code.
+
+    `timeout_s` is for an idle machine, see `patient`.
+    """
     return subprocess.run(
         list(args),
         input=stdin,
         capture_output=True,
-        timeout=timeout_s,
+        timeout=patient(timeout_s),
         check=False,
         env=dict(env) if env is not None else None,
         cwd=cwd,
