@@ -314,6 +314,7 @@ async def test_a_cut_link(server: Server, prefix: str, taken: bool, kind: str) -
         await proxy.cut()
         found = await waiting
         assert server.client.xlen(log.stream) == 11
+        await log.links.server.read.wait_connected(10_000)
         records = [record for record in await all_records(log) if record.value != b"first"]
         expected = [
             (one.base_offset + index, b"%d" % number, one.append_ms if kind == "LogAppendTime" else 5)

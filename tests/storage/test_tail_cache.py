@@ -265,7 +265,8 @@ async def test_a_lost_link_ends_what_is_known(server: Server, prefix: str) -> No
         await proxy.cut()
         await asyncio.wait([lost])
         assert lost.exception() is None or isinstance(lost.exception(), LinkLost)
-        await store.commands.links(log.stream).server.write.wait_connected(10_000)
+        for link in (log.links.server.write, log.links.server.read):
+            await link.wait_connected(10_000)
         await append(log, values(b"c"))
         stored = await from_redis(log, 0)
         assert [record.value for record in stored] == [b"a", b"b", b"c"]
