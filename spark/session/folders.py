@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from korvet.spark.session.driver_calls import in_driver
+from korvet.spark.session.driver_calls import DriverError, in_driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,6 +23,8 @@ _ITERATORS: Final = "org.apache.hadoop.util.functional.RemoteIterators"
 _STRINGS: Final = "org.apache.commons.lang3.StringUtils"
 _STREAMS: Final = "org.apache.commons.io.IOUtils"
 _UTF_8: Final = "UTF-8"
+# A listing fails if a file vanishes meanwhile: the tasks of a query that was stopped delete theirs.
+_MOST_LISTINGS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,13 @@ class Folder:
 
         if not self.exists():
             return
-        root, *uris = self._run(listing).split("\0")
+        for left in reversed(range(_MOST_LISTINGS)):
+            try:
+                root, *uris = self._run(listing).split("\0")
+                break
+            except DriverError:
+                if not left:
+                    raise
         for uri in filter(None, uris):
             if not any(map(_is_hidden, uri.removeprefix(root).strip("/").split("/"))):
                 yield uri
