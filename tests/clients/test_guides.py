@@ -20,7 +20,7 @@ pytestmark = pytest.mark.clients
 PAGES = [*sorted((DOCS / "start").glob("*.md")), *sorted((DOCS / "guides").glob("*.md"))]
 RUN = [page for page in PAGES if any(block.runs for block in blocks(page))]
 # Pages of a minute or two, whose commands tests/spark runs, too.
-LONG = {"report", "stored-tables"}
+LONG = {"export-to-delta", "report", "report-by-cron", "stored-tables"}
 BY_PATH = {"ids": lambda page: page.stem}
 COMMAND = re.compile(
     r"^(?:\S*/)?(?:korvet|docker|kubectl|pip|spark-submit|valkey-\w+|redis-\w+|kafka-\w+\.sh) ",

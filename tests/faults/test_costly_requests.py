@@ -48,7 +48,7 @@ def server() -> Iterator[KorvetServer]:
 
 # The newest version that names topics, and that clients send instead of brokers.
 OLDER = {"OffsetFetch": 9, "OffsetCommit": 9, "Produce": 12, "Fetch": 12}
-# Requests whose fields are more than 2.5 MB as text: clients take long to encode them.
+# Requests that take long to encode or to answer; there is a cheaper one of their kind.
 LONG = {
     "AddPartitionsToTxn: many transactions",
     "AlterClientQuotas",
@@ -59,17 +59,24 @@ LONG = {
     "CreateAcls",
     "CreatePartitions",
     "CreateTopics: configs",
+    "CreateTopics: names that may collide",
     "DeleteAcls",
     "DeleteRecords",
+    "DeleteTopics",
     "DescribeClientQuotas",
+    "DescribeConfigs: groups",
     "DescribeQuorum",
     "DescribeTopicPartitions",
+    "DescribeUserScramCredentials",
     "Fetch",
     "Fetch: a session",
     "IncrementalAlterConfigs",
     "IncrementalAlterConfigs: one resource",
     "JoinGroup",
+    "LeaveGroup",
     "ListOffsets",
+    "Metadata: a topic under many IDs",
+    "Metadata: unknown topics",
     "OffsetCommit",
     "OffsetDelete",
     "OffsetFetch: many groups",
