@@ -20,6 +20,7 @@ from korvet.coordinator.projector import Projector
 from korvet.coordinator.refusals import refuse
 from korvet.coordinator.served import RELEASE_TIMEOUT_MS
 from korvet.coordinator.share_partitions import RedisSharePartitions
+from korvet.coordinator.share_states import ShareStates
 from korvet.coordinator.steady_clock import SteadyClock
 from korvet.coordinator.term import Term
 from korvet.coordinator.topics import CatalogueTopics
@@ -27,7 +28,6 @@ from korvet.groups.context import GroupCounts
 from korvet.groups.messages import DeleteReply, DeleteRequest, ListedGroup, ListReply, ListRequest, Reply
 from korvet.groups.shard import GroupShard
 from korvet.groups.share.group import ShareGroup
-from korvet.groups.share.messages import RemoveStatesReply, RemoveStatesRequest
 from korvet.offsets.codec import encode_key
 from korvet.offsets.packing import offset_of
 from korvet.offsets.partition import partition_for
@@ -36,7 +36,6 @@ from korvet.redis.errors import StorageError, TopicExists
 from korvet.redis.futures import awaited, resolve
 from korvet.redis.keys import OFFSETS_TOPIC
 from korvet.redis_groups.projection import Projection
-from korvet.slices import gathered
 from korvet.topics.configs import DEFAULT_MAX_MESSAGE_BYTES
 from korvet.topics.internal import coordinated_topic, create_internal
 
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
     from korvet.groups.config import GroupConfig
     from korvet.groups.native import NativeGroup
     from korvet.groups.offset_table import GroupTopicPartition
-    from korvet.groups.share.messages import Initialisation, SharePartition
+    from korvet.groups.share.messages import Initialisation
     from korvet.log.broker_logs import Logs
     from korvet.records.control import ControlMarker
     from korvet.redis.commands import Commands
@@ -130,8 +129,13 @@ class CoordinatorService:
         self._catalogue = catalogue
         self._config = config
         self._release_timeout_ms = release_timeout_ms
-        self._share_partitions = share_partitions or RedisSharePartitions(commands, logs, catalogue)
         self._projector = Projector(Projection(commands), catalogue, self._coordinates, self._is_shared)
+        self.sharing = ShareStates(
+            self.call,
+            share_partitions or RedisSharePartitions(commands, logs, catalogue),
+            self._projector.is_changing,
+        )
+        """The states of share groups' partitions."""
         self._partitions: Partitions[Term] = Partitions(
             logs,
             OFFSETS_TOPIC,
@@ -248,17 +252,9 @@ class CoordinatorService:
         """DeleteGroups of one group; the states of a share group's partitions are removed before it is.
         Returns the error.
         """
-        found: RemoveStatesReply = await self.call(
-            group_id, GroupShard.remove_states, RemoveStatesRequest(group_id)
-        )
-        if found.error is not ErrorCode.none:
-            return found.error
-        try:
-            await gathered(map(self._share_partitions.remove, found.places))
-        except StorageError as error:
-            causes.warn(error, "the share group %r cannot be deleted: %s", group_id, error, work=group_id)
-            return ErrorCode.coordinator_not_available
-        causes.ended(group_id)
+        error = await self.sharing.remove(group_id)
+        if error is not ErrorCode.none:
+            return error
         reply: DeleteReply = await self.call(group_id, GroupShard.delete_groups, DeleteRequest((group_id,)))
         return reply.groups[0].error
 
@@ -400,32 +396,6 @@ class CoordinatorService:
         term = self._partitions[number].term
         return term if term is watch.terms[number] else None
 
-    # Partitions of share groups
-
-    def _initialise_soon(self, term: Term, initialisations: Sequence[Initialisation]) -> None:
-        self._partitions.spawn(partial(self._initialise, term, initialisations))
-
-    async def _initialise(self, term: Term, initialisations: Sequence[Initialisation]) -> None:
-        """Make the states of a share group's partitions: all of them, or none counts."""
-        resets = {each.place: each.reset for each in initialisations}
-        group_id = initialisations[0].place.group_id
-
-        async def initialise(place: SharePartition) -> None:
-            if self._projector.is_changing(group_id, (place.topic, place.partition)):
-                raise StorageError("the Redis group of a deleted group is not removed yet")
-            await self._share_partitions.initialise(place, resets[place])
-
-        try:
-            await gathered(map(initialise, resets))
-        except StorageError as error:
-            causes.warn(
-                error, "partitions of the share group %r wait: %s", group_id, error, work=("share", group_id)
-            )
-            term.initialised(tuple(resets), failed=True)
-            return
-        causes.ended(("share", group_id))
-        term.initialised(tuple(resets), failed=False)
-
     # The topic
 
     def partition_of(self, group_id: str) -> tuple[str, int]:
@@ -497,6 +467,9 @@ class CoordinatorService:
             await loader.replay_into(shard)
         self._projector.expect(loader.commits, claim.log.partition, claim.log_end, len(self._partitions))
         return Term(shard, claim, self._projector, loader.positions, self._initialise_soon)
+
+    def _initialise_soon(self, term: Term, initialisations: Sequence[Initialisation]) -> None:
+        self._partitions.spawn(partial(self.sharing.initialise, term, initialisations))
 
     def _log_end(self, number: int) -> int | None:
         """The log end of a partition of `__consumer_offsets`; None if the partition is not served."""
