@@ -138,19 +138,9 @@ def _of_java(kafka: str) -> tuple[Client, ...]:
 
 MISSING: Final = (
     Missing(
-        "share groups, streams groups",
-        (
-            "ShareGroupHeartbeat",
-            "ShareGroupDescribe",
-            "ShareFetch",
-            "ShareAcknowledge",
-            "DescribeShareGroupOffsets",
-            "AlterShareGroupOffsets",
-            "DeleteShareGroupOffsets",
-            "StreamsGroupHeartbeat",
-            "StreamsGroupDescribe",
-        ),
-        "use a Redis group for queues",
+        "streams groups",
+        ("StreamsGroupHeartbeat", "StreamsGroupDescribe"),
+        "Kafka Streams works with `group.protocol=classic`",
     ),
     Missing(
         "delegation tokens",

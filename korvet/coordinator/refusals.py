@@ -43,12 +43,15 @@ from korvet.groups.messages import (
 )
 from korvet.groups.share.messages import (
     DescribedShareGroup,
-    RemoveStatesReply,
+    EndStatesRequest,
     RemoveStatesRequest,
+    RestartStatesRequest,
     ShareDescribeReply,
     ShareDescribeRequest,
     ShareHeartbeatReply,
     ShareHeartbeatRequest,
+    StatesReply,
+    StatesRequest,
 )
 
 if TYPE_CHECKING:
@@ -69,7 +72,10 @@ GroupRequest: TypeAlias = (
     | ConsumerDescribeRequest
     | ShareHeartbeatRequest
     | ShareDescribeRequest
+    | StatesRequest
+    | RestartStatesRequest
     | RemoveStatesRequest
+    | EndStatesRequest
     | PutRequest
 )
 """A request that concerns the groups that it names, or all groups of a partition."""
@@ -130,6 +136,8 @@ _REFUSALS: dict[type, Callable[[Any, ErrorCode], Reply]] = {
     ShareDescribeRequest: lambda request, error: ShareDescribeReply(
         tuple(DescribedShareGroup(group_id, error) for group_id in request.group_ids)
     ),
-    RemoveStatesRequest: lambda _request, error: RemoveStatesReply(error),
     PutRequest: lambda _request, error: PutReply(error),
-}
+} | dict.fromkeys(
+    (StatesRequest, RestartStatesRequest, RemoveStatesRequest, EndStatesRequest),
+    lambda _request, error: StatesReply(error),
+)

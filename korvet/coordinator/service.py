@@ -252,9 +252,9 @@ class CoordinatorService:
         """DeleteGroups of one group; the states of a share group's partitions are removed before it is.
         Returns the error.
         """
-        error = await self.sharing.remove(group_id)
-        if error is not ErrorCode.none:
-            return error
+        found = await self.sharing.remove(group_id)
+        if found.error is not ErrorCode.none:
+            return found.error
         reply: DeleteReply = await self.call(group_id, GroupShard.delete_groups, DeleteRequest((group_id,)))
         return reply.groups[0].error
 

@@ -22,18 +22,27 @@ if TYPE_CHECKING:
     from korvet.log.broker_logs import Logs
     from korvet.log.partition_log import PartitionLog
     from korvet.redis.commands import Commands
+    from korvet.redis_groups.share import QueueView
 
 
 class SharePartitions(Protocol):
-    """What a coordinator does with the states. Both methods may be repeated, and raise StorageError."""
+    """What a coordinator does with the states. All methods may be repeated, and raise StorageError. The topic
+    of a partition may be gone.
+    """
 
     async def initialise(self, place: SharePartition, reset: str) -> None:
         """Make the state of a partition, unless it exists. reset: where the group begins, as in
-        share.auto.offset.reset. The topic may be gone.
+        share.auto.offset.reset.
         """
 
+    async def restart(self, place: SharePartition, offset: int) -> None:
+        """Make the state of a partition anew: the group begins with that offset."""
+
     async def remove(self, place: SharePartition) -> None:
-        """Remove the state of a partition, if it exists. The topic may be gone."""
+        """Remove the state of a partition, if it exists."""
+
+    async def view(self, place: SharePartition) -> QueueView | None:
+        """The state of a partition; None if it does not exist."""
 
 
 class RedisSharePartitions:
@@ -52,6 +61,20 @@ class RedisSharePartitions:
         if topic is not None:
             queue = ShareQueue(self._commands, topic, place.partition, place.group_id)
             await begin(queue, reset, partial(self._logs.get, topic, place.partition))
+
+    async def restart(self, place: SharePartition, offset: int) -> None:
+        """See SharePartitions. Also native consumers lose what they have."""
+        topic = self._topic(place)
+        if topic is not None:
+            queue = ShareQueue(self._commands, topic, place.partition, place.group_id)
+            await queue.restart(entry_id_before(offset, topic.bias))
+
+    async def view(self, place: SharePartition) -> QueueView | None:
+        """See SharePartitions."""
+        topic = self._topic(place)
+        if topic is None:
+            return None
+        return await ShareQueue(self._commands, topic, place.partition, place.group_id).view()
 
     async def remove(self, place: SharePartition) -> None:
         """See SharePartitions (XGROUP DESTROY)."""

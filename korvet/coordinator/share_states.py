@@ -5,30 +5,39 @@ a record before it is made, and its end in another.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from korvet.causes import Causes
 from korvet.groups.shard import GroupShard
-from korvet.groups.share.messages import RemoveStatesReply, RemoveStatesRequest
+from korvet.groups.share.messages import (
+    EndStatesRequest,
+    RemoveStatesRequest,
+    RestartStatesRequest,
+    StatesReply,
+    StatesRequest,
+)
 from korvet.redis.errors import StorageError
 from korvet.slices import gathered
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from korvet.coordinator.projector import Stream
     from korvet.coordinator.share_partitions import SharePartitions
     from korvet.coordinator.term import Handler, Term
     from korvet.groups.share.messages import Initialisation, SharePartition
+    from korvet.redis_groups.share import QueueView
 
 causes = Causes(logging.getLogger(__name__))
 
+_UNAVAILABLE: Final = StatesReply(ErrorCode.coordinator_not_available)
+
 
 class ShareStates:
-    """Makes and removes states. `call` asks the coordinator of a group, `is_changing` tells whether the Redis
-    group of a deleted group may still exist.
+    """Shows, makes and removes states. `call` asks the coordinator of a group, `is_changing` tells whether
+    the Redis group of a deleted group may still exist.
     """
 
     __slots__ = ("_call", "_is_changing", "_partitions")
@@ -63,20 +72,66 @@ class ShareStates:
         causes.ended(("share", group_id))
         term.initialised(tuple(resets), failed=False)
 
-    async def remove(self, group_id: str) -> ErrorCode:
-        """Remove the states of a group that is about to be deleted. Returns the error."""
-        found: RemoveStatesReply = await self._call(
-            group_id, GroupShard.remove_states, RemoveStatesRequest(group_id)
+    async def of(self, group_id: str) -> StatesReply:
+        """The initialised partitions of a share group."""
+        reply: StatesReply = await self._call(group_id, GroupShard.show_states, StatesRequest(group_id))
+        return reply
+
+    async def view(self, place: SharePartition) -> QueueView | None:
+        """The state of an initialised partition; None if Redis has lost it. Raises StorageError."""
+        return await self._partitions.view(place)
+
+    async def restart(self, group_id: str, offsets: Mapping[SharePartition, int]) -> StatesReply:
+        """Let a group without members, also a new one, begin with these offsets. All locks end."""
+
+        async def restart(place: SharePartition) -> None:
+            self._check(place)
+            await self._partitions.restart(place, offsets[place])
+
+        places = tuple(offsets)
+        reply: StatesReply = await self._call(
+            group_id, GroupShard.restart_states, RestartStatesRequest(group_id, places)
         )
-        if found.error is not ErrorCode.none:
-            return found.error
+        if reply.error is not ErrorCode.none or not places:
+            return reply
+        if not await self._change(group_id, restart, places):
+            return _UNAVAILABLE
+        return await self._end(EndStatesRequest(group_id, initialised=places))
+
+    async def remove(self, group_id: str, topics: frozenset[str] | None = None) -> StatesReply:
+        """Remove the states of a group without members: those of some topics, or those of a group that is
+        about to be deleted. The reply has the partitions that had a state.
+        """
+        found: StatesReply = await self._call(
+            group_id, GroupShard.remove_states, RemoveStatesRequest(group_id, topics)
+        )
+        if found.error is not ErrorCode.none or not found.places:
+            return found
+        if not await self._change(group_id, self._partitions.remove, found.places):
+            return _UNAVAILABLE
+        if topics is None:
+            return found
+        removed = frozenset(place.topic_id for place in found.places)
+        reply = await self._end(EndStatesRequest(group_id, removed=removed))
+        return reply if reply.error is not ErrorCode.none else found
+
+    async def _change(
+        self,
+        group_id: str,
+        change: Callable[[SharePartition], Coroutine[Any, Any, None]],
+        places: Sequence[SharePartition],
+    ) -> bool:
         try:
-            await gathered(map(self._partitions.remove, found.places))
+            await gathered(map(change, places))
         except StorageError as error:
-            causes.warn(error, "the share group %r cannot be deleted: %s", group_id, error, work=group_id)
-            return ErrorCode.coordinator_not_available
+            causes.warn(error, "the share group %r cannot be changed: %s", group_id, error, work=group_id)
+            return False
         causes.ended(group_id)
-        return ErrorCode.none
+        return True
+
+    async def _end(self, request: EndStatesRequest) -> StatesReply:
+        reply: StatesReply = await self._call(request.group_id, GroupShard.end_states, request)
+        return reply
 
     def _check(self, place: SharePartition) -> None:
         if self._is_changing(place.group_id, (place.topic, place.partition)):

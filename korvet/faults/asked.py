@@ -47,6 +47,9 @@ _WITH_GROUPS: Final = frozenset(
         "ConsumerGroupDescribe",
         "ShareGroupHeartbeat",
         "ShareGroupDescribe",
+        "DescribeShareGroupOffsets",
+        "AlterShareGroupOffsets",
+        "DeleteShareGroupOffsets",
     }
 )
 # Limits a delay: clients have given up long before.

@@ -23,10 +23,10 @@ _OF_GROUPS: Final = frozenset({"groups", "groups_names", "group_ids", "coordinat
 _OF_PARTITIONS: Final = frozenset({"partitions", "partition_indexes", "entries"})
 # Arrays whose elements name a topic, a partition or a group: as structures, or as strings and integers.
 _ARRAYS: Final = (*_OF_GROUPS, "topics", "topic_names", *_OF_PARTITIONS)
-_TOPICS: Final = ("topic_id", "name", "topic", "key")
+_TOPICS: Final = ("topic_id", "name", "topic_name", "topic", "key")
 _PARTITIONS: Final = ("index", "partition_index", "partition")
 # The fields by which elements of a response are equal to elements of another one.
-_NAMES: Final = ("node_id", "group_id", "topic_id", "name", "topic", "key", *_PARTITIONS)
+_NAMES: Final = ("node_id", "group_id", *_TOPICS, *_PARTITIONS)
 # The key type of groups in FindCoordinator.
 _GROUP: Final = 0
 _INDEX: Final = struct.Struct(">i")

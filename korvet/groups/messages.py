@@ -16,9 +16,9 @@ from kio.schema.errors import ErrorCode
 from korvet.groups.consumer.messages import ConsumerDescribeReply, ConsumerHeartbeatReply
 from korvet.groups.share.messages import (
     Initialisation,
-    RemoveStatesReply,
     ShareDescribeReply,
     ShareHeartbeatReply,
+    StatesReply,
 )
 
 if TYPE_CHECKING:
@@ -407,7 +407,7 @@ Reply: TypeAlias = (
     | ConsumerDescribeReply
     | ShareHeartbeatReply
     | ShareDescribeReply
-    | RemoveStatesReply
+    | StatesReply
     | PutReply
 )
 

@@ -66,11 +66,14 @@ from korvet.groups.share.group import ShareGroup
 from korvet.groups.share.membership import ShareMembership
 from korvet.groups.share.messages import (
     DescribedShareGroup,
+    EndStatesRequest,
     RemoveStatesRequest,
+    RestartStatesRequest,
     ShareDescribeReply,
     ShareDescribeRequest,
     ShareHeartbeatRequest,
     SharePartition,
+    StatesRequest,
 )
 from korvet.groups.share.states import States
 from korvet.groups.state import GroupState
@@ -277,10 +280,28 @@ class GroupShard:
         self._commits.delete_groups(request, token)
         return self._context.take_outcome()
 
+    def show_states(self, request: StatesRequest, token: Token, now_ms: int) -> Outcome:
+        """DescribeShareGroupOffsets -> StatesReply."""
+        self._begin(now_ms)
+        self._states.show(request, token)
+        return self._context.take_outcome()
+
+    def restart_states(self, request: RestartStatesRequest, token: Token, now_ms: int) -> Outcome:
+        """The first step of AlterShareGroupOffsets -> StatesReply."""
+        self._begin(now_ms)
+        self._states.restart(request, token)
+        return self._context.take_outcome()
+
     def remove_states(self, request: RemoveStatesRequest, token: Token, now_ms: int) -> Outcome:
-        """The first step of DeleteGroups for a share group -> RemoveStatesReply."""
+        """The first step of DeleteShareGroupOffsets, and of DeleteGroups for a share group -> StatesReply."""
         self._begin(now_ms)
         self._states.remove(request, token)
+        return self._context.take_outcome()
+
+    def end_states(self, request: EndStatesRequest, token: Token, now_ms: int) -> Outcome:
+        """The last step of AlterShareGroupOffsets or DeleteShareGroupOffsets -> StatesReply."""
+        self._begin(now_ms)
+        self._states.end(request, token)
         return self._context.take_outcome()
 
     def delete_offsets(self, request: OffsetDeleteRequest, token: Token, now_ms: int) -> Outcome:

@@ -142,6 +142,11 @@ class QueueView(NamedTuple):
     oldest_ms: int
     """How long ago the first pending record was delivered or released; -1 without any."""
 
+    @property
+    def lag(self) -> int:
+        """Records that are neither accepted nor archived; -1 if the index has to catch up."""
+        return -1 if self.new < 0 else self.members + self.natives + self.released + self.new
+
 
 class ShareQueue:
     """The records of one share group in one partition. Every method raises StorageError."""
@@ -165,6 +170,12 @@ class ShareQueue:
         """
         fcall = self._commands.fcall("korvet_share_initialise", [self._stream], self._group, after)
         return bool(await fcall)
+
+    async def restart(self, after: str) -> None:
+        """Make the group anew, to begin after the entry with this ID: all locks end. Function
+        korvet_share_restart.
+        """
+        await self._commands.fcall("korvet_share_restart", [self._stream], self._group, after)
 
     async def acquire(self, member: str, limits: Limits, demand: Demand, leader_epoch: int) -> Acquired:
         """Acquire records for a member: first those that were released or whose locks have expired, then new

@@ -202,6 +202,10 @@ def test_without_the_share_version_there_are_no_share_groups(client):
         (group,) = client("ShareGroupDescribe", 1, group_ids=["shared"]).groups
         return int(client("ShareGroupHeartbeat", 1, **fields).error_code), int(group.error_code)
 
+    (shown,) = client("DescribeShareGroupOffsets", 1, groups=[{"group_id": "shared", "topics": []}]).groups
+    changes = [client(f"{verb}ShareGroupOffsets", 0, group_id="shared") for verb in ("Alter", "Delete")]
+    assert {shown.error_code, *(each.error_code for each in changes)} == {UNSUPPORTED}
+
     assert answers() == (UNSUPPORTED, UNSUPPORTED)
     assert update(client, (SHARING, 2, UPGRADE))[0] == INVALID_UPDATE
     assert update(client, (SHARING, 1, UPGRADE)) == (0, None, {})

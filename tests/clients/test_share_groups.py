@@ -84,6 +84,14 @@ def test_kafkas_tools(server: KorvetServer, ask: Client, java, group: str) -> No
     refused = java.attempt("share-groups", *at, "--delete", "--group", group)
     assert "GroupNotEmptyException" in refused
     ask("ShareGroupHeartbeat", 1, member_epoch=-1, **fields)
+    of_topic = ("--group", group, "--topic", TOPIC)
+    java.run("share-groups", *at, "--reset-offsets", *of_topic, "--to-earliest", "--execute")
+    shown = rows(java.run("share-groups", *at, "--describe", "--group", group, "--offsets"))
+    assert [[group, TOPIC, str(number), "0", "0"] for number in range(PARTITIONS)] == sorted(
+        row for row in shown if row[:1] == [group]
+    )
+    java.run("share-groups", *at, "--delete-offsets", *of_topic)
+    assert TOPIC not in java.run("share-groups", *at, "--describe", "--group", group, "--offsets")
     java.run("share-groups", *at, "--delete", "--group", group)
     assert group not in java.run("groups", *at, "--list")
 

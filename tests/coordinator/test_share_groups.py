@@ -31,6 +31,7 @@ class FakePartitions:
     def __init__(self) -> None:
         self.initialised: list[tuple[SharePartition, str]] = []
         self.removed: list[SharePartition] = []
+        self.restarted: list[tuple[SharePartition, int]] = []
         self.let = asyncio.Event()
         self.error: Exception | None = None
 
@@ -39,6 +40,14 @@ class FakePartitions:
         await self.let.wait()
         if self.error is not None:
             raise self.error
+
+    async def restart(self, place: SharePartition, offset: int) -> None:
+        if self.error is not None:
+            raise self.error
+        self.restarted.append((place, offset))
+
+    async def view(self, place: SharePartition) -> None:
+        """There is nothing in Redis."""
 
     async def remove(self, place: SharePartition) -> None:
         if self.error is not None:
@@ -134,6 +143,32 @@ async def test_a_group_whose_states_remain_is_not_deleted(server: Server, prefix
         fake.error = None
         assert await run.service.delete_group(group) is ErrorCode.none
         assert len(fake.removed) == 1
+
+
+async def test_offsets_that_cannot_be_changed_are_changed_later(
+    server: Server, prefix: str, group: str
+) -> None:
+    fake = FakePartitions()
+    fake.error = StorageFault("no room")
+    async with running(server, prefix, config=CONFIG, share_partitions=fake) as run:
+        topic = run.store.catalogue.get(TOPIC)
+        assert topic is not None
+        place = SharePartition(group, topic.topic_id.bytes, TOPIC, 0)
+        sharing = run.service.sharing
+        assert (await sharing.restart(group, {place: 5})).error is ErrorCode.coordinator_not_available
+        assert (await sharing.of(group)).places == ()
+        fake.error = None
+        assert (await sharing.restart(group, {place: 6})).error is ErrorCode.none
+        assert fake.restarted == [(place, 6)]
+        assert (await sharing.of(group)).places == (place,)
+        names = frozenset({TOPIC})
+        fake.error = StorageFault("no room")
+        assert (await sharing.remove(group, names)).error is ErrorCode.coordinator_not_available
+        fake.error = None
+        assert (await sharing.remove(group, names)).places == (place,)
+        assert fake.removed == [place]
+        assert (await sharing.remove(group, names)).places == ()
+        assert await run.service.delete_group(group) is ErrorCode.none
 
 
 async def test_an_interrupted_initialisation_goes_on_elsewhere(

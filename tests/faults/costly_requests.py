@@ -226,6 +226,25 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
         "member_epoch": 0,
         "subscribed_topic_names": [name_of(number) for number in range(3_000)],
     },
+    "DescribeShareGroupOffsets: many groups": lambda: {
+        "groups": [{"group_id": f"g{number}", "topics": None} for number in range(MANY)]
+    },
+    "DescribeShareGroupOffsets: many partitions": lambda: {
+        "groups": [{"group_id": "queue", "topics": [{"topic_name": TOPIC, "partitions": list(range(MANY))}]}]
+    },
+    "AlterShareGroupOffsets": lambda: {
+        "group_id": "nobodys",
+        "topics": [
+            {
+                "topic_name": TOPIC,
+                "partitions": [{"partition_index": index, "start_offset": 0} for index in range(MANY)],
+            }
+        ],
+    },
+    "DeleteShareGroupOffsets": lambda: {
+        "group_id": "nobodys",
+        "topics": [{"topic_name": f"t{number}"} for number in range(MANY)],
+    },
     "ShareFetch": lambda: {
         "group_id": "queue",
         "member_id": "m",

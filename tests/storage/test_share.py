@@ -319,6 +319,26 @@ def test_group_without_a_stream(bench: Bench) -> None:
     assert queue.runs() == [(1, 1, 1)]
 
 
+def test_a_group_begins_anew(queue: Queue) -> None:
+    queue.add(1, 2, 3, 4)
+    assert queue.runs() == [(1, 4, 1)]
+    queue.release("a")
+    queue.acquire(records=2)
+    queue.bench.run(queue.queue.restart(entry_id(2, queue.bias)))
+    assert queue.owners() == {}
+    view = queue.bench.run(queue.queue.view())
+    assert view is not None
+    assert (view.start, view.lag) == (3, 2)
+    assert queue.runs("b") == [(3, 4, 1)]
+
+
+def test_a_group_that_does_not_exist_begins(bench: Bench) -> None:
+    queue = Queue(bench)
+    bench.run(queue.queue.restart(FROM_START))
+    queue.add(1)
+    assert queue.runs() == [(1, 1, 1)]
+
+
 def test_view(queue: Queue) -> None:
     assert queue.bench.run(queue.queue.view()) == (0, 0, 0, 0, 0, 0, -1)
     queue.add(*range(1, 11))
@@ -328,4 +348,5 @@ def test_view(queue: Queue) -> None:
     view = queue.bench.run(queue.queue.view())
     assert view is not None
     assert view[:-1] == (2, 1, 2, 1, 0, 4)
+    assert (view.lag, view._replace(new=-1).lag) == (8, -1)
     assert view.oldest_ms > LOCK_MS

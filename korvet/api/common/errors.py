@@ -110,8 +110,11 @@ _OF: Final = {Asked.WRITE: {}, Asked.READ: _OF_READS, Asked.COORDINATOR: _OF_COO
 _READS: Final = frozenset((1, 2, 23, 61, 78, 79))
 # All requests about groups and transactions: OffsetCommit to ListGroups, InitProducerId, AddPartitionsToTxn,
 # AddOffsetsToTxn, EndTxn, TxnOffsetCommit, DeleteGroups, OffsetDelete, DescribeTransactions,
-# ListTransactions, ConsumerGroupHeartbeat, ConsumerGroupDescribe, ShareGroupHeartbeat, ShareGroupDescribe.
-_COORDINATORS: Final = frozenset((*range(8, 17), 22, 24, 25, 26, 28, 42, 47, 65, 66, 68, 69, 76, 77))
+# ListTransactions, ConsumerGroupHeartbeat, ConsumerGroupDescribe, ShareGroupHeartbeat, ShareGroupDescribe,
+# DescribeShareGroupOffsets, AlterShareGroupOffsets, DeleteShareGroupOffsets.
+_COORDINATORS: Final = frozenset(
+    (*range(8, 17), 22, 24, 25, 26, 28, 42, 47, 65, 66, 68, 69, 76, 77, 90, 91, 92)
+)
 
 _BY_FAULT: Final = {
     "corrupt": ErrorCode.corrupt_message,

@@ -161,7 +161,10 @@ class SharedPartition:
     ) -> Acknowledged | None:
         """Apply acknowledgements, see ShareQueue. Raises StorageError."""
         done = await self._queue.acknowledge(member, config.limits, ranges)
-        if done is not None:
+        if done is None:
+            # The lock has ended, or somebody has set the group back: there may be records.
+            self.wake()
+        else:
             if done.renewed:
                 self._locks_end_s.append(asyncio.get_running_loop().time() + config.limits.lock_ms / 1000)
             if done.released or self._at_limit:

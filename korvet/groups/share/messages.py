@@ -97,14 +97,41 @@ class Initialisation(msgspec.Struct, frozen=True):
     reset: str
 
 
-class RemoveStatesRequest(msgspec.Struct, frozen=True):
-    """The first step of DeleteGroups: note that the states of the group's partitions are being removed."""
+class StatesRequest(msgspec.Struct, frozen=True):
+    """Which partitions of a share group are initialised."""
 
     group_id: str
 
 
-class RemoveStatesReply(msgspec.Struct, frozen=True):
-    """The partitions whose state must be removed before the group is; none for groups of other types."""
+class RestartStatesRequest(msgspec.Struct, frozen=True):
+    """The first step of AlterShareGroupOffsets: note that these partitions are being initialised."""
+
+    group_id: str
+    places: tuple[SharePartition, ...]
+
+
+class RemoveStatesRequest(msgspec.Struct, frozen=True):
+    """The first step of DeleteGroups, or with topics of DeleteShareGroupOffsets: note that the states of the
+    group's partitions are being removed.
+    """
+
+    group_id: str
+    topics: frozenset[str] | None = None
+
+
+class EndStatesRequest(msgspec.Struct, frozen=True):
+    """The last step: note that these partitions are initialised, or the states in these topics removed."""
+
+    group_id: str
+    initialised: tuple[SharePartition, ...] = ()
+    removed: frozenset[bytes] = frozenset()
+
+
+class StatesReply(msgspec.Struct, frozen=True):
+    """The answer to a request about states: the partitions that it is about. Without topics, removing states
+    of a group of another type has none.
+    """
 
     error: ErrorCode
+    error_message: str | None = None
     places: tuple[SharePartition, ...] = ()

@@ -54,16 +54,22 @@ class PartitionStates(msgspec.Struct, frozen=True):
         """The ids of topics with partitions that are initialised, or will be."""
         return {*self.initialising, *self.initialised}
 
-    def places(self) -> Iterator[tuple[bytes, str, int]]:
-        """Topic id, topic name and number of each partition that may have a state."""
-        for topic_id, topic in _merged(self.initialising, self.initialised).items():
-            for number in sorted(topic.partitions):
-                yield topic_id, topic.name, number
+    def places(self, topics: Collection[str] | None = None) -> Iterator[tuple[bytes, str, int]]:
+        """Topic id, topic name and number of partitions that may have a state, of these topics or all."""
+        found = _each(_merged(self.initialising, self.initialised))
+        return (place for place in found if topics is None or place[1] in topics)
+
+    def initialised_places(self) -> Iterator[tuple[bytes, str, int]]:
+        """Topic id, topic name and number of each initialised partition."""
+        return _each(self.initialised)
 
     def is_initialising(self, topic_id: bytes, partition: int) -> bool:
         """Whether the partition is being initialised."""
-        topic = self.initialising.get(topic_id)
-        return topic is not None and partition in topic.partitions
+        return _has(self.initialising, topic_id, partition)
+
+    def is_initialised(self, topic_id: bytes, partition: int) -> bool:
+        """Whether the partition is initialised."""
+        return _has(self.initialised, topic_id, partition)
 
     def with_initialising(self, topics: Mapping[bytes, TopicStates]) -> Self:
         """The states after the beginning of initialisations."""
@@ -80,10 +86,19 @@ class PartitionStates(msgspec.Struct, frozen=True):
         """The states after initialisations that failed."""
         return type(self)(_without(self.initialising, topics), self.initialised, self.deleting)
 
-    def with_all_deleting(self) -> Self:
-        """The states while all of them are being removed."""
-        names = {topic_id: name for topic_id, name, _ in self.places()}
-        return type(self)({}, {}, {**self.deleting, **names})
+    def with_deleting(self, topics: Collection[str] | None = None) -> Self:
+        """The states while those of these topics, or all of them, are being removed."""
+        gone = {topic_id: name for topic_id, name, _ in self.places(topics)}
+        return type(self)(
+            {topic_id: topic for topic_id, topic in self.initialising.items() if topic_id not in gone},
+            {topic_id: topic for topic_id, topic in self.initialised.items() if topic_id not in gone},
+            {**self.deleting, **gone},
+        )
+
+    def with_removed(self, topics: Collection[bytes]) -> Self:
+        """The states after the removal of those of these topics."""
+        left = {topic_id: name for topic_id, name in self.deleting.items() if topic_id not in topics}
+        return type(self)(self.initialising, self.initialised, left)
 
     def without_topics(self, names: Collection[str]) -> Self:
         """The states without those of deleted topics."""
@@ -93,6 +108,17 @@ class PartitionStates(msgspec.Struct, frozen=True):
         )
         left = {topic_id: name for topic_id, name in self.deleting.items() if name not in names}
         return type(self)(initialising, initialised, left)
+
+
+def _each(topics: Mapping[bytes, TopicStates]) -> Iterator[tuple[bytes, str, int]]:
+    for topic_id, topic in topics.items():
+        for number in sorted(topic.partitions):
+            yield topic_id, topic.name, number
+
+
+def _has(topics: Mapping[bytes, TopicStates], topic_id: bytes, partition: int) -> bool:
+    topic = topics.get(topic_id)
+    return topic is not None and partition in topic.partitions
 
 
 def _merged(old: Mapping[bytes, TopicStates], new: Mapping[bytes, TopicStates]) -> dict[bytes, TopicStates]:

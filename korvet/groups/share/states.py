@@ -13,15 +13,20 @@ from kio.schema.errors import ErrorCode
 from korvet.groups.own_configs import EARLIEST, SHARE_AUTO_OFFSET_RESET
 from korvet.groups.share.draft import Draft
 from korvet.groups.share.group import ShareGroup
-from korvet.groups.share.messages import Initialisation, RemoveStatesReply, SharePartition
+from korvet.groups.share.messages import Initialisation, SharePartition, StatesReply
 from korvet.groups.share.partitions import PartitionStates, TopicStates
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from korvet.groups.context import Context
     from korvet.groups.messages import Token
-    from korvet.groups.share.messages import RemoveStatesRequest
+    from korvet.groups.share.messages import (
+        EndStatesRequest,
+        RemoveStatesRequest,
+        RestartStatesRequest,
+        StatesRequest,
+    )
 
 
 class States:
@@ -83,37 +88,72 @@ class States:
         group = self._context.groups.get(next(iter(places)).group_id)
         if not isinstance(group, ShareGroup) or group.states is None:
             return
-        found: dict[bytes, TopicStates] = {}
-        for place in places:
-            if group.states.is_initialising(place.topic_id, place.partition):
-                before = found.get(place.topic_id)
-                numbers = frozenset() if before is None else before.partitions
-                found[place.topic_id] = TopicStates(place.topic, numbers | {place.partition})
-        if found:
-            draft = Draft(group)
-            states = group.states
-            draft.states(states.with_failed(found) if failed else states.with_initialised(found))
-            self._context.records += draft.records
+        found = _by_topic(
+            place for place in places if group.states.is_initialising(place.topic_id, place.partition)
+        )
+        after = group.states.with_failed(found) if failed else group.states.with_initialised(found)
+        self._write(Draft(group), after)
+
+    def show(self, request: StatesRequest, token: Token) -> None:
+        """The initialised partitions of a group; none if it is not a share group."""
+        group = self._context.groups.get(request.group_id)
+        states = group.states if isinstance(group, ShareGroup) else None
+        found = () if states is None else states.initialised_places()
+        places = tuple(SharePartition(request.group_id, *each) for each in found)
+        self._context.reply(token, StatesReply(ErrorCode.none, None, places))
+
+    def restart(self, request: RestartStatesRequest, token: Token) -> None:
+        """The first step of AlterShareGroupOffsets, which also creates groups: afterwards the states can be
+        made anew.
+        """
+        is_new = request.group_id not in self._context.groups
+        group = ShareGroup(request.group_id) if is_new else self._changeable(request.group_id)
+        if isinstance(group, StatesReply):
+            self._context.reply(token, group)
+            return
+        states = group.states or PartitionStates()
+        missing = [
+            place for place in request.places if not states.is_initialised(place.topic_id, place.partition)
+        ]
+        if missing:
+            for place in missing:
+                self._attempts[place.group_id, place.topic_id, place.partition] = self._context.now_ms
+            self._write(Draft(group, [] if is_new else None), states.with_initialising(_by_topic(missing)))
+        self._context.reply(token, StatesReply(ErrorCode.none, None, request.places))
 
     def remove(self, request: RemoveStatesRequest, token: Token) -> None:
-        """The first step of DeleteGroups: afterwards the states can be removed, and then the group."""
-        group = self._context.groups.get(request.group_id)
-        if not isinstance(group, ShareGroup):
-            self._context.reply(token, RemoveStatesReply(ErrorCode.none))
-            return
-        if not group.is_empty:
-            self._context.reply(token, RemoveStatesReply(ErrorCode.non_empty_group))
+        """The first step of DeleteGroups and DeleteShareGroupOffsets: then the states can be removed."""
+        group = self._changeable(request.group_id)
+        if isinstance(group, StatesReply):
+            has_none = request.topics is None and group.error is ErrorCode.group_id_not_found
+            self._context.reply(token, StatesReply(ErrorCode.none) if has_none else group)
             return
         places: list[SharePartition] = []
         if group.states is not None:
-            places = [SharePartition(group.group_id, *each) for each in group.states.places()]
-            places += self._removed_before(group, group.states)
-            draft = Draft(group)
-            draft.states(group.states.with_all_deleting())
-            self._context.records += draft.records
-        self._context.reply(token, RemoveStatesReply(ErrorCode.none, tuple(places)))
+            places = [SharePartition(group.group_id, *each) for each in group.states.places(request.topics)]
+            places += self._removed_before(group, group.states, request.topics)
+            self._write(Draft(group), group.states.with_deleting(request.topics))
+        self._context.reply(token, StatesReply(ErrorCode.none, None, tuple(places)))
 
-    def _removed_before(self, group: ShareGroup, states: PartitionStates) -> list[SharePartition]:
+    def _changeable(self, group_id: str) -> ShareGroup | StatesReply:
+        """A share group without members, or the refusal to change its states."""
+        group = self._context.groups.get(group_id)
+        if group is None:
+            return StatesReply(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
+        if not isinstance(group, ShareGroup):
+            return StatesReply(ErrorCode.group_id_not_found, f"Group {group_id} is not a share group.")
+        if not group.is_empty:
+            return StatesReply(ErrorCode.non_empty_group, "The group is not empty.")
+        return group
+
+    def _write(self, draft: Draft, states: PartitionStates) -> None:
+        if states != draft.group.states:
+            draft.states(states)
+            self._context.records += draft.records
+
+    def _removed_before(
+        self, group: ShareGroup, states: PartitionStates, names: frozenset[str] | None
+    ) -> list[SharePartition]:
         """What an interrupted removal may have left: all partitions of its topics."""
         known = states.topics
         topics = (
@@ -122,19 +162,33 @@ class States:
         return [
             SharePartition(group.group_id, topic.topic_id, topic.name, number)
             for topic in topics
-            if topic is not None
+            if topic is not None and (names is None or topic.name in names)
             for number in range(topic.partitions)
         ]
+
+    def end(self, request: EndStatesRequest, token: Token) -> None:
+        """The last step of AlterShareGroupOffsets or DeleteShareGroupOffsets."""
+        group = self._context.groups.get(request.group_id)
+        if request.initialised:
+            self.initialised(request.initialised)
+        elif isinstance(group, ShareGroup) and group.states is not None:
+            self._write(Draft(group), group.states.with_removed(request.removed))
+        self._context.reply(token, StatesReply(ErrorCode.none))
 
     def delete_topics(self, names: frozenset[str]) -> None:
         """Forget the states of deleted topics in all groups."""
         for group in self._context.groups.values():
             if isinstance(group, ShareGroup) and group.states is not None:
-                left = group.states.without_topics(names)
-                if left != group.states:
-                    draft = Draft(group)
-                    draft.states(left)
-                    self._context.records += draft.records
+                self._write(Draft(group), group.states.without_topics(names))
+
+
+def _by_topic(places: Iterable[SharePartition]) -> dict[bytes, TopicStates]:
+    found: dict[bytes, TopicStates] = {}
+    for place in places:
+        before = found.get(place.topic_id)
+        numbers = frozenset() if before is None else before.partitions
+        found[place.topic_id] = TopicStates(place.topic, numbers | {place.partition})
+    return found
 
 
 def _is_known(states: PartitionStates, topic_id: bytes, partitions: frozenset[int]) -> bool:

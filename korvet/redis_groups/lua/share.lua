@@ -492,6 +492,13 @@ local function initialise(keys, args)
   return 0
 end
 
+-- KEYS: stream.  ARGV: group, the ID after which it begins.
+-- Makes the group anew, whether it exists or not: nothing is pending, and nobody has a lock.
+local function restart(keys, args)
+  redis.pcall('XGROUP', 'DESTROY', keys[1], args[1])
+  return redis.call('XGROUP', 'CREATE', keys[1], args[1], args[2], 'MKSTREAM')
+end
+
 -- KEYS: stream, index.  ARGV: group, bias.
 -- Returns nothing if there is no such group; else: the offset of its start, the records that members, native consumers
 -- and nobody (released ones) have, those that Kafka clients cannot read, the entries that were never delivered (-1: the
@@ -529,4 +536,5 @@ redis.register_function({
   function_name = 'korvet_share_release' .. RELEASE, callback = release_member, flags = { 'allow-oom' },
 })
 redis.register_function('korvet_share_initialise' .. RELEASE, initialise)
+redis.register_function('korvet_share_restart' .. RELEASE, restart)
 redis.register_function({ function_name = 'korvet_share_view' .. RELEASE, callback = view, flags = { 'no-writes' } })

@@ -19,7 +19,15 @@ from korvet.groups.messages import (
     PutRequest,
 )
 from korvet.groups.share.group import ASSIGNMENT, EPOCH, MEMBER, STATES, TARGET, TARGET_EPOCH
-from korvet.groups.share.messages import RemoveStatesRequest, ShareHeartbeatRequest
+from korvet.groups.share.messages import (
+    EndStatesRequest,
+    RemoveStatesRequest,
+    RestartStatesRequest,
+    ShareHeartbeatRequest,
+    SharePartition,
+    StatesReply,
+    StatesRequest,
+)
 from korvet.offsets.group_records import ShareAssignment
 from korvet.offsets.schema import (
     GroupMemberKey,
@@ -344,6 +352,84 @@ def test_an_interrupted_removal_is_repeated() -> None:
     # Its name can be used again at once.
     one.join()
     assert group_of(driver).states.deleting == {}
+
+
+# Offsets that administrators set and delete
+
+
+def places_of(driver: Driver, *numbers: int, group_id: str = "g") -> tuple[SharePartition, ...]:
+    return tuple(SharePartition(group_id, ORDERS, "orders", number) for number in numbers)
+
+
+def restart(driver: Driver, *numbers: int, group_id: str = "g") -> StatesReply:
+    places = places_of(driver, *numbers, group_id=group_id)
+    reply: StatesReply = driver.answer("restart_states", RestartStatesRequest(group_id, places))
+    if reply.error is ErrorCode.none:
+        assert reply.places == places
+        driver.answer("end_states", EndStatesRequest(group_id, initialised=places))
+    return reply
+
+
+def shown(driver: Driver, group_id: str = "g") -> list[int]:
+    places = driver.answer("show_states", StatesRequest(group_id)).places
+    return [place.partition for place in places]
+
+
+def test_a_restart_creates_a_group() -> None:
+    driver, _ = make(orders=3)
+    assert restart(driver).error is ErrorCode.none
+    assert "g" not in driver.shard.groups
+    assert shown(driver) == []
+    assert restart(driver, 1).error is ErrorCode.none
+    assert shown(driver) == [1]
+    assert {key.version for key, _ in driver.log} == {STATES}
+    (found,) = driver.answer("list_groups", ListRequest()).groups
+    assert (found.group_type, found.state) == ("share", "Empty")
+    before = len(driver.log)
+    assert restart(driver, 1).error is ErrorCode.none
+    assert len(driver.log) == before
+    (one,) = joined(driver, "one")
+    assert one.partitions("orders") == [0, 1, 2]
+
+
+def test_a_restart_that_has_not_ended_is_no_second_initialisation() -> None:
+    driver, _ = make(orders=1)
+    driver.answer("restart_states", RestartStatesRequest("g", places_of(driver, 0)))
+    one = Sharer(driver, "one", "orders")
+    one.join()
+    assert driver.initialisations == []
+    driver.advance(RETRY_MS)
+    one.beat()
+    assert [each.place for each in driver.initialisations] == list(places_of(driver, 0))
+
+
+def test_states_of_one_topic_are_removed() -> None:
+    driver, _ = make(orders=2, other=1)
+    (one,) = joined(driver, "one", topics=("orders", "other"))
+    request = RemoveStatesRequest("g", frozenset({"orders"}))
+    assert driver.answer("remove_states", request).error is ErrorCode.non_empty_group
+    one.leave()
+    assert driver.answer("remove_states", request).places == places_of(driver, 0, 1)
+    assert group_of(driver).states.deleting == {ORDERS: "orders"}
+    assert shown(driver) == [0]
+    assert driver.answer("remove_states", request).places == places_of(driver, 0, 1), "it may be repeated"
+    driver.answer("end_states", EndStatesRequest("g", removed=frozenset({ORDERS})))
+    assert group_of(driver).states.deleting == {}
+    assert driver.answer("remove_states", request).places == ()
+
+
+def test_offsets_of_other_groups_are_not_changed() -> None:
+    driver, _ = make(orders=1)
+    driver.commit(5)
+    what = "Group g is not a share group."
+    removed = driver.answer("remove_states", RemoveStatesRequest("g", frozenset({"orders"})))
+    for refused in (restart(driver, 0), removed):
+        assert (refused.error, refused.error_message) == (ErrorCode.group_id_not_found, what)
+    missing = driver.answer("remove_states", RemoveStatesRequest("h", frozenset({"orders"})))
+    assert (missing.error, missing.error_message) == (ErrorCode.group_id_not_found, "Group h not found.")
+    joined(driver, "one", group_id="h")
+    assert restart(driver, 0, group_id="h").error is ErrorCode.non_empty_group
+    assert shown(driver) == []
 
 
 # Restarts
