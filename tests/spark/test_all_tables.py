@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from korvet.spark.export import all_tables
 from korvet.spark.export.all_tables import check_topic, seconds_of, stored_table, update_tables
@@ -21,22 +22,28 @@ from korvet.spark.report.comparison import ComparisonError
 from korvet.spark.report.kept import write_kept_report
 from korvet.spark.source.address import Address
 from korvet.spark.source.errors import SourceError
-from korvet.spark.tables.kafka_offsets import HANGING, Finding
+from korvet.spark.tables.kafka_offsets import HANGING, NOT_READ, Finding
 from korvet.spark.tables.readers import RedisReader
 from korvet.spark.tables.states import States
-from korvet.spark.tables.stored_tables import StoredTables
+from korvet.spark.tables.store import Store
+from korvet.spark.tables.stored_tables import LAST_WRITTEN, StoredTables
 from tests.spark.test_report import checked_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from pyspark.sql import Row, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
+    from korvet.spark.tables.catalog import Table
     from tests.spark.keyspace import Keyspace
 
 pytestmark = pytest.mark.spark
 
 MS = 1_700_000_000_000
+
+
+class Cut(Exception):
+    """The process ends here."""
 
 
 NOTEBOOK = Path(__file__).parents[2] / "docs" / "notebooks" / "groups.ipynb"
@@ -56,7 +63,7 @@ def notebook_prints(
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("delta")
+@pytest.mark.usefixtures("delta", "few_rows")
 def test_questions_and_the_notebook(
     spark: SparkSession,
     keyspace: Keyspace,
@@ -168,7 +175,7 @@ def test_a_damaged_state_is_named(text: str) -> None:
         States(folder).after(3)
 
 
-@pytest.mark.usefixtures("delta")
+@pytest.mark.usefixtures("delta", "few_rows")
 def test_all_tables_kept_in_a_folder(
     spark: SparkSession, keyspace: Keyspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,10 +212,37 @@ def test_all_tables_kept_in_a_folder(
     check_kept_reports(StoredTables(spark, folder), lags, tmp_path)
     with pytest.raises(ExportError, match="unknown table nowhere"):
         stored_table(spark, folder, "nowhere")
+    check_interrupted_snapshot(StoredTables(spark, folder), address, folder, monkeypatch)
+    keyspace.commit("g", "t", 0, (MS << 10) + 4, at_ms=MS + 8)
+    # As a copy of the folder that was made during an update.
+    (done,) = (tmp_path / "groups" / "_state" / "done").glob("1")
+    done.unlink()
+    with pytest.raises(StreamingQueryException, match="lack the state after batch 1, which their checkpoint"):
+        update_tables(spark, address, folder)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").write_text("")
     with pytest.raises(ExportError, match="contains other files"):
         update_tables(spark, address, str(tmp_path / "other"))
+
+
+def check_interrupted_snapshot(
+    stored: StoredTables, address: Address, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report shows no status of groups without those of their partitions."""
+    newest, add = stored.newest_snapshot(), Store.add_snapshot
+
+    def cut(store: Store, table: Table, as_of_ms: int, frame: DataFrame, *, again: bool) -> None:
+        if table.name == "partition_status":
+            raise Cut
+        if table.name == LAST_WRITTEN:
+            add(store, table, as_of_ms, frame, again=again)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "add_snapshot", cut)
+        patched.setattr(Store, "replace", lambda *_: None)
+        with pytest.raises(Cut):
+            update_tables(stored.spark, address, folder)
+    assert stored.newest_snapshot() == newest
 
 
 def hanging(topics: Collection[str]) -> Finding:
@@ -216,8 +250,9 @@ def hanging(topics: Collection[str]) -> Finding:
 
 
 def check_kept_reports(stored: StoredTables, lags: list[Row], tmp_path: Path) -> None:
-    """The report on the newest snapshot, also compared with the first one. lags: of group g, in both."""
-    done = write_kept_report(stored, "the tables", tmp_path / "report")
+    """The report on the newest snapshot, compared with the first one. lags: of group g, in both."""
+    first, last = (row["as_of_ts"].astimezone(UTC) for row in lags)
+    done = write_kept_report(stored, "the tables", tmp_path / "report", compare_to=first.isoformat())
     page = checked_page(done.page)
     assert page["as_of"] == stored.newest_snapshot()
     (finding,) = page["findings"]
@@ -226,20 +261,19 @@ def check_kept_reports(stored: StoredTables, lags: list[Row], tmp_path: Path) ->
         "critical",
         "a transaction hangs in one of ['gone', 't']; open for 1 h",
     )
-    # As after a refresh that was interrupted before it had the status of groups.
-    (tmp_path / "groups" / "_state" / "snapshot" / f"{page['as_of']}").unlink()
     groups = {group["name"]: (group["status"], group["record_lag"]) for group in page["groups"]}
     assert groups == {"g": ("BEHIND", 1), "ahead": ("AHEAD", 0), "lost": ("STALE", 0)}
-    first, last = (row["as_of_ts"].astimezone(UTC) for row in lags)
-    done = write_kept_report(stored, "the tables", tmp_path / "report", compare_to=first.isoformat())
-    page = checked_page(done.page)
     assert page["compared_to"] == round(first.timestamp() * 1000)
-    (finding,) = page["findings"]
-    assert (finding["severity"], finding["kind"]) == ("notice", "not_read")
-    assert "the refresh after this snapshot was interrupted" in finding["message"]
     before = {group["name"]: group["before"] for group in page["groups"]}
     assert [before["g"][name] for name in ("record_lag", "read", "new", "gone")] == [3, None, 0, 0]
     assert (before["ahead"], page["gone_total"]) == (None, 0)
+    # As after a refresh that was interrupted before it had the status of groups.
+    (tmp_path / "groups" / "_state" / "snapshot" / f"{page['as_of']}").unlink()
+    (unknown,) = stored.findings(page["as_of"])
+    assert (unknown.kind, "the refresh after this snapshot was interrupted" in unknown.message) == (
+        NOT_READ,
+        True,
+    )
     for when, message in [
         ("2001-01-01", "the tables has no snapshot until 2001-01-01T00:00:00Z"),
         (last.isoformat(), "is not in the past"),

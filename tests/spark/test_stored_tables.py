@@ -11,31 +11,27 @@ from korvet.offsets.codec import encode_key, encode_value
 from korvet.offsets.group_records import ConsumerAssignment, ConsumerMember, GroupEpoch, OwnedPartitions
 from korvet.offsets.schema import GroupMemberKey, GroupRecordKey, OffsetCommitKey, OffsetCommitValue
 from korvet.offsets.wire import uuid_text
-from korvet.spark.export.all_tables import update_tables
-from korvet.spark.source.address import Address
 from korvet.spark.source.errors import SourceError
 from korvet.spark.source.source import SCHEMA
 from korvet.spark.tables.batch_tables import Tables, shaped
 from korvet.spark.tables.catalog import TABLES
 from korvet.spark.tables.readers import ENDS
 from korvet.spark.tables.states import States
-from korvet.spark.tables.store import Store
 from korvet.spark.tables.stored_tables import StoredTables
 from tests.spark.test_week import DAY, MONDAY, NOW, after, moment, the_week, topic_ends, topic_records
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
     from korvet.offsets.schema import Key, Value
-    from korvet.spark.tables.catalog import Table
-    from tests.spark.keyspace import Keyspace
 
 pytestmark = pytest.mark.spark
 
 RECORDS = "topic string, partition int, offset bigint, timestamp timestamp"
+TOPIC_IDS = {"orders": bytes(range(16)), "unknown": bytes(range(1, 17)), "other": bytes(range(2, 18))}
 THURSDAY = MONDAY + 3 * DAY + DAY // 2
 
 
@@ -85,31 +81,53 @@ class Recorded:
         self.stored.update(stream, NOW, **lookups)
 
 
+def joins(group: str) -> tuple[Key, Value]:
+    about = ConsumerMember(None, None, "client", "/10.0.0.2", ("orders",), None, 60_000, None)
+    return GroupMemberKey(group, "m", 5), about
+
+
+def begins(group: str, epoch: int) -> tuple[Key, Value]:
+    return GroupRecordKey(group, 3), GroupEpoch(epoch)
+
+
+def owns(group: str, **owned: Sequence[int]) -> tuple[Key, Value]:
+    """owned: partitions of topics of TOPIC_IDS."""
+    parts = tuple(OwnedPartitions(TOPIC_IDS[topic], tuple(owned[topic])) for topic in owned)
+    return GroupMemberKey(group, "m", 8), ConsumerAssignment(1, 1, 0, parts, ())
+
+
+def leaves(group: str) -> list[tuple[Key, Value | None]]:
+    return [(GroupMemberKey(group, "m", 8), None), (GroupMemberKey(group, "m", 5), None)]
+
+
+def committed(offset: int) -> tuple[Key, Value]:
+    return OffsetCommitKey("g", "orders", 0), OffsetCommitValue(offset, commit_timestamp_ms=NOW)
+
+
 @pytest.mark.usefixtures("delta", "few_rows", "own_driver")
-def test_what_is_looked_up_is_stored(spark: SparkSession, tmp_path: Path) -> None:
-    """Names of topics stay when the topic is gone; commits after an open transaction, while they count."""
+def test_groups_in_steps(spark: SparkSession, tmp_path: Path) -> None:
+    """An update may end between an epoch and its assignments.
+
+    Names of topics stay when the topic is gone; commits after an open transaction, while they count.
+    """
     recorded = Recorded(spark, tmp_path)
-    known, unknown = bytes(range(16)), bytes(range(1, 17))
-    names = {uuid_text(known): "orders"}
+    ids = {topic: uuid_text(topic_id) for topic, topic_id in TOPIC_IDS.items()}
+    names = {ids["orders"]: "orders"}
+    at_first = dict(names)
     asked: list[set[str]] = []
 
-    def names_of(_: object, ids: Collection[str]) -> dict[str, str]:
-        asked.append(set(ids))
-        return {each: names[each] for each in ids if each in names}
-
-    def committed(offset: int) -> tuple[Key, Value]:
-        return OffsetCommitKey("g", "orders", 0), OffsetCommitValue(offset, commit_timestamp_ms=NOW)
+    def names_of(_: object, needed: Collection[str]) -> dict[str, str]:
+        asked.append(set(needed))
+        return {each: names[each] for each in needed if each in names}
 
     def offsets() -> list[int]:
         return [row["committed_offset"] for row in recorded.stored.read("current_offsets").collect()]
 
-    about = ConsumerMember(None, None, "client", "/10.0.0.2", ("orders",), None, 60_000, None)
-    owned = (OwnedPartitions(known, (0, 1)), OwnedPartitions(unknown, (2,)))
     recorded.add(
-        (GroupMemberKey("g", "m", 5), about),
-        (GroupRecordKey("g", 3), GroupEpoch(1)),
-        (GroupMemberKey("g", "m", 8), ConsumerAssignment(1, 1, 0, owned, ())),
-        committed(3),
+        *(joins("g"), begins("g", 1), owns("g", orders=[0, 1], unknown=[2]), committed(3)),
+        *(joins("first"), begins("first", 1)),
+        *(joins("again"), begins("again", 1), owns("again", other=[0, 1]), begins("again", 2)),
+        *(joins("leaves"), begins("leaves", 1), owns("leaves", other=[0])),
     )
     later = recorded.frame(committed(8))
     recorded.update(names=names_of, later=lambda _: later)
@@ -117,84 +135,25 @@ def test_what_is_looked_up_is_stored(spark: SparkSession, tmp_path: Path) -> Non
     recorded.update(names=names_of)
     assert offsets() == [3]
     names.clear()
-    recorded.add((GroupRecordKey("g", 3), GroupEpoch(2)))
+    recorded.add(
+        begins("g", 2),
+        *(owns("first", other=[0, 1]), owns("first", other=[0]), begins("first", 2)),
+        *(owns("first", other=[1]), owns("again", other=[1])),
+        *(*leaves("leaves"), begins("leaves", 2)),
+    )
     recorded.update(names=names_of)
-    assert asked == [{uuid_text(known), uuid_text(unknown)}, set()]
-    parts = [("orders", [0, 1]), (uuid_text(unknown), [2])]
-    (member,) = recorded.stored.read("members").collect()
+    assert asked == [set(ids.values()), {ids["other"]}]
+    whole = Tables(spark.read.schema(SCHEMA).parquet(str(tmp_path / "source")), None, NOW, names=at_first)
+    stored = {
+        name: recorded.stored.read(name).collect() for name in ("group_generations", "rebalances", "members")
+    }
+    for name, rows in stored.items():
+        assert sorted(map(repr, rows)) == comparable(whole.view(name)), name
+    parts = [("orders", [0, 1]), (ids["unknown"], [2])]
+    (member,) = (row for row in stored["members"] if row["group"] == "g")
     assert [tuple(part) for part in member["assigned"]] == parts
-    owners = [row["owners"] for row in recorded.stored.read("group_generations").collect()]
+    owners = [row["owners"] for row in stored["group_generations"] if row["group"] == "g"]
     assert [[(owner["topic"], owner["partitions"]) for owner in each] for each in owners] == [parts, parts]
-
-
-@pytest.mark.usefixtures("delta", "few_rows", "own_driver")
-def test_assignments_that_follow_their_epoch(spark: SparkSession, tmp_path: Path) -> None:
-    """An update may end between an epoch and its assignments."""
-    recorded = Recorded(spark, tmp_path)
-
-    def joins(group: str) -> tuple[Key, Value]:
-        about = ConsumerMember(None, None, "client", "/10.0.0.2", ("orders",), None, 60_000, None)
-        return GroupMemberKey(group, "m", 5), about
-
-    def begins(group: str, epoch: int) -> tuple[Key, Value]:
-        return GroupRecordKey(group, 3), GroupEpoch(epoch)
-
-    def owns(group: str, *partitions: int) -> tuple[Key, Value]:
-        owned = OwnedPartitions(bytes(range(16)), partitions)
-        return GroupMemberKey(group, "m", 8), ConsumerAssignment(1, 1, 0, (owned,), ())
-
-    def leaves(group: str) -> list[tuple[Key, Value | None]]:
-        return [(GroupMemberKey(group, "m", 8), None), (GroupMemberKey(group, "m", 5), None)]
-
-    steps: list[list[tuple[Key, Value | None]]] = [
-        [
-            *(joins("first"), begins("first", 1)),
-            *(joins("again"), begins("again", 1), owns("again", 0, 1), begins("again", 2)),
-            *(joins("leaves"), begins("leaves", 1), owns("leaves", 0)),
-        ],
-        [
-            *(owns("first", 0, 1), owns("first", 0), begins("first", 2), owns("first", 1)),
-            owns("again", 1),
-            *(*leaves("leaves"), begins("leaves", 2)),
-        ],
-    ]
-    for step in steps:
-        recorded.add(*step)
-        recorded.update()
-    whole = Tables(spark.read.schema(SCHEMA).parquet(str(tmp_path / "source")), None, NOW)
-    for name in ("group_generations", "rebalances", "members"):
-        assert comparable(recorded.stored.read(name)) == comparable(whole.view(name)), name
-
-
-@pytest.mark.usefixtures("delta", "few_rows")
-def test_an_interrupted_snapshot_is_not_the_newest(
-    spark: SparkSession, keyspace: Keyspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A report shows no status of groups without those of their partitions."""
-    keyspace.offsets_topic()
-    keyspace.topic("orders")
-    keyspace.commit("g", "orders", 0, 0, at_ms=NOW)
-    address, folder = Address(keyspace.url), str(tmp_path / "tables")
-    monkeypatch.setattr("time.time_ns", lambda: NOW * 1_000_000)
-    update_tables(spark, address, folder)
-    add = Store.add_snapshot
-
-    def cut(store: Store, table: Table, as_of_ms: int, frame: DataFrame, *, again: bool) -> None:
-        if table.name == "partition_status":
-            raise Cut
-        add(store, table, as_of_ms, frame, again=again)
-
-    monkeypatch.setattr(Store, "add_snapshot", cut)
-    monkeypatch.setattr("time.time_ns", lambda: (NOW + 1) * 1_000_000)
-    with pytest.raises(Cut):
-        update_tables(spark, address, folder)
-    assert StoredTables(spark, folder).newest_snapshot() == NOW
-    # A copy of the folder, made during an update.
-    (done,) = (tmp_path / "tables" / "_state" / "done").glob("0")
-    done.unlink()
-    keyspace.commit("g", "orders", 0, 1, at_ms=NOW)
-    with pytest.raises(StreamingQueryException, match="lack the state after batch 0, which their checkpoint"):
-        update_tables(spark, address, folder)
 
 
 def week_in_steps(
