@@ -13,6 +13,7 @@ import redis
 
 from korvet.spark.session.jars import DELTA, JARS, KAFKA, SETTINGS, JarsMissing, fetch_jars, find_jars
 from korvet.spark.session.session import JavaMissing, build_session, check_java
+from korvet.spark.session.tuning import tuned_for
 from tests.spark.connect import JAVA as QUICK_JAVA
 from tests.spark.connect import connect_server
 from tests.spark.keyspace import Keyspace
@@ -144,8 +145,8 @@ def configured(spark: SparkSession, setting: str, value: str) -> Iterator[None]:
 
 @pytest.fixture
 def few_rows(spark: SparkSession) -> Iterator[None]:
-    """For a test with few rows: compiling its queries would take most of the time."""
-    with configured(spark, "spark.sql.codegen.wholeStage", "false"):
+    """For a test with few rows: planning and compiling its queries would take most of the time."""
+    with tuned_for(spark, 0):
         yield
 
 

@@ -30,7 +30,7 @@ from korvet.spark.session.kafka_probe import likely_cause
 from korvet.spark.source.errors import SourceError
 from korvet.spark.tables import readers
 from korvet.spark.tables.decode import offset_commits
-from korvet.spark.tables.kafka_offsets import GRACE_MS, HANGING, MAX_TRANSACTION_MS
+from korvet.spark.tables.kafka_offsets import GRACE_MS, HANGING, MAX_TRANSACTION_MS, NOT_READ, ORIGIN, Finding
 from korvet.spark.tables.readers import KafkaReader
 from korvet.spark.tables.stored_tables import StoredTables
 from tests.support.certificates import Authority
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from tests.spark.conftest import Connector
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_driver")]
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_driver", "few_rows")]
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 STORE_PASSWORD = "store-secret"
@@ -333,13 +333,13 @@ def test_what_a_login_may_not_read_is_named(
     allow(kafka, ResourceType.GROUP, "*", AclOperation.DESCRIBE)
     allow(kafka, ResourceType.TOPIC, "*", AclOperation.DESCRIBE)
     source = reader(kafka.at("SASL_SSL"), kafka.client("PLAIN", "bob"), tmp_path)
-    done = write_report(spark, source, tmp_path / "report", now_ms())
-    rows = spark.read.parquet(str(tmp_path / "report" / "partition_status")).collect()
+    told_of: list[Finding] = []
+    rows = batch_table(spark, source, "partition_status", now_ms(), told_of.append).collect()
     assert {row["group"]: row["committed_offset"] for row in rows} == told(kafka)
     assert all(row["record_lag"] == 10 - row["committed_offset"] for row in rows)
     assert {row["lag_ms"] for row in rows} == {None}
-    found = [(each["kind"], each["topic"]) for each in done.alerts["findings"]]
-    assert found == [("not_read", "__consumer_offsets"), ("not_read", "orders"), ("origin", None)]
+    found = [(each.kind, each.topic) for each in told_of]
+    assert found == [(NOT_READ, "__consumer_offsets"), (NOT_READ, "orders"), (ORIGIN, None)]
     with pytest.raises(SourceError, match=r"this login may not read __consumer_offsets \(ACL: Read"):
         source.stream(spark)
 
