@@ -1,6 +1,7 @@
 """ShareGroupHeartbeat (key 76), version 1.
 
-Membership of share groups (KIP-932). With `share.version` 0 it is refused (KIP-584).
+Membership of share groups (KIP-932). With `share.version` 0 it is refused (KIP-584), and so are topics with
+`storage.layout=batch`: INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from korvet.api.sharing.requests import BATCHES
 from korvet.config.features import SHARE_VERSION
 from korvet.groups.shard import GroupShard
 from korvet.groups.share.messages import ShareHeartbeatReply, ShareHeartbeatRequest
@@ -30,9 +32,9 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 @submit_api(76, "ShareGroupHeartbeat", (1, 1), refuse=refuse)
 def share_group_heartbeat(context: RequestContext, request: Any, respond: Respond) -> None:
     """Join, leave, or stay in a group, and learn from where to take records."""
-    denial = _denial(context, request)
-    if denial is not None:
-        respond([context.encode(refuse(context, request, denial))])
+    refusal = _refusal(context, request)
+    if refusal is not None:
+        respond([context.encode(_response(context, refusal))])
         return
     names = request.subscribed_topic_names
     heartbeat = ShareHeartbeatRequest(
@@ -52,14 +54,17 @@ def share_group_heartbeat(context: RequestContext, request: Any, respond: Respon
     )
 
 
-def _denial(context: RequestContext, request: Any) -> ErrorCode | None:
+def _refusal(context: RequestContext, request: Any) -> ShareHeartbeatReply | None:
     if not context.services.security.features.levels[SHARE_VERSION]:
-        return ErrorCode.unsupported_version
+        return ShareHeartbeatReply(ErrorCode.unsupported_version)
     if not context.may(Operation.READ, ResourceType.GROUP, request.group_id):
-        return ErrorCode.group_authorization_failed
+        return ShareHeartbeatReply(ErrorCode.group_authorization_failed)
     for name in request.subscribed_topic_names or ():
         if not context.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
-            return ErrorCode.topic_authorization_failed
+            return ShareHeartbeatReply(ErrorCode.topic_authorization_failed)
+        topic = context.services.topics.get(name)
+        if topic is not None and topic.storage_layout == "batch":
+            return ShareHeartbeatReply(ErrorCode.invalid_request, f"{name}: {BATCHES}.")
     return None
 
 

@@ -191,6 +191,11 @@ def test_topics_with_whole_batches_are_refused(ask: Client, group: str) -> None:
     assert found.error_code == INVALID_REQUEST
     assert "storage.layout=batch" in found.error_message
     assert whole.described() == {}
+    refused = whole.beat(0)
+    assert (refused.error_code, refused.assignment) == (INVALID_REQUEST, None)
+    assert refused.error_message == f"{whole.name}: {found.error_message}."
+    (missing,) = ask("ShareGroupDescribe", 1, group_ids=[group]).groups
+    assert missing.error_code == NOT_FOUND
 
 
 def test_topics_are_forgotten(ask: Client, orders: Orders, server: KorvetServer) -> None:
