@@ -64,13 +64,16 @@ HONOURED = {
 }
 # The subjects of the metrics, each with the modules that declare them.
 SUBJECTS = {
-    "The broker: traffic of topics, led partitions, connections, lease, appends, caches and compaction.": (
+    "The broker: traffic of topics, led partitions, connections, lease, appends, caches, share groups and "
+    "compaction.": (
         "log.counts",
         "observe.led_partitions",
         "observe.brokers",
         "api.common.listener_counts",
         "api.fetching.sessions",
         "api.fetching.memory",
+        "api.sharing.partition",
+        "api.sharing.sharing",
         "server.backpressure",
         "cluster.lease",
         "log.broker_logs",

@@ -125,11 +125,13 @@ def collect_tokens(listener: Listener) -> Iterator[Samples]:
 
 
 def collect_fetches(services: Services) -> Iterator[Samples]:
-    """See Collector. Fetches that wait, fetch sessions, and memory."""
+    """See Collector. Fetches that wait, fetch sessions and memory; records of share groups."""
     yield Samples(_PURGATORY, [(_PURGATORY.text("Fetch"), len(services.deadlines))])
     yield _SESSIONS.single(len(services.fetch_sessions))
     yield from services.fetch_sessions.samples()
     yield from services.fetch_memory.samples()
+    yield from services.sharing.samples()
+    yield from services.sharing.counts.samples()
 
 
 def collect_lease(leadership: Leadership, logs: Logs) -> Iterator[Samples]:

@@ -99,7 +99,7 @@ _CONSUMERS: Final = _declare(
 )
 _INFO: Final = _declare(
     "korvet_consumergroup_info",
-    "1 for each group, with its state, its type (classic, consumer) and its protocol type.",
+    "1 for each group, with its state, its type (classic, consumer, share) and its protocol type.",
     "consumergroup",
     "state",
     "type",

@@ -15,7 +15,9 @@ from tests.api.asking import Client, connect, versions
 from tests.api.batches import batch, read
 from tests.api.test_features import UPGRADE, update
 from tests.api.test_produce import put
+from tests.support.pages import Pages
 from tests.support.polling import until
+from tests.support.ports import free_port
 from tests.support.servers import KorvetServer
 
 if TYPE_CHECKING:
@@ -30,9 +32,15 @@ _serial = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[KorvetServer]:
+def pages() -> Pages:
+    """The server's admin endpoint."""
+    return Pages(free_port())
+
+
+@pytest.fixture(scope="module")
+def server(pages: Pages) -> Iterator[KorvetServer]:
     """A server with share groups."""
-    with KorvetServer() as server:
+    with KorvetServer(f"--set=admin.listen=127.0.0.1:{pages.port}") as server:
         with connect(server) as client:
             assert update(client, ("share.version", 1, UPGRADE))[0] == 0
         yield server
@@ -222,6 +230,34 @@ def test_acknowledgements_in_a_fetch(queue: Any, member: Member) -> None:
     assert refused.acknowledge_error_code == INVALID_RECORD_STATE
     assert refused.error_code == 0
     assert partitions(member.acknowledge((*queue.part, (second, second, [ACCEPT]))))[0].error_code == 0
+
+
+def test_records_are_counted(queue: Any, member: Member, pages: Pages) -> None:
+    def counts() -> dict[str, int]:
+        lines = [line.split() for line in pages.read("/metrics").text.splitlines() if "share" in line]
+        return {line[0]: int(line[1]) for line in lines if line[0] != "#"}
+
+    partitions_of_sessions = "kafka_server_sharesessioncache_sharepartitionscount"
+    until(lambda: counts()[partitions_of_sessions] == 1, 20, "sessions of other tests have ended")
+    before = counts()
+    first, second, third, fourth = queue.add(4)
+    member.fetch()
+    member.fetch((*queue.part, (first, third, [ACCEPT, RELEASE, REJECT])))
+    member.acknowledge((*queue.part, (first, fourth, [ACCEPT])))
+    member.acknowledge((*queue.part, (second, second, [RENEW])), is_renew_ack=True)
+    member.fetch(share_session_epoch=CLOSE)
+    grown = {name: value - before[name] for name, value in counts().items() if value != before[name]}
+    assert grown == {
+        'korvet_share_records_total{event="acquired"}': 4,
+        'korvet_share_records_total{event="reacquired"}': 1,
+        'korvet_share_records_total{event="accepted"}': 1,
+        'korvet_share_records_total{event="released"}': 1 + 2,
+        'korvet_share_records_total{event="rejected"}': 1,
+        'korvet_share_records_total{event="renewed"}': 1,
+        "korvet_share_refused_acknowledgements_total": 1,
+        "kafka_server_sharesessioncache_sharesessionscount": -1,
+        partitions_of_sessions: -1,
+    }
 
 
 def test_partitions_that_only_acknowledge_are_in_the_session(queue: Any) -> None:

@@ -7,6 +7,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from korvet.coordinator.share_partitions import begin
+from korvet.metrics.counted import Counted, counter, part
+from korvet.metrics.declared import declare
+from korvet.metrics.family import MetricType
 from korvet.redis.futures import awaited
 from korvet.redis_groups.share import Demand, NoShareGroup, ShareQueue
 
@@ -25,6 +28,55 @@ _NATIVES_S: Final = 1.0
 _LOOKS: Final = 4
 
 
+_RECORDS: Final = declare(
+    "korvet_share_records_total",
+    "Records of share groups by event: acquired (for the first time), reacquired, accepted, rejected (also "
+    "gaps), released, archived (released as often as the delivery count limit says), renewed, and expired "
+    "(locks that ended). Native consumers count only with locks that ended.",
+    "event",
+    kind=MetricType.COUNTER,
+)
+
+
+class ShareCounts(Counted):
+    """What is counted of all partitions of share groups that this broker leads, since its start."""
+
+    acquired = part(_RECORDS, "acquired")
+    reacquired = part(_RECORDS, "reacquired")
+    accepted = part(_RECORDS, "accepted")
+    rejected = part(_RECORDS, "rejected")
+    released = part(_RECORDS, "released")
+    archived = part(_RECORDS, "archived")
+    renewed = part(_RECORDS, "renewed")
+    expired = part(_RECORDS, "expired")
+    refused = counter(
+        "korvet_share_refused_acknowledgements_total",
+        "Acknowledgements that were refused because the member had no lock on one of the records, by "
+        "partitions in requests.",
+    )
+
+    def acquire(self, acquired: Acquired) -> None:
+        """Count what a call has acquired."""
+        for run in acquired.runs:
+            size = run.last - run.first + 1
+            if run.deliveries > 1:
+                self.reacquired += size
+            else:
+                self.acquired += size
+        self.expired += acquired.expired
+
+    def acknowledge(self, done: Acknowledged | None) -> None:
+        """Count an acknowledgement, or that it was refused."""
+        if done is None:
+            self.refused += 1
+            return
+        self.accepted += done.accepted
+        self.rejected += done.rejected
+        self.archived += done.archived
+        self.released += done.released
+        self.renewed += done.renewed
+
+
 class SharedPartition:
     """Acquires and acknowledges the records of one group in one partition, and calls back when there may be
     records to acquire: after appends, releases, and the end of locks.
@@ -33,6 +85,7 @@ class SharedPartition:
     __slots__ = (
         "_at_limit",
         "_changes",
+        "_counts",
         "_initialised",
         "_locks_end_s",
         "_natives_after",
@@ -42,8 +95,9 @@ class SharedPartition:
         "log",
     )
 
-    def __init__(self, commands: Commands, log: PartitionLog, group: str) -> None:
+    def __init__(self, commands: Commands, log: PartitionLog, group: str, counts: ShareCounts) -> None:
         self.log = log
+        self._counts = counts
         self._queue = ShareQueue(commands, log.topic, log.partition, group)
         self._initialised = False
         # Counts what may have brought records; 0 while there is nothing to acquire.
@@ -120,6 +174,7 @@ class SharedPartition:
         except BaseException:
             self._changes += changes + 1
             raise
+        self._counts.acquire(acquired)
         if acquired.has_more or after is not None:
             self._changes += 1
         if acquired.runs:
@@ -161,6 +216,7 @@ class SharedPartition:
     ) -> Acknowledged | None:
         """Apply acknowledgements, see ShareQueue. Raises StorageError."""
         done = await self._queue.acknowledge(member, config.limits, ranges)
+        self._counts.acknowledge(done)
         if done is None:
             # The lock has ended, or somebody has set the group back: there may be records.
             self.wake()
@@ -174,5 +230,7 @@ class SharedPartition:
 
     async def release(self, member: str, config: ShareConfig) -> None:
         """Release all records of a member that is gone. Raises StorageError."""
-        await self._queue.release(member, config.limits)
+        archived, released = await self._queue.release(member, config.limits)
+        self._counts.archived += archived
+        self._counts.released += released
         self.wake()

@@ -7,9 +7,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, Protocol
 
 from korvet.api.sharing.configs import share_config
-from korvet.api.sharing.partition import SharedPartition
+from korvet.api.sharing.partition import ShareCounts, SharedPartition
 from korvet.api.sharing.sessions import ShareSessions
 from korvet.causes import Causes
+from korvet.metrics.counted import Counted, shown
 from korvet.redis.errors import StorageError
 from korvet.slices import gathered
 from korvet.supervisor import once
@@ -38,12 +39,25 @@ class Connection(Protocol):
         """Call back when the client disconnects; soon if it has already."""
 
 
-class Sharing:
+class Sharing(Counted):
     """What ShareFetch and ShareAcknowledge keep from one request to the next."""
+
+    @property
+    @shown("kafka_server_sharesessioncache_sharesessionscount", "Sessions of members of share groups.")
+    def sessions(self) -> int:
+        """The open sessions."""
+        return len(self._sessions)
+
+    @property
+    @shown("kafka_server_sharesessioncache_sharepartitionscount", "Partitions of all these sessions.")
+    def partitions(self) -> int:
+        """The partitions of all sessions together."""
+        return self._users.total()
 
     def __init__(
         self, commands: Commands, topics: TopicDirectory, groups: GroupConfig, most_sessions: int
     ) -> None:
+        super().__init__()
         self._commands = commands
         self._topics = topics
         self._groups = groups
@@ -51,6 +65,8 @@ class Sharing:
         # By group and key: in how many sessions a partition is, and what is known of it.
         self._users: Counter[tuple[str, SharedKey]] = Counter()
         self._partitions: dict[tuple[str, SharedKey], SharedPartition] = {}
+        self.counts = ShareCounts()
+        """What is counted of records."""
         # The connections whose end closes sessions.
         self._watched: set[Connection] = set()
 
@@ -144,7 +160,7 @@ class Sharing:
             known.close()
         if log is None or log.closed:
             return None
-        made = SharedPartition(self._commands, log, group)
+        made = SharedPartition(self._commands, log, group, self.counts)
         if place in self._users:
             self._partitions[place] = made
             made.open()
