@@ -272,6 +272,10 @@ class Cluster:
         connection = self._bootstrap() if broker is None else self._connection(broker)
         return connection.ask(request, kind)
 
+    def offers(self, request: type[RequestPayload], broker: Address) -> bool:
+        """Whether a broker offers the version of a request. Raises ClientError."""
+        return self._connection(broker).offers(request)
+
     def _bootstrap(self) -> BrokerConnection:
         """The connection to the first bootstrap address on which a broker answers."""
         refused = []

@@ -10,7 +10,7 @@ from kio.schema.consumer_group_describe.v1.response import Member as ConsumerMem
 from kio.schema.describe_groups.v5.response import DescribedGroup, DescribedGroupMember
 from kio.schema.list_groups.v4.response import ListedGroup
 
-from korvet.cli import fetched_lag, group_requests, lag
+from korvet.cli import fetched_lag, group_requests, lag, share_groups
 from korvet.cli.client import Bootstrap, ClientError, Cluster
 from korvet.cli.lag import Commit, Lag, Lags, LagUnknown, Waiting
 from korvet.cli.log_requests import LATEST, list_offsets
@@ -48,12 +48,19 @@ def list_groups(bootstrap: Bootstrap, source: RedisSource, as_json: bool) -> Non
 
     The status is lost, ahead, ok if nothing is unread, or "-" if the history of commits decides, which korvet
     report reads.
+
+    The record lag of a share group is the number of records that it has neither accepted nor archived.
     """
     with Cluster(bootstrap) as cluster:
         listed = group_requests.list_groups(cluster)
         commits: dict[str, list[Commit]] = {}
+        depths: dict[str, dict[str, int | None]] = {}
         if len(listed) <= _MOST_GROUPS_COUNTED:
-            commits = {group.group_id: _commits(cluster, group.group_id) for group in listed}
+            for group in listed:
+                if group.protocol_type == share_groups.PROTOCOL_TYPE:
+                    depths[group.group_id] = {"record_lag": share_groups.depth(cluster, group.group_id)}
+                else:
+                    commits[group.group_id] = _commits(cluster, group.group_id)
         else:
             click.echo(f"lag: not counted for {len(listed)} groups; describe one", err=True)
         wanted = [commit for found in commits.values() for commit in found]
@@ -64,6 +71,7 @@ def list_groups(bootstrap: Bootstrap, source: RedisSource, as_json: bool) -> Non
                 "state": group.group_state,
                 "protocol_type": group.protocol_type,
                 **lag.fields(_total(cluster, group, commits.get(group.group_id, []), lags)),
+                **depths.get(group.group_id, {}),
             }
             for group in listed
         ]
@@ -90,9 +98,17 @@ def describe_group(name: str, bootstrap: Bootstrap, source: RedisSource, as_json
 
     The status is lost, ahead, ok if nothing is unread, or "-" if the history of commits decides, which korvet
     report reads.
+
+    A share group has no committed offsets. It is shown with the start, the depth (records neither accepted
+    nor archived), the records in flight (members and native consumers have them) and the released records of
+    each partition.
     """
     with Cluster(bootstrap) as cluster:
         state, protocol, members = _described(cluster, name)
+        shared = group_requests.describe_share_group(cluster, name) if state == "Dead" else None
+        if shared is not None:
+            share_groups.show(cluster, shared, source, as_json=as_json)
+            return
         committed = _committed(cluster, name)
         if state == "Dead" and not committed:
             raise ClientError(f"there is no group {name}")

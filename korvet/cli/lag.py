@@ -6,7 +6,7 @@ has been waiting, by its record timestamp, and 0 if there is none. `korvet repor
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -59,6 +59,7 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 AnyLag = TypeVar("AnyLag", bound=Lag | Waiting)
+_T = TypeVar("_T")
 NOTHING_UNREAD = Lag(0, 0, OK)
 
 Lags = Mapping[Commit, Lag | Waiting | StorageError]
@@ -75,32 +76,43 @@ def measure(
     wanted = sorted(set(commits))
     if not wanted:
         return {}
-    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    return read_store(source, cluster_id, lambda store: _measure(store, wanted, now))
+
+
+def read_store(
+    source: RedisSource, cluster_id: str | None, read: Callable[[Store], Coroutine[Any, Any, _T]]
+) -> _T:
+    """Returns what `read` finds in Redis. Raises LagUnknown as `measure` does."""
     try:
         url = source.find()
         if url is None:
             raise LagUnknown(f"no embedded server runs on {source.data_dir}")
-        return asyncio.run(_measure(url, Keyspace(source.keyspace), cluster_id, wanted, now_ms))
+        return asyncio.run(_read_store(url, Keyspace(source.keyspace), cluster_id, read))
     except TimeoutError as error:
         raise LagUnknown(f"Redis does not answer within {_TIMEOUT_S:.0f} s") from error
     except (StorageError, EmbeddedServerError, ValueError) as error:
         raise LagUnknown(str(error)) from error
 
 
-async def _measure(
-    url: str, keyspace: Keyspace, cluster_id: str | None, commits: list[Commit], now_ms: int
-) -> dict[Commit, Lag | StorageError]:
-    found: dict[Commit, Lag | StorageError] = {}
+async def _read_store(
+    url: str, keyspace: Keyspace, cluster_id: str | None, read: Callable[[Store], Coroutine[Any, Any, _T]]
+) -> _T:
     async with asyncio.timeout(_TIMEOUT_S):
         await _check_same_cluster(url, keyspace, cluster_id)
         store = await Store.open(url, keyspace)
         try:
-            for start in range(0, len(commits), _AT_ONCE):
-                page = commits[start : start + _AT_ONCE]
-                lags = await asyncio.gather(*(_lag_or_fault(store, commit, now_ms) for commit in page))
-                found.update(zip(page, lags, strict=True))
+            return await read(store)
         finally:
             await store.close()
+
+
+async def _measure(store: Store, commits: list[Commit], now_ms: int) -> dict[Commit, Lag | StorageError]:
+    found: dict[Commit, Lag | StorageError] = {}
+    for start in range(0, len(commits), _AT_ONCE):
+        page = commits[start : start + _AT_ONCE]
+        lags = await asyncio.gather(*(_lag_or_fault(store, commit, now_ms) for commit in page))
+        found.update(zip(page, lags, strict=True))
     return found
 
 

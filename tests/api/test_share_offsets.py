@@ -1,8 +1,9 @@
-"""The APIs about offsets of share groups (KIP-932), as Kafka 4.4 answers them."""
+"""The APIs about offsets of share groups (KIP-932), as Kafka 4.4 answers them; `korvet groups`."""
 
 from __future__ import annotations
 
 import itertools
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,13 +12,15 @@ from tests.api.asking import Client, connect, versions
 from tests.api.batches import batch
 from tests.api.test_features import UPGRADE, update
 from tests.api.test_produce import put
-from tests.api.test_share import ACCEPT, INVALID_RECORD_STATE, Member, partitions, runs
+from tests.api.test_records_commands import run
+from tests.api.test_share import ACCEPT, INVALID_RECORD_STATE, RELEASE, Member, partitions, runs
 from tests.support.polling import until
 from tests.support.servers import KorvetServer
 
 if TYPE_CHECKING:
     import uuid
     from collections.abc import Iterator
+    from pathlib import Path
 
 UNKNOWN_TOPIC, INVALID_GROUP_ID, INVALID_REQUEST, NON_EMPTY_GROUP, NOT_FOUND = 3, 24, 42, 68, 69
 NOTHING = "There is no offset information to delete."
@@ -217,3 +220,64 @@ def test_topics_are_forgotten(ask: Client, orders: Orders, server: KorvetServer)
     assert other.described() == {0: (other.offsets[0], 5)}
     (again,) = orders.delete().responses
     assert (again.error_code, again.error_message) == (UNKNOWN_TOPIC, NOTHING)
+
+
+# korvet groups
+
+
+def test_a_described_group(ask: Client, orders: Orders, member: Member, server: KorvetServer) -> None:
+    assert orders.beat(0).error_code == 0
+    until(lambda: orders.described().keys() == {0, 1}, 20, "the partitions are initialised")
+    assert orders.beat(-1).error_code == 0
+    assert orders.altered((0, orders.offsets[0])) == [0]
+    assert runs(member.fetch((orders.id, 0), max_records=2)) == [(orders.offsets[0], orders.offsets[1], 1)]
+    part = orders.id, 0, (orders.offsets[0], orders.offsets[0], [RELEASE])
+    assert partitions(member.acknowledge(part))[0].error_code == 0
+    epoch = orders.beat(0).member_epoch
+
+    def assigned() -> list[str]:
+        nonlocal epoch
+        epoch = orders.beat(epoch).member_epoch
+        found = json.loads(run(server, "groups", "describe", orders.group, "--json"))
+        return sorted(found["members"][0]["assigned"])
+
+    both = [f"{orders.name}-0", f"{orders.name}-1"]
+    until(lambda: assigned() == both, 20, "the member has the partitions")
+    end = orders.described()[1][0]
+    found = json.loads(run(server, "groups", "describe", orders.group, "--json"))
+    rows = [
+        dict(zip(("start", "depth", "in_flight", "released"), row, strict=True))
+        for row in ((orders.offsets[0], 5, 1, 1), (end, 0, 0, 0))
+    ]
+    assert found == {
+        "group": orders.group,
+        "state": "Stable",
+        "protocol": "simple",
+        "depth": 5,
+        "in_flight": 1,
+        "members": [{"member": "m", "client": "api", "host": "/127.0.0.1", "assigned": both}],
+        "partitions": [{"topic": orders.name, "partition": index, **row} for index, row in enumerate(rows)],
+    }
+    shown = [line.split() for line in run(server, "groups", "describe", orders.group).splitlines()]
+    assert [orders.group, "Stable", "simple"] in shown
+    assert [orders.name, "0", str(orders.offsets[0]), "5", "1", "1"] in shown
+    listed = json.loads(run(server, "groups", "list", "--json"))
+    assert {
+        "group": orders.group,
+        "state": "Stable",
+        "protocol_type": "share",
+        "status": None,
+        "record_lag": 5,
+        "lag_ms": None,
+    } in listed
+
+
+def test_without_redis_nothing_is_known_in_flight(
+    orders: Orders, server: KorvetServer, tmp_path: Path
+) -> None:
+    assert orders.altered((0, orders.offsets[0])) == [0]
+    found = run(server, "groups", "describe", orders.group, "--data-dir", str(tmp_path), redis=False)
+    assert [orders.name, "0", str(orders.offsets[0]), "5", "-", "-"] in [
+        line.split() for line in found.splitlines()
+    ]
+    assert "there is no group nobody" in run(server, "groups", "describe", "nobody", status=1)
