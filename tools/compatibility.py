@@ -44,6 +44,7 @@ _LIBRDKAFKA: Final = (
     "test_groups.py",
     "test_random_records.py",
     "test_security.py",
+    "test_share_groups.py",
     "test_transactions.py",
     _TOKENS,
 )
@@ -64,7 +65,7 @@ def clients() -> tuple[Client, ...]:
             "librdkafka (confluent-kafka)",
             "newest",
             f"{_WHOLE_SESSION}, static members, groups of the consumer protocol (KIP-848), random records, "
-            "with native writers, TLS and SASL, tokens, transactions",
+            "with native writers, TLS and SASL, tokens, transactions, share groups",
             _LIBRDKAFKA,
         ),
         Client("kcat", "Debian's", "list, produce, consume, query, group", ("test_kcat.py",)),
@@ -115,8 +116,9 @@ def _of_java(kafka: str) -> tuple[Client, ...]:
             kafka,
             "console producer and consumer in both group protocols, formatters of `__consumer_offsets`, "
             "`kafka-topics`, `kafka-configs`, `kafka-consumer-groups`, `kafka-get-offsets`, "
-            "`kafka-broker-api-versions`, batches with bad records, tokens",
-            ("test_java_tools.py", "test_bad_records.py", _TOKENS),
+            "`kafka-broker-api-versions`, batches with bad records, tokens, console and verifiable share consumer, "
+            "`kafka-share-groups`",
+            ("test_java_tools.py", "test_bad_records.py", "test_share_groups.py", _TOKENS),
         ),
         Client(
             "Kafka Connect and MirrorMaker 2",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import ShareConsumer
+from confluent_kafka import AcknowledgeType, ShareConsumer
 
 from tests.api.asking import Client, connect
 from tests.api.test_features import UPGRADE, update
+from tests.support.confluent import producer
 from tests.support.polling import until
 from tests.support.servers import KorvetServer
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.clients
 TOPIC, PARTITIONS = "orders", 4
+RECORDS = 1000
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +66,91 @@ def test_librdkafka_joins_shares_and_leaves(server: KorvetServer, ask: Client, g
         one.close()
         other.close()
     until(lambda: partitions(ask, group) == [], 60, "both have left")
+
+
+# Records
+
+
+class Queue:
+    """A topic of two partitions with records, and a group that begins with the first ones."""
+
+    def __init__(self, server: KorvetServer, ask: Client, group: str, **configs: str) -> None:
+        self.ask, self.group = ask, group
+        self.name = f"queue-{group}"
+        named = [{"name": key, "value": value} for key, value in configs.items()]
+        topic = {"name": self.name, "num_partitions": 2, "replication_factor": 1, "configs": named}
+        ask("CreateTopics", 7, topics=[topic], timeout=10_000, validate_only=False)
+        first = {"name": "share.auto.offset.reset", "config_operation": 0, "value": "earliest"}
+        resource = {"resource_type": 32, "resource_name": group, "configs": [first]}
+        ask("IncrementalAlterConfigs", 1, resources=[resource])
+        client = producer(server.bootstrap)
+        for number in range(RECORDS):
+            client.produce(self.name, str(number).encode(), partition=number % 2)
+        assert client.flush(30) == 0
+
+    def lag(self) -> int:
+        """Records that are not accepted."""
+        (found,) = self.ask("DescribeShareGroupOffsets", 1, groups=[{"group_id": self.group}]).groups
+        return sum(part.lag for topic in found.topics for part in topic.partitions)
+
+
+@pytest.fixture
+def queue(server: KorvetServer, ask: Client, group: str) -> Queue:
+    return Queue(server, ask, group)
+
+
+def test_librdkafka_accepts_and_releases(server: KorvetServer, queue: Queue) -> None:
+    config = {"bootstrap.servers": server.bootstrap, "group.id": queue.group, "log_level": 0}
+    client = ShareConsumer(config | {"share.acknowledgement.mode": "explicit"})
+    client.subscribe([queue.name])
+    deliveries: Counter[bytes] = Counter()
+
+    def took_all() -> bool:
+        for message in client.poll(0.1):
+            assert message.error() is None
+            value = message.value()
+            deliveries[value] += 1
+            again = int(value) % 10 == 0 and deliveries[value] == 1
+            client.acknowledge(message, AcknowledgeType.RELEASE if again else AcknowledgeType.ACCEPT)
+        return deliveries.total() >= RECORDS + RECORDS // 10
+
+    try:
+        until(took_all, 60, "all records")
+        client.commit_sync(30)
+    finally:
+        client.close()
+    assert deliveries == {str(number).encode(): 1 + (number % 10 == 0) for number in range(RECORDS)}
+    assert queue.lag() == 0
+
+
+def test_the_console_share_consumer_takes_all(server: KorvetServer, queue: Queue, java) -> None:
+    where = ("--bootstrap-server", server.bootstrap, "--topic", queue.name, "--group", queue.group)
+    taken = java.run(
+        "console-share-consumer", *where, "--max-messages", str(RECORDS), "--timeout-ms", "60000"
+    )
+    assert sorted(map(int, taken.split())) == [*range(RECORDS)]
+    assert queue.lag() == 0
+
+
+def test_the_verifiable_share_consumer_accepts_all(server: KorvetServer, queue: Queue, java) -> None:
+    where = ("--bootstrap-server", server.bootstrap, "--topic", queue.name, "--group-id", queue.group)
+    told = java.run("verifiable-share-consumer", *where, "--max-messages", str(RECORDS))
+    events = [json.loads(line) for line in told.splitlines()]
+    for name in ("records_consumed", "offsets_acknowledged"):
+        assert sum(event["count"] for event in events if event["name"] == name) == RECORDS
+    assert queue.lag() == 0
+
+
+def test_topics_of_batches_are_refused_in_words(server: KorvetServer, ask: Client, group: str, java) -> None:
+    whole = Queue(server, ask, group, **{"storage.layout": "batch"})
+    where = ("--bootstrap-server", server.bootstrap, "--topic", whole.name, "--group", group)
+    said = java.attempt("console-share-consumer", *where, "--timeout-ms", "5000")
+    assert (
+        f"InvalidRequestException: {whole.name}: Share groups cannot read topics with storage.layout=" in said
+    )
+
+
+# Tools
 
 
 def test_kafkas_tools(server: KorvetServer, ask: Client, java, group: str) -> None:

@@ -47,6 +47,8 @@ COMMANDS = {
     "consumer-perf-test": "org.apache.kafka.tools.ConsumerPerformance",
     "verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
     "verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
+    "console-share-consumer": "org.apache.kafka.tools.consumer.ConsoleShareConsumer",
+    "verifiable-share-consumer": "org.apache.kafka.tools.VerifiableShareConsumer",
 }
 SERVICES = {
     "connect-distributed": "org.apache.kafka.connect.cli.ConnectDistributed",
