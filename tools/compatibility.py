@@ -116,8 +116,8 @@ def _of_java(kafka: str) -> tuple[Client, ...]:
             kafka,
             "console producer and consumer in both group protocols, formatters of `__consumer_offsets`, "
             "`kafka-topics`, `kafka-configs`, `kafka-consumer-groups`, `kafka-get-offsets`, "
-            "`kafka-broker-api-versions`, batches with bad records, tokens, console and verifiable share consumer, "
-            "`kafka-share-groups`",
+            "`kafka-broker-api-versions`, batches with bad records, tokens, console and verifiable share "
+            "consumer, `kafka-share-groups`",
             ("test_java_tools.py", "test_bad_records.py", "test_share_groups.py", _TOKENS),
         ),
         Client(
