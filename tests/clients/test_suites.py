@@ -17,9 +17,12 @@ import pytest
 
 from korvet.config.checks import STANDARD_AUTHORIZER
 from korvet.testing import KorvetBroker
+from tests.api.asking import Client
+from tests.api.test_features import UPGRADE, update
 from tests.support.go import BUILD_TIMEOUT_S, build_tests
 from tests.support.processes import run
 from tests.support.servers import KorvetServer
+from tests.support.wire import advertised
 
 pytestmark = [pytest.mark.clients, pytest.mark.long, pytest.mark.timeout(BUILD_TIMEOUT_S + 900)]
 
@@ -65,15 +68,8 @@ class SpawnedService:
 KGO = "github.com/twmb/franz-go/pkg/kgo"
 # As many as let every consumer of the tests have some.
 KGO_RECORDS = 50_000
-# Share groups, and a broker that takes no Produce request of version 2.
-KGO_SKIPPED = [
-    "TestConsumeRegexShareSkipsInternal",
-    "TestIssueProduceBrokerTooOldFailsRecords",
-    "TestShareGroup",
-    "TestShareGroupAckOnClose",
-    "TestShareGroupETL",
-    "TestShareGroupOffsetsAdmin",
-]
+# A broker that takes no Produce request of version 2.
+KGO_SKIPPED = ["TestIssueProduceBrokerTooOldFailsRecords"]
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +119,9 @@ def test_kafka_pythons_integration_tests(kafka_python: Path, tmp_path: Path) -> 
 def test_franz_gos_tests(tmp_path: Path) -> None:
     program, folder = build_tests(KGO)
     with KorvetBroker() as broker, KorvetBroker(users={"alice": "secret"}) as secured:
+        host, _, port = broker.bootstrap_servers.rpartition(":")
+        with Client(host, int(port), advertised(host, int(port))) as client:
+            assert update(client, ("share.version", 1, UPGRADE)) == (0, None, {})
         env = {
             **os.environ,
             "KGO_TEST_SCRAM": "alice:secret:512",
@@ -138,4 +137,4 @@ def test_franz_gos_tests(tmp_path: Path) -> None:
     ended = re.findall(r"(?m)^--- (PASS|FAIL|SKIP): (\S+)", said)
     assert done.returncode == 0, said[-8000:]
     assert sorted(name for how, name in ended if how == "SKIP") == KGO_SKIPPED
-    assert sum(how == "PASS" for how, name in ended) >= 140
+    assert sum(how == "PASS" for how, name in ended) >= 145
