@@ -300,8 +300,7 @@ async def test_decisions_with_an_undone_call_answer_and_then_a_session_begins() 
     assert bench.bases() == {"first": 100, "b": 101, "a": 102, "c": 103}
 
 
-async def test_throttled_in_the_open_state_waits_for_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(appender, "_LONGEST_WAIT_MS", 10)
+async def test_throttled_in_the_open_state_waits_for_the_clock() -> None:
     bench = await waiting_for_the_clock()
     assert bench.appender.throttle_ms > 0 or bench.redis.names()
     await until(lambda: bench.redis.names() == ["append"])
