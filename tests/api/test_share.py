@@ -40,7 +40,8 @@ def pages() -> Pages:
 @pytest.fixture(scope="module")
 def server(pages: Pages) -> Iterator[KorvetServer]:
     """A server with share groups."""
-    with KorvetServer(f"--set=admin.listen=127.0.0.1:{pages.port}") as server:
+    settings = (f"admin.listen=127.0.0.1:{pages.port}", "group.share.min.record.lock.duration.ms=1000")
+    with KorvetServer(*(f"--set={setting}" for setting in settings)) as server:
         with connect(server) as client:
             assert update(client, ("share.version", 1, UPGRADE))[0] == 0
         yield server
@@ -123,6 +124,14 @@ def topics_of(parts: Any) -> list[dict[str, Any]]:
         }
         for topic_id, index, *batches in parts
     ]
+
+
+def configure(queue: Any, **configs: str) -> None:
+    """Set configs of the group."""
+    changed = [{"name": name, "config_operation": 0, "value": value} for name, value in configs.items()]
+    resource = {"resource_type": 32, "resource_name": queue.group, "configs": changed}
+    (done,) = queue.ask("IncrementalAlterConfigs", 1, resources=[resource]).responses
+    assert not done.error_code
 
 
 def partitions(answer: Any) -> list[Any]:
@@ -430,10 +439,7 @@ def test_configs_of_the_group(queue: Any) -> None:
         "share.renew.acknowledge.enable": "false",
         "share.record.lock.duration.ms": "15000",
     }
-    changed = [{"name": name, "config_operation": 0, "value": value} for name, value in configs.items()]
-    resource = {"resource_type": 32, "resource_name": queue.group, "configs": changed}
-    (done,) = queue.ask("IncrementalAlterConfigs", 1, resources=[resource]).responses
-    assert not done.error_code
+    configure(queue, **configs)
     first, last = queue.add(2)
     member = queue.member()
     found = member.fetch(queue.part)
@@ -458,6 +464,19 @@ def test_destroyed_group_is_made_again(queue: Any, member: Member, stream_client
     assert partitions(member.fetch()) == []
     (first,) = queue.add()
     assert runs(member.fetch()) == [(first, first, 1)]
+
+
+def test_waiting_fetch_sees_a_group_that_was_set_back(queue: Any, stream_client: Any) -> None:
+    """Also long after the last lock has ended."""
+    configure(queue, **{"share.record.lock.duration.ms": "1000"})
+    member = queue.member()
+    member.fetch(queue.part)
+    first, last = queue.add(2)
+    assert runs(member.fetch()) == [(first, last, 1)]
+    assert partitions(member.acknowledge((*queue.part, (first, last, [ACCEPT]))))[0].error_code == 0
+    assert runs(member.fetch(max_wait=2_500)) == []
+    stream_client.xgroup_setid(f"korvet:{queue.topic}:0", queue.group, "0")
+    assert runs(member.fetch(max_wait=15_000)) == [(first, last, 1)]
 
 
 def test_native_workers_take_from_the_same_queue(queue: Any, member: Member, stream_client: Any) -> None:

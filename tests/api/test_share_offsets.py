@@ -184,7 +184,7 @@ def test_locks_end_when_a_group_begins_anew(orders: Orders, member: Member) -> N
     assert orders.altered((0, orders.offsets[0])) == [0]
     (refused,) = partitions(member.acknowledge((orders.id, 0, (*every, [ACCEPT]))))
     assert refused.error_code == INVALID_RECORD_STATE
-    assert runs(member.fetch()) == [(*every, 1)]
+    assert runs(member.fetch(max_wait=20_000)) == [(*every, 1)]
 
 
 def test_topics_with_whole_batches_are_refused(ask: Client, group: str) -> None:

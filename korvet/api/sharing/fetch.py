@@ -137,9 +137,8 @@ class ShareFetch:
 
     async def _wait(self, partitions: Iterable[SharedPartition], woken: asyncio.Event) -> None:
         """Wait until there may be records, until locks may end, or for the end of the fetch."""
-        times = [partition.due_s for partition in partitions]
         timer = self._loop.call_at(
-            min([self._ends_s, *(each for each in times if each is not None)]), woken.set
+            min([self._ends_s, *(partition.due_s for partition in partitions)]), woken.set
         )
         try:
             await woken.wait()

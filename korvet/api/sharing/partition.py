@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from korvet.redis.commands import Commands
     from korvet.redis_groups.share import Acknowledged, Acquired, Range
 
-# How often the locks of native consumers are looked at while they have records.
+# How often the locks of native consumers are looked at while they have records, and how often it is checked
+# whether they have some, or have set the group back.
 _NATIVES_S: Final = 1.0
+_NO_NATIVES_S: Final = 3.0
 # How often, per length of a lock, locks are looked at that others than this object have given. They are
 # looked at for the length of a lock, after this object was made.
 _LOOKS: Final = 4
@@ -104,8 +106,8 @@ class SharedPartition:
         self._changes = 1
         # When locks end that are not acknowledged before, in order.
         self._locks_end_s: deque[float] = deque()
-        # When, and from where on, to look at the locks of native consumers; None if they have none.
-        self._natives_s: float | None = 0.0
+        # When, and from where on, to look at the locks of native consumers.
+        self._natives_s = 0.0
         self._natives_after = (b"", b"")
         self._at_limit = False
         self._waiting: dict[Callable[[], None], None] = {}
@@ -133,15 +135,13 @@ class SharedPartition:
             callback()
 
     @property
-    def due_s(self) -> float | None:
-        """When locks may end, by the time of the event loop; None if none are known."""
-        times = [*list(self._locks_end_s)[:1], *([] if self._natives_s is None else [self._natives_s])]
-        return min(times, default=None)
+    def due_s(self) -> float:
+        """When locks may end, by the time of the event loop."""
+        return min(self._natives_s, self._locks_end_s[0]) if self._locks_end_s else self._natives_s
 
     def may_have_records(self, now_s: float) -> bool:
         """Whether there may be records to acquire."""
-        due_s = self.due_s
-        return self._changes > 0 or (due_s is not None and due_s <= now_s)
+        return self._changes > 0 or self.due_s <= now_s
 
     async def acquire(
         self, member: str, config: ShareConfig, records: int, size_bytes: int, after: int | None
@@ -155,7 +155,7 @@ class SharedPartition:
         ended = bool(locks_end) and locks_end[0] <= now_s
         while locks_end and locks_end[0] <= now_s:
             locks_end.popleft()
-        natives_due = self._natives_s is not None and self._natives_s <= now_s
+        natives_due = self._natives_s <= now_s
         ends = self.log.ends
         end = ends.high_watermark if self.log.waits_for_replicas else None
         demand = Demand(
@@ -192,11 +192,13 @@ class SharedPartition:
             return await self._queue.acquire(member, config.limits, demand, self.log.leader_epoch)
 
     def _note_natives(self, acquired: Acquired, *, looked: bool) -> None:
+        now_s = asyncio.get_running_loop().time()
         if not acquired.has_natives:
-            self._natives_s, self._natives_after = None, (b"", b"")
-        elif looked or self._natives_s is None:
-            self._natives_s = asyncio.get_running_loop().time() + _NATIVES_S
-            self._natives_after = acquired.natives_after
+            self._natives_s, self._natives_after = now_s + _NO_NATIVES_S, (b"", b"")
+        elif looked:
+            self._natives_s, self._natives_after = now_s + _NATIVES_S, acquired.natives_after
+        else:
+            self._natives_s = min(self._natives_s, now_s + _NATIVES_S)
 
     async def _initialise(self, config: ShareConfig) -> None:
         """Make the group if there is none. Locks of earlier leaders end within the length of a lock."""
@@ -217,10 +219,7 @@ class SharedPartition:
         """Apply acknowledgements, see ShareQueue. Raises StorageError."""
         done = await self._queue.acknowledge(member, config.limits, ranges)
         self._counts.acknowledge(done)
-        if done is None:
-            # The lock has ended, or somebody has set the group back: there may be records.
-            self.wake()
-        else:
+        if done is not None:
             if done.renewed:
                 self._locks_end_s.append(asyncio.get_running_loop().time() + config.limits.lock_ms / 1000)
             if done.released or self._at_limit:
