@@ -446,7 +446,8 @@ def test_configs_of_the_group(queue: Any) -> None:
     assert runs(found) == [(first, last, 1)]
     assert found.acquisition_lock_timeout.total_seconds() == 15
     part = (*queue.part, (first, last, [RENEW]))
-    assert partitions(member.acknowledge(part, is_renew_ack=True))[0].error_code == INVALID_REQUEST
+    assert partitions(member.acknowledge(part, is_renew_ack=True))[0].error_code == INVALID_RECORD_STATE
+    assert partitions(member.acknowledge(part))[0].error_code == INVALID_REQUEST
     assert runs(member.fetch((*queue.part, (first, last, [RELEASE])))) == [(first, last, 2)]
     assert partitions(member.fetch((*queue.part, (first, last, [RELEASE]))))[0].acquired_records == ()
 

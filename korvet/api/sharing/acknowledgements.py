@@ -13,6 +13,8 @@ RENEW: Final = 4
 """The lock of the record begins again."""
 RELEASE: Final = b"2"
 """The type of a range of records that can be acquired again."""
+RENEWAL: Final = b"4"
+"""The type in a range of records whose locks begin again."""
 _DIGITS: Final = b"01234"
 
 

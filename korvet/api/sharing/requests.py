@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from korvet.api.common.errors import Asked, error_code_of
-from korvet.api.sharing.acknowledgements import InvalidAcknowledgement, acknowledged_ranges
+from korvet.api.sharing.acknowledgements import RENEWAL, InvalidAcknowledgement, acknowledged_ranges
 from korvet.config.features import SHARE_VERSION
 from korvet.redis.errors import StorageError
 from korvet.security.acls import Operation, ResourceType
@@ -35,6 +35,7 @@ OK: Final = Outcome(ErrorCode.none)
 BATCHES: Final = (
     "Share groups cannot read topics with storage.layout=batch: their records are not stored one by one"
 )
+_NO_RENEWALS: Final = "Members of the group must not renew locks"
 _NOT_OWNED: Final = "The member has no lock on one of the records"
 
 
@@ -78,11 +79,12 @@ async def acknowledge(
     context: RequestContext, request: Any, config: ShareConfig, key: SharedKey, batches: Sequence[Batch]
 ) -> Outcome:
     """Apply the acknowledgements of one partition."""
-    may_renew = config.renews and getattr(request, "is_renew_ack", False)
     try:
-        ranges = acknowledged_ranges(batches, may_renew=may_renew)
+        ranges = acknowledged_ranges(batches, may_renew=getattr(request, "is_renew_ack", False))
     except InvalidAcknowledgement as error:
         return Outcome(ErrorCode.invalid_request, str(error))
+    if not config.renews and any(RENEWAL in one.types for one in ranges):
+        return Outcome(ErrorCode.invalid_record_state, _NO_RENEWALS)
     partition = locate(context, request.group_id, key)
     if isinstance(partition, Outcome):
         return partition
