@@ -65,11 +65,8 @@ class PartitionStates(msgspec.Struct, frozen=True):
 
     def is_initialising(self, topic_id: bytes, partition: int) -> bool:
         """Whether the partition is being initialised."""
-        return _has(self.initialising, topic_id, partition)
-
-    def is_initialised(self, topic_id: bytes, partition: int) -> bool:
-        """Whether the partition is initialised."""
-        return _has(self.initialised, topic_id, partition)
+        topic = self.initialising.get(topic_id)
+        return topic is not None and partition in topic.partitions
 
     def with_initialising(self, topics: Mapping[bytes, TopicStates]) -> Self:
         """The states after the beginning of initialisations."""
@@ -114,11 +111,6 @@ def _each(topics: Mapping[bytes, TopicStates]) -> Iterator[tuple[bytes, str, int
     for topic_id, topic in topics.items():
         for number in sorted(topic.partitions):
             yield topic_id, topic.name, number
-
-
-def _has(topics: Mapping[bytes, TopicStates], topic_id: bytes, partition: int) -> bool:
-    topic = topics.get(topic_id)
-    return topic is not None and partition in topic.partitions
 
 
 def _merged(old: Mapping[bytes, TopicStates], new: Mapping[bytes, TopicStates]) -> dict[bytes, TopicStates]:

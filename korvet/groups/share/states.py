@@ -111,14 +111,11 @@ class States:
         if isinstance(group, StatesReply):
             self._context.reply(token, group)
             return
-        states = group.states or PartitionStates()
-        missing = [
-            place for place in request.places if not states.is_initialised(place.topic_id, place.partition)
-        ]
-        if missing:
-            for place in missing:
-                self._attempts[place.group_id, place.topic_id, place.partition] = self._context.now_ms
-            self._write(Draft(group, [] if is_new else None), states.with_initialising(_by_topic(missing)))
+        for place in request.places:
+            self._attempts[place.group_id, place.topic_id, place.partition] = self._context.now_ms
+        if request.places:
+            states = (group.states or PartitionStates()).with_initialising(_by_topic(request.places))
+            self._write(Draft(group, [] if is_new else None), states)
         self._context.reply(token, StatesReply(ErrorCode.none, None, request.places))
 
     def remove(self, request: RemoveStatesRequest, token: Token) -> None:
@@ -132,7 +129,10 @@ class States:
         if group.states is not None:
             places = [SharePartition(group.group_id, *each) for each in group.states.places(request.topics)]
             places += self._removed_before(group, group.states, request.topics)
-            self._write(Draft(group), group.states.with_deleting(request.topics))
+            draft = Draft(group)
+            # Also if it changes nothing, as in Kafka.
+            draft.states(group.states.with_deleting(request.topics))
+            self._context.records += draft.records
         self._context.reply(token, StatesReply(ErrorCode.none, None, tuple(places)))
 
     def _changeable(self, group_id: str) -> ShareGroup | StatesReply:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -39,6 +39,11 @@ from korvet.offsets.schema import (
 from tests.unit.groups.consumers import Consumer, FakeTopics, topic_id
 from tests.unit.groups.driver import Driver, commit_request
 from tests.unit.groups.sharers import Sharer, described, group_of, initialise
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from korvet.offsets.group_records import NamedTopicPartitions
 
 INTERVAL_MS = GroupConfig().share_assignment_interval_ms
 SESSION_MS = GroupConfig().share_session_timeout_ms
@@ -375,6 +380,18 @@ def shown(driver: Driver, group_id: str = "g") -> list[int]:
     return [place.partition for place in places]
 
 
+def written(driver: Driver) -> list[tuple[list[int], list[int]]]:
+    """The partitions that records of states name as initialising, and as initialised."""
+    return [
+        (numbers_of(states.initializing_topics), numbers_of(states.initialized_topics))
+        for _, states in driver.log
+    ]
+
+
+def numbers_of(topics: Iterable[NamedTopicPartitions]) -> list[int]:
+    return [number for topic in topics for number in topic.partitions]
+
+
 def test_a_restart_creates_a_group() -> None:
     driver, _ = make(orders=3)
     assert restart(driver).error is ErrorCode.none
@@ -385,9 +402,9 @@ def test_a_restart_creates_a_group() -> None:
     assert {key.version for key, _ in driver.log} == {STATES}
     (found,) = driver.answer("list_groups", ListRequest()).groups
     assert (found.group_type, found.state) == ("share", "Empty")
-    before = len(driver.log)
-    assert restart(driver, 1).error is ErrorCode.none
-    assert len(driver.log) == before
+    assert restart(driver, 1, 2).error is ErrorCode.none
+    # As Kafka writes them.
+    assert written(driver) == [([1], []), ([], [1]), ([1, 2], [1]), ([], [1, 2])]
     (one,) = joined(driver, "one")
     assert one.partitions("orders") == [0, 1, 2]
 
@@ -415,7 +432,9 @@ def test_states_of_one_topic_are_removed() -> None:
     assert driver.answer("remove_states", request).places == places_of(driver, 0, 1), "it may be repeated"
     driver.answer("end_states", EndStatesRequest("g", removed=frozenset({ORDERS})))
     assert group_of(driver).states.deleting == {}
+    before = len(driver.log)
     assert driver.answer("remove_states", request).places == ()
+    assert [key.version for key, _ in driver.log[before:]] == [STATES], "as in Kafka"
 
 
 def test_offsets_of_other_groups_are_not_changed() -> None:
