@@ -31,6 +31,7 @@ from korvet.coordinator.exporter import NativeExporter
 from korvet.coordinator.markers import LocalMarkers, MarkerWriter
 from korvet.coordinator.peers import Peers
 from korvet.coordinator.service import CoordinatorError, CoordinatorService
+from korvet.coordinator.share_peers import SharePeers
 from korvet.coordinator.transactions import TransactionService
 from korvet.draining import hand_over
 from korvet.embedded.disk_space import DiskSpace
@@ -203,6 +204,7 @@ def _assemble(
         markers=markers,
         mailbox=mailbox,
         peers=peers,
+        share_peers=SharePeers(coordinator, mailbox, store.membership.leadership),
         transactions=transactions,
         topics=topics,
         copies=PartitionCopies(store.router, store.commands.keyspace, time.monotonic),
@@ -356,7 +358,9 @@ def _services(parts: Parts) -> Services:
         servers=parts.servers,
         fetch_memory=FetchMemory(config.fetch_buffer_bytes, loop),
         fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots),
-        sharing=Sharing(parts.store.commands, parts.topics, parts.groups, MOST_SHARE_SESSIONS),
+        sharing=Sharing(
+            parts.store.commands, parts.topics, parts.groups, parts.share_peers, MOST_SHARE_SESSIONS
+        ),
         unpacking=Unpacking(config.decompression_buffer_bytes, loop),
     )
 

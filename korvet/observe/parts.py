@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from korvet.coordinator.markers import LocalMarkers
     from korvet.coordinator.peers import Peers
     from korvet.coordinator.service import CoordinatorService
+    from korvet.coordinator.share_peers import SharePeers
     from korvet.coordinator.transactions import TransactionService
     from korvet.embedded.disk_space import DiskSpace
     from korvet.groups.config import GroupConfig
@@ -42,6 +43,7 @@ class Parts(NamedTuple):
     markers: LocalMarkers
     mailbox: Mailbox
     peers: Peers
+    share_peers: SharePeers
     transactions: TransactionService
     topics: TopicDirectory
     copies: PartitionCopies

@@ -23,7 +23,7 @@ from tests.support.servers import KorvetServer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-UNKNOWN_TOPIC, NOT_LEADER, UNSUPPORTED_VERSION, INVALID_REQUEST = 3, 6, 35, 42
+UNKNOWN_SERVER_ERROR, UNKNOWN_TOPIC, NOT_LEADER, UNSUPPORTED_VERSION, INVALID_REQUEST = -1, 3, 6, 35, 42
 UNKNOWN_TOPIC_ID, INVALID_RECORD_STATE, NO_SESSION, INVALID_EPOCH = 100, 121, 122, 123
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 OPEN, CLOSE = 0, -1
@@ -158,7 +158,7 @@ def values(answer: Any) -> list[Any]:
 
 @pytest.fixture
 def queue(server: KorvetServer) -> Iterator[Any]:
-    """A topic, a group that begins at its end, and members."""
+    """A topic, a group that takes its records, and members."""
     number = next(_serial)
     members: list[Member] = []
     with connect(server) as ask:
@@ -173,7 +173,13 @@ def queue(server: KorvetServer) -> Iterator[Any]:
             }
             (made,) = ask("CreateTopics", 7, topics=[topic], timeout=10_000).topics
             assert not made.error_code
+            starts = [{"partition_index": index, "start_offset": 0} for index in range(partitions)]
+            until(lambda: altered(name, starts) == 0, 20, "a coordinator")
             return name, made.topic_id
+
+        def altered(name: str, starts: Any) -> Any:
+            topics = [{"topic_name": name, "partitions": starts}]
+            return ask("AlterShareGroupOffsets", 0, group_id=f"group-{number}", topics=topics).error_code
 
         def member(name: str = MEMBER, **fields: Any) -> Member:
             members.append(Member(server, f"group-{number}", name, **fields))
@@ -478,6 +484,38 @@ def test_waiting_fetch_sees_a_group_that_was_set_back(queue: Any, stream_client:
     assert runs(member.fetch(max_wait=2_500)) == []
     stream_client.xgroup_setid(f"korvet:{queue.topic}:0", queue.group, "0")
     assert runs(member.fetch(max_wait=15_000)) == [(first, last, 1)]
+
+
+def test_only_share_groups_take_records(server: KorvetServer, queue: Any, stream_client: Any) -> None:
+    def redis_groups() -> dict[bytes, bytes]:
+        found = stream_client.xinfo_groups(f"korvet:{queue.topic}:0")
+        return {each["name"]: each["last-delivered-id"] for each in found}
+
+    first, *_ = queue.add(3)
+    committed = {"partition_index": 0, "committed_offset": first + 1, "committed_metadata": ""}
+    fields = {
+        "generation_id_or_member_epoch": -1,
+        "topics": [{"name": queue.topic, "partitions": [committed]}],
+    }
+    answer = queue.ask("OffsetCommit", 9, group_id=f"readers-{queue.group}", **fields)
+    assert answer.topics[0].partitions[0].error_code == 0
+    before = until(lambda: len(found := redis_groups()) == 2 and found, 20, "the commit's Redis group")
+    for name in (f"readers-{queue.group}", f"nobody-{queue.group}"):
+        stranger = Member(server, name)
+        with stranger.client:
+            for _ in range(2):
+                (refused,) = partitions(stranger.fetch(queue.part))
+                assert (refused.error_code, refused.acquired_records) == (UNKNOWN_SERVER_ERROR, ())
+    assert redis_groups() == before
+
+
+def test_a_deleted_group_is_not_made_again(queue: Any, member: Member, stream_client: Any) -> None:
+    queue.add(2)
+    (deleted,) = queue.ask("DeleteGroups", 2, groups_names=[queue.group]).results
+    assert deleted.error_code == 0
+    (refused,) = partitions(member.fetch())
+    assert refused.error_code == UNKNOWN_SERVER_ERROR
+    assert stream_client.xinfo_groups(f"korvet:{queue.topic}:0") == []
 
 
 def test_native_workers_take_from_the_same_queue(queue: Any, member: Member, stream_client: Any) -> None:

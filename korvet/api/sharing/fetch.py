@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from kio.schema.errors import ErrorCode
+
 from korvet.api.common.errors import Asked, error_code_of
 from korvet.api.sharing.acknowledgements import RELEASE
+from korvet.api.sharing.partition import NotInitialised
 from korvet.api.sharing.requests import Outcome, locate
 from korvet.redis.errors import StorageError
 from korvet.redis_groups.share import Range
@@ -29,6 +32,12 @@ if TYPE_CHECKING:
 _HELD_PART: Final = 4
 # Limits a response, even if the client asks for more: Kafka's broker setting fetch.max.bytes.
 _MAX_BYTES: Final = 55 * 1024 * 1024
+
+
+# Kafka's error, after which clients ask again.
+_NOT_INITIALISED: Final = Outcome(
+    ErrorCode.unknown_server_error, "The share group has no state in this partition"
+)
 
 
 class FetchedRecords:
@@ -104,6 +113,9 @@ class ShareFetch:
                     # A native client has set the group back. The next fetch gets these records in order.
                     await self._give_back(partition, acquired)
                     return
+            except NotInitialised:
+                self.errors[key] = _NOT_INITIALISED
+                return
             except StorageError as error:
                 self.errors[key] = Outcome(error_code_of(error, Asked.READ), str(error))
                 return

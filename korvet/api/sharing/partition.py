@@ -7,6 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from korvet.coordinator.share_partitions import begin
+from korvet.groups.share.messages import SharePartition
 from korvet.metrics.counted import Counted, counter, part
 from korvet.metrics.declared import declare
 from korvet.metrics.family import MetricType
@@ -14,7 +15,7 @@ from korvet.redis.futures import awaited
 from korvet.redis_groups.share import Demand, NoShareGroup, ShareQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from korvet.api.sharing.configs import ShareConfig
     from korvet.log.partition_log import PartitionLog
@@ -79,6 +80,10 @@ class ShareCounts(Counted):
         self.renewed += done.renewed
 
 
+class NotInitialised(Exception):
+    """The group does not take records from the partition."""
+
+
 class SharedPartition:
     """Acquires and acknowledges the records of one group in one partition, and calls back when there may be
     records to acquire: after appends, releases, and the end of locks.
@@ -89,16 +94,28 @@ class SharedPartition:
         "_changes",
         "_counts",
         "_initialised",
+        "_is_initialised",
         "_locks_end_s",
         "_natives_after",
         "_natives_s",
+        "_place",
         "_queue",
         "_waiting",
         "log",
     )
 
-    def __init__(self, commands: Commands, log: PartitionLog, group: str, counts: ShareCounts) -> None:
+    def __init__(
+        self,
+        commands: Commands,
+        log: PartitionLog,
+        group: str,
+        counts: ShareCounts,
+        is_initialised: Callable[[SharePartition], Awaitable[bool]],
+    ) -> None:
+        """is_initialised: see SharePeers."""
         self.log = log
+        self._place = SharePartition(group, log.topic.topic_id.bytes, log.topic.name, log.partition)
+        self._is_initialised = is_initialised
         self._counts = counts
         self._queue = ShareQueue(commands, log.topic, log.partition, group)
         self._initialised = False
@@ -146,7 +163,9 @@ class SharedPartition:
     async def acquire(
         self, member: str, config: ShareConfig, records: int, size_bytes: int, after: int | None
     ) -> Acquired:
-        """Acquire records for a member, those after an offset if there is one. Raises StorageError."""
+        """Acquire records for a member, those after an offset if there is one. Raises StorageError and
+        NotInitialised.
+        """
         loop = asyncio.get_running_loop()
         if not self._initialised:
             await self._initialise(config)
@@ -211,6 +230,8 @@ class SharedPartition:
         self._locks_end_s.extend(now_s + lock_s * look / _LOOKS for look in range(_LOOKS + 2))
 
     async def _begin(self, config: ShareConfig) -> None:
+        if not await self._is_initialised(self._place):
+            raise NotInitialised
         await begin(self._queue, config.reset, lambda: self.log)
 
     async def acknowledge(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from korvet.api.sharing.configs import ShareConfig
     from korvet.api.sharing.sessions import SharedKey, ShareSession
+    from korvet.coordinator.share_peers import SharePeers
     from korvet.groups.config import GroupConfig
     from korvet.log.partition_log import PartitionLog
     from korvet.redis.commands import Commands
@@ -55,12 +56,18 @@ class Sharing(Counted):
         return self._users.total()
 
     def __init__(
-        self, commands: Commands, topics: TopicDirectory, groups: GroupConfig, most_sessions: int
+        self,
+        commands: Commands,
+        topics: TopicDirectory,
+        groups: GroupConfig,
+        peers: SharePeers,
+        most_sessions: int,
     ) -> None:
         super().__init__()
         self._commands = commands
         self._topics = topics
         self._groups = groups
+        self._peers = peers
         self._sessions = ShareSessions(most_sessions)
         # By group and key: in how many sessions a partition is, and what is known of it.
         self._users: Counter[tuple[str, SharedKey]] = Counter()
@@ -160,7 +167,7 @@ class Sharing(Counted):
             known.close()
         if log is None or log.closed:
             return None
-        made = SharedPartition(self._commands, log, group, self.counts)
+        made = SharedPartition(self._commands, log, group, self.counts, self._peers.is_initialised)
         if place in self._users:
             self._partitions[place] = made
             made.open()

@@ -1,0 +1,77 @@
+"""Share groups of two brokers: the leader of a partition asks the coordinator of a group."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.api.asking import Client, connect
+from tests.api.batches import batch
+from tests.api.test_features import UPGRADE, update
+from tests.api.test_produce import put
+from tests.api.test_share import UNKNOWN_SERVER_ERROR, Member, partitions, runs
+from tests.support.polling import until
+from tests.support.servers import KorvetServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TOPIC, PARTITIONS = "orders", 8
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[dict[int, KorvetServer]]:
+    """Two brokers by their node IDs."""
+    with KorvetServer() as one:
+        other = KorvetServer("--node-id=2", redis_url=f"unix://{one.socket_path()}")
+        try:
+            other.start()
+            with connect(one) as ask:
+                assert update(ask, ("share.version", 1, UPGRADE))[0] == 0
+                until(lambda: len(ask("DescribeCluster", 0).brokers) == 2, 20, "both brokers")
+                topic = {"name": TOPIC, "num_partitions": PARTITIONS, "replication_factor": 1}
+                assert ask("CreateTopics", 7, topics=[topic], timeout=10_000).topics[0].error_code == 0
+            yield {1: one, 2: other}
+        finally:
+            other.stop()
+            other.discard()
+
+
+def leaders(ask: Client) -> tuple[Any, dict[int, int]]:
+    """The topic's ID, and the node that leads each partition."""
+    (found,) = ask("Metadata", 12, topics=[{"name": TOPIC, "topic_id": None}]).topics
+    return found.topic_id, {part.partition_index: part.leader_id for part in found.partitions}
+
+
+@pytest.mark.parametrize("coordinator", [1, 2])
+@pytest.mark.parametrize("leader", [1, 2])
+def test_a_leader_asks_the_coordinator(
+    servers: dict[int, KorvetServer], group: str, coordinator: int, leader: int
+) -> None:
+    with connect(servers[coordinator]) as ask, connect(servers[leader]) as produce:
+
+        def node_of(name: str) -> int:
+            found = ask("FindCoordinator", 1, key=name, key_type=0)
+            return -1 if found.error_code else int(found.node_id)
+
+        until(lambda: node_of(group) > 0, 20, "coordinators")
+        names = (f"{group}-{number}" for number in range(200))
+        name = next(each for each in names if node_of(each) == coordinator)
+        until(lambda: leader in leaders(ask)[1].values(), 20, "the broker leads a partition")
+        topic_id, by_partition = leaders(ask)
+        index = next(index for index, node in by_partition.items() if node == leader)
+        end = put(produce, TOPIC, batch(), partition=index).base_offset + 1
+        topics = [{"topic_name": TOPIC, "partitions": [{"partition_index": index, "start_offset": end}]}]
+
+        def altered() -> bool:
+            return not ask("AlterShareGroupOffsets", 0, group_id=name, topics=topics).error_code
+
+        until(altered, 20, "the coordinator has loaded")
+        member, stranger = Member(servers[leader], name), Member(servers[leader], f"{name}-nobody")
+        with member.client, stranger.client:
+            assert runs(member.fetch((topic_id, index))) == []
+            first = put(produce, TOPIC, batch(), partition=index).base_offset
+            assert runs(member.fetch(max_wait=20_000)) == [(first, first, 1)]
+            (refused,) = partitions(stranger.fetch((topic_id, index)))
+            assert refused.error_code == UNKNOWN_SERVER_ERROR
