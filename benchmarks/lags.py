@@ -216,6 +216,7 @@ def main(
                 spark.stop()
             show(title, ("calls of commands", "bytes of all answers", "as many records"), rows)
             return
+        jars = find_jars()
         meter = FetchMeter()
         advertised = {"advertised.listeners": f"PLAINTEXT://localhost:{meter.port}"}
         kafka = RealKafka(tools, folder, Authority(folder), **advertised)
@@ -224,7 +225,7 @@ def main(
         try:
             kafka.start()
             fill_in_turns(tools, bootstrap, *load)
-            spark = build_session("korvet bench lags", "local[2]", jars=find_jars())
+            spark = build_session("korvet bench lags", "local[2]", jars=jars)
             rows = [measure(spark, meter, bootstrap, folder / f"report-{way}", exact=way) for way in ways]
             spark.stop()
         finally:
