@@ -1,5 +1,6 @@
 """The data folder is private: its contents are checked, and other users can't open anything in it."""
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterator
@@ -23,12 +24,13 @@ def open_umask() -> Iterator[None]:
 
 def modes(path: Path) -> dict[str, str]:
     """Returns the modes for other users of the folder and its contents, if there are any."""
-    everything = [path, *path.rglob("*")]
-    return {
-        str(each.relative_to(path)): oct(mode & 0o077)
-        for each in everything
-        if not stat.S_ISLNK(mode := each.lstat().st_mode) and mode & 0o077
-    }
+    found = {}
+    for each in [path, *path.rglob("*")]:
+        with contextlib.suppress(FileNotFoundError):  # a scratch file of a rewrite that has ended
+            mode = each.lstat().st_mode
+            if not stat.S_ISLNK(mode) and mode & 0o077:
+                found[str(each.relative_to(path))] = oct(mode & 0o077)
+    return found
 
 
 def write(data_dir: Path, value: str) -> None:
