@@ -6,16 +6,15 @@ made by clients, and regular expressions that the broker evaluates.
 
 from __future__ import annotations
 
-import datetime
-import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from korvet.api.common.heartbeats import heartbeat_error, heartbeat_response
 from korvet.config.features import GROUP_VERSION
 from korvet.groups.consumer.automaton import InvalidRegex
 from korvet.groups.consumer.membership import invalid_regex
-from korvet.groups.consumer.messages import ConsumerHeartbeatReply, ConsumerHeartbeatRequest, OwnedTopic
+from korvet.groups.consumer.messages import ConsumerHeartbeatRequest, MemberHeartbeatReply, OwnedTopic
 from korvet.groups.shard import GroupShard
 from korvet.protocol.durations import milliseconds
 from korvet.protocol.registry import Respond, submit_api
@@ -32,15 +31,15 @@ _NO_TOPIC_ID: Final = b"\x00" * 16
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     """The error."""
     del request
-    return _response(context, ConsumerHeartbeatReply(error))
+    return _response(context, MemberHeartbeatReply(error))
 
 
 @submit_api(68, "ConsumerGroupHeartbeat", (0, 1), refuse=refuse)
 def consumer_group_heartbeat(context: RequestContext, request: Any, respond: Respond) -> None:
     """Join, leave, or stay in a group, and learn what to read."""
-    denial = _denial(context, request)
-    if denial is not None:
-        respond([context.encode(refuse(context, request, denial))])
+    error = heartbeat_error(context, request, GROUP_VERSION)
+    if error is not ErrorCode.none:
+        respond([context.encode(refuse(context, request, error))])
         return
 
     def done(reply: Any) -> None:
@@ -56,7 +55,7 @@ def consumer_group_heartbeat(context: RequestContext, request: Any, respond: Res
             await coordinator.look_for_topics(pattern)
             submit()
         except InvalidRegex as error:
-            done(ConsumerHeartbeatReply(ErrorCode.invalid_regular_expression, invalid_regex(pattern, error)))
+            done(MemberHeartbeatReply(ErrorCode.invalid_regular_expression, invalid_regex(pattern, error)))
         except Exception:
             respond([context.encode(refuse(context, request, ErrorCode.unknown_server_error))])
             raise
@@ -67,21 +66,6 @@ def consumer_group_heartbeat(context: RequestContext, request: Any, respond: Res
         once("ConsumerGroupHeartbeat", submit_with(pattern))
     else:
         submit()
-
-
-def _denial(context: RequestContext, request: Any) -> ErrorCode | None:
-    if not context.services.security.features.levels[GROUP_VERSION]:
-        return ErrorCode.unsupported_version
-    if not context.may(Operation.READ, ResourceType.GROUP, request.group_id):
-        return ErrorCode.group_authorization_failed
-    for name in request.subscribed_topic_names or ():
-        if not _may_describe(context, name):
-            return ErrorCode.topic_authorization_failed
-    return None
-
-
-def _may_describe(context: RequestContext, name: str) -> bool:
-    return context.may(Operation.DESCRIBE, ResourceType.TOPIC, name)
 
 
 def _heartbeat(context: RequestContext, request: Any) -> ConsumerHeartbeatRequest:
@@ -100,7 +84,7 @@ def _heartbeat(context: RequestContext, request: Any) -> ConsumerHeartbeatReques
         client_id=context.client_id,
         client_host=context.client_host,
         gives_member_id=context.api_version < _CLIENT_MEMBER_IDS_SINCE,
-        may_describe=lambda name: _may_describe(context, name),
+        may_describe=lambda name: context.may(Operation.DESCRIBE, ResourceType.TOPIC, name),
     )
 
 
@@ -109,24 +93,5 @@ def _owned(topic: Any) -> OwnedTopic:
     return OwnedTopic(topic_id, tuple(topic.partitions))
 
 
-def _response(context: RequestContext, reply: ConsumerHeartbeatReply) -> Any:
-    assignment = None
-    if reply.assignment is not None:
-        topics = tuple(
-            context.make(
-                "TopicPartitions",
-                topic_id=uuid.UUID(bytes=topic.topic_id),
-                partitions=topic.partitions,
-            )
-            for topic in reply.assignment
-        )
-        assignment = context.make("Assignment", topic_partitions=topics)
-    return context.make(
-        "ConsumerGroupHeartbeatResponse",
-        error_code=reply.error,
-        error_message=reply.error_message,
-        member_id=reply.member_id,
-        member_epoch=reply.member_epoch,
-        heartbeat_interval=datetime.timedelta(milliseconds=reply.heartbeat_interval_ms),
-        assignment=assignment,
-    )
+def _response(context: RequestContext, reply: MemberHeartbeatReply) -> Any:
+    return heartbeat_response(context, "ConsumerGroupHeartbeatResponse", reply)

@@ -6,18 +6,17 @@ Membership of share groups (KIP-932). With `share.version` 0 it is refused (KIP-
 
 from __future__ import annotations
 
-import datetime
-import uuid
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from korvet.api.common.heartbeats import heartbeat_error, heartbeat_response
 from korvet.api.sharing.requests import BATCHES
 from korvet.config.features import SHARE_VERSION
+from korvet.groups.consumer.messages import MemberHeartbeatReply
 from korvet.groups.shard import GroupShard
-from korvet.groups.share.messages import ShareHeartbeatReply, ShareHeartbeatRequest
+from korvet.groups.share.messages import ShareHeartbeatRequest
 from korvet.protocol.registry import Respond, submit_api
-from korvet.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from korvet.api.common.context import RequestContext
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     """The error."""
     del request
-    return _response(context, ShareHeartbeatReply(error))
+    return _response(context, MemberHeartbeatReply(error))
 
 
 @submit_api(76, "ShareGroupHeartbeat", (1, 1), refuse=refuse)
@@ -54,36 +53,16 @@ def share_group_heartbeat(context: RequestContext, request: Any, respond: Respon
     )
 
 
-def _refusal(context: RequestContext, request: Any) -> ShareHeartbeatReply | None:
-    if not context.services.security.features.levels[SHARE_VERSION]:
-        return ShareHeartbeatReply(ErrorCode.unsupported_version)
-    if not context.may(Operation.READ, ResourceType.GROUP, request.group_id):
-        return ShareHeartbeatReply(ErrorCode.group_authorization_failed)
+def _refusal(context: RequestContext, request: Any) -> MemberHeartbeatReply | None:
+    error = heartbeat_error(context, request, SHARE_VERSION)
+    if error is not ErrorCode.none:
+        return MemberHeartbeatReply(error)
     for name in request.subscribed_topic_names or ():
-        if not context.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
-            return ShareHeartbeatReply(ErrorCode.topic_authorization_failed)
         topic = context.services.topics.get(name)
         if topic is not None and topic.storage_layout == "batch":
-            return ShareHeartbeatReply(ErrorCode.invalid_request, f"{name}: {BATCHES}.")
+            return MemberHeartbeatReply(ErrorCode.invalid_request, f"{name}: {BATCHES}.")
     return None
 
 
-def _response(context: RequestContext, reply: ShareHeartbeatReply) -> Any:
-    assignment = None
-    if reply.assignment is not None:
-        topics = tuple(
-            context.make(
-                "TopicPartitions", topic_id=uuid.UUID(bytes=topic.topic_id), partitions=topic.partitions
-            )
-            for topic in reply.assignment
-        )
-        assignment = context.make("Assignment", topic_partitions=topics)
-    return context.make(
-        "ShareGroupHeartbeatResponse",
-        error_code=reply.error,
-        error_message=reply.error_message,
-        member_id=reply.member_id,
-        member_epoch=reply.member_epoch,
-        heartbeat_interval=datetime.timedelta(milliseconds=reply.heartbeat_interval_ms),
-        assignment=assignment,
-    )
+def _response(context: RequestContext, reply: MemberHeartbeatReply) -> Any:
+    return heartbeat_response(context, "ShareGroupHeartbeatResponse", reply)

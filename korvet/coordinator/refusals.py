@@ -10,9 +10,9 @@ from korvet.groups.commits import refuse_all
 from korvet.groups.consumer.messages import (
     ConsumerDescribeReply,
     ConsumerDescribeRequest,
-    ConsumerHeartbeatReply,
     ConsumerHeartbeatRequest,
     DescribedConsumerGroup,
+    MemberHeartbeatReply,
 )
 from korvet.groups.messages import (
     CommitReply,
@@ -48,7 +48,6 @@ from korvet.groups.share.messages import (
     RestartStatesRequest,
     ShareDescribeReply,
     ShareDescribeRequest,
-    ShareHeartbeatReply,
     ShareHeartbeatRequest,
     StatesReply,
     StatesRequest,
@@ -128,11 +127,11 @@ _REFUSALS: dict[type, Callable[[Any, ErrorCode], Reply]] = {
     ListRequest: lambda _request, error: ListReply((), error),
     DeleteRequest: _delete,
     OffsetDeleteRequest: lambda _request, error: OffsetDeleteReply(error),
-    ConsumerHeartbeatRequest: lambda _request, error: ConsumerHeartbeatReply(error),
+    ConsumerHeartbeatRequest: lambda _request, error: MemberHeartbeatReply(error),
     ConsumerDescribeRequest: lambda request, error: ConsumerDescribeReply(
         tuple(DescribedConsumerGroup(group_id, error) for group_id in request.group_ids)
     ),
-    ShareHeartbeatRequest: lambda _request, error: ShareHeartbeatReply(error),
+    ShareHeartbeatRequest: lambda _request, error: MemberHeartbeatReply(error),
     ShareDescribeRequest: lambda request, error: ShareDescribeReply(
         tuple(DescribedShareGroup(group_id, error) for group_id in request.group_ids)
     ),

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 from kio.schema.errors import ErrorCode
 
-from korvet.groups.consumer.messages import ConsumerDescribeReply, ConsumerHeartbeatReply
+from korvet.groups.consumer.messages import ConsumerDescribeReply, MemberHeartbeatReply
 from korvet.groups.share.messages import (
     Initialisation,
     ShareDescribeReply,
-    ShareHeartbeatReply,
     StatesReply,
 )
 
@@ -403,9 +402,8 @@ Reply: TypeAlias = (
     | ListReply
     | DeleteReply
     | OffsetDeleteReply
-    | ConsumerHeartbeatReply
+    | MemberHeartbeatReply
     | ConsumerDescribeReply
-    | ShareHeartbeatReply
     | ShareDescribeReply
     | StatesReply
     | PutReply

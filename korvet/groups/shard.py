@@ -193,14 +193,14 @@ class GroupShard:
         return self._context.take_outcome()
 
     def consumer_heartbeat(self, request: ConsumerHeartbeatRequest, token: Token, now_ms: int) -> Outcome:
-        """ConsumerGroupHeartbeat -> ConsumerHeartbeatReply."""
+        """ConsumerGroupHeartbeat -> MemberHeartbeatReply."""
         self._begin(now_ms)
         self._count_heartbeat(request.member_epoch)
         self._consumers.heartbeat(request, token)
         return self._context.take_outcome()
 
     def share_heartbeat(self, request: ShareHeartbeatRequest, token: Token, now_ms: int) -> Outcome:
-        """ShareGroupHeartbeat -> ShareHeartbeatReply."""
+        """ShareGroupHeartbeat -> MemberHeartbeatReply."""
         self._begin(now_ms)
         self._count_heartbeat(request.member_epoch)
         self._sharing.heartbeat(request, token)

@@ -18,7 +18,7 @@ from tests.coordinator.native import WAIT_S, Native, native
 from tests.support.polling import until_async
 
 if TYPE_CHECKING:
-    from korvet.groups.share.messages import ShareHeartbeatReply
+    from korvet.groups.consumer.messages import MemberHeartbeatReply
     from tests.coordinator.conftest import Running
     from tests.support.redis_server import Server
 
@@ -55,10 +55,10 @@ class FakePartitions:
         self.removed.append(place)
 
 
-async def beat(run: Running, group: str, epoch: int = 0, member_id: str = "m") -> ShareHeartbeatReply:
+async def beat(run: Running, group: str, epoch: int = 0, member_id: str = "m") -> MemberHeartbeatReply:
     names = (TOPIC,) if epoch == 0 else None
     request = ShareHeartbeatRequest(group, member_id, epoch, None, names)
-    reply: ShareHeartbeatReply = await run.service.call(group, GroupShard.share_heartbeat, request)
+    reply: MemberHeartbeatReply = await run.service.call(group, GroupShard.share_heartbeat, request)
     assert reply.error is ErrorCode.none, reply.error_message
     return reply
 

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from kio.schema.errors import ErrorCode
 
-from korvet.groups.consumer.messages import ConsumerHeartbeatReply, OwnedTopic
+from korvet.groups.consumer.messages import MemberHeartbeatReply, OwnedTopic
 from tests.api.asking import Client
 from tests.support.admin import create_topic
 from tests.support.polling import until
@@ -62,7 +62,7 @@ class Wire:
     def close(self) -> None:
         self._ask.raw.socket.close()
 
-    def answer(self, handler: str, request: ConsumerHeartbeatRequest) -> ConsumerHeartbeatReply:
+    def answer(self, handler: str, request: ConsumerHeartbeatRequest) -> MemberHeartbeatReply:
         assert handler == "consumer_heartbeat"
         owned: list[dict[str, Any]] | None = None
         if request.owned is not None:
@@ -91,7 +91,7 @@ class Wire:
                 OwnedTopic(each.topic_id.bytes, tuple(each.partitions))
                 for each in answer.assignment.topic_partitions
             )
-        return ConsumerHeartbeatReply(
+        return MemberHeartbeatReply(
             ErrorCode(answer.error_code), None, answer.member_id, answer.member_epoch, 0, assignment
         )
 

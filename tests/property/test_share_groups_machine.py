@@ -17,7 +17,7 @@ from tests.unit.groups.driver import Driver
 from tests.unit.groups.sharers import Sharer, described, initialise
 
 if TYPE_CHECKING:
-    from korvet.groups.share.messages import ShareHeartbeatReply
+    from korvet.groups.consumer.messages import MemberHeartbeatReply
 
 CONFIG = GroupConfig(share_max_size=5)
 NAMES = ("a", "b", "c")
@@ -45,7 +45,7 @@ class ShareGroupMachine(RuleBasedStateMachine):
         assert group is None or isinstance(group, ShareGroup)
         return group
 
-    def check(self, reply: ShareHeartbeatReply) -> None:
+    def check(self, reply: MemberHeartbeatReply) -> None:
         assert reply.error in EXPECTED, reply
 
     @rule(name=MEMBERS, topics=TOPICS)

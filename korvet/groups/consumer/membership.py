@@ -24,7 +24,7 @@ from korvet.groups.consumer.member import (
     MemberState,
     reconcile,
 )
-from korvet.groups.consumer.messages import ConsumerHeartbeatReply, ConsumerHeartbeatRequest, OwnedTopic
+from korvet.groups.consumer.messages import ConsumerHeartbeatRequest, MemberHeartbeatReply, owned_topics
 from korvet.groups.consumer.migration import CannotUpgrade
 from korvet.groups.consumer.regex import compile_regex
 from korvet.groups.consumer.topics import metadata_hash
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from korvet.groups.consumer.member import Owned
+    from korvet.groups.consumer.messages import OwnedTopic
     from korvet.groups.consumer.migration import Migration
     from korvet.groups.context import Context
     from korvet.groups.messages import Token
@@ -66,7 +67,7 @@ class ConsumerMembership:
             else:
                 reply = self._stay(request)
         except Refused as refusal:
-            reply = ConsumerHeartbeatReply(refusal.error, refusal.message)
+            reply = MemberHeartbeatReply(refusal.error, refusal.message)
         self._context.reply(token, reply)
 
     def _check(self, request: ConsumerHeartbeatRequest) -> None:
@@ -114,7 +115,7 @@ class ConsumerMembership:
 
     # Leaving
 
-    def _leave(self, request: ConsumerHeartbeatRequest) -> ConsumerHeartbeatReply:
+    def _leave(self, request: ConsumerHeartbeatRequest) -> MemberHeartbeatReply:
         group = self._existing(request.group_id)
         member = self._leaver(group, request)
         if request.member_epoch == STATIC_LEAVE_EPOCH:
@@ -123,7 +124,7 @@ class ConsumerMembership:
             self._context.records += draft.records
         else:
             self.remove(group, [member.member_id])
-        return ConsumerHeartbeatReply(ErrorCode.none, None, request.member_id, request.member_epoch)
+        return MemberHeartbeatReply(ErrorCode.none, None, request.member_id, request.member_epoch)
 
     def _leaver(self, group: ConsumerGroup, request: ConsumerHeartbeatRequest) -> Member:
         if request.instance_id is None:
@@ -169,7 +170,7 @@ class ConsumerMembership:
 
     # Joining and staying
 
-    def _stay(self, request: ConsumerHeartbeatRequest) -> ConsumerHeartbeatReply:
+    def _stay(self, request: ConsumerHeartbeatRequest) -> MemberHeartbeatReply:
         is_join = request.member_epoch == JOIN_EPOCH
         if is_join and not request.member_id:
             request = msgspec.structs.replace(request, member_id=self._new_member_id())
@@ -191,13 +192,13 @@ class ConsumerMembership:
             and request.owned is not None
         )
         told = is_join or is_full or not _same_partitions(before.assigned, member.assigned)
-        return ConsumerHeartbeatReply(
+        return MemberHeartbeatReply(
             ErrorCode.none,
             None,
             member.member_id,
             member.epoch,
             self._context.config.number(request.group_id, HEARTBEAT_INTERVAL_MS),
-            _topics(member.assigned) if told else None,
+            owned_topics(member.assigned) if told else None,
         )
 
     def _existing(self, group_id: str) -> ConsumerGroup:
@@ -556,7 +557,3 @@ def _is_within(owned: tuple[OwnedTopic, ...] | None, assigned: Owned) -> bool:
 
 def _same_partitions(left: Owned, right: Owned) -> bool:
     return left.keys() == right.keys() and all(left[topic].keys() == right[topic].keys() for topic in left)
-
-
-def _topics(assigned: Owned) -> tuple[OwnedTopic, ...]:
-    return tuple(OwnedTopic(topic, tuple(sorted(numbers))) for topic, numbers in assigned.items())

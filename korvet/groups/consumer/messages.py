@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Mapping
 
     from kio.schema.errors import ErrorCode
 
@@ -17,6 +17,11 @@ class OwnedTopic(msgspec.Struct, frozen=True):
 
     topic_id: bytes
     partitions: tuple[int, ...]
+
+
+def owned_topics(partitions: Mapping[bytes, Collection[int]]) -> tuple[OwnedTopic, ...]:
+    """Partitions by topic id, in the form of a heartbeat."""
+    return tuple(OwnedTopic(topic, tuple(sorted(numbers))) for topic, numbers in partitions.items())
 
 
 class ConsumerHeartbeatRequest(msgspec.Struct, frozen=True):
@@ -42,8 +47,10 @@ class ConsumerHeartbeatRequest(msgspec.Struct, frozen=True):
     may_describe: Callable[[str], bool] | None = None
 
 
-class ConsumerHeartbeatReply(msgspec.Struct, frozen=True):
-    """The answer to a ConsumerHeartbeatRequest; assignment None means unchanged."""
+class MemberHeartbeatReply(msgspec.Struct, frozen=True):
+    """The answer to a heartbeat of the newer protocols, consumer and share; assignment None means
+    unchanged.
+    """
 
     error: ErrorCode
     error_message: str | None = None

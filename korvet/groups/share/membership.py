@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.groups.consumer.messages import OwnedTopic
+from korvet.groups.consumer.messages import MemberHeartbeatReply, owned_topics
 from korvet.groups.consumer.topics import metadata_hash
 from korvet.groups.own_configs import (
     SHARE_ASSIGNMENT_INTERVAL_MS,
@@ -22,14 +22,13 @@ from korvet.groups.refused import Refused, check_filled, check_lengths, check_su
 from korvet.groups.share.assignor import Sharer, assign_simple
 from korvet.groups.share.draft import Draft
 from korvet.groups.share.group import JOIN_EPOCH, LEAVE_EPOCH, Member, ShareGroup
-from korvet.groups.share.messages import ShareHeartbeatReply, ShareHeartbeatRequest
 from korvet.groups.timers import MemberDeadlines
 from korvet.offsets.group_records import ShareMember
 
 if TYPE_CHECKING:
-    from korvet.groups.consumer.assignors import Target
     from korvet.groups.context import Context
     from korvet.groups.messages import Token
+    from korvet.groups.share.messages import ShareHeartbeatRequest
     from korvet.groups.share.states import States
 
 # A UUID has 36 characters.
@@ -54,14 +53,14 @@ class ShareMembership:
             _check(request)
             reply = self._leave(request) if request.member_epoch == LEAVE_EPOCH else self._stay(request)
         except Refused as refusal:
-            reply = ShareHeartbeatReply(refusal.error, refusal.message)
+            reply = MemberHeartbeatReply(refusal.error, refusal.message)
         self._context.reply(token, reply)
 
-    def _leave(self, request: ShareHeartbeatRequest) -> ShareHeartbeatReply:
+    def _leave(self, request: ShareHeartbeatRequest) -> MemberHeartbeatReply:
         group = self._existing(request.group_id, f"Group {request.group_id} not found.")
         _member_of(group, request.member_id)
         self.remove(group, request.member_id)
-        return ShareHeartbeatReply(ErrorCode.none, None, request.member_id, request.member_epoch)
+        return MemberHeartbeatReply(ErrorCode.none, None, request.member_id, request.member_epoch)
 
     def remove(self, group: ShareGroup, member_id: str) -> None:
         """Remove a member, on request or not."""
@@ -73,7 +72,7 @@ class ShareMembership:
             draft.target_epoch(draft.group.epoch, 0)
         self._context.records += draft.records
 
-    def _stay(self, request: ShareHeartbeatRequest) -> ShareHeartbeatReply:
+    def _stay(self, request: ShareHeartbeatRequest) -> MemberHeartbeatReply:
         is_join = request.member_epoch == JOIN_EPOCH
         draft = self._draft(request.group_id, is_join=is_join)
         before = self._known(draft.group, request)
@@ -85,13 +84,13 @@ class ShareMembership:
         self._context.records += draft.records
         self._arm_session(request.group_id, request.member_id)
         told = is_join or request.subscribed_topic_names is not None or before.assigned != member.assigned
-        return ShareHeartbeatReply(
+        return MemberHeartbeatReply(
             ErrorCode.none,
             None,
             member.member_id,
             member.epoch,
             self._context.config.number(request.group_id, SHARE_HEARTBEAT_INTERVAL_MS),
-            _topics(member.assigned) if told else None,
+            owned_topics(member.assigned) if told else None,
         )
 
     def _existing(self, group_id: str, missing: str) -> ShareGroup:
@@ -263,7 +262,3 @@ def _subscription(request: ShareHeartbeatRequest, old: ShareMember) -> ShareMemb
         request.client_host,
         old.subscribed_topic_names if names is None else tuple(sorted(set(names))),
     )
-
-
-def _topics(assigned: Target) -> tuple[OwnedTopic, ...]:
-    return tuple(OwnedTopic(topic, tuple(sorted(numbers))) for topic, numbers in assigned.items())

@@ -9,7 +9,7 @@ import msgspec
 if TYPE_CHECKING:
     from kio.schema.errors import ErrorCode
 
-    from korvet.groups.consumer.messages import NamedTopic, OwnedTopic
+    from korvet.groups.consumer.messages import NamedTopic
 
 
 class ShareHeartbeatRequest(msgspec.Struct, frozen=True):
@@ -22,17 +22,6 @@ class ShareHeartbeatRequest(msgspec.Struct, frozen=True):
     subscribed_topic_names: tuple[str, ...] | None = None
     client_id: str = ""
     client_host: str = ""
-
-
-class ShareHeartbeatReply(msgspec.Struct, frozen=True):
-    """The answer to a ShareHeartbeatRequest; assignment None means unchanged."""
-
-    error: ErrorCode
-    error_message: str | None = None
-    member_id: str | None = None
-    member_epoch: int = 0
-    heartbeat_interval_ms: int = 0
-    assignment: tuple[OwnedTopic, ...] | None = None
 
 
 class ShareDescribeRequest(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from korvet.groups.consumer.topics import Matching, TopicInfo
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from korvet.groups.consumer.messages import ConsumerHeartbeatReply, DescribedConsumerGroup
+    from korvet.groups.consumer.messages import DescribedConsumerGroup, MemberHeartbeatReply
     from tests.unit.groups.driver import Driver
 
 Partitions = dict[str, set[int]]
@@ -75,11 +75,11 @@ class Consumer:
         self.changed = False
         self.lost_response = False
 
-    def join(self) -> ConsumerHeartbeatReply:
+    def join(self) -> MemberHeartbeatReply:
         self.epoch, self.owned, self.lost_response = 0, {}, False
         return self.send(owned=(), **self._all_fields())
 
-    def beat(self) -> ConsumerHeartbeatReply:
+    def beat(self) -> MemberHeartbeatReply:
         """Send a heartbeat: with all fields if the last response was lost, else with the owned partitions if
         they have changed.
         """
@@ -102,9 +102,9 @@ class Consumer:
     def _all_fields(self) -> dict[str, Any]:
         return {"subscribed_topic_names": self.topics, "rebalance_timeout_ms": 60_000} | self.fields
 
-    def send(self, epoch: int | None = None, **fields: Any) -> ConsumerHeartbeatReply:
+    def send(self, epoch: int | None = None, **fields: Any) -> MemberHeartbeatReply:
         wanted = self.epoch if epoch is None else epoch
-        reply: ConsumerHeartbeatReply = self.driver.answer(
+        reply: MemberHeartbeatReply = self.driver.answer(
             "consumer_heartbeat", heartbeat(self.member_id, wanted, self.group_id, **fields)
         )
         if reply.error == 0 and wanted >= 0:
@@ -114,7 +114,7 @@ class Consumer:
                 self.changed = True
         return reply
 
-    def leave(self, epoch: int = -1) -> ConsumerHeartbeatReply:
+    def leave(self, epoch: int = -1) -> MemberHeartbeatReply:
         reply = self.send(epoch, instance_id=self.fields.get("instance_id"))
         self.owned = {}
         return reply

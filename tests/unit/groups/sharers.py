@@ -11,7 +11,8 @@ from tests.unit.groups.consumers import topic_id
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from korvet.groups.share.messages import DescribedShareGroup, ShareHeartbeatReply, SharePartition
+    from korvet.groups.consumer.messages import MemberHeartbeatReply
+    from korvet.groups.share.messages import DescribedShareGroup, SharePartition
     from tests.unit.groups.driver import Driver
 
 
@@ -26,26 +27,26 @@ class Sharer:
         self.epoch = 0
         self.owned: dict[bytes, tuple[int, ...]] = {}
 
-    def join(self) -> ShareHeartbeatReply:
+    def join(self) -> MemberHeartbeatReply:
         self.epoch, self.owned = 0, {}
         return self.send(subscribed_topic_names=self.topics)
 
-    def beat(self) -> ShareHeartbeatReply:
+    def beat(self) -> MemberHeartbeatReply:
         return self.send()
 
-    def subscribe(self, *topics: str) -> ShareHeartbeatReply:
+    def subscribe(self, *topics: str) -> MemberHeartbeatReply:
         self.topics = topics
         return self.send(subscribed_topic_names=topics)
 
-    def leave(self) -> ShareHeartbeatReply:
+    def leave(self) -> MemberHeartbeatReply:
         return self.send(-1)
 
-    def send(self, epoch: int | None = None, **fields: Any) -> ShareHeartbeatReply:
+    def send(self, epoch: int | None = None, **fields: Any) -> MemberHeartbeatReply:
         wanted = self.epoch if epoch is None else epoch
         request = ShareHeartbeatRequest(
             self.group_id, self.member_id, wanted, client_id="app", client_host="/127.0.0.1", **fields
         )
-        reply: ShareHeartbeatReply = self.driver.answer("share_heartbeat", request)
+        reply: MemberHeartbeatReply = self.driver.answer("share_heartbeat", request)
         if reply.error == 0 and wanted >= 0:
             self.epoch = reply.member_epoch
             if reply.assignment is not None:
