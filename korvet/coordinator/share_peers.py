@@ -21,16 +21,9 @@ if TYPE_CHECKING:
     from korvet.coordinator.service import CoordinatorService
 
 _SHOW: Final = "show share states"
-
-
-class _Shown(msgspec.Struct, frozen=True, array_like=True):
-    error: ErrorCode
-    places: tuple[SharePartition, ...]
-
-
 _encode = msgspec.msgpack.encode
 _REQUESTS: Final = msgspec.msgpack.Decoder(StatesRequest)
-_REPLIES: Final = msgspec.msgpack.Decoder(_Shown)
+_REPLIES: Final = msgspec.msgpack.Decoder(StatesReply)
 
 
 class SharePeers:
@@ -44,20 +37,17 @@ class SharePeers:
 
     async def is_initialised(self, place: SharePartition) -> bool:
         """Whether the partition is initialised for the group. Raises StorageError if nobody can tell."""
-        reply = await self._coordinator.sharing.of(place.group_id)
-        shown = _Shown(reply.error, reply.places)
-        if shown.error is ErrorCode.not_coordinator:
+        reply = await self._coordinator.sharing.of(place.group_id, place)
+        if reply.error is ErrorCode.not_coordinator:
             leader = self._leadership.assignment.leader(*self._coordinator.partition_of(place.group_id))
-            body = _encode(StatesRequest(place.group_id))
-            shown = _REPLIES.decode(await awaited(partial(self._mailbox.ask, leader.node_id, _SHOW, body)))
-        if shown.error is not ErrorCode.none:
-            raise StorageError(f"the coordinator of {place.group_id} answers {shown.error.name}")
-        return place in shown.places
+            body = _encode(StatesRequest(place.group_id, place))
+            reply = _REPLIES.decode(await awaited(partial(self._mailbox.ask, leader.node_id, _SHOW, body)))
+        if reply.error is not ErrorCode.none:
+            raise StorageError(f"the coordinator of {place.group_id} answers {reply.error.name}")
+        return place in reply.places
 
     def _asked(self, body: bytes, answer: Answer) -> None:
         request = _REQUESTS.decode(body)
-
-        def done(reply: StatesReply) -> None:
-            answer(_encode(_Shown(reply.error, reply.places)))
-
-        self._coordinator.submit(request.group_id, GroupShard.show_states, request, done)
+        self._coordinator.submit(
+            request.group_id, GroupShard.show_states, request, lambda reply: answer(_encode(reply))
+        )

@@ -72,9 +72,10 @@ class ShareStates:
         causes.ended(("share", group_id))
         term.initialised(tuple(resets), failed=False)
 
-    async def of(self, group_id: str) -> StatesReply:
-        """The initialised partitions of a share group."""
-        reply: StatesReply = await self._call(group_id, GroupShard.show_states, StatesRequest(group_id))
+    async def of(self, group_id: str, place: SharePartition | None = None) -> StatesReply:
+        """The initialised partitions of a share group: all, or this one if it is."""
+        request = StatesRequest(group_id, place)
+        reply: StatesReply = await self._call(group_id, GroupShard.show_states, request)
         return reply
 
     async def view(self, place: SharePartition) -> QueueView | None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+from kio.schema.errors import ErrorCode  # noqa: TC002 - decoded
 
 if TYPE_CHECKING:
-    from kio.schema.errors import ErrorCode
-
     from korvet.groups.consumer.messages import NamedTopic
 
 
@@ -87,9 +86,10 @@ class Initialisation(msgspec.Struct, frozen=True):
 
 
 class StatesRequest(msgspec.Struct, frozen=True):
-    """Which partitions of a share group are initialised."""
+    """Which partitions of a share group are initialised: of all, or whether this one is."""
 
     group_id: str
+    place: SharePartition | None = None
 
 
 class RestartStatesRequest(msgspec.Struct, frozen=True):

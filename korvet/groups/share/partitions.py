@@ -65,8 +65,11 @@ class PartitionStates(msgspec.Struct, frozen=True):
 
     def is_initialising(self, topic_id: bytes, partition: int) -> bool:
         """Whether the partition is being initialised."""
-        topic = self.initialising.get(topic_id)
-        return topic is not None and partition in topic.partitions
+        return _has(self.initialising, topic_id, partition)
+
+    def is_initialised(self, topic_id: bytes, partition: int) -> bool:
+        """Whether members get the partition."""
+        return _has(self.initialised, topic_id, partition)
 
     def with_initialising(self, topics: Mapping[bytes, TopicStates]) -> Self:
         """The states after the beginning of initialisations."""
@@ -105,6 +108,11 @@ class PartitionStates(msgspec.Struct, frozen=True):
         )
         left = {topic_id: name for topic_id, name in self.deleting.items() if name not in names}
         return type(self)(initialising, initialised, left)
+
+
+def _has(topics: Mapping[bytes, TopicStates], topic_id: bytes, partition: int) -> bool:
+    topic = topics.get(topic_id)
+    return topic is not None and partition in topic.partitions
 
 
 def _each(topics: Mapping[bytes, TopicStates]) -> Iterator[tuple[bytes, str, int]]:

@@ -95,11 +95,14 @@ class States:
         self._write(Draft(group), after)
 
     def show(self, request: StatesRequest, token: Token) -> None:
-        """The initialised partitions of a group; none if it is not a share group."""
-        group = self._context.groups.get(request.group_id)
+        """The initialised partitions of a group, see StatesRequest; none if it is not a share group."""
+        group, asked = self._context.groups.get(request.group_id), request.place
         states = group.states if isinstance(group, ShareGroup) else None
-        found = () if states is None else states.initialised_places()
-        places = tuple(SharePartition(request.group_id, *each) for each in found)
+        places: tuple[SharePartition, ...] = ()
+        if states is not None and asked is None:
+            places = tuple(SharePartition(request.group_id, *each) for each in states.initialised_places())
+        elif states is not None and asked is not None:
+            places = (asked,) if states.is_initialised(asked.topic_id, asked.partition) else ()
         self._context.reply(token, StatesReply(ErrorCode.none, None, places))
 
     def restart(self, request: RestartStatesRequest, token: Token) -> None:

@@ -376,7 +376,11 @@ def restart(driver: Driver, *numbers: int, group_id: str = "g") -> StatesReply:
 
 
 def shown(driver: Driver, group_id: str = "g") -> list[int]:
+    """The initialised partitions; asked for one by one, the coordinator says the same."""
     places = driver.answer("show_states", StatesRequest(group_id)).places
+    for place in (*places, *places_of(driver, *range(6), group_id=group_id)):
+        one = driver.answer("show_states", StatesRequest(group_id, place)).places
+        assert one == ((place,) if place in places else ())
     return [place.partition for place in places]
 
 
