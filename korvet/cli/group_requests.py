@@ -9,6 +9,7 @@ from kio.schema.consumer_group_describe.v1.response import (
     ConsumerGroupDescribeResponse,
 )
 from kio.schema.consumer_group_describe.v1.response import DescribedGroup as DescribedConsumerGroup
+from kio.schema.consumer_group_describe.v1.response import Member as ConsumerMember
 from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
 from kio.schema.delete_groups.v2.response import DeleteGroupsResponse
 from kio.schema.describe_groups.v5.request import DescribeGroupsRequest
@@ -40,6 +41,7 @@ from kio.schema.offset_fetch.v7.request import OffsetFetchRequest
 from kio.schema.offset_fetch.v7.response import OffsetFetchResponse, OffsetFetchResponsePartition
 from kio.schema.share_group_describe.v1.request import ShareGroupDescribeRequest
 from kio.schema.share_group_describe.v1.response import DescribedGroup as DescribedShareGroup
+from kio.schema.share_group_describe.v1.response import Member as ShareMember
 from kio.schema.share_group_describe.v1.response import ShareGroupDescribeResponse
 from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32, i64
@@ -84,6 +86,12 @@ def describe_share_group(cluster: Cluster, group: str) -> DescribedShareGroup | 
         return None
     check(described.error_code, f"group {group}", described.error_message)
     return described
+
+
+def assigned(member: ConsumerMember | ShareMember) -> list[str]:
+    """Returns the partitions of a member of the newer protocols, each as TOPIC-PARTITION."""
+    topics = member.assignment.topic_partitions
+    return [f"{topic.topic_name}-{index}" for topic in topics for index in topic.partitions]
 
 
 def share_offsets(

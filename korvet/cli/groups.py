@@ -289,11 +289,7 @@ def _consumer(member: ConsumerMember) -> dict[str, Any]:
         "instance": member.instance_id,
         "client": member.client_id,
         "host": member.client_host,
-        "assigned": [
-            f"{topic.topic_name}-{index}"
-            for topic in member.assignment.topic_partitions
-            for index in topic.partitions
-        ],
+        "assigned": group_requests.assigned(member),
     }
 
 

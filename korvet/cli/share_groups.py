@@ -54,11 +54,7 @@ def _member(member: Member) -> dict[str, Any]:
         "member": member.member_id,
         "client": member.client_id,
         "host": member.client_host,
-        "assigned": [
-            f"{topic.topic_name}-{index}"
-            for topic in member.assignment.topic_partitions
-            for index in topic.partitions
-        ],
+        "assigned": group_requests.assigned(member),
     }
 
 
