@@ -33,7 +33,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 
 @api(91, "AlterShareGroupOffsets", (0, 0), refuse=refuse)
 async def alter_share_group_offsets(context: RequestContext, request: Any) -> Any:
-    """Begin with the offsets of the partitions that exist, all of them or none."""
+    """Let the group begin with these offsets: in all partitions that exist, or in none."""
     group_id = request.group_id
     error = group_error(context, Operation.READ, group_id)
     if error is not ErrorCode.none:

@@ -356,7 +356,7 @@ def test_a_backup_raises_no_alarm(
     # The snapshot takes several looks of the broker.
     client.config_set("rdb-key-save-delay", 4_000_000 // client.dbsize())
     if store is not None:
-        # It keeps no files, which the broker tells after its first look.
+        # The broker warns after its first look that this server keeps no files.
         until(lambda: any("outlook" in line for line in alarms(server)), 60, "the first look")
     known = alarms(server)
     load = LoadProducer(server.bootstrap, TOPIC, "load", idempotent=True)

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 _HELD_PART: Final = 4
 # Limits a response, even if the client asks for more: Kafka's broker setting fetch.max.bytes.
 _MAX_BYTES: Final = 55 * 1024 * 1024
-
-
 # Kafka's error, after which clients ask again.
 _NOT_INITIALISED: Final = Outcome(
     ErrorCode.unknown_server_error, "The share group has no state in this partition"

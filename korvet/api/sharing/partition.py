@@ -26,10 +26,9 @@ if TYPE_CHECKING:
 # whether they have some, or have set the group back.
 _NATIVES_S: Final = 1.0
 _NO_NATIVES_S: Final = 3.0
-# How often, per length of a lock, locks are looked at that others than this object have given. They are
-# looked at for the length of a lock, after this object was made.
+# The partition's former leader may have given locks. All of them end within the length of one lock: in that
+# time they are looked at this often.
 _LOOKS: Final = 4
-
 
 _RECORDS: Final = declare(
     "korvet_share_records_total",
@@ -121,7 +120,7 @@ class SharedPartition:
         self._initialised = False
         # Counts what may have brought records; 0 while there is nothing to acquire.
         self._changes = 1
-        # When locks end that are not acknowledged before, in order.
+        # When the locks that this broker gave end, in order, unless they are acknowledged before.
         self._locks_end_s: deque[float] = deque()
         # When, and from where on, to look at the locks of native consumers.
         self._natives_s = 0.0
