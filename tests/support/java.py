@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import shutil
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.java_host import Host
 from tests.support.processes import Child, run
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ COMMANDS = {
     "console-share-consumer": "org.apache.kafka.tools.consumer.ConsoleShareConsumer",
     "verifiable-share-consumer": "org.apache.kafka.tools.VerifiableShareConsumer",
 }
+# Tools that finish their work in the JVM's own shutdown hooks.
+ALONE = {"verifiable-producer", "verifiable-consumer", "verifiable-share-consumer"}
 SERVICES = {
     "connect-distributed": "org.apache.kafka.connect.cli.ConnectDistributed",
     "connect-mirror-maker": "org.apache.kafka.connect.mirror.MirrorMaker",
@@ -85,26 +89,45 @@ class JavaTools:
         return cls(str(shutil.which("java")), class_path)
 
     def command(self, name: str, arguments: Sequence[str]) -> list[str]:
-        """The argument list that runs a tool, or a test class."""
-        # They also start without the archive, and the JVM must not mix messages of its own into their output.
-        head = [self.java, f"-XX:SharedArchiveFile={ARCHIVE}", "-Xlog:disable", "-Xmx512m"]
-        main = COMMANDS.get(name) or SERVICES.get(name, name)
-        return [*head, "-cp", self.class_path, main, *arguments]
+        """The argument list that runs a tool, or a test class, in a process of its own."""
+        return [*_java(self.java, self.class_path), _class_of(name), *arguments]
 
     def run(self, name: str, *arguments: str, stdin: bytes = b"", timeout_s: float = 90) -> str:
         """The tool's output. Raises ToolFailed if it exits with an error."""
-        done = run(self.command(name, arguments), timeout_s, stdin)
+        done = self._done(name, arguments, stdin, timeout_s)
         if done.returncode != 0:
             raise ToolFailed(f"{name} {arguments} ended with {done.returncode}\n{_text(done)}")
         return done.stdout.decode()
 
     def attempt(self, name: str, *arguments: str, stdin: bytes = b"", timeout_s: float = 90) -> str:
         """The tool's complete output, whatever its exit code."""
-        return _text(run(self.command(name, arguments), timeout_s, stdin))
+        return _text(self._done(name, arguments, stdin, timeout_s))
+
+    def _done(
+        self, name: str, arguments: Sequence[str], stdin: bytes, timeout_s: float
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run a tool in the process that tools share if it isn't busy, else in its own."""
+        host = _host(self.java, self.class_path)
+        done = None if name in ALONE else host.run([_class_of(name), *arguments], stdin, timeout_s)
+        return done or run(self.command(name, arguments), timeout_s, stdin)
 
     def start(self, name: str, *arguments: str, log: Path) -> Child:
         """Start a tool that runs until it is stopped."""
         return Child(self.command(name, arguments), log)
+
+
+def _class_of(name: str) -> str:
+    return COMMANDS.get(name) or SERVICES.get(name, name)
+
+
+def _java(java: str, class_path: str) -> list[str]:
+    # Java also starts without the archive, and must not mix messages of its own into the output of tools.
+    return [java, f"-XX:SharedArchiveFile={ARCHIVE}", "-Xlog:disable", "-Xmx512m", "-cp", class_path]
+
+
+@functools.cache
+def _host(java: str, class_path: str) -> Host:
+    return Host(_java(java, class_path))
 
 
 def _text(done: subprocess.CompletedProcess[bytes]) -> str:
@@ -158,7 +181,7 @@ def _archive(class_path: str) -> None:
     if ARCHIVE.exists() and ARCHIVE.stat().st_mtime >= (CACHE / "ours.jar").stat().st_mtime:
         return
     partial = CACHE / f"tools.{os.getpid()}.jsa"
-    tour = ["-Xlog:disable", "-cp", class_path, "Tour", *COMMANDS.values()]
+    tour = ["-Xlog:disable", "-cp", class_path, "Tour", "Host", *COMMANDS.values()]
     _prepare(["java", f"-XX:ArchiveClassesAtExit={partial}", *tour])
     partial.rename(ARCHIVE)
 
