@@ -17,7 +17,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,6 +31,8 @@ LOG = CACHE / "install.log"
 OLDEST_JAVA = 17
 # Number of processes that share the tests of a whole run (pytest-xdist).
 TEST_PROCESSES = 4
+# Imports all tests once. Otherwise each of the processes would compile them, all at the same time.
+COLLECTION = ["pytest", "-qq", "--collect-only", "-p", "no:cacheprovider"]
 # Exit status of pytest after Ctrl-C.
 INTERRUPTED = 2
 # Decides which servers of the tests load the server module: default, all or none.
@@ -149,7 +152,7 @@ def test(arguments: list[str]) -> int:
     """Run `./dev test`: the checks, then pytest, whose summary comes last."""
     environ = prepare({"spark", "dev"}, java=True)
     chosen = any(not argument.startswith("-") for argument in arguments)
-    failed = [] if chosen else check(environ)
+    failed = [] if chosen else check(environ, {"collection": COLLECTION})
     side_by_side = [] if chosen else ["-n", str(TEST_PROCESSES), "--no-loadscope-reorder"]
     status = 0
     for module, selection in test_runs(arguments, environ.get(TEST_MODULE)):
@@ -265,24 +268,29 @@ def clean(arguments: list[str]) -> int:
     return 0
 
 
-def check(environ: dict[str, str]) -> list[str]:
-    """Run every check. Returns the names of the failed ones."""
+def check(environ: dict[str, str], more: Mapping[str, list[str]] | None = None) -> list[str]:
+    """Run every check, and `more` commands, side by side. Returns the names of the failed ones."""
     checks = {
         "ruff check": ["ruff", "check", "."],
         "ruff format": ["ruff", "format", "--check", "."],
         "mypy": ["mypy"],
         "import-linter": ["lint-imports"],
+        **(more or {}),
     }
-    failed = []
-    for name, command in checks.items():
+
+    def done(command: list[str]) -> tuple[subprocess.CompletedProcess[str], float]:
         began = time.monotonic()
         arguments = [str(VENV / "bin" / command[0]), *command[1:]]
-        done = subprocess.run(arguments, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
-        took_s = time.monotonic() - began
-        say(f"{name}: {'ok' if done.returncode == 0 else 'FAILED'} ({took_s:.1f} s)")
-        if done.returncode != 0:
-            sys.stdout.write(done.stdout + done.stderr)
-            failed.append(name)
+        ended = subprocess.run(arguments, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+        return ended, time.monotonic() - began
+
+    failed = []
+    with ThreadPoolExecutor() as pool:
+        for name, (ended, took_s) in zip(checks, pool.map(done, checks.values()), strict=True):
+            say(f"{name}: {'ok' if ended.returncode == 0 else 'FAILED'} ({took_s:.1f} s)")
+            if ended.returncode != 0:
+                sys.stdout.write(ended.stdout + ended.stderr)
+                failed.append(name)
     return failed
 
 
