@@ -161,6 +161,7 @@ def test_node(server: KorvetServer, node: NodeTools, tmp_path: Path) -> None:
     assert [read.record.value for read in read_all(server.bootstrap, "orders")] == [b"hello from Node"]
 
 
+@pytest.mark.long
 def test_go(server: KorvetServer, tmp_path: Path) -> None:
     written = go.run_source(at(server, fenced("go")), tmp_path)
     assert re.fullmatch(r"k3 hello from Go \d+\n", written)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -40,11 +41,16 @@ def real(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 on_the_newest = pytest.mark.parametrize("real", server_programs()[:1], indirect=True, ids=["valkey"])
 
 
-def replay(real: Real, seeds: range) -> None:
+@functools.cache
+def tape_of(seeds: range) -> bytes:
     command = [sys.executable, "-m", "robustness.simulation.tape", *map(str, seeds)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:].decode()
-    assert real.replay(done.stdout) > 100 * len(seeds)
+    return done.stdout
+
+
+def replay(real: Real, seeds: range) -> None:
+    assert real.replay(tape_of(seeds)) > 100 * len(seeds)
 
 
 def test_commands_of_whole_runs_get_the_same_replies(real: Real) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
-SEEDS = 60
+SEEDS = 30
 MANY_SEEDS = 10_000
 
 

@@ -43,6 +43,7 @@ def committed(folder: Path) -> int:
     return int(json.loads(file.read_text())["committed_offset"])
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_exports(connect_url: str, keyspace: Keyspace, tmp_path: Path) -> None:
     keyspace.topic("t", 2)

