@@ -31,6 +31,10 @@ RELEASED: Final = "korvet:released"
 """The Redis consumer whose pending entries nobody has: they can be acquired."""
 UNREADABLE: Final = "korvet:unreadable"
 """The Redis consumer whose pending entries Kafka clients cannot get."""
+REJECTED: Final = "korvet:rejected"
+"""The Redis consumer whose pending entries are to become dead letters (KIP-1191): members rejected them."""
+EXHAUSTED: Final = "korvet:exhausted"
+"""The Redis consumer whose pending entries are to become dead letters: they were delivered too often."""
 FROM_START: Final = "0-0"
 FROM_END: Final = "$"
 # Record batches of acquired entries are as large as the entries; korvet_share_acquire limits these.
@@ -53,6 +57,8 @@ class Limits(msgspec.Struct, frozen=True, gc=False):
     """How often a record is delivered at most."""
     locks: int
     """Records of one partition that members have at most."""
+    keeps_dead: bool = False
+    """Whether archived records wait to become dead letters."""
 
 
 class Run(NamedTuple):
@@ -122,6 +128,22 @@ class Acquired(msgspec.Struct, frozen=True, gc=False):
     """Expired locks that were found."""
     natives_after: tuple[bytes, bytes]
     """Where to go on looking for expired locks of native consumers."""
+    has_dead: bool
+    """Whether records wait to become dead letters."""
+
+
+class DeadRecord(NamedTuple):
+    """A record that waits to become a dead letter."""
+
+    entry_id: bytes
+    offset: int
+    """-1 if no offset names the entry."""
+    deliveries: int
+    """How often it was delivered."""
+    rejected: bool
+    """Whether a member rejected it; else it was delivered as often as the limit says."""
+    fields: Sequence[bytes]
+    """The fields of the entry; empty if they were not asked for, or the entry is gone."""
 
 
 class QueueView(NamedTuple):
@@ -137,6 +159,8 @@ class QueueView(NamedTuple):
     """Records that were delivered, and can be acquired."""
     unreadable: int
     """Entries that Kafka clients cannot get."""
+    dead: int
+    """Records that wait to become dead letters."""
     new: int
     """Records that were never delivered; -1 if the index has to catch up."""
     oldest_ms: int
@@ -203,6 +227,7 @@ class ShareQueue:
             int(after is not None),
             *(after or (b"", b"")),
             b"" if demand.after is None else demand.after,
+            int(limits.keeps_dead),
         )
         acquired: asyncio.Future[Acquired] = asyncio.get_running_loop().create_future()
 
@@ -222,7 +247,7 @@ class ShareQueue:
         if bytes(reply[: len(_GONE)]) == _GONE:
             raise NoShareGroup(f"{self._stream.decode()} has no group {self._group}")
         runs, state, name, entry_id, at = _head(reply)
-        has_more, locks, has_natives, expired = map(int, state.split())
+        has_more, locks, has_natives, expired, has_dead = map(int, state.split())
         topic = self._topic
         entries = entries_to_batches(
             reply,
@@ -243,7 +268,14 @@ class ShareQueue:
                 f"{self._stream.decode()}: {count} records were acquired, {entries.record_count} can be read"
             )
         return Acquired(
-            acquired, entries, bool(has_more), locks, bool(has_natives), expired, (name, entry_id)
+            acquired,
+            entries,
+            bool(has_more),
+            locks,
+            bool(has_natives),
+            expired,
+            (name, entry_id),
+            bool(has_dead),
         )
 
     async def acknowledge(self, member: str, limits: Limits, ranges: Iterable[Range]) -> Acknowledged | None:
@@ -260,6 +292,7 @@ class ShareQueue:
             self._bias,
             limits.lock_ms,
             limits.deliveries,
+            int(limits.keeps_dead),
             *arguments,
         )
         return None if reply == _REFUSED else Acknowledged(*reply)
@@ -269,9 +302,27 @@ class ShareQueue:
         and how many released. Function korvet_share_release.
         """
         archived, released = await self._commands.fcall(
-            "korvet_share_release", [self._stream], self._group, member, limits.deliveries
+            "korvet_share_release",
+            [self._stream],
+            self._group,
+            member,
+            limits.deliveries,
+            int(limits.keeps_dead),
         )
         return archived, released
+
+    async def dead(self, count: int, *, copies: bool) -> list[DeadRecord]:
+        """Up to `count` records that wait to become dead letters. copies: with their fields. Function
+        korvet_share_dead.
+        """
+        reply = await self._commands.fcall(
+            "korvet_share_dead", [self._stream], self._group, self._bias, count, int(copies), read=True
+        )
+        return [DeadRecord(*row[:3], rejected=bool(row[3]), fields=row[4]) for row in reply]
+
+    async def forget_dead(self, records: Iterable[DeadRecord]) -> None:
+        """Archive records that have become dead letters (XACK)."""
+        await self._commands.call("XACK", self._stream, self._group, *(one.entry_id for one in records))
 
     async def view(self) -> QueueView | None:
         """The state of the group; None if it does not exist. Function korvet_share_view."""

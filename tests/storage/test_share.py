@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 
 from korvet.offsets.packing import entry_id, pack
 from korvet.records.kernel import parse_batch
 from korvet.redis_groups.share import (
+    EXHAUSTED,
     FROM_END,
     FROM_START,
+    REJECTED,
     RELEASED,
     UNREADABLE,
     Acknowledged,
     Acquired,
+    DeadRecord,
     Limits,
     NoShareGroup,
+    QueueView,
     Run,
 )
-from tests.storage.share_queue import ACCEPT, GAP, GROUP, LOCK_MS, RELEASE, RENEW, Queue
+from tests.storage.share_queue import ACCEPT, GAP, GROUP, LOCK_MS, REJECT, RELEASE, RENEW, Queue
 
 if TYPE_CHECKING:
     from tests.storage.conftest import Bench
 
 pytestmark = pytest.mark.each_server
+KEPT = Limits(LOCK_MS, 2, 2000, keeps_dead=True)
 
 
 @pytest.fixture(params=["clock", "dense"])
@@ -340,13 +346,80 @@ def test_a_group_that_does_not_exist_begins(bench: Bench) -> None:
 
 
 def test_view(queue: Queue) -> None:
-    assert queue.bench.run(queue.queue.view()) == (0, 0, 0, 0, 0, 0, -1)
+    assert queue.bench.run(queue.queue.view()) == (0, 0, 0, 0, 0, 0, 0, -1)
     queue.add(*range(1, 11))
     queue.acquire("a", 4)
     queue.acknowledge("a", (1, 3, b"121"))
     queue.read_natively(2)
     view = queue.bench.run(queue.queue.view())
     assert view is not None
-    assert view[:-1] == (2, 1, 2, 1, 0, 4)
+    assert view[:-1] == (2, 1, 2, 1, 0, 0, 4)
     assert (view.lag, view._replace(new=-1).lag) == (8, -1)
     assert view.oldest_ms > LOCK_MS
+
+
+def dead_of(queue: Queue, count: int = 100, *, copies: bool = False) -> list[DeadRecord]:
+    return queue.bench.run(queue.queue.dead(count, copies=copies))
+
+
+def test_archived_records_wait_to_become_dead_letters(queue: Queue) -> None:
+    queue.limits = KEPT
+    queue.add(1, 2, 3, 4, 5)
+    queue.acquire()
+    done = queue.acknowledge("a", (1, 1, ACCEPT), (2, 2, REJECT), (3, 3, GAP), (4, 5, RELEASE))
+    assert done == Acknowledged(accepted=1, rejected=2, archived=0, released=2, renewed=0)
+    queue.acquire()
+    queue.acknowledge("a", (4, 4, RELEASE))
+    queue.age([5])
+    looked = queue.acquire(records=0)
+    assert looked.has_dead
+    assert queue.owners() == {2: (REJECTED, 1), 4: (EXHAUSTED, 2), 5: (EXHAUSTED, 2)}
+    found = dead_of(queue, copies=True)
+    assert [(one.offset, one.deliveries, one.rejected) for one in found] == [
+        (2, 1, True),
+        (4, 2, False),
+        (5, 2, False),
+    ]
+    assert {tuple(one.fields) for one in found} == {(b"value", b"v")}
+    assert queue.bench.run(queue.queue.view()) == QueueView(2, 0, 0, 0, 0, 3, 0, mock.ANY)
+    queue.bench.run(queue.queue.forget_dead(dead_of(queue, 2)))
+    assert queue.owners() == {5: (EXHAUSTED, 2)}
+
+
+def test_the_records_of_a_lost_member_and_of_native_consumers_become_dead_letters(queue: Queue) -> None:
+    queue.limits = KEPT
+    queue.add(1, 2, 3)
+    queue.runs(records=1)
+    queue.release("a")
+    assert queue.runs("b", records=1) == [(1, 1, 2)]
+    assert queue.release("b") == (1, 0)
+    [taken, late] = queue.read_natively(2)
+    for entry in (taken, late):
+        queue.client.xclaim(queue.stream, GROUP, "other", 0, [entry], idle=LOCK_MS)
+    # What a native worker hands to this consumer, it rejects.
+    queue.client.xclaim(queue.stream, GROUP, REJECTED, 0, [taken], justid=True)
+    assert queue.acquire(records=0).has_dead
+    assert [(one.offset, one.deliveries, one.rejected) for one in dead_of(queue)] == [
+        (2, 2, True),
+        (1, 2, False),
+        (3, 2, False),
+    ]
+
+
+def test_dead_letters_of_entries_that_are_gone_have_no_fields(queue: Queue) -> None:
+    queue.limits = KEPT
+    queue.add(1)
+    queue.acquire()
+    queue.acknowledge("a", (1, 1, REJECT))
+    queue.client.xdel(queue.stream, entry_id(1, queue.bias))
+    assert [tuple(one.fields) for one in dead_of(queue, copies=True)] == [()]
+
+
+def test_a_group_that_keeps_no_dead_letters_any_more_forgets_them(queue: Queue) -> None:
+    queue.limits = KEPT
+    queue.add(1, 2)
+    queue.acquire()
+    queue.acknowledge("a", (1, 1, REJECT))
+    queue.limits = Limits(LOCK_MS, 2, 2000)
+    assert not queue.acquire().has_dead
+    assert queue.owners() == {2: ("kafka:a", 1)}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from korvet.offsets.packing import entry_id, pack
-from korvet.redis_groups.share import MEMBER_PREFIX, RELEASED, Acknowledged, Limits
+from korvet.redis_groups.share import EXHAUSTED, MEMBER_PREFIX, REJECTED, RELEASED, Acknowledged, Limits
 from tests.storage.conftest import Bench
 from tests.storage.share_queue import ACCEPT, GROUP, LOCK_MS, Queue
 from tests.support.machines import run_machine
@@ -21,6 +21,7 @@ pytestmark = pytest.mark.each_server
 
 DELIVERIES, LOCKS = 3, 6
 MEMBERS, WORKERS = ("a", "b"), ("x", "y")
+NOBODY = (None, RELEASED, REJECTED, EXHAUSTED)
 members, workers = st.sampled_from(MEMBERS), st.sampled_from(WORKERS)
 _serial = iter(range(1_000_000))
 
@@ -53,24 +54,23 @@ class ShareMachine(RuleBasedStateMachine):
         self.delivered = 0
         """The offset up to which records were delivered."""
 
-    @initialize(assignment=st.sampled_from(["clock", "dense"]))
-    def make(self, assignment: str) -> None:
+    @initialize(assignment=st.sampled_from(["clock", "dense"]), keeps_dead=st.booleans())
+    def make(self, assignment: str, keeps_dead: bool) -> None:
         self.queue = Queue(self.bench, offset_assignment=assignment)
-        self.queue.limits = Limits(LOCK_MS, DELIVERIES, LOCKS)
+        self.queue.limits = Limits(LOCK_MS, DELIVERIES, LOCKS, keeps_dead)
         self.queue.initialise()
 
     def teardown(self) -> None:
         """Accept all that is left: every record was delivered, unless it was deleted before."""
-        self.queue.limits = Limits(LOCK_MS, DELIVERIES, 10_000)
-        self.queue.age(self.records)
-        for record in self.records.values():
-            record.is_expired = record.owner not in (None, RELEASED)
+        self.queue.limits = Limits(LOCK_MS, DELIVERIES, 10_000, self.queue.limits.keeps_dead)
+        self._expire(self._owned())
         self._expire_all()
         while offsets := self._acquire("last", 100):
             ranges = [(offset, offset, ACCEPT) for offset in offsets]
             assert self.queue.acknowledge("last", *ranges) == Acknowledged(len(offsets), 0, 0, 0, 0)
             for offset in offsets:
                 self._finish(self.records[offset])
+        self.write_dead_letters(len(self.records))
         assert self.queue.owners() == {}
         assert all(record.received or not record.exists for record in self.records.values())
         self.bench.close()
@@ -84,10 +84,28 @@ class ShareMachine(RuleBasedStateMachine):
         assert not record.is_done
         record.owner, record.is_done, record.is_expired = None, True, False
 
+    def _archive(self, record: Record, waits_as: str) -> None:
+        """End all deliveries of a record: it becomes a dead letter if it exists and the group keeps these."""
+        if self.queue.limits.keeps_dead and record.exists:
+            record.owner, record.is_expired = waits_as, False
+        else:
+            self._finish(record)
+
     def _end_delivery(self, record: Record) -> None:
-        record.is_expired = False
-        record.is_done = record.deliveries >= DELIVERIES or not record.exists
-        record.owner = None if record.is_done else RELEASED
+        if record.deliveries >= DELIVERIES:
+            self._archive(record, EXHAUSTED)
+        elif not record.exists:
+            self._finish(record)
+        else:
+            record.owner, record.is_expired = RELEASED, False
+
+    def _expire(self, offsets: list[int]) -> None:
+        self.queue.age(offsets)
+        for offset in offsets:
+            self.records[offset].is_expired = True
+
+    def _owned(self) -> list[int]:
+        return [offset for offset, record in self.records.items() if record.owner not in NOBODY]
 
     def _expire_all(self) -> None:
         for record in self.records.values():
@@ -156,8 +174,10 @@ class ShareMachine(RuleBasedStateMachine):
         assert sum(done) >= len(chosen) - sum(not self.records[offset].exists for offset in chosen)
         for offset, kind in zip(chosen, types, strict=True):
             record = self.records[offset]
-            if kind == ord("1") or kind in b"03":
+            if kind in b"01":
                 self._finish(record)
+            elif kind == ord("3"):
+                self._archive(record, REJECTED)
             elif kind == ord("2"):
                 self._end_delivery(record)
             elif not record.exists:
@@ -186,19 +206,27 @@ class ShareMachine(RuleBasedStateMachine):
         for offset in self._with(MEMBER_PREFIX + member):
             self._end_delivery(self.records[offset])
 
+    @rule(most=st.integers(1, 3))
+    def write_dead_letters(self, most: int) -> None:
+        found = self.queue.bench.run(self.queue.queue.dead(most, copies=True))
+        waiting = {owner: self._with(owner) for owner in (REJECTED, EXHAUSTED)}
+        expected = [*waiting[REJECTED], *waiting[EXHAUSTED]][:most]
+        assert [one.offset for one in found] == expected
+        for one in found:
+            record = self.records[one.offset]
+            assert (one.deliveries, one.rejected) == (record.deliveries, record.owner == REJECTED)
+            assert bool(one.fields) == record.exists
+            self._finish(record)
+        if found:
+            self.queue.bench.run(self.queue.queue.forget_dead(found))
+
     # Time, and native workers
 
     @rule(data=st.data())
     def expire(self, data: st.DataObject) -> None:
         """Let some locks expire, of members and of native workers."""
-        offsets = [
-            offset
-            for offset, record in self.records.items()
-            if record.owner not in (None, RELEASED) and record.exists and data.draw(st.booleans())
-        ]
-        self.queue.age(offsets)
-        for offset in offsets:
-            self.records[offset].is_expired = True
+        owned = [offset for offset in self._owned() if self.records[offset].exists]
+        self._expire([offset for offset in owned if data.draw(st.booleans())])
 
     @rule(worker=workers, count=st.integers(1, 4))
     def read(self, worker: str, count: int) -> None:

@@ -2,13 +2,17 @@
 --
 -- A pending entry is a record that a share group has acquired: its consumer is the owner, its idle time the age of the
 -- lock, its counter the number of deliveries.  Members of the Kafka group are the consumers `kafka:<member id>`; all
--- others are native, and own what they read in the same way.  Two consumers stand for nobody:
+-- others are native, and own what they read in the same way.  Four consumers stand for nobody:
 --   korvet:released    its entries can be acquired: they were released, or their lock has expired
 --   korvet:unreadable  its entries are no records for Kafka clients: no offset names them, or they are record batches
+--   korvet:rejected    its entries wait to become dead letters (KIP-1191): a member has rejected them,
+--   korvet:exhausted   or they were delivered as often as the limit says
 -- Entries that are delivered and no longer pending are accepted, or archived.
 
 local MEMBER = 'kafka:'
 local RELEASED, UNREADABLE = 'korvet:released', 'korvet:unreadable'
+local REJECTED, EXHAUSTED = 'korvet:rejected', 'korvet:exhausted'
+local NOBODY = { [RELEASED] = true, [UNREADABLE] = true, [REJECTED] = true, [EXHAUSTED] = true }
 -- IDs in one XACK or XCLAIM, far below the number of arguments that Lua can pass, and entries of which one call of
 -- korvet_share_acquire changes the owner or learns the age, at most: a few ms of Redis's time.
 local AT_ONCE = 1000
@@ -17,7 +21,7 @@ local FIRST_READ, READ_BYTES = 32, 33554432
 -- Pending entries of native consumers that one call looks at.
 local NATIVES_AT_ONCE = 500
 -- Types of acknowledgements, as digits.
-local ACCEPTS, RELEASES, RENEWS = 49, 50, 52
+local GAPS, ACCEPTS, RELEASES, RENEWS = 48, 49, 50, 52
 
 local function acknowledge_ids(stream, group, ids)
   for first = 1, #ids, AT_ONCE do
@@ -25,16 +29,19 @@ local function acknowledge_ids(stream, group, ids)
   end
 end
 
--- Gives entries to a consumer as long waiting ones; their counters stay, or become `deliveries`.  Entries that are gone
--- from the stream are no longer pending then.
-local function hand_over(stream, group, consumer, ids, deliveries)
+-- Gives entries to a consumer; their counters stay, or become `deliveries`.  They look as if they had waited for long,
+-- unless they are `fresh`: then native consumers do not claim them.  Entries that are gone from the stream are no longer
+-- pending then.
+local function hand_over(stream, group, consumer, ids, deliveries, fresh)
   for first = 1, #ids, AT_ONCE do
     local command = { 'XCLAIM', stream, group, consumer, 0 }
     for at = first, math.min(#ids, first + AT_ONCE - 1) do
       command[#command + 1] = ids[at]
     end
-    command[#command + 1] = 'TIME'
-    command[#command + 1] = 0
+    if not fresh then
+      command[#command + 1] = 'TIME'
+      command[#command + 1] = 0
+    end
     if deliveries then
       command[#command + 1] = 'RETRYCOUNT'
       command[#command + 1] = deliveries
@@ -44,45 +51,57 @@ local function hand_over(stream, group, consumer, ids, deliveries)
   end
 end
 
--- Ends the deliveries of entries, as rows of XPENDING: those with `limit` deliveries are archived, the others released.
--- Returns the number of each.
-local function end_deliveries(stream, group, rows, limit)
+-- Archives entries: nobody gets them again.  If the group keeps dead letters, they go to `consumer` first.
+local function archive(stream, group, ids, consumer, rule)
+  if rule.keeps then
+    hand_over(stream, group, consumer, ids, nil, true)
+    rule.archived = rule.archived or ids[1] ~= nil
+  else
+    acknowledge_ids(stream, group, ids)
+  end
+end
+
+-- Ends the deliveries of entries, as rows of XPENDING: those with `rule.limit` deliveries are archived, the others
+-- released.  Returns the number of each.
+local function end_deliveries(stream, group, rows, rule)
   local archived, released = {}, {}
   for _, row in ipairs(rows) do
-    local ids = row[4] >= limit and archived or released
+    local ids = row[4] >= rule.limit and archived or released
     ids[#ids + 1] = row[1]
   end
-  acknowledge_ids(stream, group, archived)
+  archive(stream, group, archived, EXHAUSTED, rule)
   hand_over(stream, group, RELEASED, released)
   return #archived, #released
 end
 
--- Returns the consumers with pending entries: how many entries members have, the members, and the native consumers;
--- else an error reply, or nil if there is no such group.
+-- Returns the consumers with pending entries: how many entries members have and how many wait to become dead letters,
+-- the members, and the native consumers; else an error reply, or nil if there is no such group.
 local function owners_of(stream, group)
   local summary = redis.pcall('XPENDING', stream, group)
   if summary.err then
     return nil, string.sub(summary.err, 1, 7) ~= 'NOGROUP' and summary or nil
   end
-  local locked, members, natives = 0, {}, {}
+  local locked, dead, members, natives = 0, 0, {}, {}
   for _, row in ipairs(summary[4] or {}) do
     local name = row[1]
     if string.sub(name, 1, #MEMBER) == MEMBER then
       locked = locked + row[2]
       members[#members + 1] = name
-    elseif name ~= RELEASED and name ~= UNREADABLE then
+    elseif not NOBODY[name] then
       natives[#natives + 1] = name
+    elseif name == REJECTED or name == EXHAUSTED then
+      dead = dead + row[2]
     end
   end
-  return { locked = locked, members = members, natives = natives, total = summary[1] }
+  return { locked = locked, dead = dead, members = members, natives = natives }
 end
 
 -- Ends the deliveries whose locks have expired.  Returns how many there were, and whether there may be more.
-local function expire_members(stream, group, owners, lock_ms, limit)
+local function expire_members(stream, group, owners, rule)
   local left = AT_ONCE
   for _, name in ipairs(owners.members) do
-    local rows = redis.call('XPENDING', stream, group, 'IDLE', lock_ms, '-', '+', left, name)
-    end_deliveries(stream, group, rows, limit)
+    local rows = redis.call('XPENDING', stream, group, 'IDLE', rule.lock_ms, '-', '+', left, name)
+    end_deliveries(stream, group, rows, rule)
     owners.locked = owners.locked - #rows
     left = left - #rows
     if left == 0 then
@@ -95,7 +114,7 @@ end
 -- As expire_members, for the next NATIVES_AT_ONCE entries of native consumers after the cursor, the name of a consumer
 -- and the ID of one of its entries.  Returns also the next cursor.  Native consumers may have a million entries, so
 -- each call looks at a page.
-local function expire_natives(stream, group, natives, lock_ms, limit, name, id)
+local function expire_natives(stream, group, natives, rule, name, id)
   local left, expired = NATIVES_AT_ONCE, 0
   for _, native in ipairs(natives) do
     if native >= name then
@@ -104,11 +123,11 @@ local function expire_natives(stream, group, natives, lock_ms, limit, name, id)
       )
       local idle = {}
       for _, row in ipairs(rows) do
-        if row[3] >= lock_ms then
+        if row[3] >= rule.lock_ms then
           idle[#idle + 1] = row
         end
       end
-      end_deliveries(stream, group, idle, limit)
+      end_deliveries(stream, group, idle, rule)
       expired, left = expired + #idle, left - #rows
       if left == 0 then
         return expired, native, rows[#rows][1]
@@ -226,8 +245,24 @@ local function is_done(take)
   return take.room <= 0 or take.bytes <= 0 or take.is_full or take.examined >= take.most_examined
 end
 
+-- Goes on with entries that wait to become dead letters, up to AT_ONCE of each kind: keeps native consumers from claiming
+-- them, or archives them if the group keeps no dead letters any more.
+local function attend_dead(stream, group, rule)
+  for _, consumer in ipairs({ REJECTED, EXHAUSTED }) do
+    local idle_ms, ids = rule.keeps and math.floor(rule.lock_ms / 4) or 0, {}
+    for at, row in ipairs(redis.call('XPENDING', stream, group, 'IDLE', idle_ms, '-', '+', AT_ONCE, consumer)) do
+      ids[at] = row[1]
+    end
+    if rule.keeps then
+      hand_over(stream, group, consumer, ids, nil, true)
+    else
+      acknowledge_ids(stream, group, ids)
+    end
+  end
+end
+
 -- Acquires released entries up to the last position that may be read.  Returns whether none is left there.
-local function take_released(take, stream, group, limit)
+local function take_released(take, stream, group, rule)
   local lower = take.after and '(' .. id_of(take.after) or '-'
   local upper = take.last and id_of(take.last) or '+'
   while not is_done(take) do
@@ -235,14 +270,14 @@ local function take_released(take, stream, group, limit)
     local rows = redis.call('XPENDING', stream, group, lower, upper, count, RELEASED)
     local ids, deliveries, over = {}, {}, {}
     for _, row in ipairs(rows) do
-      if row[4] >= limit then
+      if row[4] >= rule.limit then
         over[#over + 1] = row[1]
       else
         ids[#ids + 1] = row[1]
         deliveries[row[1]] = row[4] + 1
       end
     end
-    acknowledge_ids(stream, group, over)
+    archive(stream, group, over, EXHAUSTED, rule)
     take.examined = take.examined + #rows
     if ids[1] then
       for _, entry in ipairs(redis.call('XCLAIM', stream, group, take.consumer, 0, unpack(ids))) do
@@ -315,24 +350,28 @@ end
 -- 7 locks that members may have, 8 deliveries of a record at most, 9 how long a lock lasts (ms), 10 the offset before
 -- which records may be acquired ("": all), 11 "1" if records of aborted transactions are gaps, 12 "1" to look for
 -- expired locks of members, 13 "1" to look for those of native consumers, from the cursor 14, 15 on, 16 the offset
--- after which released records are acquired ("": all).
+-- after which released records are acquired ("": all), 17 "1" if archived records become dead letters.
 -- The first record is acquired even if it is larger than the limit of bytes.
 -- Returns nothing if there is no such group; else: the runs of runs_of; "<1 if the limits of the call may have left
 -- something, else 0> <locks of members> <1 if native consumers have pending entries, else 0> <expired locks that were
--- found>"; the next cursor (name, ID); the entries.
+-- found> <1 if records wait to become dead letters, else 0>"; the next cursor (name, ID); the entries.
 local function acquire(keys, args)
-  local stream, group, limit, lock_ms = keys[1], args[1], tonumber(args[8]), tonumber(args[9])
+  local stream, group = keys[1], args[1]
+  local rule = { limit = tonumber(args[8]), lock_ms = tonumber(args[9]), keeps = args[17] == '1' }
   local owners, fault = owners_of(stream, group)
   if not owners then
     return fault or {}
   end
+  if owners.dead > 0 and (args[13] == '1' or not rule.keeps) then
+    attend_dead(stream, group, rule)
+  end
   local expired, unseen, name, id = 0, false, args[14], args[15]
   if args[12] == '1' then
-    expired, unseen = expire_members(stream, group, owners, lock_ms, limit)
+    expired, unseen = expire_members(stream, group, owners, rule)
   end
   if args[13] == '1' then
     local found
-    found, name, id = expire_natives(stream, group, owners.natives, lock_ms, limit, name, id)
+    found, name, id = expire_natives(stream, group, owners.natives, rule, name, id)
     expired = expired + found
   end
   local bias, most = tonumber(args[3]), tonumber(args[4])
@@ -344,7 +383,7 @@ local function acquire(keys, args)
     aborted_key = keys[2], examined = 0, most_examined = math.max(AT_ONCE, 2 * most),
     entries = {}, positions = {}, deliveries = {}, gaps = {}, unreadable = {}, back = {},
   }
-  local exhausted = room > 0 and take_released(take, stream, group, limit)
+  local exhausted = room > 0 and take_released(take, stream, group, rule)
   if exhausted then
     -- What was read too early before is among the released entries; no more of that is read.
     local ahead = take.last and redis.call('XPENDING', stream, group, id_of(take.last + 1), '+', 1, RELEASED)[1]
@@ -357,8 +396,8 @@ local function acquire(keys, args)
   end
   sort_entries(take)
   local state = string.format(
-    '%d %d %d %d', (unseen or (room > 0 and not exhausted)) and 1 or 0, owners.locked + #take.entries,
-    #owners.natives > 0 and 1 or 0, expired
+    '%d %d %d %d %d', (unseen or (room > 0 and not exhausted)) and 1 or 0, owners.locked + #take.entries,
+    #owners.natives > 0 and 1 or 0, expired, rule.keeps and (owners.dead > 0 or rule.archived) and 1 or 0
   )
   return { runs_of(take), state, name, id, take.entries }
 end
@@ -404,8 +443,8 @@ end
 
 -- Returns the rows of all ranges by what is to be done with them, or nil if one of them is refused.
 local function sort_by_type(stream, args, bias, start, consumer, lock_ms)
-  local by_type = { accepted = {}, rejected = {}, released = {}, renewed = {} }
-  for at = 6, #args, 3 do
+  local by_type = { accepted = {}, gaps = {}, rejected = {}, released = {}, renewed = {} }
+  for at = 7, #args, 3 do
     local begin, last, types = tonumber(args[at]) + bias, tonumber(args[at + 1]) + bias, args[at + 2]
     local first = math.max(begin, start)
     local rows = first <= last and locked_rows(stream, args[1], consumer, first, last, lock_ms) or {}
@@ -420,6 +459,8 @@ local function sort_by_type(stream, args, bias, start, consumer, lock_ms)
         table.insert(by_type.released, row)
       elseif code == RENEWS then
         table.insert(by_type.renewed, row[1])
+      elseif code == GAPS then
+        table.insert(by_type.gaps, row[1])
       else
         table.insert(by_type.rejected, row[1])
       end
@@ -428,9 +469,9 @@ local function sort_by_type(stream, args, bias, start, consumer, lock_ms)
   return by_type
 end
 
--- KEYS: stream.  ARGV: 1 group, 2 member, 3 bias, 4 how long a lock lasts (ms), 5 deliveries of a record at most; then
--- for each range of offsets, in order: the first one, the last one, and the type of each or of all of them, a digit:
--- 0 gap, 1 accept, 2 release, 3 reject, 4 renew.
+-- KEYS: stream.  ARGV: 1 group, 2 member, 3 bias, 4 how long a lock lasts (ms), 5 deliveries of a record at most, 6 "1"
+-- if archived records become dead letters; then for each range of offsets, in order: the first one, the last one, and
+-- the type of each or of all of them, a digit: 0 gap, 1 accept, 2 release, 3 reject, 4 renew.
 -- Offsets before the group's start are left out.  If the member has no lock on another one, nothing is changed.
 -- Returns the numbers of records that were accepted, rejected (and gaps), archived because of the limit, released and
 -- renewed; {-1} if nothing was changed.
@@ -441,9 +482,11 @@ local function acknowledge_records(keys, args)
   if not by_type then
     return { -1 }
   end
+  local rule = { limit = tonumber(args[5]), keeps = args[6] == '1' }
   acknowledge_ids(stream, group, by_type.accepted)
-  acknowledge_ids(stream, group, by_type.rejected)
-  local archived, released = end_deliveries(stream, group, by_type.released, tonumber(args[5]))
+  acknowledge_ids(stream, group, by_type.gaps)
+  archive(stream, group, by_type.rejected, REJECTED, rule)
+  local archived, released = end_deliveries(stream, group, by_type.released, rule)
   for first = 1, #by_type.renewed, AT_ONCE do
     local command = { 'XCLAIM', stream, group, consumer, 0 }
     for at = first, math.min(#by_type.renewed, first + AT_ONCE - 1) do
@@ -452,20 +495,21 @@ local function acknowledge_records(keys, args)
     command[#command + 1] = 'JUSTID'
     redis.call(unpack(command))
   end
-  return { #by_type.accepted, #by_type.rejected, archived, released, #by_type.renewed }
+  return { #by_type.accepted, #by_type.gaps + #by_type.rejected, archived, released, #by_type.renewed }
 end
 
--- KEYS: stream.  ARGV: group, member, deliveries of a record at most.
+-- KEYS: stream.  ARGV: group, member, deliveries of a record at most, "1" if archived records become dead letters.
 -- Ends all deliveries of a member, which is gone.  Returns the numbers of records that were archived and released.
 local function release_member(keys, args)
-  local stream, group, consumer, limit = keys[1], args[1], MEMBER .. args[2], tonumber(args[3])
+  local stream, group, consumer = keys[1], args[1], MEMBER .. args[2]
+  local rule = { limit = tonumber(args[3]), keeps = args[4] == '1' }
   local archived, released, rows = 0, 0, nil
   repeat
     rows = redis.pcall('XPENDING', stream, group, '-', '+', AT_ONCE, consumer)
     if rows.err then
       return { 0, 0 }
     end
-    local over, back = end_deliveries(stream, group, rows, limit)
+    local over, back = end_deliveries(stream, group, rows, rule)
     archived, released = archived + over, released + back
   until #rows < AT_ONCE
   redis.call('XGROUP', 'DELCONSUMER', stream, group, consumer)
@@ -501,15 +545,16 @@ end
 
 -- KEYS: stream, index.  ARGV: group, bias.
 -- Returns nothing if there is no such group; else: the offset of its start, the records that members, native consumers
--- and nobody (released ones) have, those that Kafka clients cannot read, the entries that were never delivered (-1: the
--- index has to catch up), and since when the oldest pending entry has its owner (ms; -1: nothing is pending).
+-- and nobody (released ones) have, those that Kafka clients cannot read, those that wait to become dead letters, the
+-- entries that were never delivered (-1: the index has to catch up), and since when the oldest pending entry has its
+-- owner (ms; -1: nothing is pending).
 local function view(keys, args)
   local stream, group, bias = keys[1], args[1], tonumber(args[2])
   local following, info = following_position(stream, group)
   if not following then
     return {}
   end
-  local counts = { members = 0, natives = 0, [RELEASED] = 0, [UNREADABLE] = 0 }
+  local counts = { members = 0, natives = 0, [RELEASED] = 0, [UNREADABLE] = 0, [REJECTED] = 0, [EXHAUSTED] = 0 }
   for _, row in ipairs(redis.call('XPENDING', stream, group)[4] or {}) do
     local name = row[1]
     local kind = string.sub(name, 1, #MEMBER) == MEMBER and 'members' or counts[name] and name or 'natives'
@@ -521,8 +566,28 @@ local function view(keys, args)
   local left = count_after(stream, keys[2], field_of(info, 'last-delivered-id'), budget)
   return {
     math.max(0, start - bias), counts.members, counts.natives, counts[RELEASED], counts[UNREADABLE],
-    left or -1, oldest and oldest[3] or -1,
+    counts[REJECTED] + counts[EXHAUSTED], left or -1, oldest and oldest[3] or -1,
   }
+end
+
+-- KEYS: stream.  ARGV: group, bias, how many at most, "1" with the fields of the entries.
+-- Returns the records that wait to become dead letters, first those that were rejected: for each the entry ID, the
+-- offset (-1: none names the entry), the deliveries, 1 if it was rejected, else 0, and the fields of the entry, empty
+-- if they are not asked for or the entry is gone.
+local function list_dead(keys, args)
+  local stream, group, bias, left, found = keys[1], args[1], tonumber(args[2]), tonumber(args[3]), {}
+  for _, consumer in ipairs({ REJECTED, EXHAUSTED }) do
+    local rows = left > 0 and redis.pcall('XPENDING', stream, group, '-', '+', left, consumer) or {}
+    for _, row in ipairs(rows.err and {} or rows) do
+      local id, position = row[1], position_at(row[1])
+      local entry = args[4] == '1' and redis.call('XRANGE', stream, id, id)[1]
+      found[#found + 1] = {
+        id, position and position - bias or -1, row[4], consumer == REJECTED and 1 or 0, entry and entry[2] or {},
+      }
+    end
+    left = left - #rows
+  end
+  return found
 end
 
 -- Share consumers go on while the memory is full: what all groups have accepted can be deleted.
@@ -538,3 +603,6 @@ redis.register_function({
 redis.register_function('korvet_share_initialise' .. RELEASE, initialise)
 redis.register_function('korvet_share_restart' .. RELEASE, restart)
 redis.register_function({ function_name = 'korvet_share_view' .. RELEASE, callback = view, flags = { 'no-writes' } })
+redis.register_function({
+  function_name = 'korvet_share_dead' .. RELEASE, callback = list_dead, flags = { 'no-writes' },
+})
