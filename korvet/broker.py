@@ -19,6 +19,7 @@ from korvet.api.fetching.deadlines import Deadlines
 from korvet.api.fetching.memory import FetchMemory
 from korvet.api.fetching.sessions import FetchSessions
 from korvet.api.producing.unpacking import Unpacking
+from korvet.api.sharing.dead_letters import DeadLetters
 from korvet.api.sharing.sharing import MOST_SHARE_SESSIONS, Sharing
 from korvet.causes import Causes
 from korvet.cluster.mailbox import Mailbox
@@ -288,7 +289,7 @@ async def _run(
         admin.attach(parts, dispatcher, setup)
         await _load(parts, changes)
         dispatcher.request_log.follow(parts.live)
-        tasks += _housekeeping(parts)
+        tasks += [*_housekeeping(parts), keep("dead letters", services.sharing.attend)]
         freeze_long_lived_objects()
         # Other brokers send clients to this broker already; it reports to them what is still being loaded.
         await parts.listener.start(dispatcher)
@@ -335,6 +336,7 @@ def _setup(parts: Parts, redis_url: str) -> Setup:
 def _services(parts: Parts) -> Services:
     loop = asyncio.get_running_loop()
     config = parts.config
+    shared_writes = SharedWrites(parts.store.commands, lambda: parts.store.resources.level)
     return Services(
         live=parts.live,
         cluster_id=parts.store.commands.cluster_id,
@@ -347,7 +349,7 @@ def _services(parts: Parts) -> Services:
         transactions=parts.transactions,
         markers=parts.markers,
         security=parts.security,
-        shared_writes=SharedWrites(parts.store.commands, lambda: parts.store.resources.level),
+        shared_writes=shared_writes,
         password_checks=PasswordChecks(),
         quotas=parts.security.quotas,
         new_producer_id=parts.store.producer_ids.allocate,
@@ -358,10 +360,22 @@ def _services(parts: Parts) -> Services:
         servers=parts.servers,
         fetch_memory=FetchMemory(config.fetch_buffer_bytes, loop),
         fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots),
-        sharing=Sharing(
-            parts.store.commands, parts.topics, parts.groups, parts.share_peers, MOST_SHARE_SESSIONS
-        ),
+        sharing=_sharing(parts, shared_writes),
         unpacking=Unpacking(config.decompression_buffer_bytes, loop),
+    )
+
+
+def _sharing(parts: Parts, shared_writes: SharedWrites) -> Sharing:
+    leadership = parts.member.leadership
+    return Sharing(
+        parts.store.commands,
+        parts.topics,
+        parts.groups,
+        parts.security.features,
+        parts.share_peers,
+        partial(DeadLetters, parts.topics, leadership, parts.mailbox, parts.live, shared_writes),
+        lambda topic, index: leadership.leader_epoch_of(topic, index) is not None,
+        MOST_SHARE_SESSIONS,
     )
 
 

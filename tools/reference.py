@@ -72,7 +72,7 @@ SUBJECTS = {
         "api.common.listener_counts",
         "api.fetching.sessions",
         "api.fetching.memory",
-        "api.sharing.partition",
+        "api.sharing.counts",
         "api.sharing.sharing",
         "server.backpressure",
         "cluster.lease",

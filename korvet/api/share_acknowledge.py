@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.sharing.configs import share_config
 from korvet.api.sharing.requests import OK, Leaders, Outcome, acknowledge, by_topic, denial, named_partitions
 from korvet.api.sharing.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSessionError
 from korvet.protocol.registry import api
@@ -38,7 +37,7 @@ async def share_acknowledge(context: RequestContext, request: Any) -> Any:
     if refusal is not None:
         return await _response(context, refusal, {}, 0)
     sharing, group, member = context.services.sharing, request.group_id, request.member_id
-    config = share_config(context.services.groups, group)
+    config = sharing.config(group)
     epoch = request.share_session_epoch
     try:
         if epoch == INITIAL_EPOCH:

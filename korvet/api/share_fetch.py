@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.sharing.configs import share_config
 from korvet.api.sharing.fetch import ShareFetch
 from korvet.api.sharing.requests import (
     OK,
@@ -65,7 +64,7 @@ async def share_fetch(context: RequestContext, request: Any) -> Any:
     if refusal is not None:
         return _refused(context, refusal)
     sharing, group, member = context.services.sharing, request.group_id, request.member_id
-    config = share_config(context.services.groups, group)
+    config = sharing.config(group)
     epoch = request.share_session_epoch
     try:
         if epoch == FINAL_EPOCH:

@@ -39,6 +39,8 @@ _SCOPES: Final[Mapping[str, Scope]] = {
         (
             "acks.all.fsync",
             "embedded.maxmemory",
+            "errors.deadletterqueue.auto.create.topics.enable",
+            "errors.deadletterqueue.topic.name.prefix",
             "fetch.readahead.bytes",
             "group.consumer.assignment.interval.ms",
             "group.consumer.heartbeat.interval.ms",

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 GROUP_VERSION: Final = "group.version"
 METADATA_VERSION: Final = "metadata.version"
 SHARE_VERSION: Final = "share.version"
+DEAD_LETTERS_SINCE: Final = 2
+"""The level of share.version from which share groups have dead letters (KIP-1191)."""
 TRANSACTION_VERSION: Final = "transaction.version"
 
 
@@ -27,8 +29,8 @@ SUPPORTED: Final[Mapping[str, Levels]] = {
     GROUP_VERSION: Levels(0, 1, 1),
     # Those of Kafka 4.4. Tools recognise the release by the finalized one, and nobody can lower it.
     METADATA_VERSION: Levels(7, 33, 33),
-    # Share groups are still to be completed.
-    SHARE_VERSION: Levels(0, 1, 0),
+    # Share groups are still to be completed. From 2 on they have dead letters (KIP-1191).
+    SHARE_VERSION: Levels(0, 2, 0),
     TRANSACTION_VERSION: Levels(0, 2, 2),
 }
 

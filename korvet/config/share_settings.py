@@ -82,6 +82,12 @@ class ShareSettings(BrokerSettings, frozen=True, kw_only=True, forbid_unknown_fi
     group_share_max_delivery_count_limit: Annotated[
         int, Meta(ge=5, le=25, description="Largest such limit that the config of a share group may set.")
     ] = 10
+    errors_deadletterqueue_topic_name_prefix: Annotated[
+        str, Meta(description="What the names of dead letter topics of share groups begin with.")
+    ] = "dlq."
+    errors_deadletterqueue_auto_create_topics_enable: Annotated[
+        bool, Meta(description="Whether missing dead letter topics of share groups are created.")
+    ] = False
     group_share_partition_max_record_locks: Annotated[
         int,
         Meta(

@@ -82,6 +82,12 @@ def _boolean(value: str) -> str:
     return value.lower()
 
 
+def _dead_letter_topic(value: str) -> str:
+    if value.startswith("__"):
+        raise ValueError("The name of a dead letter topic must not begin with '__'")
+    return value
+
+
 def _reset(value: str) -> str:
     if value not in {EARLIEST, LATEST} and reset_age_ms(value) is None:
         raise ValueError(
@@ -120,6 +126,8 @@ SHARE_PARTITION_MAX_RECORD_LOCKS: Final = "share.partition.max.record.locks"
 SHARE_AUTO_OFFSET_RESET: Final = "share.auto.offset.reset"
 SHARE_ISOLATION_LEVEL: Final = "share.isolation.level"
 SHARE_RENEW_ACKNOWLEDGE_ENABLE: Final = "share.renew.acknowledge.enable"
+DEAD_LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
+DEAD_LETTER_COPIES: Final = "errors.deadletterqueue.copy.record.enable"
 
 _INT, _STRING, _BOOLEAN = ConfigType.INT, ConfigType.STRING, ConfigType.BOOLEAN
 _SILENT: Final = "Time after which a member of the group that is silent is out."
@@ -171,6 +179,21 @@ GROUP_CONFIGS: Final[Mapping[str, GroupConfigName]] = {
             _BOOLEAN,
             "true",
             "Whether members may renew the lock of a record.",
+            parse_text=_boolean,
+        ),
+        GroupConfigName(
+            DEAD_LETTER_TOPIC,
+            _STRING,
+            "",
+            "The topic that gets a dead letter for each record that members reject, or that was delivered as "
+            "often as share.delivery.count.limit says; none if it is empty.",
+            parse_text=_dead_letter_topic,
+        ),
+        GroupConfigName(
+            DEAD_LETTER_COPIES,
+            _BOOLEAN,
+            "false",
+            "Whether dead letters have the key and the value of the record.",
             parse_text=_boolean,
         ),
     )

@@ -318,7 +318,10 @@ class ShareQueue:
         reply = await self._commands.fcall(
             "korvet_share_dead", [self._stream], self._group, self._bias, count, int(copies), read=True
         )
-        return [DeadRecord(*row[:3], rejected=bool(row[3]), fields=row[4]) for row in reply]
+        return [
+            DeadRecord(entry_id, offset, deliveries, bool(rejected), fields)
+            for entry_id, offset, deliveries, rejected, fields in reply
+        ]
 
     async def forget_dead(self, records: Iterable[DeadRecord]) -> None:
         """Archive records that have become dead letters (XACK)."""

@@ -41,6 +41,7 @@ _WITH_EFFECT: Final = {
     "offset.assignment": "clock: offset = entry ms << 10 | sequence. dense: 0, 1, 2 and so on as in Kafka.",
     "storage.layout": "record: a stream entry for each record. batch: one for each record batch, as it was "
     "produced; faster and smaller, and no use to Redis applications.",
+    "errors.deadletterqueue.group.enable": "Whether share groups may write dead letters to the topic.",
     "native.format": "How an entry that a Redis application wrote with its own fields is served: json gives "
     "all fields as one object, field:<name> the bytes of that field.",
 }
@@ -50,7 +51,6 @@ _WITHOUT_EFFECT: Final = {
     "compression.type": "Final codec of the topic's batches; producer keeps the codec that the producer has "
     "chosen.",
     "compression.zstd.level": "Compression level if compression.type is zstd.",
-    "errors.deadletterqueue.group.enable": "Whether share groups may use the topic as a dead-letter queue.",
     "file.delete.delay.ms": "Time before a deleted file is removed from the file system, in ms.",
     "flush.messages": "Number of records after which the log is flushed to disk (fsync).",
     "flush.ms": "Time after which the log is flushed to disk (fsync), in ms.",

@@ -133,6 +133,7 @@ STORAGE_LAYOUT: Final = "storage.layout"
 NATIVE_FORMAT: Final = "native.format"
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 ACKS_ALL_FSYNC: Final = "acks.all.fsync"
+DEAD_LETTER_ENABLE: Final = "errors.deadletterqueue.group.enable"
 
 _KAFKA: Final = (
     TopicConfig(
@@ -149,7 +150,7 @@ _KAFKA: Final = (
     ),
     _int("compression.zstd.level", 3, -131072, "compression.zstd.level", 22),
     _long(DELETE_RETENTION_MS, 86_400_000, 0, "log.cleaner.delete.retention.ms"),
-    _boolean("errors.deadletterqueue.group.enable", False),
+    _boolean(DEAD_LETTER_ENABLE, False),
     _long("file.delete.delay.ms", 60_000, 0, "log.segment.delete.delay.ms"),
     _long("flush.messages", INT64_MAX, 1, "log.flush.interval.messages"),
     _long("flush.ms", INT64_MAX, 0),

@@ -35,7 +35,7 @@ def test_features(ask, korvet, version):
     assert supported == {
         "group.version": (0, 1),
         "metadata.version": (7, 33),
-        "share.version": (0, 1),
+        "share.version": (0, 2),
         "transaction.version": (0, 2),
     }
     assert levels == {"group.version": (1, 1), "metadata.version": (33, 33), "transaction.version": (2, 2)}

@@ -207,7 +207,7 @@ def test_without_the_share_version_there_are_no_share_groups(client):
     assert {shown.error_code, *(each.error_code for each in changes)} == {UNSUPPORTED}
 
     assert answers() == (UNSUPPORTED, UNSUPPORTED)
-    assert update(client, (SHARING, 2, UPGRADE))[0] == INVALID_UPDATE
+    assert update(client, (SHARING, 3, UPGRADE))[0] == INVALID_UPDATE
     assert update(client, (SHARING, 1, UPGRADE)) == (0, None, {})
     assert levels(client)[0] == HIGHEST | {SHARING: 1}
     assert answers() == (0, NOT_FOUND)

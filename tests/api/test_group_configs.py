@@ -23,6 +23,7 @@ NO_INT = "Not a number of type INT"
 LOCK, LOCKS = "share.record.lock.duration.ms", "share.partition.max.record.locks"
 LEVEL, RENEW, RESET = "share.isolation.level", "share.renew.acknowledge.enable", "share.auto.offset.reset"
 SHARED, INTERVAL = "share.session.timeout.ms", "share.assignment.interval.ms"
+LETTERS, COPIES = "errors.deadletterqueue.topic.name", "errors.deadletterqueue.copy.record.enable"
 NO_BOOLEAN = "Expected value to be either true or false"
 LEVELS = "String must be one of: read_committed, read_uncommitted"
 NO_RESET = (
@@ -41,6 +42,8 @@ DEFAULTS = {
     RESET: "latest",
     LEVEL: "read_uncommitted",
     RENEW: "true",
+    LETTERS: "",
+    COPIES: "false",
 }
 
 
@@ -140,7 +143,7 @@ def test_configs_of_share_groups(client, fresh, server):
         assert {name: shown[name].value for name in wanted} == kept
         assert {shown[name].config_source for name in wanted} == {OWN}
         assert [(one.name, one.source) for one in shown[LEVEL].synonyms] == [(LEVEL, OWN)]
-        assert [each.name for each in shown.values() if each.config_type == 1] == [RENEW]
+        assert [each.name for each in shown.values() if each.config_type == 1] == [RENEW, COPIES]
 
 
 @versions("AlterConfigs")
@@ -177,6 +180,9 @@ def test_all_configs_are_replaced(client, fresh, version):
         (("share.partition.max.record.locks", "4001"), f"{LOCKS} {RANGE} 100 to 4000 inclusive."),
         ((LEVEL, "Read_Committed"), f"Invalid value Read_Committed for configuration {LEVEL}: {LEVELS}"),
         ((RENEW, "yes"), f"Invalid value yes for configuration {RENEW}: {NO_BOOLEAN}"),
+        ((COPIES, "yes"), f"Invalid value yes for configuration {COPIES}: {NO_BOOLEAN}"),
+        ((LETTERS, "__d"), f"Invalid value __d for configuration {LETTERS}: The name of a dead letter topic must "
+         "not begin with '__'"),
         ((RESET, "none"), f"Invalid value none for configuration {RESET}: {NO_RESET.format('none')}"),
         ((RESET, "by_duration:-PT1S"), f"Invalid value by_duration:-PT1S for configuration {RESET}: "
          + NO_RESET.format("by_duration:-PT1S")),

@@ -10,7 +10,7 @@ from tests.api.asking import Client, connect
 from tests.api.batches import batch
 from tests.api.test_features import UPGRADE, update
 from tests.api.test_produce import put
-from tests.api.test_share import UNKNOWN_SERVER_ERROR, Member, partitions, runs
+from tests.api.test_share import REJECT, UNKNOWN_SERVER_ERROR, Member, partitions, runs
 from tests.support.polling import until
 from tests.support.servers import KorvetServer
 
@@ -28,7 +28,7 @@ def servers() -> Iterator[dict[int, KorvetServer]]:
         try:
             other.start()
             with connect(one) as ask:
-                assert update(ask, ("share.version", 1, UPGRADE))[0] == 0
+                assert update(ask, ("share.version", 2, UPGRADE))[0] == 0
                 until(lambda: len(ask("DescribeCluster", 0).brokers) == 2, 20, "both brokers")
                 topic = {"name": TOPIC, "num_partitions": PARTITIONS, "replication_factor": 1}
                 assert ask("CreateTopics", 7, topics=[topic], timeout=10_000).topics[0].error_code == 0
@@ -38,9 +38,9 @@ def servers() -> Iterator[dict[int, KorvetServer]]:
             other.discard()
 
 
-def leaders(ask: Client) -> tuple[Any, dict[int, int]]:
+def leaders(ask: Client, topic: str = TOPIC) -> tuple[Any, dict[int, int]]:
     """The topic's ID, and the node that leads each partition."""
-    (found,) = ask("Metadata", 12, topics=[{"name": TOPIC, "topic_id": None}]).topics
+    (found,) = ask("Metadata", 12, topics=[{"name": topic, "topic_id": None}]).topics
     return found.topic_id, {part.partition_index: part.leader_id for part in found.partitions}
 
 
@@ -75,3 +75,51 @@ def test_a_leader_asks_the_coordinator(
             assert runs(member.fetch(max_wait=20_000)) == [(first, first, 1)]
             (refused,) = partitions(stranger.fetch((topic_id, index)))
             assert refused.error_code == UNKNOWN_SERVER_ERROR
+
+
+@pytest.mark.parametrize("leader", [1, 2])
+def test_dead_letters_of_another_leader(servers: dict[int, KorvetServer], group: str, leader: int) -> None:
+    """The partition of a record and that of its dead letter have different leaders."""
+    name, kept = f"{group}-{leader}", [f"dlq.{group}-{leader}-{number}" for number in range(8)]
+    with connect(servers[leader]) as ask:
+        enable = [{"name": "errors.deadletterqueue.group.enable", "value": "true"}]
+        common = {"num_partitions": 1, "replication_factor": 1, "configs": enable}
+        topics: list[dict[str, Any]] = [{"name": each, **common} for each in kept]
+        made = ask("CreateTopics", 7, topics=topics, timeout=10_000).topics
+        assert not any(each.error_code for each in made)
+
+        def apart() -> list[str]:
+            return [each for each in kept if leaders(ask, each)[1][0] == 3 - leader]
+
+        letters = until(apart, 20, "a topic of the other leader")[0]
+        until(lambda: leader in leaders(ask)[1].values(), 20, "the broker leads a partition")
+        index = next(index for index, node in leaders(ask)[1].items() if node == leader)
+        topic_id, _ = leaders(ask)
+        changed = [{"name": "errors.deadletterqueue.topic.name", "config_operation": 0, "value": letters}]
+        resource = {"resource_type": 32, "resource_name": name, "configs": changed}
+        assert not ask("IncrementalAlterConfigs", 1, resources=[resource]).responses[0].error_code
+        end = put(ask, TOPIC, batch(), partition=index).base_offset + 1
+        topics = [{"topic_name": TOPIC, "partitions": [{"partition_index": index, "start_offset": end}]}]
+
+        def altered() -> bool:
+            for server in servers.values():
+                with connect(server) as coordinator:
+                    if not coordinator("AlterShareGroupOffsets", 0, group_id=name, topics=topics).error_code:
+                        return True
+            return False
+
+        until(altered, 20, "the coordinator has loaded")
+        member = Member(servers[leader], name)
+        with member.client, connect(servers[3 - leader]) as other:
+            assert runs(member.fetch((topic_id, index))) == []
+            first = put(ask, TOPIC, batch(), partition=index).base_offset
+            assert runs(member.fetch(max_wait=20_000)) == [(first, first, 1)]
+            member.fetch((topic_id, index, (first, first, [REJECT])))
+
+            def written() -> bool:
+                part = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
+                asked = [{"name": letters, "partitions": [part]}]
+                (found,) = other("ListOffsets", 4, replica_id=-1, isolation_level=0, topics=asked).topics
+                return bool(found.partitions[0].offset > 0)
+
+            until(written, 20, "the dead letter")

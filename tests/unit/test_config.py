@@ -91,6 +91,7 @@ def test_every_setting_can_be_given_in_the_environment(setting: Setting) -> None
         "log_retention_memory_ratio": "0.8",
         "log_storage_layout": "batch",
         "acks_all_fsync": "true",
+        "errors_deadletterqueue_auto_create_topics_enable": "true",
         "offsets_commit_required_acks": "1",
         "auto_create_topics_enable": "false",
         "log_cleaner_enable": "false",

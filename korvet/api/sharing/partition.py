@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from korvet.coordinator.share_partitions import begin
 from korvet.groups.share.messages import SharePartition
-from korvet.metrics.counted import Counted, counter, part
-from korvet.metrics.declared import declare
-from korvet.metrics.family import MetricType
 from korvet.redis.futures import awaited
 from korvet.redis_groups.share import Demand, NoShareGroup, ShareQueue
 
@@ -18,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from korvet.api.sharing.configs import ShareConfig
+    from korvet.api.sharing.counts import ShareCounts
     from korvet.log.partition_log import PartitionLog
     from korvet.redis.commands import Commands
     from korvet.redis_groups.share import Acknowledged, Acquired, Range
@@ -29,54 +27,6 @@ _NO_NATIVES_S: Final = 3.0
 # The partition's former leader may have given locks. All of them end within the length of one lock: in that
 # time they are looked at this often.
 _LOOKS: Final = 4
-
-_RECORDS: Final = declare(
-    "korvet_share_records_total",
-    "Records of share groups by event: acquired (for the first time), reacquired, accepted, rejected (also "
-    "gaps), released, archived (released as often as the delivery count limit says), renewed, and expired "
-    "(locks that ended). Native consumers count only with locks that ended.",
-    "event",
-    kind=MetricType.COUNTER,
-)
-
-
-class ShareCounts(Counted):
-    """What is counted of all partitions of share groups that this broker leads, since its start."""
-
-    acquired = part(_RECORDS, "acquired")
-    reacquired = part(_RECORDS, "reacquired")
-    accepted = part(_RECORDS, "accepted")
-    rejected = part(_RECORDS, "rejected")
-    released = part(_RECORDS, "released")
-    archived = part(_RECORDS, "archived")
-    renewed = part(_RECORDS, "renewed")
-    expired = part(_RECORDS, "expired")
-    refused = counter(
-        "korvet_share_refused_acknowledgements_total",
-        "Acknowledgements that were refused because the member had no lock on one of the records, by "
-        "partitions in requests.",
-    )
-
-    def acquire(self, acquired: Acquired) -> None:
-        """Count what a call has acquired."""
-        for run in acquired.runs:
-            size = run.last - run.first + 1
-            if run.deliveries > 1:
-                self.reacquired += size
-            else:
-                self.acquired += size
-        self.expired += acquired.expired
-
-    def acknowledge(self, done: Acknowledged | None) -> None:
-        """Count an acknowledgement, or that it was refused."""
-        if done is None:
-            self.refused += 1
-            return
-        self.accepted += done.accepted
-        self.rejected += done.rejected
-        self.archived += done.archived
-        self.released += done.released
-        self.renewed += done.renewed
 
 
 class NotInitialised(Exception):
@@ -97,10 +47,11 @@ class SharedPartition:
         "_locks_end_s",
         "_natives_after",
         "_natives_s",
-        "_place",
-        "_queue",
+        "_on_dead",
         "_waiting",
         "log",
+        "place",
+        "queue",
     )
 
     def __init__(
@@ -110,13 +61,15 @@ class SharedPartition:
         group: str,
         counts: ShareCounts,
         is_initialised: Callable[[SharePartition], Awaitable[bool]],
+        on_dead: Callable[[SharedPartition, ShareConfig], None],
     ) -> None:
-        """is_initialised: see SharePeers."""
+        """is_initialised: see SharePeers. on_dead(self, config): records wait to become dead letters."""
         self.log = log
-        self._place = SharePartition(group, log.topic.topic_id.bytes, log.topic.name, log.partition)
+        self.place = SharePartition(group, log.topic.topic_id.bytes, log.topic.name, log.partition)
         self._is_initialised = is_initialised
         self._counts = counts
-        self._queue = ShareQueue(commands, log.topic, log.partition, group)
+        self._on_dead = on_dead
+        self.queue = ShareQueue(commands, log.topic, log.partition, group)
         self._initialised = False
         # Counts what may have brought records; 0 while there is nothing to acquire.
         self._changes = 1
@@ -192,7 +145,7 @@ class SharedPartition:
         except BaseException:
             self._changes += changes + 1
             raise
-        self._counts.acquire(acquired)
+        self._note(acquired, config)
         if acquired.has_more or after is not None:
             self._changes += 1
         if acquired.runs:
@@ -201,13 +154,30 @@ class SharedPartition:
         self._at_limit = acquired.locks >= config.limits.locks
         return acquired
 
+    async def look(self, config: ShareConfig) -> None:
+        """End the locks that have expired, also if no member takes records here. Raises StorageError."""
+        after: tuple[bytes, bytes] | None = (b"", b"")
+        while after is not None:
+            try:
+                demand = Demand(0, 0, natives_after=after)
+                looked = await self.queue.acquire("", config.limits, demand, self.log.leader_epoch)
+            except NoShareGroup:
+                return
+            self._note(looked, config)
+            after = looked.natives_after if any(looked.natives_after) else None
+
+    def _note(self, acquired: Acquired, config: ShareConfig) -> None:
+        self._counts.acquire(acquired)
+        if acquired.has_dead:
+            self._on_dead(self, config)
+
     async def _acquire(self, member: str, config: ShareConfig, demand: Demand) -> Acquired:
         try:
-            return await self._queue.acquire(member, config.limits, demand, self.log.leader_epoch)
+            return await self.queue.acquire(member, config.limits, demand, self.log.leader_epoch)
         except NoShareGroup:
             # A native client has destroyed it, or a failover has lost it.
             await self._begin(config)
-            return await self._queue.acquire(member, config.limits, demand, self.log.leader_epoch)
+            return await self.queue.acquire(member, config.limits, demand, self.log.leader_epoch)
 
     def _note_natives(self, acquired: Acquired, *, looked: bool) -> None:
         now_s = asyncio.get_running_loop().time()
@@ -229,17 +199,19 @@ class SharedPartition:
         self._locks_end_s.extend(now_s + lock_s * look / _LOOKS for look in range(_LOOKS + 2))
 
     async def _begin(self, config: ShareConfig) -> None:
-        if not await self._is_initialised(self._place):
+        if not await self._is_initialised(self.place):
             raise NotInitialised
-        await begin(self._queue, config.reset, lambda: self.log)
+        await begin(self.queue, config.reset, lambda: self.log)
 
     async def acknowledge(
         self, member: str, config: ShareConfig, ranges: Sequence[Range]
     ) -> Acknowledged | None:
         """Apply acknowledgements, see ShareQueue. Raises StorageError."""
-        done = await self._queue.acknowledge(member, config.limits, ranges)
+        done = await self.queue.acknowledge(member, config.limits, ranges)
         self._counts.acknowledge(done)
         if done is not None:
+            if config.limits.keeps_dead and (done.rejected or done.archived):
+                self._on_dead(self, config)
             if done.renewed:
                 self._locks_end_s.append(asyncio.get_running_loop().time() + config.limits.lock_ms / 1000)
             if done.released or self._at_limit:
@@ -249,7 +221,9 @@ class SharedPartition:
 
     async def release(self, member: str, config: ShareConfig) -> None:
         """Release all records of a member that is gone. Raises StorageError."""
-        archived, released = await self._queue.release(member, config.limits)
+        archived, released = await self.queue.release(member, config.limits)
         self._counts.archived += archived
+        if archived and config.limits.keeps_dead:
+            self._on_dead(self, config)
         self._counts.released += released
         self.wake()

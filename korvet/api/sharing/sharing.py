@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from korvet.api.sharing.configs import share_config
-from korvet.api.sharing.partition import ShareCounts, SharedPartition
+from korvet.api.sharing.counts import ShareCounts
+from korvet.api.sharing.partition import SharedPartition
 from korvet.api.sharing.sessions import ShareSessions
 from korvet.causes import Causes
+from korvet.config.features import SHARE_VERSION
 from korvet.metrics.counted import Counted, shown
 from korvet.redis.errors import StorageError
-from korvet.slices import gathered
+from korvet.slices import gathered, sliced
 from korvet.supervisor import once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from korvet.api.sharing.configs import ShareConfig
+    from korvet.api.sharing.dead_letters import DeadLetters
     from korvet.api.sharing.sessions import SharedKey, ShareSession
+    from korvet.config.features import Features
     from korvet.coordinator.share_peers import SharePeers
     from korvet.groups.config import GroupConfig
     from korvet.log.partition_log import PartitionLog
@@ -31,6 +36,9 @@ causes = Causes(log)
 
 MOST_SHARE_SESSIONS: Final = 2_000
 """Kafka's default of group.share.max.share.sessions."""
+# How often groups that keep dead letters are seen to, and the least rest in times of the work.
+_LOOK_S: Final = 3.0
+_RESTS: Final = 19
 
 
 class Connection(Protocol):
@@ -60,13 +68,18 @@ class Sharing(Counted):
         commands: Commands,
         topics: TopicDirectory,
         groups: GroupConfig,
+        features: Features,
         peers: SharePeers,
+        letters: Callable[[ShareCounts], DeadLetters],
+        leads: Callable[[str, int], bool],
         most_sessions: int,
     ) -> None:
+        """leads(topic, partition): whether this broker leads a partition."""
         super().__init__()
         self._commands = commands
         self._topics = topics
         self._groups = groups
+        self._features = features
         self._peers = peers
         self._sessions = ShareSessions(most_sessions)
         # By group and key: in how many sessions a partition is, and what is known of it.
@@ -74,8 +87,14 @@ class Sharing(Counted):
         self._partitions: dict[tuple[str, SharedKey], SharedPartition] = {}
         self.counts = ShareCounts()
         """What is counted of records."""
+        self._letters = letters(self.counts)
+        self._leads = leads
         # The connections whose end closes sessions.
         self._watched: set[Connection] = set()
+
+    def config(self, group: str) -> ShareConfig:
+        """What applies to the records of a group."""
+        return share_config(self._groups, group, self._features.levels[SHARE_VERSION])
 
     # Sessions
 
@@ -127,7 +146,7 @@ class Sharing(Counted):
         client.on_disconnect(gone)
 
     async def _release(self, session: ShareSession) -> None:
-        config, keys = share_config(self._groups, session.group), list(session.partitions)
+        config, keys = self.config(session.group), list(session.partitions)
         await gathered(self._release_in(session, key, config) for key in keys)
         self._leave(session, keys)
 
@@ -153,6 +172,36 @@ class Sharing(Counted):
                 if partition is not None:
                     partition.close()
 
+    # Dead letters
+
+    async def attend(self) -> NoReturn:
+        """See to groups that keep dead letters, also those that only native consumers use: end their expired
+        locks, and write letters that wait.
+        """
+        clock = asyncio.get_running_loop().time
+        while True:
+            began_s = clock()
+            for group in self._groups.own.groups:
+                config = self.config(group)
+                if config.limits.keeps_dead:
+                    await self._look(group, config)
+            await asyncio.sleep(max(_LOOK_S, _RESTS * (clock() - began_s)))
+
+    async def _look(self, group: str, config: ShareConfig) -> None:
+        for topic in self._topics.all():
+            if topic.internal or topic.storage_layout == "batch":
+                continue
+            async for index in sliced(range(topic.partitions)):
+                key = topic.topic_id, index
+                partition = self.partition(group, key) if self._leads(topic.name, index) else None
+                if partition is None:
+                    continue
+                try:
+                    await partition.look(config)
+                except StorageError as error:
+                    name = partition.log.state.name
+                    causes.warn(error, "%s: the share group %r cannot be read: %s", name, group, error)
+
     # Partitions
 
     def partition(self, group: str, key: SharedKey) -> SharedPartition | None:
@@ -167,7 +216,9 @@ class Sharing(Counted):
             known.close()
         if log is None or log.closed:
             return None
-        made = SharedPartition(self._commands, log, group, self.counts, self._peers.is_initialised)
+        made = SharedPartition(
+            self._commands, log, group, self.counts, self._peers.is_initialised, self._letters.write_soon
+        )
         if place in self._users:
             self._partitions[place] = made
             made.open()

@@ -30,8 +30,8 @@ local function acknowledge_ids(stream, group, ids)
 end
 
 -- Gives entries to a consumer; their counters stay, or become `deliveries`.  They look as if they had waited for long,
--- unless they are `fresh`: then native consumers do not claim them.  Entries that are gone from the stream are no longer
--- pending then.
+-- unless they are `fresh`: then native consumers do not claim them.  Entries that are gone from the stream are not
+-- pending any more then.
 local function hand_over(stream, group, consumer, ids, deliveries, fresh)
   for first = 1, #ids, AT_ONCE do
     local command = { 'XCLAIM', stream, group, consumer, 0 }
@@ -245,8 +245,8 @@ local function is_done(take)
   return take.room <= 0 or take.bytes <= 0 or take.is_full or take.examined >= take.most_examined
 end
 
--- Goes on with entries that wait to become dead letters, up to AT_ONCE of each kind: keeps native consumers from claiming
--- them, or archives them if the group keeps no dead letters any more.
+-- Goes on with entries that wait to become dead letters, up to AT_ONCE of each kind: keeps native consumers from
+-- claiming them, or archives them if the group keeps no dead letters any more.
 local function attend_dead(stream, group, rule)
   for _, consumer in ipairs({ REJECTED, EXHAUSTED }) do
     local idle_ms, ids = rule.keeps and math.floor(rule.lock_ms / 4) or 0, {}

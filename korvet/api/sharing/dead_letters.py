@@ -1,0 +1,219 @@
+"""Writes dead letters (KIP-1191): of each record that a share group has given up, one into the group's dead
+letter topic. Only after that the record is archived, so a letter may be written twice, and none is lost.
+
+The partition of a letter is the partition of its record, modulo the number of partitions. Brokers that do not
+lead it send the batch to its leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from korvet.api.sharing.letters import batches_of, letter_of
+from korvet.causes import Causes
+from korvet.records.batch import BatchError
+from korvet.records.kernel import parse_batch
+from korvet.records.native import native_rule
+from korvet.redis.errors import StorageError
+from korvet.redis.futures import awaited
+from korvet.supervisor import once
+from korvet.topics.configs import DEAD_LETTER_ENABLE, TIMESTAMP_TYPE
+from korvet.topics.errors import TopicError, TopicExists
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from korvet.api.sharing.configs import ShareConfig
+    from korvet.api.sharing.counts import ShareCounts
+    from korvet.api.sharing.partition import SharedPartition
+    from korvet.cluster.leadership import Leadership
+    from korvet.cluster.mailbox import Answer, Mailbox
+    from korvet.cluster.shared_writes import SharedWrites
+    from korvet.cluster.topic import Topic
+    from korvet.config.live import LiveConfig
+    from korvet.groups.share.messages import SharePartition
+    from korvet.log.partition_log import PartitionLog
+    from korvet.log.values import Appended
+    from korvet.records.batch import AppendArguments, BatchHeader, BytesLike
+    from korvet.topics.directory import TopicDirectory
+
+causes = Causes(logging.getLogger(__name__))
+
+_WRITE: Final = "write dead letters"
+# Letters that are read at once, without and with copies, and the bytes of a batch that goes by mail.
+_AT_ONCE, _COPIES_AT_ONCE, _MAIL_BYTES = 1_000, 50, 1 << 20
+# Rest after a failure.
+_RETRY_S: Final = 5.0
+
+
+class UnusableTopic(Exception):
+    """The topic cannot take dead letters, because of its name or its configs."""
+
+
+class _Request(msgspec.Struct, frozen=True, array_like=True):
+    topic: str
+    partition: int
+    leader_epoch: int
+    """The leader epoch in which the receiver leads the partition."""
+    batch: bytes
+
+
+class _Received(msgspec.Struct):
+    """A batch of dead letters, as logs take those of producers."""
+
+    data: BytesLike
+    header: BatchHeader
+    plain: bytes | None = None
+
+
+_encode = msgspec.msgpack.encode
+_REQUESTS: Final = msgspec.msgpack.Decoder(_Request)
+_REPLIES: Final = msgspec.msgpack.Decoder(str)
+
+
+class DeadLetters:
+    """Writes the dead letters of partitions that this broker leads, and those that other brokers send."""
+
+    def __init__(
+        self,
+        topics: TopicDirectory,
+        leadership: Leadership,
+        mailbox: Mailbox,
+        live: LiveConfig,
+        shared_writes: SharedWrites,
+        counts: ShareCounts,
+    ) -> None:
+        self._topics = topics
+        self._leadership = leadership
+        self._mailbox = mailbox
+        self._live = live
+        self._shared_writes = shared_writes
+        self._counts = counts
+        # The partitions whose letters are being written, and when to try again those that failed.
+        self._writing: set[SharePartition] = set()
+        self._retry_s: dict[SharePartition, float] = {}
+        mailbox.handle(_WRITE, self._asked)
+
+    def write_soon(self, partition: SharedPartition, config: ShareConfig) -> None:
+        """Write the dead letters of a partition, unless that is under way or has just failed."""
+        place = partition.place
+        if place in self._writing or asyncio.get_running_loop().time() < self._retry_s.get(place, 0.0):
+            return
+        self._writing.add(place)
+        task = once("dead letters", self._write(partition, config))
+        task.add_done_callback(lambda _: self._writing.discard(place))
+
+    async def _write(self, partition: SharedPartition, config: ShareConfig) -> None:
+        place = partition.place
+        try:
+            while await self._write_some(partition, config):
+                pass
+        except (StorageError, UnusableTopic, TopicError) as error:
+            self._retry_s[place] = asyncio.get_running_loop().time() + _RETRY_S
+            self._counts.failed_letters += 1
+            of = place.group_id, place.topic, place.partition
+            causes.warn(error, "dead letters of group %r in %s-%d wait: %s", *of, error, work=place)
+        else:
+            self._retry_s.pop(place, None)
+            causes.ended(place)
+
+    async def _write_some(self, partition: SharedPartition, config: ShareConfig) -> bool:
+        """Write some dead letters. Returns whether there may be more."""
+        count = _COPIES_AT_ONCE if config.copies_dead else _AT_ONCE
+        dead = await partition.queue.dead(count, copies=config.copies_dead)
+        if not dead:
+            return False
+        topic = await self._topic(config.dead_letter_topic)
+        max_bytes = min(self._topics.policy(topic).max_message_bytes, _MAIL_BYTES)
+        native = native_rule(partition.log.topic.native_format)
+        letters = [letter_of(partition.place, one, native, max_bytes) for one in dead]
+        for records, batch in batches_of(letters, int(time.time() * 1000), max_bytes):
+            await self._append(topic, partition.place.partition % topic.partitions, batch)
+            await partition.queue.forget_dead(records)
+            self._counts.letters += len(records)
+        return len(dead) == count
+
+    async def _topic(self, name: str) -> Topic:
+        """The dead letter topic of that name. Raises UnusableTopic, TopicError and StorageError."""
+        prefix = self._live.now.errors_deadletterqueue_topic_name_prefix
+        if not name.startswith(prefix):
+            raise UnusableTopic(f"the name of the dead letter topic {name} does not begin with {prefix}")
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = await self._create(name)
+        if topic.internal or self._topics.is_alias(topic):
+            raise UnusableTopic(f"{name} is written by the broker only")
+        if topic.configs.get(DEAD_LETTER_ENABLE) != "true":
+            raise UnusableTopic(f"the dead letter topic {name} has no {DEAD_LETTER_ENABLE}=true")
+        if self._topics.policy(topic).compacts:
+            raise UnusableTopic(f"the dead letter topic {name} is compacted, and dead letters may lack a key")
+        return topic
+
+    async def _create(self, name: str) -> Topic:
+        if not self._live.now.errors_deadletterqueue_auto_create_topics_enable:
+            raise UnusableTopic(f"the dead letter topic {name} does not exist")
+        before = self._shared_writes.before()
+        configs = {DEAD_LETTER_ENABLE: "true", TIMESTAMP_TYPE: "CreateTime"}
+        try:
+            topic = await self._topics.create(name, self._live.now.num_partitions, configs)
+        except TopicExists:
+            found = self._topics.get(name)
+            if found is None:
+                raise
+            topic = found
+        await self._shared_writes.replicated(before)
+        return topic
+
+    async def _append(self, topic: Topic, index: int, batch: bytes) -> None:
+        """Append a batch at the leader of a partition. Raises StorageError."""
+        leadership = self._leadership
+        if leadership.alone or leadership.leader_epoch_of(topic.name, index) is not None:
+            await self._append_here(topic.name, index, batch)
+            return
+        leader = leadership.assignment.leader(topic.name, index)
+        request = _encode(_Request(topic.name, index, leader.epoch, batch))
+        reply = _REPLIES.decode(await awaited(partial(self._mailbox.ask, leader.node_id, _WRITE, request)))
+        if reply:
+            raise StorageError(reply)
+
+    async def _append_here(self, topic: str, index: int, batch: bytes) -> None:
+        log = self._topics.log(topic, index)
+        if log is None:
+            raise StorageError(f"there is no partition {topic}-{index}")
+        if log.missing_replicas is not None:
+            raise log.missing_replicas
+        try:
+            received = _Received(batch, parse_batch(batch, 0))
+            appended = await awaited(partial(_append, log, received))
+        except BatchError as error:
+            raise StorageError(str(error)) from error
+        end = appended.base_offset + received.header.record_count
+        await awaited(partial(log.await_released, end, self._live.now.offsets_commit_timeout_ms))
+
+    def _asked(self, body: bytes, answer: Answer) -> None:
+        once("dead letters of others", self._serve(_REQUESTS.decode(body), answer))
+
+    async def _serve(self, request: _Request, answer: Answer) -> None:
+        if self._leadership.leader_epoch_of(request.topic, request.partition) != request.leader_epoch:
+            answer(_encode(f"{request.topic}-{request.partition} has another leader"))
+            return
+        try:
+            await self._append_here(request.topic, request.partition, request.batch)
+        except StorageError as error:
+            answer(_encode(str(error)))
+        else:
+            answer(_encode(""))
+
+
+def _append(log: PartitionLog, received: _Received, done: Callable[[Appended | StorageError], None]) -> None:
+    log.append(received, None, _admit, done)
+
+
+def _admit(_: AppendArguments) -> None:
+    """Dead letters have the time of the append, and no key that a policy asks for."""

@@ -1,0 +1,117 @@
+"""Dead letters (KIP-1191): the records that stand for what share groups have given up, and batches of them.
+
+A dead letter says in its headers which record it stands for, and why. Its headers are text, as Kafka writes
+them. The headers of the record are not in it. No I/O.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from korvet.offsets.entry_fields import Record, read_entry
+from korvet.offsets.record_batch import (
+    CHECKED_HEADER,
+    HEADER_BYTES,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+)
+from korvet.protocol.primitives import unsigned_varint
+from korvet.records.assembly import assemble_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from korvet.groups.share.messages import SharePartition
+    from korvet.redis_groups.share import DeadRecord
+
+_REJECTED: Final = "Offset rejected by client."
+_EXHAUSTED: Final = "Offset delivery count exceeded the threshold."
+_NULL: Final = b"\x01"
+# Attributes and timestamp delta of a record.
+_BEFORE_OFFSET: Final = b"\0\0"
+# The most bytes of a record's length, and of its offset delta.
+_NUMBERS_BYTES: Final = 2 * 5
+
+
+class Letter(NamedTuple):
+    """A dead letter, and what it stands for."""
+
+    dead: DeadRecord
+    body: bytes
+    """The encoded record from its key on."""
+
+
+def letter_of(
+    place: SharePartition, dead: DeadRecord, native: Callable[[list[bytes]], bytes], max_bytes: int
+) -> Letter:
+    """The dead letter of a record of a group's partition. It has no key and value if the fields of the record
+    are not known, or if a batch with it would exceed `max_bytes`. native: the value of a native entry.
+    """
+    headers = {
+        "topic": place.topic,
+        "partition": place.partition,
+        "offset": dead.offset,
+        "group": place.group_id,
+        "delivery.count": dead.deliveries,
+        "message": _REJECTED if dead.rejected else _EXHAUSTED,
+    }
+    pieces = [_varint(len(headers))]
+    for name, value in headers.items():
+        pieces += (_bytes(f"__dlq.errors.{name}".encode()), _bytes(str(value).encode()))
+    encoded = b"".join(pieces)
+    body = _content(list(dead.fields), native) + encoded
+    return Letter(dead, body if batch_bytes([body]) <= max_bytes else _NULL + _NULL + encoded)
+
+
+def batch_bytes(bodies: Iterable[bytes]) -> int:
+    """The most bytes of a batch with these records."""
+    return HEADER_BYTES + sum(len(body) + len(_BEFORE_OFFSET) + _NUMBERS_BYTES for body in bodies)
+
+
+def batches_of(
+    letters: Sequence[Letter], now_ms: int, max_bytes: int
+) -> Iterator[tuple[list[DeadRecord], bytes]]:
+    """Record batches with all letters, in order, of up to `max_bytes` each unless one letter is larger, and
+    what the records of each batch stand for. now_ms: the timestamp of the records.
+    """
+    some: list[Letter] = []
+    size_bytes = batch_bytes(())
+    for letter in letters:
+        more = batch_bytes([letter.body]) - HEADER_BYTES
+        if some and size_bytes + more > max_bytes:
+            yield _batch(some, now_ms)
+            some, size_bytes = [], batch_bytes(())
+        some.append(letter)
+        size_bytes += more
+    if some:
+        yield _batch(some, now_ms)
+
+
+def _batch(letters: Sequence[Letter], now_ms: int) -> tuple[list[DeadRecord], bytes]:
+    records: list[bytes] = []
+    for delta, letter in enumerate(letters):
+        record = _BEFORE_OFFSET + _varint(delta) + letter.body
+        records += (_varint(len(record)), record)
+    count = len(letters)
+    header = CHECKED_HEADER.pack(
+        0, count - 1, now_ms, now_ms, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE, count
+    )
+    return [letter.dead for letter in letters], assemble_batch(0, -1, header, *records)
+
+
+def _content(fields: list[bytes], native: Callable[[list[bytes]], bytes]) -> bytes:
+    """The encoded key and value of an entry."""
+    if not fields:
+        return _NULL + _NULL
+    entry = read_entry(fields, 0)
+    key, value = (entry.key, entry.value) if isinstance(entry, Record) else (None, native(fields))
+    return _bytes(key) + _bytes(value)
+
+
+def _bytes(value: bytes | None) -> bytes:
+    return _NULL if value is None else _varint(len(value)) + value
+
+
+def _varint(value: int) -> bytes:
+    return unsigned_varint(value << 1)
