@@ -26,6 +26,7 @@ class ResourceType(IntEnum):
     TOPIC = 2
     BROKER = 4
     BROKER_LOGGER = 8
+    GROUP = 32
 
 
 def describe(cluster: Cluster, kind: ResourceType, name: str) -> tuple[DescribeConfigsResourceResult, ...]:
@@ -65,7 +66,7 @@ def alter(
 
 def _broker_of(cluster: Cluster, kind: ResourceType, name: str) -> Address | None:
     """The broker that a resource belongs to; None if any broker can answer."""
-    if kind is ResourceType.TOPIC or not name:
+    if kind in {ResourceType.TOPIC, ResourceType.GROUP} or not name:
         return None
     for broker in cluster.metadata([]).brokers:
         if str(broker.node_id) == name:
@@ -74,6 +75,8 @@ def _broker_of(cluster: Cluster, kind: ResourceType, name: str) -> Address | Non
 
 
 def _subject(kind: ResourceType, name: str) -> str:
+    if kind is ResourceType.GROUP:
+        return f"group {name}"
     if kind is ResourceType.TOPIC:
         return f"topic {name}"
     return f"broker {name}" if name else "all brokers"

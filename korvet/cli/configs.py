@@ -10,36 +10,41 @@ from korvet.cli.options import KeyValue, bootstrap_option, json_option
 from korvet.cli.output import print_json, table
 from korvet.config.kinds import ConfigSource
 
-_DYNAMIC = (ConfigSource.DYNAMIC_BROKER, ConfigSource.DYNAMIC_DEFAULT_BROKER)
+_DYNAMIC = (ConfigSource.DYNAMIC_BROKER, ConfigSource.DYNAMIC_DEFAULT_BROKER, ConfigSource.GROUP)
 _SOURCES = {
     ConfigSource.DYNAMIC_BROKER: "broker",
     ConfigSource.DYNAMIC_DEFAULT_BROKER: "all brokers",
     ConfigSource.STATIC_BROKER: "at the start",
     ConfigSource.DEFAULT: "default",
     ConfigSource.DYNAMIC_BROKER_LOGGER: "broker",
+    ConfigSource.GROUP: "group",
 }
+_group_option = click.option(
+    "--group", metavar="NAME", default="", help="Configs of one consumer group or share group."
+)
 
 
 @click.group()
 def configs() -> None:
-    """Show and change settings of running brokers."""
+    """Show and change settings of running brokers, and configs of groups."""
 
 
 @configs.command("describe")
 @click.option("--broker", metavar="ID", default="", help="One broker [all brokers].")
-@click.option("--all", "all_settings", is_flag=True, help="Show the broker's other settings, too.")
+@_group_option
+@click.option("--all", "all_settings", is_flag=True, help="Show what was not changed, too.")
 @click.option("--loggers", is_flag=True, help="Show the log levels of the broker's modules.")
 @bootstrap_option
 @json_option
 def describe_configs(
-    broker: str, all_settings: bool, loggers: bool, bootstrap: Bootstrap, as_json: bool
+    broker: str, group: str, all_settings: bool, loggers: bool, bootstrap: Bootstrap, as_json: bool
 ) -> None:
     """Show the settings that were changed while brokers run."""
-    if (all_settings or loggers) and not broker:
-        raise click.UsageError("--all and --loggers need --broker")
+    kind = _kind(broker, group, loggers=loggers)
+    if all_settings and not broker and not group:
+        raise click.UsageError("--all needs --broker or --group")
     with Cluster(bootstrap) as cluster:
-        kind = ResourceType.BROKER_LOGGER if loggers else ResourceType.BROKER
-        found = config_requests.describe(cluster, kind, broker)
+        found = config_requests.describe(cluster, kind, group or broker)
     shown = [
         each for each in found if all_settings or loggers or ConfigSource(each.config_source) in _DYNAMIC
     ]
@@ -52,6 +57,7 @@ def describe_configs(
 
 @configs.command("alter")
 @click.option("--broker", metavar="ID", default="", help="One broker [all brokers].")
+@_group_option
 @click.option("--loggers", is_flag=True, help="Change the log levels of the broker's modules.")
 @click.option(
     "-c", "--config", "pairs", type=KeyValue(), multiple=True, help="Setting to change. Repeatable."
@@ -60,6 +66,7 @@ def describe_configs(
 @bootstrap_option
 def alter_configs(
     broker: str,
+    group: str,
     loggers: bool,
     pairs: tuple[tuple[str, str], ...],
     unset: tuple[str, ...],
@@ -73,13 +80,21 @@ def alter_configs(
     changes: dict[str, str | None] = {**dict(pairs), **dict.fromkeys(unset)}
     if not changes:
         raise click.UsageError("nothing to change: give --config or --unset")
+    kind = _kind(broker, group, loggers=loggers)
+    with Cluster(bootstrap) as cluster:
+        config_requests.alter(cluster, kind, group or broker, changes)
+    changed = f"group {group}" if group else f"broker {broker}" if broker else "all brokers"
+    click.echo(f"changed {changed}")
+
+
+def _kind(broker: str, group: str, *, loggers: bool) -> ResourceType:
+    if group and (broker or loggers):
+        raise click.UsageError("--group goes without --broker and --loggers")
     if loggers and not broker:
         raise click.UsageError("--loggers needs --broker")
-    with Cluster(bootstrap) as cluster:
-        config_requests.alter(
-            cluster, ResourceType.BROKER_LOGGER if loggers else ResourceType.BROKER, broker, changes
-        )
-    click.echo(f"changed {f'broker {broker}' if broker else 'all brokers'}")
+    if group:
+        return ResourceType.GROUP
+    return ResourceType.BROKER_LOGGER if loggers else ResourceType.BROKER
 
 
 def _value(config: DescribeConfigsResourceResult) -> str:

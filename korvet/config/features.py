@@ -29,8 +29,7 @@ SUPPORTED: Final[Mapping[str, Levels]] = {
     GROUP_VERSION: Levels(0, 1, 1),
     # Those of Kafka 4.4. Tools recognise the release by the finalized one, and nobody can lower it.
     METADATA_VERSION: Levels(7, 33, 33),
-    # Share groups are still to be completed. From 2 on they have dead letters (KIP-1191).
-    SHARE_VERSION: Levels(0, 2, 0),
+    SHARE_VERSION: Levels(0, 2, 2),
     TRANSACTION_VERSION: Levels(0, 2, 2),
 }
 

@@ -46,9 +46,6 @@ class Secured:
     def start(self) -> Secured:
         self.server.start()
         self._served = advertised("127.0.0.1", self.sasl_port)
-        sharing = {"feature": "share.version", "max_version_level": 1, "upgrade_type": 1}
-        admin = self.authenticated("admin")
-        assert not errors_of(admin("UpdateFeatures", 2, feature_updates=[sharing], validate_only=False))
         return self
 
     def connect(self, *, safe: bool = True) -> Client:

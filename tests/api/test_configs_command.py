@@ -51,6 +51,22 @@ def test_settings_are_changed_and_shown(server):
     assert shown(server, "--broker", "1") == {}
 
 
+def test_configs_of_a_group_are_changed_and_shown(server):
+    name, topic = "share.auto.offset.reset", "errors.deadletterqueue.topic.name"
+    changes = ("-c", f"{name}=earliest", "-c", f"{topic}=dlq.workers")
+    assert run(server, "alter", "--group", "workers", *changes) == "changed group workers\n"
+    of_group = {name: ("earliest", "group"), topic: ("dlq.workers", "group")}
+    assert shown(server, "--group", "workers") == of_group
+    every = shown(server, "--group", "workers", "--all")
+    assert every["share.delivery.count.limit"] == ("5", "default")
+    run(server, "alter", "--group", "workers", "--unset", name, "--unset", topic)
+    assert shown(server, "--group", "workers") == {}
+    assert "Unknown group config name: x" in run(server, "alter", "--group", "workers", "-c", "x=1", status=1)
+    assert "--group goes without" in run(
+        server, "alter", "--group", "w", "--broker", "1", "-c", "x=1", status=2
+    )
+
+
 def test_log_levels_are_changed_and_shown(server):
     name = "korvet.server.tls"
     assert shown(server, "--broker", "1", "--loggers")[name] == ("INFO", "broker")
@@ -65,7 +81,7 @@ def test_log_levels_are_changed_and_shown(server):
     [
         (("alter",), 2, "nothing to change"),
         (("alter", "--loggers", "-c", "root=INFO"), 2, "--loggers needs --broker"),
-        (("describe", "--all"), 2, "--all and --loggers need --broker"),
+        (("describe", "--all"), 2, "--all needs --broker or --group"),
         (("describe", "--broker", "7"), 1, "there is no broker 7"),
         (("alter", "--broker", "x", "-c", "log.retention.ms=1"), 1, "there is no broker x"),
         (("alter", "-c", "num.partitions=1"), 1, "all brokers: Cannot update these configs dynamically"),

@@ -55,8 +55,6 @@ def server(pages: Pages) -> Iterator[KorvetServer]:
         "num.partitions=3",
     )
     with KorvetServer(*(f"--set={setting}" for setting in settings)) as server:
-        with connect(server) as client:
-            assert update(client, ("share.version", 2, UPGRADE))[0] == 0
         yield server
 
 

@@ -38,7 +38,12 @@ def test_features(ask, korvet, version):
         "share.version": (0, 2),
         "transaction.version": (0, 2),
     }
-    assert levels == {"group.version": (1, 1), "metadata.version": (33, 33), "transaction.version": (2, 2)}
+    assert levels == {
+        "group.version": (1, 1),
+        "metadata.version": (33, 33),
+        "share.version": (2, 2),
+        "transaction.version": (2, 2),
+    }
     assert answer.finalized_features_epoch >= 0
 
 

@@ -24,6 +24,7 @@ LOCK, LOCKS = "share.record.lock.duration.ms", "share.partition.max.record.locks
 LEVEL, RENEW, RESET = "share.isolation.level", "share.renew.acknowledge.enable", "share.auto.offset.reset"
 SHARED, INTERVAL = "share.session.timeout.ms", "share.assignment.interval.ms"
 LETTERS, COPIES = "errors.deadletterqueue.topic.name", "errors.deadletterqueue.copy.record.enable"
+NO_LETTERS = "The name of a dead letter topic must not begin with '__'"
 NO_BOOLEAN = "Expected value to be either true or false"
 LEVELS = "String must be one of: read_committed, read_uncommitted"
 NO_RESET = (
@@ -181,8 +182,7 @@ def test_all_configs_are_replaced(client, fresh, version):
         ((LEVEL, "Read_Committed"), f"Invalid value Read_Committed for configuration {LEVEL}: {LEVELS}"),
         ((RENEW, "yes"), f"Invalid value yes for configuration {RENEW}: {NO_BOOLEAN}"),
         ((COPIES, "yes"), f"Invalid value yes for configuration {COPIES}: {NO_BOOLEAN}"),
-        ((LETTERS, "__d"), f"Invalid value __d for configuration {LETTERS}: The name of a dead letter topic must "
-         "not begin with '__'"),
+        ((LETTERS, "__d"), f"Invalid value __d for configuration {LETTERS}: {NO_LETTERS}"),
         ((RESET, "none"), f"Invalid value none for configuration {RESET}: {NO_RESET.format('none')}"),
         ((RESET, "by_duration:-PT1S"), f"Invalid value by_duration:-PT1S for configuration {RESET}: "
          + NO_RESET.format("by_duration:-PT1S")),

@@ -13,7 +13,6 @@ import redis
 
 from tests.api.asking import Client, connect, versions
 from tests.api.batches import batch, read
-from tests.api.test_features import UPGRADE, update
 from tests.api.test_produce import put
 from tests.support.pages import Pages
 from tests.support.polling import until
@@ -23,7 +22,7 @@ from tests.support.servers import KorvetServer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-UNKNOWN_SERVER_ERROR, UNKNOWN_TOPIC, NOT_LEADER, UNSUPPORTED_VERSION, INVALID_REQUEST = -1, 3, 6, 35, 42
+UNKNOWN_SERVER_ERROR, UNKNOWN_TOPIC, NOT_LEADER, INVALID_REQUEST = -1, 3, 6, 42
 UNKNOWN_TOPIC_ID, INVALID_RECORD_STATE, NO_SESSION, INVALID_EPOCH = 100, 121, 122, 123
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 OPEN, CLOSE = 0, -1
@@ -42,8 +41,6 @@ def server(pages: Pages) -> Iterator[KorvetServer]:
     """A server with share groups."""
     settings = (f"admin.listen=127.0.0.1:{pages.port}", "group.share.min.record.lock.duration.ms=1000")
     with KorvetServer(*(f"--set={setting}" for setting in settings)) as server:
-        with connect(server) as client:
-            assert update(client, ("share.version", 1, UPGRADE))[0] == 0
         yield server
 
 
@@ -226,12 +223,6 @@ def test_acquire_and_accept(queue: Any, version: int) -> None:
     (done,) = partitions(member.acknowledge((*queue.part, (first, last, [ACCEPT]))))
     assert (done.error_code, done.error_message) == (0, None)
     assert partitions(member.fetch()) == []
-
-
-def test_feature_is_off_by_default(ask: Any, group: str) -> None:
-    fields = {"group_id": group, "member_id": MEMBER}
-    assert ask("ShareFetch", 2, **fields).error_code == UNSUPPORTED_VERSION
-    assert ask("ShareAcknowledge", 2, **fields).error_code == UNSUPPORTED_VERSION
 
 
 def test_acknowledgements_in_a_fetch(queue: Any, member: Member) -> None:

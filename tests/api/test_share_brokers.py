@@ -8,7 +8,6 @@ import pytest
 
 from tests.api.asking import Client, connect
 from tests.api.batches import batch
-from tests.api.test_features import UPGRADE, update
 from tests.api.test_produce import put
 from tests.api.test_share import REJECT, UNKNOWN_SERVER_ERROR, Member, partitions, runs
 from tests.support.polling import until
@@ -28,7 +27,6 @@ def servers() -> Iterator[dict[int, KorvetServer]]:
         try:
             other.start()
             with connect(one) as ask:
-                assert update(ask, ("share.version", 2, UPGRADE))[0] == 0
                 until(lambda: len(ask("DescribeCluster", 0).brokers) == 2, 20, "both brokers")
                 topic = {"name": TOPIC, "num_partitions": PARTITIONS, "replication_factor": 1}
                 assert ask("CreateTopics", 7, topics=[topic], timeout=10_000).topics[0].error_code == 0

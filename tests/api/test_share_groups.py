@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.api.asking import Client, connect
-from tests.api.test_features import UPGRADE, update
 from tests.support.polling import until
 from tests.support.servers import KorvetServer
 
@@ -26,7 +25,6 @@ PARTITIONS = 3
 def server() -> Iterator[KorvetServer]:
     with KorvetServer("--set=group.share.assignment.interval.ms=0") as server:
         with connect(server) as client:
-            assert update(client, ("share.version", 1, UPGRADE)) == (0, None, {})
             topic = {"name": TOPIC, "num_partitions": PARTITIONS, "replication_factor": 1}
             client("CreateTopics", 7, topics=[topic], timeout=10_000, validate_only=False)
         yield server

@@ -10,7 +10,6 @@ import pytest
 
 from tests.api.asking import Client, connect, versions
 from tests.api.batches import batch
-from tests.api.test_features import UPGRADE, update
 from tests.api.test_produce import put
 from tests.api.test_records_commands import run
 from tests.api.test_share import ACCEPT, INVALID_RECORD_STATE, RELEASE, Member, partitions, runs
@@ -31,8 +30,6 @@ _serial = itertools.count()
 def server() -> Iterator[KorvetServer]:
     """A server with share groups."""
     with KorvetServer() as server:
-        with connect(server) as client:
-            assert update(client, ("share.version", 1, UPGRADE))[0] == 0
         yield server
 
 

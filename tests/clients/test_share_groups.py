@@ -10,7 +10,6 @@ import pytest
 from confluent_kafka import AcknowledgeType, ShareConsumer
 
 from tests.api.asking import Client, connect
-from tests.api.test_features import UPGRADE, update
 from tests.support.confluent import producer
 from tests.support.polling import until
 from tests.support.servers import KorvetServer
@@ -30,7 +29,6 @@ def server() -> Iterator[KorvetServer]:
     settings |= {"max.session.timeout.ms": 600_000, "session.timeout.ms": 600_000}
     with KorvetServer(*(f"--set=group.share.{name}={value}" for name, value in settings.items())) as server:
         with connect(server) as client:
-            assert update(client, ("share.version", 1, UPGRADE)) == (0, None, {})
             topic = {"name": TOPIC, "num_partitions": PARTITIONS, "replication_factor": 1}
             client("CreateTopics", 7, topics=[topic], timeout=10_000, validate_only=False)
         yield server

@@ -17,12 +17,9 @@ import pytest
 
 from korvet.config.checks import STANDARD_AUTHORIZER
 from korvet.testing import KorvetBroker
-from tests.api.asking import Client
-from tests.api.test_features import UPGRADE, update
 from tests.support.go import BUILD_TIMEOUT_S, build_tests
 from tests.support.processes import run
 from tests.support.servers import KorvetServer
-from tests.support.wire import advertised
 
 pytestmark = [pytest.mark.clients, pytest.mark.long, pytest.mark.timeout(BUILD_TIMEOUT_S + 900)]
 
@@ -119,9 +116,6 @@ def test_kafka_pythons_integration_tests(kafka_python: Path, tmp_path: Path) -> 
 def test_franz_gos_tests(tmp_path: Path) -> None:
     program, folder = build_tests(KGO)
     with KorvetBroker() as broker, KorvetBroker(users={"alice": "secret"}) as secured:
-        host, _, port = broker.bootstrap_servers.rpartition(":")
-        with Client(host, int(port), advertised(host, int(port))) as client:
-            assert update(client, ("share.version", 1, UPGRADE)) == (0, None, {})
         env = {
             **os.environ,
             "KGO_TEST_SCRAM": "alice:secret:512",

@@ -34,8 +34,6 @@ def server() -> Iterator[KorvetServer]:
     server = KorvetServer()
     server.start()
     ask = connect(server, timeout_s=120)
-    sharing = {"feature": "share.version", "max_version_level": 1, "upgrade_type": 1}
-    ask("UpdateFeatures", newest("UpdateFeatures"), feature_updates=[sharing], timeout=60_000)
     ask("CreateTopics", 7, topics=[new_topic(TOPIC, 10_000)], timeout=60_000)
     ask("CreateTopics", 7, topics=[new_topic(name_of(number), 1) for number in range(3_000)], timeout=60_000)
     ask("OffsetCommit", 9, group_id="g", generation_id_or_member_epoch=-1, topics=[commit_of(range(10_000))])
