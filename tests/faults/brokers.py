@@ -38,7 +38,9 @@ PARTITIONS = 8
 class Brokers:
     """Brokers with the node ids 1, 2 and so on, on a Valkey of their own."""
 
-    def __init__(self, folder: Path, count: int) -> None:
+    def __init__(self, folder: Path, count: int, *options: str) -> None:
+        """`options`: of each broker."""
+        self._options = options
         self.store = Server(server_programs()[0], folder)
         self.all = [self.make(node_id) for node_id in range(1, count + 1)]
         for each in self.all:
@@ -49,7 +51,9 @@ class Brokers:
 
     def make(self, node_id: int, lease_ms: int = LEASE_MS) -> KorvetServer:
         timeout = f"broker.session.timeout.ms={lease_ms}"
-        return KorvetServer("--node-id", str(node_id), "-s", timeout, redis_url=self.store.url)
+        return KorvetServer(
+            "--node-id", str(node_id), "-s", timeout, *self._options, redis_url=self.store.url
+        )
 
     @property
     def bootstrap(self) -> str:

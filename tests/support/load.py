@@ -21,7 +21,7 @@ _IN_FLIGHT = 2_000
 
 
 class LoadProducer:
-    """Sends numbered records to one partition without a pause. `acknowledged`: number → reported offset."""
+    """Sends numbered records to one partition. `acknowledged`: number → reported offset."""
 
     def __init__(
         self,
@@ -32,15 +32,17 @@ class LoadProducer:
         idempotent: bool,
         partition: int = 0,
         in_flight: int = _IN_FLIGHT,
+        pause_s: float = 0,
         **config: Any,
     ) -> None:
+        """`pause_s`: between two records."""
         self.name = name
         self.bootstrap = bootstrap
         self.acknowledged: dict[int, int] = {}
         self.failed: dict[int, KafkaError] = {}
         self.sent = 0
         self.partition = partition
-        self._topic, self._in_flight = topic, in_flight
+        self._topic, self._in_flight, self._pause_s = topic, in_flight, pause_s
         self._client = producer(
             bootstrap,
             enable_idempotence=idempotent,
@@ -66,7 +68,7 @@ class LoadProducer:
             self._client.produce(
                 self._topic, self.value(number), partition=self.partition, on_delivery=self._report(number)
             )
-            self._client.poll(0)
+            self._client.poll(self._pause_s)
 
     def _report(self, number: int) -> Any:
         def done(error: KafkaError | None, message: Message) -> None:
