@@ -319,6 +319,7 @@ async def _run(
         await parts.listener.stop()
         services.password_checks.close()
         services.unpacking.close()
+        await services.sharing.stop()
         await changes.close()
 
 

@@ -312,8 +312,8 @@ class ShareQueue:
         return archived, released
 
     async def dead(self, count: int, *, copies: bool) -> list[DeadRecord]:
-        """Up to `count` records that wait to become dead letters. copies: with their fields. Function
-        korvet_share_dead.
+        """Up to `count` records that wait to become dead letters, at least one if there are some. copies: with
+        their fields, of which large ones are a reason to return fewer. Function korvet_share_dead.
         """
         reply = await self._commands.fcall(
             "korvet_share_dead", [self._stream], self._group, self._bias, count, int(copies), read=True

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -22,12 +22,12 @@ from korvet.records.kernel import parse_batch
 from korvet.records.native import native_rule
 from korvet.redis.errors import StorageError
 from korvet.redis.futures import awaited
-from korvet.supervisor import once
+from korvet.supervisor import end, once
 from korvet.topics.configs import DEAD_LETTER_ENABLE, TIMESTAMP_TYPE
 from korvet.topics.errors import TopicError, TopicExists
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine, Sequence
 
     from korvet.api.sharing.configs import ShareConfig
     from korvet.api.sharing.counts import ShareCounts
@@ -41,13 +41,14 @@ if TYPE_CHECKING:
     from korvet.log.partition_log import PartitionLog
     from korvet.log.values import Appended
     from korvet.records.batch import AppendArguments, BatchHeader, BytesLike
+    from korvet.redis_groups.share import DeadRecord
     from korvet.topics.directory import TopicDirectory
 
 causes = Causes(logging.getLogger(__name__))
 
 _WRITE: Final = "write dead letters"
-# Letters that are read at once, without and with copies, and the bytes of a batch that goes by mail.
-_AT_ONCE, _COPIES_AT_ONCE, _MAIL_BYTES = 1_000, 50, 1 << 20
+# Letters that are read at once, and the bytes of a batch that goes by mail.
+_AT_ONCE, _MAIL_BYTES = 1_000, 1 << 20
 # Rest after a failure.
 _RETRY_S: Final = 5.0
 
@@ -98,6 +99,7 @@ class DeadLetters:
         # The partitions whose letters are being written, and when to try again those that failed.
         self._writing: set[SharePartition] = set()
         self._retry_s: dict[SharePartition, float] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         mailbox.handle(_WRITE, self._asked)
 
     def write_soon(self, partition: SharedPartition, config: ShareConfig) -> None:
@@ -106,14 +108,24 @@ class DeadLetters:
         if place in self._writing or asyncio.get_running_loop().time() < self._retry_s.get(place, 0.0):
             return
         self._writing.add(place)
-        task = once("dead letters", self._write(partition, config))
+        task = self._begin(self._write(partition, config))
         task.add_done_callback(lambda _: self._writing.discard(place))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = once("dead letters", work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def close(self) -> None:
+        """Stop writing."""
+        await end(*self._tasks)
 
     async def _write(self, partition: SharedPartition, config: ShareConfig) -> None:
         place = partition.place
         try:
-            while await self._write_some(partition, config):
-                pass
+            while dead := await partition.queue.dead(_AT_ONCE, copies=config.copies_dead):
+                await self._write_some(partition, config, dead)
         except (StorageError, UnusableTopic, TopicError) as error:
             self._retry_s[place] = asyncio.get_running_loop().time() + _RETRY_S
             self._counts.failed_letters += 1
@@ -123,12 +135,10 @@ class DeadLetters:
             self._retry_s.pop(place, None)
             causes.ended(place)
 
-    async def _write_some(self, partition: SharedPartition, config: ShareConfig) -> bool:
-        """Write some dead letters. Returns whether there may be more."""
-        count = _COPIES_AT_ONCE if config.copies_dead else _AT_ONCE
-        dead = await partition.queue.dead(count, copies=config.copies_dead)
-        if not dead:
-            return False
+    async def _write_some(
+        self, partition: SharedPartition, config: ShareConfig, dead: Sequence[DeadRecord]
+    ) -> None:
+        """Write the dead letters of some records, and archive these."""
         topic = await self._topic(config.dead_letter_topic)
         max_bytes = min(self._topics.policy(topic).max_message_bytes, _MAIL_BYTES)
         native = native_rule(partition.log.topic.native_format)
@@ -137,7 +147,6 @@ class DeadLetters:
             await self._append(topic, partition.place.partition % topic.partitions, batch)
             await partition.queue.forget_dead(records)
             self._counts.letters += len(records)
-        return len(dead) == count
 
     async def _topic(self, name: str) -> Topic:
         """The dead letter topic of that name. Raises UnusableTopic, TopicError and StorageError."""
@@ -197,7 +206,7 @@ class DeadLetters:
         await awaited(partial(log.await_released, end, self._live.now.offsets_commit_timeout_ms))
 
     def _asked(self, body: bytes, answer: Answer) -> None:
-        once("dead letters of others", self._serve(_REQUESTS.decode(body), answer))
+        self._begin(self._serve(_REQUESTS.decode(body), answer))
 
     async def _serve(self, request: _Request, answer: Answer) -> None:
         if self._leadership.leader_epoch_of(request.topic, request.partition) != request.leader_epoch:

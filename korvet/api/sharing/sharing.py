@@ -187,6 +187,10 @@ class Sharing(Counted):
                     await self._look(group, config)
             await asyncio.sleep(max(_LOOK_S, _RESTS * (clock() - began_s)))
 
+    async def stop(self) -> None:
+        """Stop writing dead letters."""
+        await self._letters.close()
+
     async def _look(self, group: str, config: ShareConfig) -> None:
         for topic in self._topics.all():
             if topic.internal or topic.storage_layout == "batch":

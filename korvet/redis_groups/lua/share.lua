@@ -18,6 +18,8 @@ local NOBODY = { [RELEASED] = true, [UNREADABLE] = true, [REJECTED] = true, [EXH
 local AT_ONCE = 1000
 -- Entries that are read before their sizes are known, and bytes of entries that are read at once.
 local FIRST_READ, READ_BYTES = 32, 33554432
+-- Bytes of entries after which korvet_share_dead returns no further one.
+local MOST_COPIED = 4194304
 -- Pending entries of native consumers that one call looks at.
 local NATIVES_AT_ONCE = 500
 -- Types of acknowledgements, as digits.
@@ -570,22 +572,24 @@ local function view(keys, args)
   }
 end
 
--- KEYS: stream.  ARGV: group, bias, how many at most, "1" with the fields of the entries.
+-- KEYS: stream.  ARGV: group, bias, how many at most, "1" with the fields of the entries, up to MOST_COPIED bytes.
 -- Returns the records that wait to become dead letters, first those that were rejected: for each the entry ID, the
 -- offset (-1: none names the entry), the deliveries, 1 if it was rejected, else 0, and the fields of the entry, empty
 -- if they are not asked for or the entry is gone.
 local function list_dead(keys, args)
-  local stream, group, bias, left, found = keys[1], args[1], tonumber(args[2]), tonumber(args[3]), {}
+  local stream, group, bias, most, found, size = keys[1], args[1], tonumber(args[2]), tonumber(args[3]), {}, 0
   for _, consumer in ipairs({ REJECTED, EXHAUSTED }) do
-    local rows = left > 0 and redis.pcall('XPENDING', stream, group, '-', '+', left, consumer) or {}
+    local rows = redis.pcall('XPENDING', stream, group, '-', '+', most, consumer)
     for _, row in ipairs(rows.err and {} or rows) do
+      if #found == most or size > MOST_COPIED then
+        return found
+      end
       local id, position = row[1], position_at(row[1])
       local entry = args[4] == '1' and redis.call('XRANGE', stream, id, id)[1]
-      found[#found + 1] = {
-        id, position and position - bias or -1, row[4], consumer == REJECTED and 1 or 0, entry and entry[2] or {},
-      }
+      local fields = entry and entry[2] or {}
+      found[#found + 1] = { id, position and position - bias or -1, row[4], consumer == REJECTED and 1 or 0, fields }
+      size = size + payload_bytes(fields)
     end
-    left = left - #rows
   end
   return found
 end
