@@ -312,7 +312,7 @@ class ShareQueue:
         return archived, released
 
     async def dead(self, count: int, *, copies: bool) -> list[DeadRecord]:
-        """Up to `count` records that wait to become dead letters, at least one if there are some. copies: with
+        """Up to `count` records that wait to become dead letters, one at least if any wait. copies: with
         their fields, of which large ones are a reason to return fewer. Function korvet_share_dead.
         """
         reply = await self._commands.fcall(

@@ -11,7 +11,6 @@ from confluent_kafka import KafkaException, ShareConsumer
 from korvet.cli.client import ClientError, Cluster
 from korvet.cli.group_requests import share_offsets
 from tests.api.asking import connect
-from tests.api.test_features import UPGRADE, update
 from tests.support.confluent import read_all
 from tests.support.load import QUICK, LoadProducer
 from tests.support.polling import until
@@ -38,11 +37,10 @@ OPTIONS: Final = tuple(option for setting in SETTINGS for option in ("--set", se
 
 
 def share(*servers: KorvetServer, group: str = GROUP) -> None:
-    """Let brokers have share groups, and one that begins with the first records."""
+    """Let a share group begin with the first records."""
     first = {"name": RESET, "config_operation": 0, "value": "earliest"}
     resource = {"resource_type": 32, "resource_name": group}
     with connect(servers[0]) as ask:
-        until(lambda: update(ask, ("share.version", 1, UPGRADE))[0] == 0, 20, "share groups are on")
         ask("IncrementalAlterConfigs", 1, resources=[resource | {"configs": [first]}])
     asked = [resource | {"configuration_keys": [RESET]}]
     for server in servers:
@@ -52,7 +50,7 @@ def share(*servers: KorvetServer, group: str = GROUP) -> None:
                 ((config,),) = (each.configs for each in ask("DescribeConfigs", 4, resources=asked).results)
                 return bool(config.value == "earliest")
 
-            until(known, 20, "each broker knows the group's config, and so the feature")
+            until(known, 20, "each broker knows the group's config")
 
 
 class Place(NamedTuple):
