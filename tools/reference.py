@@ -84,6 +84,7 @@ SUBJECTS = {
     "Consumer groups, under the names of kafka_exporter and kafka-lag-exporter, and what coordinators "
     "count.": (
         "observe.groups",
+        "observe.queues",
         "groups.context",
         "coordinator.partitions",
     ),

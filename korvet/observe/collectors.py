@@ -39,6 +39,7 @@ def of_broker(parts: Parts, dispatcher: Dispatcher) -> Iterator[tuple[str, Colle
     yield "exceptions", dispatcher.samples
     yield "partitions", partial(partitions.collect, parts)
     yield "groups", groups.GroupCollector(parts).collect
+    yield "queues", parts.lag.queues.collect
     yield "coordinators", partial(groups.collect_coordinators, parts)
     yield "broker", partial(brokers.collect_state, parts.lifecycle)
     yield "idle time", brokers.IdleTime().collect

@@ -229,7 +229,11 @@ class GroupCollector:
         counts.keep(present)
         shown = [(name, group) for name, group in present.items() if lag.shows_group(name)]
         shown = shown[: self._parts.config.metrics_max_rows]
-        whole = sum((watched := lag.groups.get(name)) is None or watched.is_shown for name, _ in shown)
+        whole = sum(
+            ((watched := lag.groups.get(name)) is None or watched.is_shown)
+            and name not in lag.queues.left_out
+            for name, _ in shown
+        )
         yield _LEFT_OUT.single(len(present) - whole)
         text = _MEMBERS.text
         yield Samples(_MEMBERS, ((text(name), len(group.members)) for name, group in shown))

@@ -1,8 +1,9 @@
-"""Keeps the ends of partitions and the positions of groups up to date, for metrics.
+"""Keeps the ends of partitions, the positions of groups and the queues of share groups up to date, for
+metrics.
 
 Every broker looks at the partitions that it leads, and at those in which groups that it coordinates have
-committed, also if other brokers lead them. A look reads Redis in small steps, so that clients' commands find
-room between them.
+committed or take records, also if other brokers lead them. A look reads Redis in small steps, so that
+clients' commands find room between them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from korvet.metrics.family import label_text
 from korvet.observe.counting import ENDS_AT_ONCE, Counting, pages
 from korvet.observe.ordinals import LogOrdinals
 from korvet.observe.positions import Progress, Turns, WatchedLog
+from korvet.observe.queues import WatchedQueues
 from korvet.redis.errors import StorageError
 from korvet.redis_groups.backlogs import read_backlogs
 from korvet.slices import sliced
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # Limits the logs whose groups are read at once: a stream may have thousands.
-_BACKLOGS_AT_ONCE: Final = 4
+_GROUPS_AT_ONCE: Final = 4
 # Limits the logs that one look reads, unless more of them are urgent.
 _MOST_LOGS: Final = 1_000
 # Limits the time that a look holds the event loop at once: clients wait as long.
@@ -99,6 +101,7 @@ class LagWatch:
         """All groups that this broker coordinates and that have committed offsets, as far as the patterns of
         the settings match both groups and topics.
         """
+        self.queues = WatchedQueues()
         self.shown_topics: list[Topic] = []
         """The topics of which this broker shows the partitions that it leads."""
         self.topics_left_out = 0
@@ -133,6 +136,7 @@ class LagWatch:
         await self._follow_topics()
         await self._follow_terms()
         await self._admit_groups()
+        await self._follow_queues()
         for key in [key for key, watched in self.logs.items() if not watched.is_needed]:
             del self.logs[key]
         chosen = self._turns.choose(self.logs.values(), self._has_grown, self.looks)
@@ -141,8 +145,11 @@ class LagWatch:
         for some in pages(chosen, ENDS_AT_ONCE):
             await counting.read(counting.reachable(some), self.looks)
             led = [watched for watched in counting.reachable(some) if watched.is_led]
-            for logs in pages(led, _BACKLOGS_AT_ONCE):
+            for logs in pages(led, _GROUPS_AT_ONCE):
                 await asyncio.gather(*map(self._read_backlogs, logs))
+            shared = [watched for watched in counting.reachable(some) if watched.queues]
+            for logs in pages(shared, _GROUPS_AT_ONCE):
+                await asyncio.gather(*map(self._read_queues, logs))
         if counting.lost:
             raise next(iter(counting.lost.values()))
 
@@ -260,6 +267,17 @@ class LagWatch:
                     if partition < topic.partitions:
                         self._log(topic, partition).commits[group.group_id] = progress
 
+    async def _follow_queues(self) -> None:
+        """Watch the logs in which share groups have records."""
+        groups = [group for _, term in self._coordinator.terms for group in term.shard.groups.values()]
+        await self.queues.follow(groups, self._config)
+        for watched in self.logs.values():
+            watched.queues = []
+        async for queue in sliced(self.queues.by_place.values(), _SLICE_S):
+            topic = self._store.catalogue.get(queue.place.topic)
+            if topic is not None and topic.topic_id.bytes == queue.place.topic_id:
+                self._log(topic, queue.place.partition).queues.append(queue)
+
     def _drop_group(self, group_id: str) -> None:
         group = self.groups.pop(group_id, None)
         if group is not None:
@@ -293,6 +311,16 @@ class LagWatch:
             self.counting.failed(watched, error)
             return
         watched.backlogs = [each for each in found if self.shows_group(each.group)]
+
+    async def _read_queues(self, watched: WatchedLog) -> None:
+        for queue in watched.queues:
+            try:
+                view = await self._coordinator.sharing.view(queue.place)
+            except StorageError as error:
+                self.counting.failed(watched, error)
+                return
+            if view != queue.view:
+                queue.view, watched.changed_in = view, self.looks
 
 
 def _rest_s(took_s: float, config: Config) -> float:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from korvet.observe.ordinals import LogOrdinals
+    from korvet.observe.queues import WatchedQueue
     from korvet.redis_groups.backlogs import Backlog
 
 
@@ -92,7 +93,17 @@ class Progress:
 class WatchedLog:
     """A partition whose ends are watched, and the committed offsets of the groups in it."""
 
-    __slots__ = ("backlogs", "changed_in", "cluster_text", "commits", "ends", "is_led", "ordinals", "text")
+    __slots__ = (
+        "backlogs",
+        "changed_in",
+        "cluster_text",
+        "commits",
+        "ends",
+        "is_led",
+        "ordinals",
+        "queues",
+        "text",
+    )
 
     def __init__(self, ordinals: LogOrdinals) -> None:
         self.ordinals = ordinals
@@ -104,6 +115,8 @@ class WatchedLog:
         """By group."""
         self.backlogs: list[Backlog] = []
         """The Redis groups with consumers or pending entries, as read last."""
+        self.queues: list[WatchedQueue] = []
+        """The share groups that the broker coordinates, in this partition."""
         self.changed_in = 0
         """The number of the look that found a change."""
         self.text = self.cluster_text = ""
@@ -112,12 +125,16 @@ class WatchedLog:
     @property
     def is_needed(self) -> bool:
         """Whether anybody asks for the ends."""
-        return self.is_led or bool(self.commits)
+        return self.is_led or bool(self.commits) or bool(self.queues)
 
     @property
     def is_urgent(self) -> bool:
         """Whether something is not counted yet."""
-        return self.ends is None or any(progress.has_moved for progress in self.commits.values())
+        return (
+            self.ends is None
+            or any(progress.has_moved for progress in self.commits.values())
+            or any(queue.view is None for queue in self.queues)
+        )
 
     def take(self, ends: Ends, look: int) -> None:
         """Take over the ends, as look number `look` found them."""

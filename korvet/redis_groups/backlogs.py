@@ -18,7 +18,7 @@ class Backlog(NamedTuple):
     pending: int
     """The number of its pending entries."""
     idle_ms: int | None
-    """How long ago the oldest pending entry was delivered last; None if none is pending."""
+    """How long ago the oldest pending entry was delivered last; None if none is pending, or nobody has it."""
 
 
 async def read_backlogs(commands: Commands, stream: bytes) -> list[Backlog]:

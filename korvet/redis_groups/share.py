@@ -163,13 +163,17 @@ class QueueView(NamedTuple):
     """Records that wait to become dead letters."""
     new: int
     """Records that were never delivered; -1 if the index has to catch up."""
-    oldest_ms: int
-    """How long ago the first pending record was delivered or released; -1 without any."""
+    first_ms: int
+    """The timestamp (ms) of the first record that somebody has or can get; -1 without any."""
 
     @property
     def lag(self) -> int:
         """Records that are neither accepted nor archived; -1 if the index has to catch up."""
         return -1 if self.new < 0 else self.members + self.natives + self.released + self.new
+
+    def waiting_ms(self, now_ms: int) -> int:
+        """How long the first record that somebody has or can get has been there; 0 without any."""
+        return 0 if self.first_ms < 0 else max(now_ms - self.first_ms, 0)
 
 
 class ShareQueue:

@@ -9,6 +9,7 @@ import pytest
 
 from korvet.offsets.packing import entry_id, pack
 from korvet.records.kernel import parse_batch
+from korvet.redis_groups.backlogs import Backlog, read_backlogs
 from korvet.redis_groups.share import (
     EXHAUSTED,
     FROM_END,
@@ -355,7 +356,47 @@ def test_view(queue: Queue) -> None:
     assert view is not None
     assert view[:-1] == (2, 1, 2, 1, 0, 0, 4)
     assert (view.lag, view._replace(new=-1).lag) == (8, -1)
-    assert view.oldest_ms > LOCK_MS
+    assert view.first_ms == 0
+
+
+def test_view_tells_how_long_the_first_record_is_there(queue: Queue) -> None:
+    def first_ms() -> int:
+        view = queue.bench.run(queue.queue.view())
+        assert view is not None
+        assert view.waiting_ms(100) == max(100 - view.first_ms, 0)
+        return view.first_ms
+
+    queue.limits = KEPT
+    for offset in range(1, 6):
+        queue.add(offset, ts=offset)
+    assert first_ms() == 1
+    queue.acquire(records=3)
+    queue.acknowledge("a", (1, 1, REJECT))
+    assert first_ms() == 2
+    queue.acknowledge("a", (2, 2, RELEASE), (3, 3, ACCEPT))
+    assert first_ms() == 2
+    assert queue.runs("b", 1) == [(2, 2, 2)]
+    queue.read_natively(1)
+    queue.acknowledge("b", (2, 2, ACCEPT))
+    assert first_ms() == 4
+    queue.client.xack(queue.stream, GROUP, entry_id(4, queue.bias))
+    assert first_ms() == 5
+    queue.acquire(records=1)
+    queue.client.xdel(queue.stream, entry_id(5, queue.bias))
+    empty = queue.bench.run(queue.queue.view())
+    assert empty is not None
+    assert (empty.first_ms, empty.waiting_ms(5)) == (-1, 0)
+
+
+@pytest.mark.parametrize("deliveries", [1, 2])
+def test_records_that_nobody_has_are_no_backlog_of_a_consumer(queue: Queue, deliveries: int) -> None:
+    """They look as if they had been delivered in 1970, so that anybody gets them."""
+    queue.limits = Limits(LOCK_MS, deliveries, 2000, keeps_dead=True)
+    queue.add(1)
+    queue.acquire()
+    queue.acknowledge("a", (1, 1, RELEASE))
+    (found,) = queue.bench.run(read_backlogs(queue.bench.store.commands, queue.stream))
+    assert found == Backlog(GROUP, 2, 1, None)
 
 
 def dead_of(queue: Queue, count: int = 100, *, copies: bool = False) -> list[DeadRecord]:

@@ -1,9 +1,12 @@
 -- What consumers of Redis groups have not acknowledged, for metrics.
 
+-- What the names of consumers begin with that stand for nobody, see share.lua.
+local NOBODY = 'korvet:'
+
 -- KEYS: stream.  ARGV: how many groups to leave out, as an earlier call has looked at them.
 -- Returns how many groups to leave out next (0: that was all), and for each group with consumers or pending entries
 -- four elements: its name, the number of its consumers, the number of its pending entries, and how long ago the oldest
--- of these was delivered last (ms; -1 if there is none).
+-- of these was delivered last (ms; -1 if there is none, or it is one that nobody has in a share group).
 local function group_backlogs(keys, args)
   local stream, from = keys[1], tonumber(args[1])
   if #keys ~= 1 or not from then
@@ -23,7 +26,7 @@ local function group_backlogs(keys, args)
       found[#found + 1] = name
       found[#found + 1] = consumers
       found[#found + 1] = pending
-      found[#found + 1] = oldest and oldest[3] or -1
+      found[#found + 1] = oldest and string.sub(oldest[2], 1, #NOBODY) ~= NOBODY and oldest[3] or -1
     end
   end
   return found

@@ -548,8 +548,8 @@ end
 -- KEYS: stream, index.  ARGV: group, bias.
 -- Returns nothing if there is no such group; else: the offset of its start, the records that members, native consumers
 -- and nobody (released ones) have, those that Kafka clients cannot read, those that wait to become dead letters, the
--- entries that were never delivered (-1: the index has to catch up), and since when the oldest pending entry has its
--- owner (ms; -1: nothing is pending).
+-- entries that were never delivered (-1: the index has to catch up), and the timestamp (ms) of the first of them that
+-- somebody has or can get (-1: there is none).
 local function view(keys, args)
   local stream, group, bias = keys[1], args[1], tonumber(args[2])
   local following, info = following_position(stream, group)
@@ -557,18 +557,25 @@ local function view(keys, args)
     return {}
   end
   local counts = { members = 0, natives = 0, [RELEASED] = 0, [UNREADABLE] = 0, [REJECTED] = 0, [EXHAUSTED] = 0 }
+  local first
   for _, row in ipairs(redis.call('XPENDING', stream, group)[4] or {}) do
     local name = row[1]
     local kind = string.sub(name, 1, #MEMBER) == MEMBER and 'members' or counts[name] and name or 'natives'
     counts[kind] = counts[kind] + row[2]
+    if name == RELEASED or not NOBODY[name] then
+      local id = redis.call('XPENDING', stream, group, '-', '+', 1, name)[1][1]
+      first = first and id_less(first, id) and first or id
+    end
   end
   local oldest = redis.call('XPENDING', stream, group, '-', '+', 1)[1]
   local start = oldest and position_after(oldest[1]) - 1 or following
   local budget = { entries = AT_ONCE * 20, bytes = READ_BYTES }
-  local left = count_after(stream, keys[2], field_of(info, 'last-delivered-id'), budget)
+  local delivered = field_of(info, 'last-delivered-id')
+  local left = count_after(stream, keys[2], delivered, budget)
+  local entry = redis.call('XRANGE', stream, first or '(' .. delivered, '+', 'COUNT', 1)[1]
   return {
     math.max(0, start - bias), counts.members, counts.natives, counts[RELEASED], counts[UNREADABLE],
-    counts[REJECTED] + counts[EXHAUSTED], left or -1, oldest and oldest[3] or -1,
+    counts[REJECTED] + counts[EXHAUSTED], left or -1, entry and entry_time(entry[1], entry[2]) or -1,
   }
 end
 

@@ -47,6 +47,13 @@ def parts_with(groups: dict[str, Any], lag: Any) -> Any:
     )
 
 
+def lag_of(groups: dict[str, WatchedGroup], logs: dict[tuple[str, int], Any] | None = None) -> Any:
+    """A watch over these groups and logs, and no share groups."""
+    return SimpleNamespace(
+        groups=groups, logs=logs or {}, shows_group=lambda _: True, queues=SimpleNamespace(left_out=())
+    )
+
+
 def watched_group(topics: Sequence[str], partitions: int) -> WatchedGroup:
     """A group that has committed for these partitions of each topic."""
     watched = WatchedGroup("g")
@@ -70,7 +77,7 @@ def test_partitions_without_a_commit_take_no_quadratic_time() -> None:
         group_type="classic",
         protocol_type="consumer",
     )
-    lag = SimpleNamespace(groups={"g": watched_group(topics, 9)}, logs={}, shows_group=lambda _: True)
+    lag = lag_of({"g": watched_group(topics, 9)})
     collector = GroupCollector(parts_with({"g": group}, lag))
     durations_s = []
     # The shortest of three: another process may slow one of them down.
@@ -89,11 +96,7 @@ def test_a_group_that_has_gone_is_not_shown_until_the_next_look() -> None:
     ends = Ends(0, 0, 9, 0, 9)
     watched = watched_group(["t"], 1)
     watched.topics["t"][0].must_be_read(ends._replace(log_end=0))
-    lag = SimpleNamespace(
-        groups={"g": watched},
-        logs={("t", 0): SimpleNamespace(ends=ends, backlogs=[])},
-        shows_group=lambda _: True,
-    )
+    lag = lag_of({"g": watched}, {("t", 0): SimpleNamespace(ends=ends, backlogs=[])})
     group = SimpleNamespace(
         is_empty=True, members={}, state_name="Empty", group_type="classic", protocol_type="consumer"
     )
@@ -113,7 +116,7 @@ def scraped(collector: GroupCollector) -> None:
 
 def test_only_assignments_of_present_members_are_kept() -> None:
     """Each rebalance makes other ones, of thousands of partitions."""
-    lag = SimpleNamespace(groups={}, logs={}, shows_group=lambda _: True)
+    lag = lag_of({})
     collector = GroupCollector(parts_with({}, lag))
     stays = assignment(1, 2)
     found = collector._assignment(stays)

@@ -73,7 +73,7 @@ def test_the_logs_of_other_servers_are_read_while_one_is_lost(monkeypatch: pytes
     async def nothing_new(_: LagWatch) -> None:
         pass
 
-    for name in ("_follow_topics", "_follow_terms", "_admit_groups"):
+    for name in ("_follow_topics", "_follow_terms", "_admit_groups", "_follow_queues"):
         monkeypatch.setattr(LagWatch, name, nothing_new)
     monkeypatch.setattr(lag, "ENDS_AT_ONCE", 1)
     nothing = cast("Any", None)

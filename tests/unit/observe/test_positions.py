@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from korvet.groups.share.messages import SharePartition
 from korvet.observe.ordinals import Ends, Known, OrdinalPosition
 from korvet.observe.positions import Progress, Turns, WatchedLog
+from korvet.observe.queues import WatchedQueue
 
 if TYPE_CHECKING:
     from korvet.observe.ordinals import LogOrdinals
@@ -124,7 +126,7 @@ def test_many_logs_take_turns() -> None:
     assert {id(log) for some in read for log in some} == {id(log) for log in logs}
 
 
-@pytest.mark.parametrize("reason", ["new", "grown", "changed lately", "commit"])
+@pytest.mark.parametrize("reason", ["new", "grown", "changed lately", "commit", "queue"])
 def test_what_has_changed_comes_first_and_the_others_still_take_turns(reason: str) -> None:
     logs = quiet(100)
     busy = logs[40:70]
@@ -135,6 +137,8 @@ def test_what_has_changed_comes_first_and_the_others_still_take_turns(reason: st
             log.take(ENDS._replace(log_end=500), 98)
         elif reason == "commit":
             log.commits["g"] = Progress(3)
+        elif reason == "queue":
+            log.queues = [WatchedQueue(SharePartition("g", bytes(16), "t", 0))]
     chosen = Turns(20, 3).choose(logs, lambda log: reason == "grown" and log in busy, 100)
     assert chosen[:30] == busy
     # A fifth of a look.
