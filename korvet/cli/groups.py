@@ -100,8 +100,9 @@ def describe_group(name: str, bootstrap: Bootstrap, source: RedisSource, as_json
     report reads.
 
     A share group has no committed offsets. It is shown with the start, the depth (records neither accepted
-    nor archived), the records in flight (members and native consumers have them) and the released records of
-    each partition.
+    nor archived), the age of the first of these, the records in flight (members and native consumers have
+    them), the released records and those that wait to become dead letters, of each partition; and with the
+    native consumers of its Redis group.
     """
     with Cluster(bootstrap) as cluster:
         state, protocol, members = _described(cluster, name)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 MEMBER_PREFIX: Final = "kafka:"
 """What the names of Redis consumers begin with that are members of a share group."""
+NOBODY_PREFIX: Final = "korvet:"
+"""What the names of Redis consumers begin with that stand for nobody."""
 RELEASED: Final = "korvet:released"
 """The Redis consumer whose pending entries nobody has: they can be acquired."""
 UNREADABLE: Final = "korvet:unreadable"
@@ -174,6 +176,16 @@ class QueueView(NamedTuple):
     def waiting_ms(self, now_ms: int) -> int:
         """How long the first record that somebody has or can get has been there; 0 without any."""
         return 0 if self.first_ms < 0 else max(now_ms - self.first_ms, 0)
+
+
+class NativeConsumer(NamedTuple):
+    """A consumer of the Redis group that is no member of the share group."""
+
+    name: str
+    records: int
+    """Records that it has."""
+    idle_ms: int
+    """How long ago it last asked for records."""
 
 
 class ShareQueue:
@@ -336,6 +348,16 @@ class ShareQueue:
         keys = [self._stream, self._index]
         reply = await self._commands.fcall("korvet_share_view", keys, self._group, self._bias, read=True)
         return QueueView(*reply) if reply else None
+
+    async def native_consumers(self) -> list[NativeConsumer]:
+        """The native consumers of the group, which exists (XINFO CONSUMERS)."""
+        rows = await self._commands.call("XINFO", "CONSUMERS", self._stream, self._group)
+        found = (dict(zip(row[::2], row[1::2], strict=True)) for row in rows)
+        return [
+            NativeConsumer(name, one[b"pending"], one[b"idle"])
+            for one in found
+            if not (name := one[b"name"].decode(errors="replace")).startswith((MEMBER_PREFIX, NOBODY_PREFIX))
+        ]
 
 
 def _head(reply: memoryview) -> tuple[bytes, bytes, bytes, bytes, int]:

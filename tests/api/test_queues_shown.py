@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import pytest
 import redis
 
 from tests.api.test_dead_letters import create
+from tests.api.test_records_commands import run
 from tests.api.test_share import ACCEPT, REJECT, RELEASE, Member, configure, member, queue
 from tests.support.pages import Pages
 from tests.support.polling import until
@@ -78,6 +80,29 @@ def test_a_queue(queue: Any, member: Member, pages: Pages, stream_client: Any) -
         "what members, native consumers and nobody have",
     )
     assert shown(pages, queue)["lag_seconds"] > 0
+
+
+def test_workers_of_both_kinds(queue: Any, member: Member, server: KorvetServer, stream_client: Any) -> None:
+    """`korvet groups describe` names the native ones, also those that wait."""
+    create(queue, f"dlq.{queue.group}")
+    configure(queue, **{TOPIC: f"dlq.{queue.group}"})
+    first, *_ = queue.add(4)
+    member.fetch(max_records=1)
+    member.acknowledge((*queue.part, (first, first, [REJECT])))
+    stream = f"korvet:{queue.topic}:0"
+    for name, count in (("busy", 2), ("idle", 0)):
+        stream_client.xgroup_createconsumer(stream, queue.group, name)
+        if count:
+            stream_client.xreadgroup(queue.group, name, {stream: ">"}, count=count)
+    found = json.loads(run(server, "groups", "describe", queue.group, "--json"))
+    assert all(row.pop("idle_ms") >= 0 for row in found["native_consumers"])
+    assert found["native_consumers"] == [
+        {"consumer": "busy", "in_flight": 2, "partitions": [f"{queue.topic}-0"]},
+        {"consumer": "idle", "in_flight": 0, "partitions": []},
+    ]
+    assert (found["depth"], found["in_flight"], found["dead"]) == (3, 2, 1)
+    lines = [line.split() for line in run(server, "groups", "describe", queue.group).splitlines()]
+    assert ["busy", "2", f"{queue.topic}-0"] in [line[:2] + line[-1:] for line in lines]
 
 
 def test_limit_of_series(queue: Any, pages: Pages) -> None:

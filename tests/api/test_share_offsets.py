@@ -242,22 +242,26 @@ def test_a_described_group(ask: Client, orders: Orders, member: Member, server: 
     until(lambda: assigned() == both, 20, "the member has the partitions")
     end = orders.described()[1][0]
     found = json.loads(run(server, "groups", "describe", orders.group, "--json"))
+    names = "start", "depth", "in_flight", "released", "dead"
     rows = [
-        dict(zip(("start", "depth", "in_flight", "released"), row, strict=True))
-        for row in ((orders.offsets[0], 5, 1, 1), (end, 0, 0, 0))
+        dict(zip(names, row, strict=True)) for row in ((orders.offsets[0], 5, 1, 1, 0), (end, 0, 0, 0, 0))
     ]
+    ages = [row.pop("lag_ms") for row in found["partitions"]]
+    assert (ages[0] > 0, ages[1]) == (True, 0)
     assert found == {
         "group": orders.group,
         "state": "Stable",
         "protocol": "simple",
         "depth": 5,
         "in_flight": 1,
+        "dead": 0,
         "members": [{"member": "m", "client": "api", "host": "/127.0.0.1", "assigned": both}],
+        "native_consumers": [],
         "partitions": [{"topic": orders.name, "partition": index, **row} for index, row in enumerate(rows)],
     }
     shown = [line.split() for line in run(server, "groups", "describe", orders.group).splitlines()]
     assert [orders.group, "Stable", "simple"] in shown
-    assert [orders.name, "0", str(orders.offsets[0]), "5", "1", "1"] in shown
+    assert [orders.name, "1", str(end), "0", "0", "0", "0", "0"] in shown
     listed = json.loads(run(server, "groups", "list", "--json"))
     assert {
         "group": orders.group,
@@ -274,7 +278,7 @@ def test_without_redis_nothing_is_known_in_flight(
 ) -> None:
     assert orders.altered((0, orders.offsets[0])) == [0]
     found = run(server, "groups", "describe", orders.group, "--data-dir", str(tmp_path), redis=False)
-    assert [orders.name, "0", str(orders.offsets[0]), "5", "-", "-"] in [
+    assert [orders.name, "0", str(orders.offsets[0]), "5", "-", "-", "-", "-"] in [
         line.split() for line in found.splitlines()
     ]
     assert "there is no group nobody" in run(server, "groups", "describe", "nobody", status=1)
