@@ -43,11 +43,16 @@ FROM_END: Final = "$"
 _NO_LIMIT: Final = (1 << 63) - 1
 _GONE: Final = b"*0\r\n"
 _REFUSED: Final = [-1]
+_PAST_ACQUIRED: Final = [-2]
 _RUN: Final = 3
 
 
 class NoShareGroup(StorageError):
     """The stream has no Redis group of that name."""
+
+
+class PastAcquired(Exception):
+    """A range of an acknowledgement ends after all records that were acquired."""
 
 
 class Limits(msgspec.Struct, frozen=True, gc=False):
@@ -296,8 +301,8 @@ class ShareQueue:
 
     async def acknowledge(self, member: str, limits: Limits, ranges: Iterable[Range]) -> Acknowledged | None:
         """Apply acknowledgements, which are in the order of their offsets and do not overlap: all of them, or
-        none and return None if the member has no lock on one of the records. Function
-        korvet_share_acknowledge.
+        none and return None if the member has no lock on one of the records. Raises also PastAcquired.
+        Function korvet_share_acknowledge.
         """
         arguments: list[bytes | int] = [argument for one in ranges for argument in one]
         reply: Sequence[int] = await self._commands.fcall(
@@ -311,6 +316,8 @@ class ShareQueue:
             int(limits.keeps_dead),
             *arguments,
         )
+        if reply == _PAST_ACQUIRED:
+            raise PastAcquired
         return None if reply == _REFUSED else Acknowledged(*reply)
 
     async def release(self, member: str, limits: Limits) -> tuple[int, int]:

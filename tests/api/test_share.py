@@ -405,11 +405,21 @@ def test_renewal(queue: Any, member: Member) -> None:
     assert partitions(member.acknowledge(part))[0].error_code == INVALID_REQUEST
 
 
+def test_acknowledgement_past_the_acquired_records(queue: Any, member: Member) -> None:
+    """Kafka calls it invalid, but knows no such record if none is acquired."""
+    first, last = queue.add(2)
+    beyond = (*queue.part, (first, last + 1, [ACCEPT]))
+    assert partitions(member.acknowledge(beyond))[0].error_code == INVALID_RECORD_STATE
+    member.fetch()
+    assert partitions(member.acknowledge(beyond))[0].error_code == INVALID_REQUEST
+    assert partitions(member.acknowledge((*queue.part, (first, last, [ACCEPT]))))[0].error_code == 0
+
+
 @pytest.mark.parametrize(
     "batches",
     [
         [(2, 1, [ACCEPT])],
-        [(1, 2, [ACCEPT]), (2, 3, [ACCEPT])],
+        [(1, 3, [ACCEPT]), (2, 4, [ACCEPT])],
         [(1, 3, [ACCEPT, ACCEPT])],
         [(1, 1, [])],
         [(1, 1, [5])],

@@ -22,6 +22,7 @@ from korvet.redis_groups.share import (
     DeadRecord,
     Limits,
     NoShareGroup,
+    PastAcquired,
     QueueView,
     Run,
 )
@@ -111,8 +112,6 @@ def test_acknowledgements(queue: Queue) -> None:
         [(4, 6, ACCEPT)],
         [(1, 4, ACCEPT)],
         [(1, 1, ACCEPT), (4, 4, RELEASE)],
-        [(1, 1, ACCEPT), (30, 30, GAP)],
-        [(1, 1, ACCEPT), (11, 1 << 50, GAP)],
     ],
 )
 def test_acknowledgement_of_one_foreign_record_changes_nothing(
@@ -124,6 +123,18 @@ def test_acknowledgement_of_one_foreign_record_changes_nothing(
     before = queue.owners()
     assert queue.acknowledge("a", *refused) is None
     assert queue.owners() == before
+
+
+@pytest.mark.parametrize("last", [11, 30, 1 << 50])
+def test_acknowledgement_past_the_acquired_records_changes_nothing(queue: Queue, last: int) -> None:
+    queue.add(*range(1, 13))
+    queue.acquire("a", 10)
+    before = queue.owners()
+    with pytest.raises(PastAcquired):
+        queue.acknowledge("a", (1, 1, ACCEPT), (10, last, GAP))
+    assert queue.owners() == before
+    queue.acknowledge("a", (1, 10, ACCEPT))
+    assert queue.acknowledge("a", (11, last, ACCEPT)) is None
 
 
 def test_acknowledgement_before_the_start_is_ignored(queue: Queue) -> None:

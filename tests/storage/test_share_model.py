@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from korvet.offsets.packing import entry_id, pack
-from korvet.redis_groups.share import EXHAUSTED, MEMBER_PREFIX, REJECTED, RELEASED, Acknowledged, Limits
+from korvet.redis_groups.share import (
+    EXHAUSTED,
+    MEMBER_PREFIX,
+    REJECTED,
+    RELEASED,
+    Acknowledged,
+    Limits,
+    PastAcquired,
+)
 from tests.storage.conftest import Bench
 from tests.storage.share_queue import ACCEPT, GROUP, LOCK_MS, Queue
 from tests.support.machines import run_machine
@@ -194,6 +202,11 @@ class ShareMachine(RuleBasedStateMachine):
             record is not None and record.owner == MEMBER_PREFIX + member and not record.is_expired
             for record in records
         )
+        if not is_own and pending and first + size > self.delivered and asked:
+            # All before may be the member's own.
+            with pytest.raises(PastAcquired):
+                self.queue.acknowledge(member, (first, first + size, ACCEPT))
+            return
         done = self.queue.acknowledge(member, (first, first + size, ACCEPT))
         assert done == (Acknowledged(len(asked), 0, 0, 0, 0) if is_own else None)
         for record in records if is_own else ():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+from kio.schema.errors import ErrorCode
+
 from korvet.redis_groups.share import Range
 
 if TYPE_CHECKING:
@@ -19,7 +21,11 @@ _DIGITS: Final = b"01234"
 
 
 class InvalidAcknowledgement(Exception):
-    """An acknowledgement that no client may send (INVALID_REQUEST)."""
+    """An acknowledgement that no client may send."""
+
+    def __init__(self, message: str, code: ErrorCode = ErrorCode.invalid_request) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class Batch(Protocol):
@@ -39,7 +45,11 @@ def acknowledged_ranges(batches: Sequence[Batch], *, may_renew: bool) -> list[Ra
         if first > last:
             raise InvalidAcknowledgement(f"The batch from offset {first} to {last} ends before it begins")
         if first <= end:
-            raise InvalidAcknowledgement(f"The batch from offset {first} begins before the last one ends")
+            # Kafka allows this offset in two batches, and then finds no lock for the second one.
+            code = ErrorCode.invalid_record_state if first == end else ErrorCode.invalid_request
+            raise InvalidAcknowledgement(
+                f"The batch from offset {first} begins before the last one ends", code
+            )
         if len(types) not in (1, last - first + 1):
             raise InvalidAcknowledgement(f"The batch from offset {first} to {last} has {len(types)} types")
         if any(not 0 <= each <= RENEW for each in types):

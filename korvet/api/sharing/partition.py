@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from korvet.coordinator.share_partitions import begin
 from korvet.groups.share.messages import SharePartition
 from korvet.redis.futures import awaited
-from korvet.redis_groups.share import Demand, NoShareGroup, ShareQueue
+from korvet.redis_groups.share import Demand, NoShareGroup, PastAcquired, ShareQueue
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -206,8 +206,12 @@ class SharedPartition:
     async def acknowledge(
         self, member: str, config: ShareConfig, ranges: Sequence[Range]
     ) -> Acknowledged | None:
-        """Apply acknowledgements, see ShareQueue. Raises StorageError."""
-        done = await self.queue.acknowledge(member, config.limits, ranges)
+        """Apply acknowledgements, see ShareQueue. Raises PastAcquired and StorageError."""
+        try:
+            done = await self.queue.acknowledge(member, config.limits, ranges)
+        except PastAcquired:
+            self._counts.acknowledge(None)
+            raise
         self._counts.acknowledge(done)
         if done is not None:
             if config.limits.keeps_dead and (done.rejected or done.archived):

@@ -10,6 +10,7 @@ from korvet.api.common.errors import Asked, error_code_of
 from korvet.api.sharing.acknowledgements import RENEWAL, InvalidAcknowledgement, acknowledged_ranges
 from korvet.config.features import SHARE_VERSION
 from korvet.redis.errors import StorageError
+from korvet.redis_groups.share import PastAcquired
 from korvet.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ BATCHES: Final = (
     "Share groups cannot read topics with storage.layout=batch: their records are not stored one by one"
 )
 _NO_RENEWALS: Final = "Members of the group must not renew locks"
+_PAST_ACQUIRED: Final = "The acknowledgement goes beyond the records that were acquired"
 _NOT_OWNED: Final = "The member has no lock on one of the records"
 
 
@@ -82,7 +84,7 @@ async def acknowledge(
     try:
         ranges = acknowledged_ranges(batches, may_renew=getattr(request, "is_renew_ack", False))
     except InvalidAcknowledgement as error:
-        return Outcome(ErrorCode.invalid_request, str(error))
+        return Outcome(error.code, str(error))
     if not config.renews and any(RENEWAL in one.types for one in ranges):
         return Outcome(ErrorCode.invalid_record_state, _NO_RENEWALS)
     partition = locate(context, request.group_id, key)
@@ -90,6 +92,8 @@ async def acknowledge(
         return partition
     try:
         done = await partition.acknowledge(request.member_id, config, ranges)
+    except PastAcquired:
+        return Outcome(ErrorCode.invalid_request, _PAST_ACQUIRED)
     except StorageError as error:
         return Outcome(error_code_of(error, Asked.READ), str(error))
     return Outcome(ErrorCode.invalid_record_state, _NOT_OWNED) if done is None else OK

@@ -443,7 +443,7 @@ local function locked_rows(stream, group, consumer, first, last, lock_ms)
   return rows
 end
 
--- Returns the rows of all ranges by what is to be done with them, or nil if one of them is refused.
+-- Returns the rows of all ranges by what is to be done with them; or nil if one of them is refused, and where that ends.
 local function sort_by_type(stream, args, bias, start, consumer, lock_ms)
   local by_type = { accepted = {}, gaps = {}, rejected = {}, released = {}, renewed = {} }
   for at = 7, #args, 3 do
@@ -451,7 +451,7 @@ local function sort_by_type(stream, args, bias, start, consumer, lock_ms)
     local first = math.max(begin, start)
     local rows = first <= last and locked_rows(stream, args[1], consumer, first, last, lock_ms) or {}
     if first <= last and not rows[1] then
-      return nil
+      return nil, last
     end
     for place, row in ipairs(rows) do
       local code = string.byte(types, #types == 1 and 1 or first - begin + place)
@@ -474,15 +474,20 @@ end
 -- KEYS: stream.  ARGV: 1 group, 2 member, 3 bias, 4 how long a lock lasts (ms), 5 deliveries of a record at most, 6 "1"
 -- if archived records become dead letters; then for each range of offsets, in order: the first one, the last one, and
 -- the type of each or of all of them, a digit: 0 gap, 1 accept, 2 release, 3 reject, 4 renew.
--- Offsets before the group's start are left out.  If the member has no lock on another one, nothing is changed.
+-- Offsets before the group's start are left out.  If the member has no lock on another one, nothing is changed, and the
+-- reply is {-1}; it is {-2} if a range ends after all records that were acquired, and some are pending.
 -- Returns the numbers of records that were accepted, rejected (and gaps), archived because of the limit, released and
--- renewed; {-1} if nothing was changed.
+-- renewed.
 local function acknowledge_records(keys, args)
   local stream, group, consumer, lock_ms = keys[1], args[1], MEMBER .. args[2], tonumber(args[4])
   local start = start_position(stream, group)
-  local by_type = start and sort_by_type(stream, args, tonumber(args[3]), start, consumer, lock_ms)
-  if not by_type then
+  if not start then
     return { -1 }
+  end
+  local by_type, last = sort_by_type(stream, args, tonumber(args[3]), start, consumer, lock_ms)
+  if not by_type then
+    local following = following_position(stream, group)
+    return { last >= following and start < following and -2 or -1 }
   end
   local rule = { limit = tonumber(args[5]), keeps = args[6] == '1' }
   acknowledge_ids(stream, group, by_type.accepted)

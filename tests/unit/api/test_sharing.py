@@ -100,7 +100,7 @@ def test_ranges() -> None:
     "batches",
     [
         [batch(2, 1, 1)],
-        [batch(1, 2, 1), batch(2, 3, 1)],
+        [batch(1, 3, 1), batch(2, 4, 1)],
         [batch(4, 5, 1), batch(1, 2, 1)],
         [batch(1, 2)],
         [batch(1, 3, 1, 1)],
@@ -113,6 +113,13 @@ def test_ranges() -> None:
 def test_invalid_batches(batches: list[SimpleNamespace]) -> None:
     with pytest.raises(InvalidAcknowledgement):
         acknowledged_ranges(batches, may_renew=False)
+
+
+def test_one_offset_in_two_batches() -> None:
+    """Kafka takes them one after the other, and finds no lock for the second one."""
+    with pytest.raises(InvalidAcknowledgement) as raised:
+        acknowledged_ranges([batch(1, 2, 1), batch(2, 3, 1)], may_renew=False)
+    assert raised.value.code is ErrorCode.invalid_record_state
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=5), st.integers(-1, 30))
