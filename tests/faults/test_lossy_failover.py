@@ -17,6 +17,7 @@ from korvet.cli.client import Cluster
 from korvet.redis.keys import TRANSACTIONS_TOPIC, Keyspace
 from tests.api.asking import connect
 from tests.api.batches import batch
+from tests.api.test_share import OPEN, Member, values
 from tests.support.admin import create_topic
 from tests.support.confluent import consumer, producer, read_all, send, take
 from tests.support.java import JavaTools
@@ -359,3 +360,34 @@ def test_shared_configs_after_a_failover_that_lost_some(pair: Pair) -> None:
         assert set_retention() == NONE
     stored = pair.replica.client.hgetall(Keyspace().broker_configs)
     assert list(stored.values()) == ["86400000"]
+
+
+def test_a_lost_share_group_begins_where_records_were_lost(pair: Pair) -> None:
+    """Its creation is lost, as in a cluster, and not the coordinator's record. Nothing is left out."""
+    create_topic(pair.broker.bootstrap, TOPIC, 1, {"offset.assignment": "dense"})
+    records = [Record(b"k", b"%d" % number, (), NOW_MS) for number in range(15)]
+    send(producer(pair.broker.bootstrap), TOPIC, 0, records[:5])
+    start = {"topic_name": TOPIC, "partitions": [{"partition_index": 0, "start_offset": 5}]}
+    with connect(pair.broker) as ask:
+
+        def altered() -> bool:
+            return not ask("AlterShareGroupOffsets", 0, group_id="workers", topics=[start]).error_code
+
+        until(altered, WAIT_S, "the group begins")
+        topic_id = ask("Metadata", 12, topics=[{"name": TOPIC, "topic_id": None}]).topics[0].topic_id
+    pair.fall_behind()
+    pair.replica.client.config_set("replica-read-only", "no")
+    assert pair.replica.client.xgroup_destroy(f"korvet:{TOPIC}:0", "workers")
+    send(producer(pair.broker.bootstrap), TOPIC, 0, records[5:10])
+    before = epoch_of(pair)
+    pair.fail_over()
+    until(lambda: epoch_of(pair) > before, WAIT_S, "the leader epoch rises")
+    send(producer(pair.broker.bootstrap), TOPIC, 0, records[10:])
+    member = Member(pair.broker, "workers")
+    with member.client.raw:
+
+        def taken() -> list[Any]:
+            found = member.fetch(*([(topic_id, 0)] if member.epoch == OPEN else []), max_wait=500)
+            return [] if found.error_code else values(found)
+
+        assert until(taken, WAIT_S / 10, "the member gets records") == [each.value for each in records[10:]]

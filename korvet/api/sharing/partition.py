@@ -7,8 +7,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from korvet.coordinator.share_partitions import begin
+from korvet.groups.own_configs import LATEST
 from korvet.groups.share.messages import SharePartition
 from korvet.redis.futures import awaited
+from korvet.redis_groups.projection import entry_id_before
 from korvet.redis_groups.share import Demand, NoShareGroup, PastAcquired, ShareQueue
 
 if TYPE_CHECKING:
@@ -144,12 +146,17 @@ class SharedPartition:
             acquired = await self._acquire(member, config, demand)
         except BaseException:
             self._changes += changes + 1
+            if ended:
+                locks_end.appendleft(now_s)
             raise
         self._note(acquired, config)
         if acquired.has_more or after is not None:
             self._changes += 1
         if acquired.runs:
             locks_end.append(loop.time() + lock_s)
+        elif acquired.locks and not locks_end:
+            # Redis's clock went back, or a failover has brought locks back.
+            locks_end.append(loop.time() + lock_s / _LOOKS)
         self._note_natives(acquired, looked=natives_due)
         self._at_limit = acquired.locks >= config.limits.locks
         return acquired
@@ -199,9 +206,18 @@ class SharedPartition:
         self._locks_end_s.extend(now_s + lock_s * look / _LOOKS for look in range(_LOOKS + 2))
 
     async def _begin(self, config: ShareConfig) -> None:
+        """Make the group if there is none: members got it from the coordinator, so it was lost. Unless the
+        config says otherwise, it begins where records were lost with it.
+        """
         if not await self._is_initialised(self.place):
             raise NotInitialised
-        await begin(self.queue, config.reset, lambda: self.log)
+        if config.reset != LATEST:
+            await begin(self.queue, config.reset, lambda: self.log)
+            return
+        ended = await self.log.queries.end_of_leader_epoch(max(self.log.leader_epoch - 1, 0))
+        assert ended is not None
+        _, end = ended
+        await self.queue.initialise(entry_id_before(end, self.log.bias))
 
     async def acknowledge(
         self, member: str, config: ShareConfig, ranges: Sequence[Range]

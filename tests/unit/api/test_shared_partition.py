@@ -1,0 +1,127 @@
+"""When the leader of a partition looks at the locks of members."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from korvet.api.sharing import partition as module
+from korvet.api.sharing.configs import ShareConfig
+from korvet.api.sharing.counts import ShareCounts
+from korvet.api.sharing.partition import SharedPartition
+from korvet.redis.errors import StorageError
+from korvet.redis_groups.share import Acquired, Demand, Limits, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+LOCK_S = 30.0
+CONFIG = ShareConfig(Limits(lock_ms=int(LOCK_S * 1000), deliveries=5, locks=2000))
+
+
+class Queue:
+    """What Redis answers."""
+
+    def __init__(self) -> None:
+        self.demands: list[Demand] = []
+        self.locks = 0
+        self.runs: list[Run] = []
+        self.is_reachable = True
+
+    async def acquire(self, member: str, limits: Limits, demand: Demand, leader_epoch: int) -> Acquired:
+        del member, limits, leader_epoch
+        self.demands.append(demand)
+        if not self.is_reachable:
+            raise StorageError("gone")
+        runs, self.runs = self.runs, []
+        entries: Any = None
+        return Acquired(runs, entries, False, self.locks, False, 0, (b"", b""), False)
+
+
+class Leader:
+    """A partition whose leader has looked at the locks of earlier leaders."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 1000.0
+        clock = SimpleNamespace(time=lambda: self.now_s)
+        monkeypatch.setattr(module, "asyncio", SimpleNamespace(get_running_loop=lambda: clock))
+        self.queue = Queue()
+        log: Any = SimpleNamespace(
+            topic=SimpleNamespace(topic_id=SimpleNamespace(bytes=b"t" * 16), name="t", bias=0),
+            partition=0,
+            leader_epoch=0,
+            waits_for_replicas=False,
+            ends=SimpleNamespace(high_watermark=0, last_stable_offset=0),
+            state=SimpleNamespace(largest_bytes=1),
+        )
+        monkeypatch.setattr(module, "ShareQueue", lambda *_: self.queue)
+        commands: Any = None
+        self.partition = SharedPartition(commands, log, "g", ShareCounts(), self._always, lambda *_: None)
+        monkeypatch.setattr(self.partition, "_initialised", True)
+        self.acquire()
+        self.now_s += 2 * LOCK_S
+        self.acquire()
+        self.queue.demands.clear()
+
+    async def _always(self, *_: Any) -> bool:
+        return True
+
+    def acquire(self) -> None:
+        """Ask for records, as members do when the partition may have some."""
+        if self.partition.may_have_records(self.now_s):
+            returned(self.partition.acquire("m", CONFIG, 500, 1 << 20, None))
+
+    def looks(self) -> int:
+        """How often it has looked at the locks of members."""
+        return sum(demand.checks_members for demand in self.queue.demands)
+
+
+def returned(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """What a coroutine returns that waits for nothing."""
+    with pytest.raises(StopIteration) as ended:
+        coroutine.send(None)
+    return ended.value.value
+
+
+@pytest.fixture
+def leader(monkeypatch: pytest.MonkeyPatch) -> Leader:
+    return Leader(monkeypatch)
+
+
+def give_a_lock(leader: Leader) -> None:
+    leader.queue.runs, leader.queue.locks = [Run(0, 0, 1)], 1
+    leader.partition.wake()
+    leader.acquire()
+    assert leader.looks() == 0
+
+
+def test_it_looks_when_a_lock_ends(leader: Leader) -> None:
+    give_a_lock(leader)
+    leader.queue.locks = 0
+    for _ in range(3):
+        leader.now_s += LOCK_S
+        leader.acquire()
+    assert leader.looks() == 1
+
+
+def test_it_looks_again_after_an_error(leader: Leader) -> None:
+    give_a_lock(leader)
+    leader.queue.is_reachable = False
+    leader.now_s += LOCK_S
+    with pytest.raises(StorageError):
+        leader.acquire()
+    leader.queue.is_reachable = True
+    leader.queue.locks = 0
+    leader.acquire()
+    assert leader.looks() == 2
+
+
+def test_it_looks_until_members_have_nothing(leader: Leader) -> None:
+    """The clock of Redis went back, so the lock lasts longer than the leader thinks."""
+    give_a_lock(leader)
+    for number in range(1, 4):
+        leader.now_s += LOCK_S
+        leader.acquire()
+        assert leader.looks() == number
