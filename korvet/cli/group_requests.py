@@ -1,5 +1,5 @@
-"""Requests about groups: ListGroups, DescribeGroups, ConsumerGroupDescribe, ShareGroupDescribe, OffsetFetch,
-OffsetCommit, OffsetDelete, DescribeShareGroupOffsets, DeleteGroups.
+"""Requests about groups: ListGroups, DescribeGroups, ConsumerGroupDescribe, OffsetFetch, OffsetCommit,
+OffsetDelete, DeleteGroups.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,14 +14,6 @@ from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
 from kio.schema.delete_groups.v2.response import DeleteGroupsResponse
 from kio.schema.describe_groups.v5.request import DescribeGroupsRequest
 from kio.schema.describe_groups.v5.response import DescribedGroup, DescribeGroupsResponse
-from kio.schema.describe_share_group_offsets.v1.request import (
-    DescribeShareGroupOffsetsRequest,
-    DescribeShareGroupOffsetsRequestGroup,
-)
-from kio.schema.describe_share_group_offsets.v1.response import (
-    DescribeShareGroupOffsetsResponse,
-    DescribeShareGroupOffsetsResponsePartition,
-)
 from kio.schema.errors import ErrorCode
 from kio.schema.list_groups.v4.request import ListGroupsRequest
 from kio.schema.list_groups.v4.response import ListedGroup, ListGroupsResponse
@@ -39,10 +31,7 @@ from kio.schema.offset_delete.v0.request import (
 from kio.schema.offset_delete.v0.response import OffsetDeleteResponse
 from kio.schema.offset_fetch.v7.request import OffsetFetchRequest
 from kio.schema.offset_fetch.v7.response import OffsetFetchResponse, OffsetFetchResponsePartition
-from kio.schema.share_group_describe.v1.request import ShareGroupDescribeRequest
-from kio.schema.share_group_describe.v1.response import DescribedGroup as DescribedShareGroup
 from kio.schema.share_group_describe.v1.response import Member as ShareMember
-from kio.schema.share_group_describe.v1.response import ShareGroupDescribeResponse
 from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32, i64
 
@@ -75,41 +64,10 @@ def describe_group(cluster: Cluster, group: str) -> DescribedGroup | DescribedCo
     return described
 
 
-def describe_share_group(cluster: Cluster, group: str) -> DescribedShareGroup | None:
-    """Returns state and members of a share group; None if the broker has no share group of that name."""
-    coordinator = cluster.coordinator(group)
-    if not cluster.offers(ShareGroupDescribeRequest, coordinator):
-        return None
-    request = ShareGroupDescribeRequest(group_ids=(GroupId(group),), include_authorized_operations=False)
-    (described,) = cluster.ask(request, ShareGroupDescribeResponse, coordinator).groups
-    if described.error_code in {ErrorCode.group_id_not_found, ErrorCode.unsupported_version}:
-        return None
-    check(described.error_code, f"group {group}", described.error_message)
-    return described
-
-
 def assigned(member: ConsumerMember | ShareMember) -> list[str]:
     """Returns the partitions of a member of the newer protocols, each as TOPIC-PARTITION."""
     topics = member.assignment.topic_partitions
     return [f"{topic.topic_name}-{index}" for topic in topics for index in topic.partitions]
-
-
-def share_offsets(
-    cluster: Cluster, group: str
-) -> dict[tuple[str, int], DescribeShareGroupOffsetsResponsePartition]:
-    """Returns start and lag of a share group, by topic and partition."""
-    asked = DescribeShareGroupOffsetsRequestGroup(group_id=GroupId(group), topics=None)
-    request = DescribeShareGroupOffsetsRequest(groups=(asked,))
-    answer = cluster.ask(request, DescribeShareGroupOffsetsResponse, cluster.coordinator(group))
-    (found,) = answer.groups
-    check(found.error_code, f"group {group}", found.error_message)
-    offsets = {}
-    for topic in found.topics:
-        for part in topic.partitions:
-            place = str(topic.topic_name), int(part.partition_index)
-            check(part.error_code, f"group {group}, {place[0]} partition {place[1]}", part.error_message)
-            offsets[place] = part
-    return dict(sorted(offsets.items()))
 
 
 def committed_offsets(cluster: Cluster, group: str) -> dict[tuple[str, int], OffsetFetchResponsePartition]:

@@ -10,7 +10,7 @@ from kio.schema.consumer_group_describe.v1.response import Member as ConsumerMem
 from kio.schema.describe_groups.v5.response import DescribedGroup, DescribedGroupMember
 from kio.schema.list_groups.v4.response import ListedGroup
 
-from korvet.cli import fetched_lag, group_requests, lag, share_groups
+from korvet.cli import fetched_lag, group_requests, lag, share_groups, share_requests
 from korvet.cli.client import Bootstrap, ClientError, Cluster
 from korvet.cli.lag import Commit, Lag, Lags, LagUnknown, Waiting
 from korvet.cli.log_requests import LATEST, list_offsets
@@ -106,7 +106,7 @@ def describe_group(name: str, bootstrap: Bootstrap, source: RedisSource, as_json
     """
     with Cluster(bootstrap) as cluster:
         state, protocol, members = _described(cluster, name)
-        shared = group_requests.describe_share_group(cluster, name) if state == "Dead" else None
+        shared = share_requests.describe(cluster, name) if state == "Dead" else None
         if shared is not None:
             share_groups.show(cluster, shared, source, as_json=as_json)
             return
@@ -136,8 +136,11 @@ def describe_group(name: str, bootstrap: Bootstrap, source: RedisSource, as_json
 @bootstrap_option
 @json_option
 def group_offsets(name: str, bootstrap: Bootstrap, as_json: bool) -> None:
-    """Show the committed offsets of a group."""
+    """Show the committed offsets of a group, or where a share group begins and its depth."""
     with Cluster(bootstrap) as cluster:
+        if share_requests.describe(cluster, name) is not None:
+            share_groups.show_offsets(cluster, name, as_json=as_json)
+            return
         committed = _committed(cluster, name)
     if as_json:
         print_json(committed)
@@ -151,13 +154,18 @@ def group_offsets(name: str, bootstrap: Bootstrap, as_json: bool) -> None:
 @click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
 @bootstrap_option
 def delete_group(name: str, topic: str | None, yes: bool, bootstrap: Bootstrap) -> None:
-    """Delete a group without members, or its offsets of one topic."""
+    """Delete a group without members, or its offsets of one topic.
+
+    A share group forgets the topic: locks end, and it begins anew if it subscribes to the topic again.
+    """
     what = f"group {name}" if topic is None else f"the offsets of group {name} for {topic}"
     if not yes:
         click.confirm(f"Delete {what}?", abort=True)
     with Cluster(bootstrap) as cluster:
         if topic is None:
             group_requests.delete_group(cluster, name)
+        elif share_requests.describe(cluster, name) is not None:
+            share_requests.delete_offsets(cluster, name, topic)
         else:
             committed = group_requests.committed_offsets(cluster, name)
             partitions = [part for of_topic, part in committed if of_topic == topic]

@@ -1,4 +1,4 @@
-"""`korvet groups reset-offsets`: does what kafka-consumer-groups --reset-offsets does.
+"""`korvet groups reset-offsets`: does what kafka-consumer-groups and kafka-share-groups --reset-offsets do.
 
 The preview shows the distance in records too, because a difference of offsets isn't a number of records.
 """
@@ -8,14 +8,19 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
+from kio.schema.consumer_group_describe.v1.response import DescribedGroup as ConsumerGroup
+from kio.schema.describe_groups.v5.response import DescribedGroup as ClassicGroup
+from kio.schema.share_group_describe.v1.response import DescribedGroup as ShareGroup
 
-from korvet.cli import group_requests, record_counts
+from korvet.cli import group_requests, record_counts, share_requests
 from korvet.cli.client import Bootstrap, ClientError, Cluster
 from korvet.cli.log_requests import EARLIEST, LATEST, list_offsets
 from korvet.cli.options import Duration, Places, Time, TopicPartitions, bootstrap_option, json_option
 from korvet.cli.output import print_json, table
 from korvet.cli.record_counts import Place
 from korvet.cli.redis_address import RedisSource, redis_options
+
+_Described = ConsumerGroup | ClassicGroup | ShareGroup
 
 # The states of groups without members. A group that doesn't exist is Dead, and a commit creates it.
 _WITHOUT_MEMBERS = ("Empty", "Dead")
@@ -50,11 +55,13 @@ def reset_offsets(
     source: RedisSource,
     as_json: bool,
 ) -> None:
-    """Move the committed offsets of a group without members.
+    """Move the committed offsets of a group without members, or where a share group begins.
 
     Without --execute, nothing changes: the command shows the current and the new offset of each partition,
     and the distance in offsets and in records, which is negative if the group will read records again.
     Records are counted in Redis; if it isn't reachable, "-" is shown, except with dense offsets.
+
+    All locks of a share group end, also those of its native consumers.
     """
     if bool(places) == all_topics:
         raise click.UsageError("give --topic or --all-topics")
@@ -70,16 +77,17 @@ def reset_offsets(
             "give one of --to-earliest, --to-latest, --to-offset, --to-datetime, --by-duration"
         )
     with Cluster(bootstrap) as cluster:
-        _refuse_members(cluster, name)
-        committed = group_requests.committed_offsets(cluster, name)
-        current = {place: int(part.committed_offset) for place, part in committed.items()}
+        shared = share_requests.describe(cluster, name)
+        _refuse_members(name, shared or group_requests.describe_group(cluster, name))
+        current = _current(cluster, name) if shared is None else _starts(cluster, name)
+        change = group_requests.commit_offsets if shared is None else share_requests.alter_offsets
         wanted = _existing(cluster, current) if all_topics else _places(cluster, places)
         if not wanted:
             raise ClientError(f"group {name} has no offsets of existing topics; name a topic with --topic")
         new = _targets(cluster, wanted, targets[0] if targets else None, to_offset)
         spans = {place: (current[place], offset) for place, offset in new.items() if place in current}
         counts = record_counts.between(source, cluster, spans)
-        refused = group_requests.commit_offsets(cluster, name, new) if execute else {}
+        refused = change(cluster, name, new) if execute else {}
     rows = [_row(place, current.get(place), new[place], counts.get(place)) for place in wanted]
     if as_json:
         print_json({"group": name, "executed": execute and not refused, "offsets": rows})
@@ -93,11 +101,22 @@ def reset_offsets(
         raise ClientError(f"{'; '.join(map(str, refused.values()))}; {done} of {len(new)} offsets were reset")
 
 
-def _refuse_members(cluster: Cluster, name: str) -> None:
+def _current(cluster: Cluster, name: str) -> dict[Place, int]:
+    """Returns the committed offsets of a group."""
+    committed = group_requests.committed_offsets(cluster, name)
+    return {place: int(part.committed_offset) for place, part in committed.items()}
+
+
+def _starts(cluster: Cluster, name: str) -> dict[Place, int]:
+    """Returns where a share group begins."""
+    offsets = share_requests.offsets(cluster, name)
+    return {place: int(part.start_offset) for place, part in offsets.items() if part.start_offset >= 0}
+
+
+def _refuse_members(name: str, found: _Described) -> None:
     """Raise ClientError if a group has members: the coordinator would refuse the commit, and a member's next
     commit would undo it.
     """
-    found = group_requests.describe_group(cluster, name)
     if found.group_state not in _WITHOUT_MEMBERS:
         count = len(found.members)
         raise ClientError(

@@ -9,7 +9,7 @@ import click
 from kio.schema.describe_share_group_offsets.v1.response import DescribeShareGroupOffsetsResponsePartition
 from kio.schema.share_group_describe.v1.response import DescribedGroup, Member
 
-from korvet.cli import group_requests, lag
+from korvet.cli import group_requests, lag, share_requests
 from korvet.cli.client import ClientError, Cluster
 from korvet.cli.lag import LagUnknown
 from korvet.cli.output import print_json, printable, table
@@ -20,7 +20,8 @@ from korvet.store import Store
 
 PROTOCOL_TYPE = "share"
 _COUNTED = ("depth", "in_flight", "dead")
-_COLUMNS = ("TOPIC", "PARTITION", "START", "DEPTH", "TIME LAG", "IN FLIGHT", "RELEASED", "DEAD")
+_OFFSETS = ("TOPIC", "PARTITION", "START", "DEPTH")
+_RECORDS = ("TIME LAG", "IN FLIGHT", "RELEASED", "DEAD")
 
 
 class _Queue(NamedTuple):
@@ -36,7 +37,7 @@ _Queues = Mapping[tuple[str, int], _Queue | None]
 def depth(cluster: Cluster, group: str) -> int | None:
     """Returns how many records a group has not accepted; None, with a warning, if that is unknown."""
     try:
-        lags = [part.lag for part in group_requests.share_offsets(cluster, group).values()]
+        lags = [part.lag for part in share_requests.offsets(cluster, group).values()]
     except ClientError as error:
         click.echo(printable(f"lag of group {group} is unknown: {error}"), err=True)
         return None
@@ -46,7 +47,7 @@ def depth(cluster: Cluster, group: str) -> int | None:
 def show(cluster: Cluster, group: DescribedGroup, source: RedisSource, *, as_json: bool) -> None:
     """Print state, members and queues of a group."""
     members = [_member(member) for member in group.members]
-    offsets = group_requests.share_offsets(cluster, group.group_id)
+    offsets = share_requests.offsets(cluster, group.group_id)
     queues = _queues(cluster, group.group_id, source, offsets)
     rows, natives = _rows(offsets, queues), _natives(queues)
     if as_json:
@@ -71,7 +72,16 @@ def show(cluster: Cluster, group: DescribedGroup, source: RedisSource, *, as_jso
             ],
         )
         click.echo()
-    table(_COLUMNS, [[*(row | {"lag_ms": lag.waiting(row["lag_ms"])}).values()] for row in rows])
+    table(_OFFSETS + _RECORDS, [[*(row | {"lag_ms": lag.waiting(row["lag_ms"])}).values()] for row in rows])
+
+
+def show_offsets(cluster: Cluster, group: str, *, as_json: bool) -> None:
+    """Print the start and the depth of a group in each partition."""
+    rows = [_start(*place, offset) for place, offset in share_requests.offsets(cluster, group).items()]
+    if as_json:
+        print_json(rows)
+    else:
+        table(_OFFSETS, [[*row.values()] for row in rows])
 
 
 def _member(member: Member) -> dict[str, Any]:
@@ -92,11 +102,8 @@ def _rows(
         queue = queues.get((topic, partition))
         view = None if queue is None else queue.view
         rows.append(
-            {
-                "topic": topic,
-                "partition": partition,
-                "start": None if offset.start_offset < 0 else int(offset.start_offset),
-                "depth": None if offset.lag < 0 else int(offset.lag),
+            _start(topic, partition, offset)
+            | {
                 "lag_ms": None if view is None else view.waiting_ms(now_ms),
                 "in_flight": None if view is None else view.members + view.natives,
                 "released": None if view is None else view.released,
@@ -104,6 +111,15 @@ def _rows(
             }
         )
     return rows
+
+
+def _start(topic: str, partition: int, offset: DescribeShareGroupOffsetsResponsePartition) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "partition": partition,
+        "start": None if offset.start_offset < 0 else int(offset.start_offset),
+        "depth": None if offset.lag < 0 else int(offset.lag),
+    }
 
 
 def _natives(queues: _Queues) -> list[dict[str, Any]]:

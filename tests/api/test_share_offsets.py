@@ -273,6 +273,43 @@ def test_a_described_group(ask: Client, orders: Orders, member: Member, server: 
     } in listed
 
 
+def test_commands_reset_and_delete(orders: Orders, server: KorvetServer) -> None:
+    first, second, *_ = orders.offsets
+
+    def begins() -> list[tuple[int, int]]:
+        rows = json.loads(run(server, "groups", "offsets", orders.group, "--json", redis=False))
+        assert {row["topic"] for row in rows} <= {orders.name}
+        return [(row["start"], row["depth"]) for row in rows]
+
+    def delete(*options: str, status: int = 0) -> str:
+        arguments = "groups", "delete", orders.group, "-y", *options
+        return run(server, *arguments, status=status, redis=False)
+
+    assert orders.altered((0, first)) == [0]
+    assert begins() == [(first, 5)]
+    shown = run(server, "groups", "offsets", orders.group, redis=False).splitlines()
+    assert [orders.name, "0", str(first), "5"] in [line.split() for line in shown]
+    reset = ("groups", "reset-offsets", orders.group, "--all-topics", "--to-offset", str(second), "--json")
+    (preview,) = json.loads(run(server, *reset))["offsets"]
+    assert (preview["current"], preview["new"], preview["records"]) == (first, second, 1)
+    assert begins() == [(first, 5)]
+    done = json.loads(run(server, *reset, "--execute"))
+    assert (done["executed"], done["offsets"]) == (True, [preview])
+    assert begins() == [(second, 4)]
+    latest = ("--topic", orders.name, "--to-latest", "--execute")
+    run(server, "groups", "reset-offsets", orders.group, *latest)
+    assert [depth for _, depth in begins()] == [0, 0]
+    assert orders.beat(0).error_code == 0
+    assert "with 1 member:" in run(server, *reset, "--execute", status=1)
+    assert "NON_EMPTY_GROUP" in delete("-t", orders.name, status=1)
+    assert orders.beat(-1).error_code == 0
+    delete("-t", orders.name)
+    assert begins() == []
+    assert NOTHING in delete("-t", orders.name, status=1)
+    delete()
+    assert "there is no group" in run(server, "groups", "describe", orders.group, status=1)
+
+
 def test_without_redis_nothing_is_known_in_flight(
     orders: Orders, server: KorvetServer, tmp_path: Path
 ) -> None:

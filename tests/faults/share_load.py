@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from confluent_kafka import KafkaException, ShareConsumer
 
 from korvet.cli.client import ClientError, Cluster
-from korvet.cli.group_requests import share_offsets
+from korvet.cli.share_requests import offsets
 from tests.api.asking import connect
 from tests.support.confluent import read_all
 from tests.support.load import QUICK, LoadProducer
@@ -190,7 +190,7 @@ class ShareLoad:
         topics = {topic for topic, _ in self.senders}
         try:
             with Cluster(self._server.bootstrap) as cluster:
-                found = share_offsets(cluster, GROUP)
+                found = offsets(cluster, GROUP)
         except ClientError:
             return None
         return sum(abs(each.lag) for (topic, _), each in found.items() if topic in topics)
