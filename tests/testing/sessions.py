@@ -5,10 +5,9 @@ them.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import subprocess
 import threading
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener
 from confluent_kafka import Consumer, KafkaException, Producer
@@ -254,17 +253,19 @@ class Aiokafka(ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 class Java:
-    """By tests/clients/java/FaultSession.java."""
+    """By tests/clients/java/FaultSession.java, whose process serves one session after the other."""
+
+    _idle: ClassVar[list[subprocess.Popen[str]]] = []
 
     def __init__(self, bootstrap: str, timeouts: Timeouts = _USUAL) -> None:
         self.told: list[str] = []
-        self._process = subprocess.Popen(
-            JavaTools.resolve().command("FaultSession", [bootstrap, *map(str, timeouts)]),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+        self._process = self._idle.pop() if self._idle else self._started()
+        self._ask("connect", bootstrap, *map(str, timeouts))
+
+    @staticmethod
+    def _started() -> subprocess.Popen[str]:
+        command, pipe = JavaTools.resolve().command("FaultSession", []), subprocess.PIPE
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
 
     def producer(self, *, idempotent: bool, transactional_id: str | None = None) -> str:
         return self._ask(
@@ -296,9 +297,12 @@ class Java:
         return self._ask("commit")
 
     def close(self) -> None:
-        with contextlib.closing(self._process.stdout), contextlib.closing(self._process.stdin):  # type: ignore[type-var]
+        try:
+            self._ask("close")
+        except BaseException:
             self._process.kill()
-            self._process.wait(WAIT_S)
+            raise
+        self._idle.append(self._process)
 
     def _ask(self, *words: str) -> str:
         sent, answers = self._process.stdin, self._process.stdout

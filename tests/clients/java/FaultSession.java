@@ -1,9 +1,11 @@
 import java.time.Duration;
+import java.util.Arrays;
 import java.util.Collection;
 import java.util.List;
 import java.util.Properties;
 import java.util.Scanner;
 import java.util.concurrent.ExecutionException;
+import org.apache.kafka.clients.consumer.CloseOptions;
 import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
@@ -13,11 +15,13 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
- * A producer and a consumer that do what lines of standard input say. Arguments: bootstrap, and the timeouts of the producer's requests
- * and transactions in milliseconds. Each line is answered by one line: "= " and
+ * A producer and a consumer that do what lines of standard input say. A session begins with "connect", bootstrap, and the timeouts of
+ * the producer's requests and transactions in milliseconds, and ends with "close". Each line is answered by one line: "= " and
  * a result, or the class of an exception. Before that come lines "told " with what the consumer is told of its partitions.
  */
 public final class FaultSession {
+    private static final Duration LEAVING = Duration.ofSeconds(1);
+    private static String[] connection;
     private static KafkaProducer<String, String> producer;
     private static KafkaConsumer<String, String> consumer;
 
@@ -27,11 +31,11 @@ public final class FaultSession {
         String run() throws Exception;
     }
 
-    public static void main(String[] arguments) {
+    public static void main(String[] none) {
         var lines = new Scanner(System.in);
         while (lines.hasNextLine()) {
             String[] words = lines.nextLine().split(" ");
-            answer(() -> step(arguments, words));
+            answer(() -> step(words));
         }
         System.exit(0);
     }
@@ -48,14 +52,16 @@ public final class FaultSession {
         System.out.println("= " + result);
     }
 
-    private static String step(String[] arguments, String[] words) throws Exception {
+    private static String step(String[] words) throws Exception {
         switch (words[0]) {
-            case "producer" -> open(arguments, Boolean.parseBoolean(words[1]), words.length > 2 ? words[2] : null);
+            case "connect" -> connection = Arrays.copyOfRange(words, 1, words.length);
+            case "close" -> close();
+            case "producer" -> open(connection, Boolean.parseBoolean(words[1]), words.length > 2 ? words[2] : null);
             case "send" -> producer.send(new ProducerRecord<>(words[1], words[2])).get();
             case "begin" -> producer.beginTransaction();
             case "commit_transaction" -> producer.commitTransaction();
             case "abort_transaction" -> producer.abortTransaction();
-            case "subscribe" -> subscribe(arguments[0], words[1], words[2]);
+            case "subscribe" -> subscribe(connection[0], words[1], words[2]);
             case "poll" -> {
                 var values = new StringBuilder();
                 consumer.poll(Duration.ofMillis(100)).forEach(record -> values.append(record.value()).append(' '));
@@ -68,6 +74,17 @@ public final class FaultSession {
             default -> throw new IllegalArgumentException(words[0]);
         }
         return "";
+    }
+
+    private static void close() {
+        if (producer != null) {
+            producer.close(Duration.ZERO);
+            producer = null;
+        }
+        if (consumer != null) {
+            consumer.close(CloseOptions.timeout(LEAVING));
+            consumer = null;
+        }
     }
 
     private static void open(String[] arguments, boolean idempotent, String transactionalId) {
