@@ -138,8 +138,9 @@ def parsed(path: Path) -> ast.Module:
 
 
 def lines(path: Path) -> Iterator[tuple[str, str]]:
+    name = path.relative_to(ROOT)
     for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
-        yield f"{path.relative_to(ROOT)}:{number}", line
+        yield f"{name}:{number}", line
 
 
 @pytest.fixture(scope="module", autouse=True)
