@@ -8,6 +8,7 @@ import itertools
 import os
 import signal
 import uuid
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +35,11 @@ BARE = Path(__file__).parent / "support" / "bare"
 # Java's second compiler and other collectors cost more than they save in short runs.
 QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
-# The slowest folders of tests. Tests of the first one share a Spark session, and so a process.
-FIRST = ("spark", "clients", "faults", "deploy")
+# The slowest folders of tests.
+FIRST = ("spark", "upgrades", "clients", "faults", "testing", "deploy")
+# Number of Spark sessions, each in a process, that share the tests of the first folder. With one, its process
+# would run alone at the end.
+SPARK_SESSIONS = 2
 
 # Other tests share the cores, so hypothesis' deadline per example would measure them too. A run
 # uses the same examples each time; `--all` generates new ones, and many more.
@@ -92,12 +96,15 @@ def folder_of(nodeid: str) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Returns the group of tests that stay in one process: a file, or all Spark tests."""
+    """Returns the group of tests that stay in one process: a file, or all of a Spark session."""
     from xdist.scheduler.loadscope import LoadScopeScheduling  # noqa: PLC0415  # only if it is installed
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return FIRST[0] if folder_of(nodeid) == FIRST[0] else nodeid.partition("::")[0]
+            file = nodeid.partition("::")[0]
+            if folder_of(file) != FIRST[0]:
+                return file
+            return f"{FIRST[0]} {zlib.crc32(file.encode()) % SPARK_SESSIONS}"
 
     return Scheduling(config, log)
 
