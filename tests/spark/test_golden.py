@@ -164,6 +164,7 @@ def test_from_redis(spark: SparkSession, keyspace: Keyspace) -> None:
     check(source, newest, records)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("own_driver")
 def test_by_the_official_connector(
     spark: SparkSession, server: KorvetServer, connector: Connector, monkeypatch: pytest.MonkeyPatch

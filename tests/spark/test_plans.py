@@ -51,7 +51,7 @@ def several_partitions(spark: SparkSession) -> Iterator[None]:
         yield
 
 
-@pytest.mark.usefixtures("own_driver", "several_partitions")
+@pytest.mark.usefixtures("own_driver", "few_rows", "several_partitions")
 def test_status_reads_each_topic_once(spark: SparkSession, keyspace: Keyspace) -> None:
     scenario(keyspace)
     reader = RedisReader(Address(keyspace.url))
