@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import ShareConsumer
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open_metrics
 
 from tests.deploy.observed import DASHBOARDS, RULES, filled, panels
@@ -43,8 +44,23 @@ def loaded(observed: ObservedCluster) -> ObservedCluster:
     client = observed.store.client
     client.xgroup_create(stream(topic, 0), "native-readers", "0")
     client.xreadgroup("native-readers", "one", {stream(topic, 0): ">"}, count=1)
+    take(observed, "loaded-workers", topic)
     observed.prometheus.wait_for_scrape()
     return observed
+
+
+def take(cluster: ObservedCluster, group: str, topic: str) -> None:
+    """Let a share group take the records of a topic from now on."""
+    worker = ShareConsumer({"bootstrap.servers": cluster.bootstrap, "group.id": group})
+    worker.subscribe([topic])
+    lag = f"korvet_share_group_lag{{consumergroup='{group}'}}"
+
+    def is_shown() -> bool:
+        worker.poll(0.1)
+        return bool(cluster.prometheus.vector(lag))
+
+    until(is_shown, SHOWN_S, "the group's queues")
+    worker.close()
 
 
 def test_promtool_finds_nothing_wrong_with_the_pages(loaded: ObservedCluster) -> None:
