@@ -22,12 +22,13 @@ from korvet.records.kernel import parse_batch
 from korvet.records.native import native_rule
 from korvet.redis.errors import StorageError
 from korvet.redis.futures import awaited
+from korvet.slices import sliced
 from korvet.supervisor import end, once
 from korvet.topics.configs import DEAD_LETTER_ENABLE, TIMESTAMP_TYPE
 from korvet.topics.errors import TopicError, TopicExists
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine
 
     from korvet.api.sharing.configs import ShareConfig
     from korvet.api.sharing.counts import ShareCounts
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from korvet.log.partition_log import PartitionLog
     from korvet.log.values import Appended
     from korvet.records.batch import AppendArguments, BatchHeader, BytesLike
-    from korvet.redis_groups.share import DeadRecord
     from korvet.topics.directory import TopicDirectory
 
 causes = Causes(logging.getLogger(__name__))
@@ -49,6 +49,8 @@ causes = Causes(logging.getLogger(__name__))
 _WRITE: Final = "write dead letters"
 # Letters that are read at once, and the bytes of a batch that goes by mail.
 _AT_ONCE, _MAIL_BYTES = 1_000, 1 << 20
+# Limits the partitions whose letters are in memory at once: those of one have 4 MB, or a larger record.
+_PARTITIONS_AT_ONCE: Final = 8
 # Rest after a failure.
 _RETRY_S: Final = 5.0
 
@@ -96,53 +98,49 @@ class DeadLetters:
         self._live = live
         self._shared_writes = shared_writes
         self._counts = counts
-        # The partitions whose letters are being written, and when to try again those that failed.
-        self._writing: set[SharePartition] = set()
-        self._retry_s: dict[SharePartition, float] = {}
+        # The partitions whose letters are being written, or could not be written a moment ago.
+        self._busy: set[SharePartition] = set()
+        self._turns = asyncio.Semaphore(_PARTITIONS_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         mailbox.handle(_WRITE, self._asked)
 
     def write_soon(self, partition: SharedPartition, config: ShareConfig) -> None:
         """Write the dead letters of a partition, unless that is under way or has just failed."""
-        place = partition.place
-        if place in self._writing or asyncio.get_running_loop().time() < self._retry_s.get(place, 0.0):
-            return
-        self._writing.add(place)
-        task = self._begin(self._write(partition, config))
-        task.add_done_callback(lambda _: self._writing.discard(place))
+        if partition.place not in self._busy:
+            self._busy.add(partition.place)
+            self._begin(self._write(partition, config))
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = once("dead letters", work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return task
 
     async def close(self) -> None:
         """Stop writing."""
         await end(*self._tasks)
 
     async def _write(self, partition: SharedPartition, config: ShareConfig) -> None:
-        place = partition.place
+        place, rest_s = partition.place, _RETRY_S
         try:
-            while dead := await partition.queue.dead(_AT_ONCE, copies=config.copies_dead):
-                await self._write_some(partition, config, dead)
+            while not partition.log.closed and await partition.queue.dead(1, copies=False):
+                async with self._turns:
+                    await self._write_some(partition, config)
+            rest_s = 0.0
+            causes.ended(place)
         except (StorageError, UnusableTopic, TopicError) as error:
-            self._retry_s[place] = asyncio.get_running_loop().time() + _RETRY_S
             self._counts.failed_letters += 1
             of = place.group_id, place.topic, place.partition
             causes.warn(error, "dead letters of group %r in %s-%d wait: %s", *of, error, work=place)
-        else:
-            self._retry_s.pop(place, None)
-            causes.ended(place)
+        finally:
+            asyncio.get_running_loop().call_later(rest_s, self._busy.discard, place)
 
-    async def _write_some(
-        self, partition: SharedPartition, config: ShareConfig, dead: Sequence[DeadRecord]
-    ) -> None:
-        """Write the dead letters of some records, and archive these."""
+    async def _write_some(self, partition: SharedPartition, config: ShareConfig) -> None:
+        """Write some of the dead letters that wait, and archive their records."""
         topic = await self._topic(config.dead_letter_topic)
         max_bytes = min(self._topics.policy(topic).max_message_bytes, _MAIL_BYTES)
         native = native_rule(partition.log.topic.native_format)
-        letters = [letter_of(partition.place, one, native, max_bytes) for one in dead]
+        dead = await partition.queue.dead(_AT_ONCE, copies=config.copies_dead)
+        letters = [letter_of(partition.place, one, native, max_bytes) async for one in sliced(dead)]
         for records, batch in batches_of(letters, int(time.time() * 1000), max_bytes):
             await self._append(topic, partition.place.partition % topic.partitions, batch)
             await partition.queue.forget_dead(records)

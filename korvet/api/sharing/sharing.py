@@ -36,9 +36,15 @@ causes = Causes(log)
 
 MOST_SHARE_SESSIONS: Final = 2_000
 """Kafka's default of group.share.max.share.sessions."""
-# How often groups that keep dead letters are seen to, and the least rest in times of the work.
-_LOOK_S: Final = 3.0
+# The pause between looks at groups that keep dead letters: in times of the look, within bounds. A look takes
+# long also while Redis does not answer.
 _RESTS: Final = 19
+_LEAST_REST_S, _LONGEST_REST_S = 3.0, 60.0
+
+
+def rest_s(took_s: float) -> float:
+    """The pause after a look at groups that keep dead letters that took so long."""
+    return min(max(_LEAST_REST_S, _RESTS * took_s), _LONGEST_REST_S)
 
 
 class Connection(Protocol):
@@ -185,7 +191,7 @@ class Sharing(Counted):
                 config = self.config(group)
                 if config.limits.keeps_dead:
                     await self._look(group, config)
-            await asyncio.sleep(max(_LOOK_S, _RESTS * (clock() - began_s)))
+            await asyncio.sleep(rest_s(clock() - began_s))
 
     async def stop(self) -> None:
         """Stop writing dead letters."""
