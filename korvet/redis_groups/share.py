@@ -347,8 +347,11 @@ class ShareQueue:
         ]
 
     async def forget_dead(self, records: Iterable[DeadRecord]) -> None:
-        """Archive records that have become dead letters (XACK)."""
-        await self._commands.call("XACK", self._stream, self._group, *(one.entry_id for one in records))
+        """Archive records that have become dead letters, unless somebody has them again. Function
+        korvet_share_forget.
+        """
+        ids = [one.entry_id for one in records]
+        await self._commands.fcall("korvet_share_forget", [self._stream], self._group, *ids)
 
     async def view(self) -> QueueView | None:
         """The state of the group; None if it does not exist. Function korvet_share_view."""

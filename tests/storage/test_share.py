@@ -458,6 +458,24 @@ def test_the_records_of_a_lost_member_and_of_native_consumers_become_dead_letter
     ]
 
 
+def test_a_record_that_somebody_has_again_is_not_archived_with_its_letter(queue: Queue) -> None:
+    """New offsets, or XCLAIM, gave it to a consumer while the letter was written."""
+    queue.limits = KEPT
+    queue.add(1, 2, 3)
+    queue.acquire()
+    queue.acknowledge("a", (1, 3, REJECT))
+    dead = dead_of(queue)
+    queue.client.xclaim(queue.stream, GROUP, "native", 0, [entry_id(2, queue.bias)], justid=True)
+    queue.bench.run(queue.queue.forget_dead(dead))
+    assert queue.owners() == {2: ("native", 1)}
+    queue.bench.run(queue.queue.restart(FROM_START))
+    assert queue.runs() == [(1, 3, 1)]
+    queue.bench.run(queue.queue.forget_dead(dead))
+    assert queue.owners() == dict.fromkeys((1, 2, 3), ("kafka:a", 1))
+    queue.client.xgroup_destroy(queue.stream, GROUP)
+    queue.bench.run(queue.queue.forget_dead(dead))
+
+
 def test_dead_letters_of_entries_that_are_gone_have_no_fields(queue: Queue) -> None:
     queue.limits = KEPT
     queue.add(1)

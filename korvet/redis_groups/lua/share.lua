@@ -606,6 +606,20 @@ local function list_dead(keys, args)
   return found
 end
 
+-- KEYS: stream.  ARGV: group, IDs of entries.
+-- Archives records that have become dead letters, unless somebody has them again.
+local function forget_dead(keys, args)
+  local stream, group, ids = keys[1], args[1], {}
+  for at = 2, #args do
+    local row = redis.pcall('XPENDING', stream, group, args[at], args[at], 1)[1]
+    if row and (row[2] == REJECTED or row[2] == EXHAUSTED) then
+      ids[#ids + 1] = args[at]
+    end
+  end
+  acknowledge_ids(stream, group, ids)
+  return #ids
+end
+
 -- Share consumers go on while the memory is full: what all groups have accepted can be deleted.
 redis.register_function({
   function_name = 'korvet_share_acquire' .. RELEASE, callback = acquire, flags = { 'allow-oom' },
@@ -615,6 +629,9 @@ redis.register_function({
 })
 redis.register_function({
   function_name = 'korvet_share_release' .. RELEASE, callback = release_member, flags = { 'allow-oom' },
+})
+redis.register_function({
+  function_name = 'korvet_share_forget' .. RELEASE, callback = forget_dead, flags = { 'allow-oom' },
 })
 redis.register_function('korvet_share_initialise' .. RELEASE, initialise)
 redis.register_function('korvet_share_restart' .. RELEASE, restart)
