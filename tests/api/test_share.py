@@ -211,6 +211,15 @@ def member(queue: Any) -> Member:
     return made
 
 
+def test_committed_records_of_an_empty_topic(queue: Any) -> None:
+    configure(queue, **{"share.isolation.level": "read_committed"})
+    member = queue.member()
+    (found,) = partitions(member.fetch(queue.part))
+    assert (found.error_code, found.error_message) == (0, None)
+    (first,) = queue.add()
+    assert runs(member.fetch()) == [(first, first, 1)]
+
+
 @versions("ShareFetch")
 def test_acquire_and_accept(queue: Any, version: int) -> None:
     member = queue.member(version=version)

@@ -268,6 +268,7 @@ def test_group_that_goes_back_is_read_in_order(queue: Queue) -> None:
 
 
 def test_nothing_is_acquired_from_the_end_on(queue: Queue) -> None:
+    assert queue.runs(end=0) == []
     queue.add(*range(1, 11))
     first = queue.acquire(end=4)
     assert first.runs == [Run(1, 3, 1)]

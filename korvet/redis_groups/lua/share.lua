@@ -347,6 +347,11 @@ local function sort_entries(take)
   end
 end
 
+-- Returns the position before an offset ("": nil); that of ID 0-0, which no entry has, if there is none before it.
+local function position_before(offset, bias)
+  return offset ~= '' and math.max(0, tonumber(offset) + bias - 1) or nil
+end
+
 -- KEYS: stream, aborted.
 -- ARGV: 1 group, 2 member, 3 bias, 4 records and 5 bytes to acquire at most, 6 the bytes of the largest known entry,
 -- 7 locks that members may have, 8 deliveries of a record at most, 9 how long a lock lasts (ms), 10 the offset before
@@ -380,7 +385,7 @@ local function acquire(keys, args)
   local room = math.min(most, tonumber(args[7]) - owners.locked)
   local take = {
     consumer = MEMBER .. args[2], bias = bias, room = room, bytes = tonumber(args[5]), size = 0,
-    largest_bytes = math.max(1, tonumber(args[6])), last = args[10] ~= '' and tonumber(args[10]) + bias - 1 or nil,
+    largest_bytes = math.max(1, tonumber(args[6])), last = position_before(args[10], bias),
     after = args[16] ~= '' and tonumber(args[16]) + bias or nil, is_committed = args[11] == '1',
     aborted_key = keys[2], examined = 0, most_examined = math.max(AT_ONCE, 2 * most),
     entries = {}, positions = {}, deliveries = {}, gaps = {}, unreadable = {}, back = {},
