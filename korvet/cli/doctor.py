@@ -24,6 +24,7 @@ from korvet.cli.keyspace_checks import (
 from korvet.cli.memory import check_memory
 from korvet.cli.options import admin_option, json_option, security_option
 from korvet.cli.output import print_json, table
+from korvet.cli.pending_checks import check_pending
 from korvet.cli.redis_address import RedisSource, keys_of, redis_options
 from korvet.cli.redis_servers import addresses_of, find_servers
 from korvet.cli.security import ClientSecurity
@@ -91,7 +92,8 @@ def doctor(
     security: ClientSecurity,
     as_json: bool,
 ) -> None:
-    """Check the Redis or Valkey that holds the data, its entries, and open transactions; and ask the brokers.
+    """Check the Redis or Valkey that holds the data, its entries, open transactions, and what consumers of
+    Redis groups have for long; and ask the brokers.
 
     Live brokers name their admin endpoints in Redis; --admin names further ones. A broker that cannot be
     asked is a warning. The token is read from KORVET_ADMIN_TOKEN.
@@ -133,6 +135,7 @@ def doctor(
             *check_types(clients, keyspace, streams),
             *check_entries(streams),
             *check_transactions(streams, now_ms),
+            *check_pending(streams),
             *check_memory(clients, streams, keys_of(keyspace), live, topics, machine_bytes, now_ms),
         ]
         brokers, cluster_id = live_brokers(clients, keyspace), cluster_id_of(clients, keyspace)

@@ -14,8 +14,10 @@ from korvet.cli import redis_servers
 from korvet.cli.app import korvet as korvet_command
 from korvet.cli.doctor import check_entries, check_types, streams_of
 from korvet.cli.keyspace_checks import check_shared
+from korvet.cli.pending_checks import check_pending
 from korvet.cli.redis_servers import addresses_of
 from korvet.redis.address import parse_url
+from korvet.redis_groups.share import EXHAUSTED, REJECTED, RELEASED
 from tests.support.cluster import RedisCluster
 
 if TYPE_CHECKING:
@@ -56,6 +58,32 @@ def test_entries_beyond_the_last_offset(server: Server, prefix: str) -> None:
     assert (found.subject, found.state) == (stream, "fault")
     what = "are beyond the last offset, so no record can follow"
     assert found.text == f"2 of 3 entries {what}, the first is {ids[1]}"
+
+
+def test_entries_that_somebody_has_for_long_and_dead_letters_that_wait(server: Server, prefix: str) -> None:
+    client, stream = server.client, f"{prefix}:orders:0"
+    for number in range(1, 6):
+        client.xadd(stream, {"a": "b"}, id=f"1-{number}")
+    streams = streams_of([client], prefix)
+    client.xgroup_create(stream, "workers", "0")
+    client.xreadgroup("workers", "busy", {stream: ">"}, count=4)
+    (found,) = check_pending(streams)
+    assert (found.subject, found.state, found.text) == ("pending entries", "ok", "4, none for 30 min")
+    hour_ms = 3_600_000
+    client.xclaim(stream, "workers", "gone", 0, ["1-1", "1-2"], idle=hour_ms, justid=True)
+    # Nobody has released records.
+    client.xclaim(stream, "workers", RELEASED, 0, ["1-4"], idle=hour_ms, justid=True)
+    client.xgroup_create(stream, "kept", "0")
+    client.xreadgroup("kept", REJECTED, {stream: ">"}, count=1)
+    client.xreadgroup("kept", EXHAUSTED, {stream: ">"}, count=1)
+    dead, old = check_pending(streams)
+    assert (dead.subject, dead.state) == (old.subject, old.state) == (stream, "warning")
+    assert dead.text.startswith("2 records of group kept wait to become dead letters")
+    assert old.text.startswith("gone of group workers has 2 entries, the first, 1-1, for 60 min;")
+    # A topic that is deleted during the check.
+    client.delete(stream)
+    (found,) = check_pending(streams)
+    assert found.text == "0, none for 30 min"
 
 
 def test_keys_of_other_types_in_place_of_streams(server: Server, prefix: str) -> None:
