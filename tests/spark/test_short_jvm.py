@@ -35,6 +35,11 @@ def test_the_first_session_writes_the_archive_and_later_ones_map_it(
     archive = name.partition("=")[2]
     assert archive.startswith(f"{jars}/korvet-classes-")
     assert jars.is_dir()
+    # While that session runs, others neither write nor map it, unless it was killed.
+    assert "Archive" not in _options()
+    (note,) = jars.iterdir()
+    os.utime(note, (1, 1))
+    assert archive in _options()
     with open(archive, "x", encoding="utf-8"):
         assert f'"-XX:SharedArchiveFile={archive}"' in _options()
     # Another Java has another archive.
@@ -60,6 +65,7 @@ def test_commands_for_few_records_have_such_a_jvm(
     for number in range(3):
         keyspace.add("t", number % 2, f"{number + 1}-0", b"value", b"v")
     sessions: list[Mapping[str, str]] = []
+    monkeypatch.setenv("KORVET_JARS_DIR", str(tmp_path / "jars"))
 
     @contextmanager
     def begun(*_: Any, conf: Mapping[str, str], **__: Any) -> Iterator[None]:
