@@ -448,7 +448,7 @@ local function locked_rows(stream, group, consumer, first, last, lock_ms)
   return rows
 end
 
--- Returns the rows of all ranges by what is to be done with them; or nil if one of them is refused, and where that ends.
+-- Returns the rows of all ranges by what is to be done with them; nil if one of these is refused, and where it ends.
 local function sort_by_type(stream, args, bias, start, consumer, lock_ms)
   local by_type = { accepted = {}, gaps = {}, rejected = {}, released = {}, renewed = {} }
   for at = 7, #args, 3 do
