@@ -151,6 +151,10 @@ class DeadRecord(NamedTuple):
     """Whether a member rejected it; else it was delivered as often as the limit says."""
     fields: Sequence[bytes]
     """The fields of the entry; empty if they were not asked for, or the entry is gone."""
+    is_gap: bool = False
+    """Whether no letter is due: native consumers got a transaction marker, or a record of a transaction that
+    was aborted then.
+    """
 
 
 class QueueView(NamedTuple):
@@ -334,16 +338,27 @@ class ShareQueue:
         )
         return archived, released
 
-    async def dead(self, count: int, *, copies: bool) -> list[DeadRecord]:
+    async def dead(
+        self, count: int, *, copies: bool, end: int | None = None, is_committed: bool = False
+    ) -> list[DeadRecord]:
         """Up to `count` records that wait to become dead letters, one at least if any wait. copies: with
-        their fields, of which large ones are a reason to return fewer. Function korvet_share_dead.
+        their fields. Large records are a reason to return fewer. `end` and `is_committed`: see Demand.
+        Function korvet_share_dead.
         """
         reply = await self._commands.fcall(
-            "korvet_share_dead", [self._stream], self._group, self._bias, count, int(copies), read=True
+            "korvet_share_dead",
+            [self._stream, self._aborted],
+            self._group,
+            self._bias,
+            count,
+            int(copies),
+            b"" if end is None else end,
+            int(is_committed),
+            read=True,
         )
         return [
-            DeadRecord(entry_id, offset, deliveries, bool(rejected), fields)
-            for entry_id, offset, deliveries, rejected, fields in reply
+            DeadRecord(entry_id, offset, deliveries, bool(rejected), fields, bool(is_gap))
+            for entry_id, offset, deliveries, rejected, fields, is_gap in reply
         ]
 
     async def forget_dead(self, records: Iterable[DeadRecord]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
@@ -411,8 +411,8 @@ def test_records_that_nobody_has_are_no_backlog_of_a_consumer(queue: Queue, deli
     assert found == Backlog(GROUP, 2, 1, None)
 
 
-def dead_of(queue: Queue, count: int = 100, *, copies: bool = False) -> list[DeadRecord]:
-    return queue.bench.run(queue.queue.dead(count, copies=copies))
+def dead_of(queue: Queue, count: int = 100, *, copies: bool = False, **demand: Any) -> list[DeadRecord]:
+    return queue.bench.run(queue.queue.dead(count, copies=copies, **demand))
 
 
 def test_archived_records_wait_to_become_dead_letters(queue: Queue) -> None:
@@ -457,6 +457,23 @@ def test_the_records_of_a_lost_member_and_of_native_consumers_become_dead_letter
         (1, 2, False),
         (3, 2, False),
     ]
+
+
+def test_no_dead_letters_of_what_committed_readers_do_not_get(queue: Queue) -> None:
+    """Native consumers read markers, aborted records, and those of open transactions."""
+    queue.limits = KEPT
+    queue.add(1, pid=7, epoch=0)
+    queue.client.xadd(queue.stream, {"ctl": "abort", "pid": 7, "epoch": 0}, id=entry_id(2, queue.bias))
+    queue.client.zadd(queue.aborted, {"7 1 1": 2})
+    queue.add(3)
+    queue.add(4, pid=7, epoch=0)
+    ids = queue.read_natively(4)
+    queue.client.xclaim(queue.stream, GROUP, "other", 0, ids, idle=LOCK_MS)
+    assert queue.acquire(records=0).has_dead
+    committed = dead_of(queue, end=4, is_committed=True)
+    assert [(one.offset, one.is_gap) for one in committed] == [(1, True), (2, True), (3, False)]
+    assert dead_of(queue, end=0) == []
+    assert [one.is_gap for one in dead_of(queue)] == [False, True, False, False]
 
 
 def test_a_record_that_somebody_has_again_is_not_archived_with_its_letter(queue: Queue) -> None:

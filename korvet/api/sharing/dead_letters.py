@@ -122,7 +122,7 @@ class DeadLetters:
     async def _write(self, partition: SharedPartition, config: ShareConfig) -> None:
         place, rest_s = partition.place, _RETRY_S
         try:
-            while not partition.log.closed and await partition.queue.dead(1, copies=False):
+            while not partition.log.closed and await partition.dead(config, 1, copies=False):
                 async with self._turns:
                     await self._write_some(partition, config)
             rest_s = 0.0
@@ -139,12 +139,15 @@ class DeadLetters:
         topic = await self._topic(config.dead_letter_topic)
         max_bytes = min(self._topics.policy(topic).max_message_bytes, _MAIL_BYTES)
         native = native_rule(partition.log.topic.native_format)
-        dead = await partition.queue.dead(_AT_ONCE, copies=config.copies_dead)
-        letters = [letter_of(partition.place, one, native, max_bytes) async for one in sliced(dead)]
+        dead = await partition.dead(config, _AT_ONCE, copies=config.copies_dead)
+        due = [one for one in dead if not one.is_gap]
+        letters = [letter_of(partition.place, one, native, max_bytes) async for one in sliced(due)]
         for records, batch in batches_of(letters, int(time.time() * 1000), max_bytes):
             await self._append(topic, partition.place.partition % topic.partitions, batch)
             await partition.queue.forget_dead(records)
             self._counts.letters += len(records)
+        if len(due) < len(dead):
+            await partition.queue.forget_dead(one for one in dead if one.is_gap)
 
     async def _topic(self, name: str) -> Topic:
         """The dead letter topic of that name. Raises UnusableTopic, TopicError and StorageError."""

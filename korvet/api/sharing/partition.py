@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from korvet.api.sharing.counts import ShareCounts
     from korvet.log.partition_log import PartitionLog
     from korvet.redis.commands import Commands
-    from korvet.redis_groups.share import Acknowledged, Acquired, Range
+    from korvet.redis_groups.share import Acknowledged, Acquired, DeadRecord, Range
 
 # How often the locks of native consumers are looked at while they have records, and how often it is checked
 # whether they have some, or have set the group back.
@@ -129,12 +129,10 @@ class SharedPartition:
         while locks_end and locks_end[0] <= now_s:
             locks_end.popleft()
         natives_due = self._natives_s <= now_s
-        ends = self.log.ends
-        end = ends.high_watermark if self.log.waits_for_replicas else None
         demand = Demand(
             records,
             size_bytes,
-            ends.last_stable_offset if config.is_committed else end,
+            self._end(config),
             config.is_committed,
             max(self.log.state.largest_bytes, 1),
             after,
@@ -160,6 +158,20 @@ class SharedPartition:
         self._note_natives(acquired, looked=natives_due)
         self._at_limit = acquired.locks >= config.limits.locks
         return acquired
+
+    def _end(self, config: ShareConfig) -> int | None:
+        """The offset before which the group gets records; None without a limit."""
+        ends = self.log.ends
+        if config.is_committed:
+            return ends.last_stable_offset
+        return ends.high_watermark if self.log.waits_for_replicas else None
+
+    async def dead(self, config: ShareConfig, count: int, *, copies: bool) -> list[DeadRecord]:
+        """Records that wait to become dead letters, see ShareQueue. Raises StorageError."""
+        await awaited(self.log.await_watermark)
+        return await self.queue.dead(
+            count, copies=copies, end=self._end(config), is_committed=config.is_committed
+        )
 
     async def look(self, config: ShareConfig) -> None:
         """End the locks that have expired, also if no member takes records here. Raises StorageError."""

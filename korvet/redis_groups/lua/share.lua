@@ -195,6 +195,11 @@ local function is_aborted(take, position, fields)
   return false
 end
 
+-- Returns whether an entry is no record that the group gets: a marker, or of an aborted transaction that it leaves out.
+local function is_gap(take, position, fields)
+  return is_marker(fields) or (take.is_committed and position and is_aborted(take, position, fields))
+end
+
 -- Returns whether an entry is, or looks like, a whole record batch, whose records cannot be acquired one by one.
 local function resembles_batch(fields)
   local value = #fields == 2 and fields[1] == 'batch' and fields[2]
@@ -222,7 +227,7 @@ local function admit(take, id, fields, deliveries)
     take.back[deliveries - 1] = list
     take.is_late = take.is_late or is_late
     take.is_full = take.is_full or not is_late
-  elseif is_marker(fields) or (take.is_committed and is_aborted(take, position, fields)) then
+  elseif is_gap(take, position, fields) then
     take.gaps[#take.gaps + 1] = id
   else
     take.room, take.bytes = take.room - 1, take.bytes - size
@@ -589,22 +594,29 @@ local function view(keys, args)
   }
 end
 
--- KEYS: stream.  ARGV: group, bias, how many at most, "1" with the fields of the entries, up to MOST_COPIED bytes.
+-- KEYS: stream, aborted.
+-- ARGV: 1 group, 2 bias, 3 how many at most, 4 "1" with the fields of the entries, 5 the offset before which they are
+-- ("": all), 6 "1" if records of aborted transactions are gaps.  Beyond MOST_COPIED bytes there is no further one.
 -- Returns the records that wait to become dead letters, first those that were rejected: for each the entry ID, the
--- offset (-1: none names the entry), the deliveries, 1 if it was rejected, else 0, and the fields of the entry, empty
--- if they are not asked for or the entry is gone.
+-- offset (-1: none names the entry), the deliveries, 1 if it was rejected, else 0, the fields of the entry, empty if
+-- they are not asked for or the entry is gone, and 1 if it is a gap, of which no letter is due, else 0.
 local function list_dead(keys, args)
   local stream, group, bias, most, found, size = keys[1], args[1], tonumber(args[2]), tonumber(args[3]), {}, 0
+  local take = { bias = bias, aborted_key = keys[2], is_committed = args[6] == '1' }
+  local last = position_before(args[5], bias)
   for _, consumer in ipairs({ REJECTED, EXHAUSTED }) do
-    local rows = redis.pcall('XPENDING', stream, group, '-', '+', most, consumer)
+    local rows = redis.pcall('XPENDING', stream, group, '-', last and id_of(last) or '+', most, consumer)
     for _, row in ipairs(rows.err and {} or rows) do
       if #found == most or size > MOST_COPIED then
         return found
       end
       local id, position = row[1], position_at(row[1])
-      local entry = args[4] == '1' and redis.call('XRANGE', stream, id, id)[1]
+      local entry = redis.call('XRANGE', stream, id, id)[1]
       local fields = entry and entry[2] or {}
-      found[#found + 1] = { id, position and position - bias or -1, row[4], consumer == REJECTED and 1 or 0, fields }
+      found[#found + 1] = {
+        id, position and position - bias or -1, row[4], consumer == REJECTED and 1 or 0,
+        args[4] == '1' and fields or {}, is_gap(take, position, fields) and 1 or 0,
+      }
       size = size + payload_bytes(fields)
     end
   end

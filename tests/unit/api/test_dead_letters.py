@@ -26,8 +26,8 @@ class Queue:
         self.copies: list[bool] = []
         """What each read asked for."""
 
-    async def dead(self, count: int, *, copies: bool) -> list[DeadRecord]:
-        assert count
+    async def dead(self, config: ShareConfig, count: int, *, copies: bool) -> list[DeadRecord]:
+        assert (config, count) in {(CONFIG, 1), (CONFIG, 1_000)}
         self.copies.append(copies)
         if copies:
             await asyncio.get_running_loop().create_future()
@@ -36,7 +36,7 @@ class Queue:
 
 def partition_of(queue: Queue, number: int = 0) -> Any:
     place = SharePartition("g", b"\1" * 16, "t", number)
-    return SimpleNamespace(place=place, queue=queue, log=LOG)
+    return SimpleNamespace(place=place, dead=queue.dead, log=LOG)
 
 
 def writer(topic: object, counts: ShareCounts) -> DeadLetters:
