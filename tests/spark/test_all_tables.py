@@ -212,7 +212,6 @@ def test_all_tables_kept_in_a_folder(
     check_kept_reports(StoredTables(spark, folder), lags, tmp_path)
     with pytest.raises(ExportError, match="unknown table nowhere"):
         stored_table(spark, folder, "nowhere")
-    check_interrupted_snapshot(StoredTables(spark, folder), address, folder, monkeypatch)
     keyspace.commit("g", "t", 0, (MS << 10) + 4, at_ms=MS + 8)
     # As a copy of the folder that was made during an update.
     (done,) = (tmp_path / "groups" / "_state" / "done").glob("1")
@@ -225,11 +224,20 @@ def test_all_tables_kept_in_a_folder(
         update_tables(spark, address, str(tmp_path / "other"))
 
 
-def check_interrupted_snapshot(
-    stored: StoredTables, address: Address, folder: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.long
+@pytest.mark.usefixtures("delta", "few_rows")
+def test_an_interrupted_snapshot_is_not_shown(
+    spark: SparkSession, keyspace: Keyspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A report shows no status of groups without those of their partitions."""
+    keyspace.topic("t")
+    keyspace.offsets_topic()
+    keyspace.commit("g", "t", 0, (MS << 10) + 1, at_ms=MS + 5)
+    folder, address = str(tmp_path / "groups"), Address(keyspace.url)
+    update_tables(spark, address, folder)
+    stored = StoredTables(spark, folder)
     newest, add = stored.newest_snapshot(), Store.add_snapshot
+    assert newest is not None
 
     def cut(store: Store, table: Table, as_of_ms: int, frame: DataFrame, *, again: bool) -> None:
         if table.name == "partition_status":
@@ -241,7 +249,7 @@ def check_interrupted_snapshot(
         patched.setattr(Store, "add_snapshot", cut)
         patched.setattr(Store, "replace", lambda *_: None)
         with pytest.raises(Cut):
-            update_tables(stored.spark, address, folder)
+            update_tables(spark, address, folder)
     assert stored.newest_snapshot() == newest
 
 
