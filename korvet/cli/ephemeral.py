@@ -36,10 +36,13 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "admin.listen": f"{HOST}:0",
     # Tests expect Kafka's offsets.
     "log.offset.assignment": "dense",
-    # Tests wait for rebalances. Members of consumer groups learn of one by a heartbeat.
+    # Tests wait for rebalances. Members of consumer groups and share groups learn of one by a heartbeat.
     "group.initial.rebalance.delay.ms": "0",
     "group.consumer.assignment.interval.ms": "0",
     "group.consumer.heartbeat.interval.ms": "500",
+    "group.share.assignment.interval.ms": "0",
+    "group.share.heartbeat.interval.ms": "500",
+    "group.share.min.heartbeat.interval.ms": "500",
 }
 """The settings that differ from those of other brokers."""
 

@@ -203,8 +203,14 @@ class KorvetBroker:
         """Returns the committed offsets of a group by topic and partition; empty without any."""
         return self._client().committed(group)
 
+    def depth(self, group: str) -> dict[tuple[str, int], int]:
+        """Returns the number of records that a share group has neither accepted nor archived, by topic and
+        partition (-1: not counted yet); empty without a share group of that name.
+        """
+        return self._client().depth(group)
+
     def wait_for_group(self, group: str, members: int = 1, timeout_s: float = _GROUP_TIMEOUT_S) -> None:
-        """Wait until a group of either protocol has exactly so many members, all with their partitions."""
+        """Wait until a group of any type has exactly so many members, all with their partitions."""
         self._client().wait_for_group(group, members, timeout_s)
 
     def _started(self) -> list[BrokerProcess]:
@@ -292,6 +298,7 @@ class AsyncVerbs:
     create_topic = _in_thread(KorvetBroker.create_topic)
     records = _in_thread(KorvetBroker.records)
     committed = _in_thread(KorvetBroker.committed)
+    depth = _in_thread(KorvetBroker.depth)
     wait_for_group = _in_thread(KorvetBroker.wait_for_group)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from korvet.cli import group_requests, log_requests, topic_requests, user_requests
+from korvet.cli import group_requests, log_requests, share_requests, topic_requests, user_requests
 from korvet.cli.client import Bootstrap, ClientError, Cluster
 from korvet.security.scram import MIN_ITERATIONS, ScramMechanism
 from korvet.testing.errors import KorvetBrokerError
@@ -38,7 +38,8 @@ _PASSING: Final = frozenset(
     }
 )
 _READ_WAIT_MS: Final = 0
-_NO_MEMBERS: Final = frozenset({"Empty", "Dead"})
+_NO_GROUP: Final = "Dead"
+_NO_MEMBERS: Final = frozenset({"Empty", _NO_GROUP})
 
 
 class Verbs:
@@ -71,6 +72,10 @@ class Verbs:
         """Returns the committed offsets, by topic and partition."""
         found = self._ask(lambda cluster: group_requests.committed_offsets(cluster, group))
         return {place: int(part.committed_offset) for place, part in found.items()}
+
+    def depth(self, group: str) -> dict[tuple[str, int], int]:
+        """Returns what a share group has neither accepted nor archived, in records by topic and partition."""
+        return self._ask(lambda cluster: _depth(cluster, group))
 
     def wait_for_group(self, group: str, members: int, timeout_s: float) -> None:
         """Wait until the group has exactly so many members and doesn't rebalance."""
@@ -139,7 +144,18 @@ def _records(cluster: Cluster, topic: str) -> list[Record]:
     return sorted(found, key=lambda record: record[:2])
 
 
+def _depth(cluster: Cluster, group: str) -> dict[tuple[str, int], int]:
+    if share_requests.describe(cluster, group) is None:
+        return {}
+    return {place: int(part.lag) for place, part in share_requests.offsets(cluster, group).items()}
+
+
 def _described(cluster: Cluster, group: str) -> tuple[str, int]:
-    """The state of a group of either protocol, and the number of its members."""
+    """The state of a group of any type, and the number of its members; of a share group, those with
+    partitions.
+    """
     described = group_requests.describe_group(cluster, group)
+    shared = share_requests.describe(cluster, group) if described.group_state == _NO_GROUP else None
+    if shared is not None:
+        return str(shared.group_state), sum(bool(group_requests.assigned(each)) for each in shared.members)
     return str(described.group_state), len(described.members)

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer, ShareConsumer
 from confluent_kafka.admin import AdminClient, ConfigResource
 
 from korvet.testing import KorvetBroker, KorvetBrokerError, Record
+from tests.support.polling import until
 from tests.support.processes import children
 from tests.testing.conftest import WAIT_S, descendants, until_ended
 
@@ -96,6 +97,34 @@ def test_records_groups_and_commits_can_be_asserted(shared: KorvetBroker) -> Non
     finally:
         consumer.close()
     shared.wait_for_group("billing", members=0, timeout_s=WAIT_S)
+
+
+@pytest.mark.short
+def test_queues_can_be_asserted(shared: KorvetBroker) -> None:
+    """A share group begins at the end: what is produced after wait_for_group is delivered."""
+    shared.create_topic("jobs", partitions=2)
+    assert shared.depth("workers") == {}
+    worker = ShareConsumer({"bootstrap.servers": shared.bootstrap_servers, "group.id": "workers"})
+    worker.subscribe(["jobs"])
+    shared.wait_for_group("workers", timeout_s=WAIT_S)
+    assert shared.depth("workers") == {("jobs", 0): 0, ("jobs", 1): 0}
+    producer = Producer(config_of(shared))
+    for number in range(3):
+        producer.produce("jobs", b"%d" % number, partition=1)
+    assert producer.flush(WAIT_S) == 0
+    assert shared.depth("workers") == {("jobs", 0): 0, ("jobs", 1): 3}
+    values: list[bytes | None] = []
+
+    def are_read() -> bool:
+        values.extend(message.value() for message in worker.poll(0.1))
+        return len(values) >= 3
+
+    until(are_read, WAIT_S, "three records")
+    worker.commit_sync(WAIT_S)
+    worker.close()
+    assert values == [b"0", b"1", b"2"]
+    assert shared.depth("workers") == {("jobs", 0): 0, ("jobs", 1): 0}
+    shared.wait_for_group("workers", members=0, timeout_s=WAIT_S)
 
 
 def test_a_group_of_the_new_protocol_is_waited_for(shared: KorvetBroker) -> None:
