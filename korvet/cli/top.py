@@ -434,7 +434,11 @@ def _topics(pages: _Pages) -> Iterator[TopicRow]:
 
 def _groups(pages: _Pages) -> Iterator[GroupRow]:
     lags = pages.sums("kafka_consumergroup_group_sum_lag", "group")
+    lags |= pages.sums("korvet_share_group_lag", "consumergroup")
     waits = pages.sums("kafka_consumergroup_group_max_lag_seconds", "group")
+    queues = pages.sums("korvet_share_group_lag_seconds", "consumergroup", "topic", "partition")
+    for (name, *_), waiting_s in queues.items():
+        waits[name,] = max(waits.get((name,), 0.0), waiting_s)
     commits = pages.rates("korvet_consumergroup_commits_total", "consumergroup")
     members = pages.sums("kafka_consumergroup_members", "consumergroup")
     # Two brokers may report a group while its coordinator changes.

@@ -81,7 +81,7 @@ def test_both_formats_have_the_same_series(loaded: ObservedCluster) -> None:
 
 def test_brokers_count_nothing_twice(loaded: ObservedCluster) -> None:
     """Only the labels `instance` and `job` tell a broker's own series apart; others have one broker."""
-    names = '{__name__=~"kafka_(topic|consumergroup).*"}'
+    names = '{__name__=~"kafka_(topic|consumergroup).*|korvet_share_group.*"}'
     twice = f"count by (__name__, topic, partition, consumergroup, group) ({names}) > 1"
     assert loaded.prometheus.vector(twice) == {}
 

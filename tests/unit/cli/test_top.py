@@ -88,6 +88,21 @@ def test_a_group_has_one_row_while_its_coordinator_changes() -> None:
     assert (row.group, row.state) == ("grp", "Stable")
 
 
+def test_a_share_group_has_the_lag_of_its_queues() -> None:
+    page = Samples(
+        """\
+korvet_consumergroup_info{consumergroup="workers",state="Stable",type="share",protocol_type="share"} 1
+korvet_share_group_lag{consumergroup="workers",topic="jobs",partition="0"} 5
+korvet_share_group_lag{consumergroup="workers",topic="jobs",partition="1"} 2
+korvet_share_group_lag_seconds{consumergroup="workers",topic="jobs",partition="0"} 1.5
+korvet_share_group_lag_seconds{consumergroup="workers",topic="jobs",partition="1"} 7
+"""
+    )
+    assert report(None, Poll(0, {"b:1": (page, [READY])}, {})).groups == (
+        GroupRow("workers", 7, 7_000, None, None, "Stable"),
+    )
+
+
 def test_a_page_of_several_brokers_has_a_row_for_each() -> None:
     def page(second: int) -> Samples:
         name = "kafka_server_brokertopicmetrics_messagesin_total"
