@@ -33,11 +33,11 @@ async def sliced(
             until = time.perf_counter() + slice_s
 
 
-async def gathered(answers: Iterable[Coroutine[Any, Any, _Answer]]) -> list[_Answer]:
-    """The results of the coroutines in their order; up to 200 of them run at once."""
+async def gathered(answers: Iterable[Coroutine[Any, Any, _Answer]], at_once: int = _AT_ONCE) -> list[_Answer]:
+    """The results of the coroutines in their order; some of them run at once."""
     found: list[_Answer] = []
     pending = iter(answers)
-    while some := list(islice(pending, _AT_ONCE)):
+    while some := list(islice(pending, at_once)):
         found += await asyncio.gather(*some)
     return found
 

@@ -40,6 +40,8 @@ MOST_SHARE_SESSIONS: Final = 2_000
 # long also while Redis does not answer.
 _RESTS: Final = 19
 _LEAST_REST_S, _LONGEST_REST_S = 3.0, 60.0
+# Limits the partitions that a look reads at once: clients' commands wait as long.
+_LOOKS_AT_ONCE: Final = 8
 
 
 def rest_s(took_s: float) -> float:
@@ -201,16 +203,22 @@ class Sharing(Counted):
         for topic in self._topics.all():
             if topic.internal or topic.storage_layout == "batch":
                 continue
-            async for index in sliced(range(topic.partitions)):
-                key = topic.topic_id, index
-                partition = self.partition(group, key) if self._leads(topic.name, index) else None
-                if partition is None:
-                    continue
-                try:
-                    await partition.look(config)
-                except StorageError as error:
-                    name = partition.log.state.name
-                    causes.warn(error, "%s: the share group %r cannot be read: %s", name, group, error)
+            keys = [
+                (topic.topic_id, index)
+                async for index in sliced(range(topic.partitions))
+                if self._leads(topic.name, index)
+            ]
+            await gathered((self._look_in(group, config, key) for key in keys), _LOOKS_AT_ONCE)
+
+    async def _look_in(self, group: str, config: ShareConfig, key: SharedKey) -> None:
+        partition = self.partition(group, key)
+        if partition is None:
+            return
+        try:
+            await partition.look(config)
+        except StorageError as error:
+            name = partition.log.state.name
+            causes.warn(error, "%s: the share group %r cannot be read: %s", name, group, error)
 
     # Partitions
 
