@@ -3,7 +3,8 @@
 Sets the levels of features, all or none. v1 adds downgrades, and requests that only validate (KIP-778); in
 v0 every update is an upgrade. v2 has no results for single features. Producers use transactions by the level
 of `transaction.version`; with `group.version` 0, the consumer group protocol is refused, and with
-`share.version` 0 share groups are. There are no lossy downgrades, so safe and unsafe ones are equivalent.
+`share.version` 0 share groups are. Below `share.version` 2 they give up the dead letters that wait. Safe and
+unsafe downgrades are equivalent.
 """
 
 from __future__ import annotations
