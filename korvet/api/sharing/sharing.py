@@ -189,7 +189,7 @@ class Sharing(Counted):
         clock = asyncio.get_running_loop().time
         while True:
             began_s = clock()
-            for group in self._groups.own.groups:
+            async for group in sliced(self._groups.own.groups):
                 config = self.config(group)
                 if config.limits.keeps_dead:
                     await self._look(group, config)
@@ -200,7 +200,7 @@ class Sharing(Counted):
         await self._letters.close()
 
     async def _look(self, group: str, config: ShareConfig) -> None:
-        for topic in self._topics.all():
+        async for topic in sliced(self._topics.all()):
             if topic.internal or topic.storage_layout == "batch":
                 continue
             keys = [
