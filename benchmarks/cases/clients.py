@@ -117,11 +117,11 @@ class Runs:
         return Sample({RATE: outcome.rate}, meter.per_million(outcome.records))
 
 
-def librdkafka(what: str, cluster: Cluster, topic: str, count: int, value_bytes: int) -> Outcome:
-    """Run the confluent-kafka client in its own process."""
+def librdkafka(what: str, cluster: Cluster, topic: str, count: int, extra: object) -> Outcome:
+    """Run the confluent-kafka client in its own process (benchmarks/rig/librdkafka.py)."""
     command = [sys.executable, "-m", "benchmarks.rig.librdkafka", what, cluster.bootstrap, topic]
     process = subprocess.Popen(
-        [*command, str(count), str(value_bytes)],
+        [*command, str(count), str(extra)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

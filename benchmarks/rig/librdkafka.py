@@ -1,6 +1,7 @@
 """One run of a librdkafka client with default settings, as a process that prints its counts.
 
 python -m benchmarks.rig.librdkafka produce|consume BOOTSTRAP TOPIC RECORDS VALUE_BYTES
+python -m benchmarks.rig.librdkafka share BOOTSTRAP TOPIC RECORDS GROUP
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import secrets
 import sys
 import time
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, ShareConsumer, TopicPartition
 
 from benchmarks.rig.records import HEADER, KEY_BYTES
 
@@ -81,10 +82,37 @@ def consume(bootstrap: str, topic: str, count: int) -> float:
     return took_s
 
 
-def main(what: str, bootstrap: str, topic: str, count: str, value_bytes: str) -> None:
+def share(bootstrap: str, topic: str, count: int, group: str) -> float:
+    """Take and accept this number of records as the only member of a share group.
+
+    Returns the seconds from the first record to the acceptance of the last one.
+    """
+    consumer = ShareConsumer({"bootstrap.servers": bootstrap, "group.id": group})
+    consumer.subscribe([topic])
+    began = first_s = time.perf_counter()
+    taken = 0
+    while taken < count:
+        if time.perf_counter() - began > DEADLINE_S:
+            sys.exit(f"{taken} of {count} records within {DEADLINE_S:g} s")
+        messages = consumer.poll(1.0)
+        for message in messages:
+            if message.error() is not None:
+                sys.exit(str(message.error()))
+        if not taken:
+            first_s = time.perf_counter()
+        taken += len(messages)
+    consumer.commit_sync()
+    took_s = time.perf_counter() - first_s
+    consumer.close()
+    return took_s
+
+
+def main(what: str, bootstrap: str, topic: str, count: str, extra: str) -> None:
     """Run, and print the counts in the format of the C clients."""
-    if what == "produce":
-        took_s = produce(bootstrap, topic, int(count), int(value_bytes))
+    if what == "share":
+        took_s = share(bootstrap, topic, int(count), extra)
+    elif what == "produce":
+        took_s = produce(bootstrap, topic, int(count), int(extra))
     else:
         took_s = consume(bootstrap, topic, int(count))
     used = resource.getrusage(resource.RUSAGE_SELF)

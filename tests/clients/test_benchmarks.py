@@ -15,7 +15,7 @@ from tests.support.processes import run
 
 ROOT = Path(__file__).resolve().parents[2]
 SOME = "produce,fetch,latency,commits"
-OTHERS = "durable,clients,wide_fetch,tail,single,connections,metadata,scrape"
+OTHERS = "durable,clients,wide_fetch,tail,single,connections,metadata,scrape,shares"
 
 pytestmark = pytest.mark.clients
 
