@@ -26,7 +26,7 @@ from korvet.spark.report.page import render
 from korvet.spark.report.thresholds import MAX_WAIT, Thresholds
 from korvet.spark.report.times import clock
 from korvet.spark.session.together import together
-from korvet.spark.session.tuning import gathered, tuned_for
+from korvet.spark.session.tuning import gathered, keeping, tuned_for
 from korvet.spark.source.source import SCHEMA
 from korvet.spark.tables import decode, health, membership, trends
 from korvet.spark.tables.batch_tables import DecodedTables, shaped
@@ -49,6 +49,8 @@ PAGE_NAME, ALERTS_NAME = "report.html", "alerts.json"
 MAX_GROUPS = 2000
 # The state to compare with, while the tables are written: the folder of the report may have it, too.
 _EARLIER = "earlier_status"
+# What several tables are computed from, while they are written.
+_SHARED = "shared"
 # The answers that are about one moment; slo_days is computed from the charts.
 _ASKED = ("owners", "rebalance_costs")
 _SLO_DAYS = "slo_days"
@@ -240,40 +242,38 @@ def _write_tables(
 ) -> tuple[trends.Span, list[Row]]:
     """Write all tables of the catalogue, and the changes. Returns the groups' history and its period."""
     as_of_ms, spark = run.as_of_ms, source.sparkSession
-    rows = gathered(decode.decoded(source)).persist()
-    commits = decode.decoded_commits(rows)
-    ((first_ms, topic_ids),) = rows.agg(sf.min("commit_ms"), membership.topic_ids()).collect()
-    span = trends.Span.over(first_ms, as_of_ms, run.history_ms)
-    run.notify("Reading the topics' logs")
-    positions = trends.positions_over_time(commits, span).persist()
-    counted = DecodedTables(
-        rows,
-        None,
-        as_of_ms,
-        rules=rules,
-        pending=reader.open_transactions(spark),
-        sizes=reader.sizes(spark),
-        names=reader.topic_names(spark, topic_ids),
-    )
-    earlier = run.earlier or _state_then(commits, run.compare_to)
-    with counted.shared():
+    with keeping(run.folder / _SHARED) as keep:
+        rows = keep(gathered(decode.decoded(source)))
+        commits = decode.decoded_commits(rows)
+        ((first_ms, topic_ids),) = rows.agg(sf.min("commit_ms"), membership.topic_ids()).collect()
+        span = trends.Span.over(first_ms, as_of_ms, run.history_ms)
+        run.notify("Reading the topics' logs")
+        positions = keep(trends.positions_over_time(commits, span))
+        counted = DecodedTables(
+            rows,
+            None,
+            as_of_ms,
+            rules=rules,
+            pending=reader.open_transactions(spark),
+            sizes=reader.sizes(spark),
+            names=reader.topic_names(spark, topic_ids),
+        )
+        earlier = run.earlier or _state_then(commits, run.compare_to)
+        counted.share(keep)
         needs = counted.needs().with_lags(trends.at_steps(positions, span))
         if earlier is not None:
             needs = needs.with_state(earlier.positions, (earlier.at_ms, as_of_ms))
-        log = reader.logs(spark, needs, as_of_ms).persist()
-        ends = reader.ends(spark, needs.starts).persist()
-        tables = counted.with_logs(log, ends)
+        log = keep(reader.logs(spark, needs, as_of_ms))
+        tables = counted.with_logs(log, reader.ends(spark, needs.starts))
         run.notify("Computing the tables")
-        with tables.shared():
-            frames = {name: tables.view(name) for name in TABLES}
-            answers = {name: shaped(answer(name, frames.__getitem__), ANSWERS[name]) for name in _ASKED}
-            frames |= answers
-            together(spark, [partial(_keep, run.folder, name, frame) for name, frame in frames.items()])
-    write_changes(run, ReportTables(spark, run.folder), earlier, log)
-    run.notify("Computing lag over time")
-    history = trends.group_trends(trends.lag_over_time(positions, log, span), commits, span).collect()
-    for frame in (rows, positions, log, ends):
-        frame.unpersist()
+        tables.share(keep)
+        together(spark, [partial(_keep, run.folder, name, tables.view(name)) for name in TABLES])
+        written = ReportTables(spark, run.folder)
+        answers = {name: shaped(answer(name, written.table), ANSWERS[name]) for name in _ASKED}
+        together(spark, [partial(_keep, run.folder, name, frame) for name, frame in answers.items()])
+        write_changes(run, written, earlier, log)
+        run.notify("Computing lag over time")
+        history = trends.group_trends(trends.lag_over_time(positions, log, span), commits, span).collect()
     return span, history
 
 

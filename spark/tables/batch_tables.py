@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
@@ -21,9 +20,11 @@ from korvet.spark.tables.needs import Needs, first_bursts
 from korvet.spark.tables.readers import SIZES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Mapping
 
     from pyspark.sql import DataFrame
+
+    from korvet.spark.session.tuning import Keep
 
 
 class Views(ABC):
@@ -60,6 +61,7 @@ class Views(ABC):
         self._ends = ends
         self._pending = pending
         self._sizes = sizes
+        self._kept: frozenset[str] = frozenset()
 
     def needs(self) -> Needs:
         """Return what lag and status need of the topics' logs."""
@@ -91,25 +93,21 @@ class Views(ABC):
         frame: DataFrame = self._lag if name in ("record_lag", "time_lag") else getattr(self, f"_{name}")
         return shaped(frame, table)
 
-    @contextmanager
-    def shared(self) -> Iterator[None]:
-        """Compute the frames that several tables share once, and cache them until the end of the block.
+    def share(self, keep: Keep) -> None:
+        """Compute the frames that several tables share once, as `keep` does (tuning.keeping).
 
-        Blocks can be nested: one for tables with logs in one for the same tables without logs.
+        Tables with logs share what the same tables shared without logs.
         """
-        kept = [frame for frame in self._shared if not frame.is_cached]
-        for frame in kept:
-            frame.persist()
-        try:
-            yield
-        finally:
-            for frame in kept:
-                frame.unpersist()
+        for name in self._shared:
+            if name not in self._kept:
+                self.__dict__[name] = keep(getattr(self, name))
+                self._kept |= {name}
 
     @property
-    def _shared(self) -> list[DataFrame]:
-        lag = [self._lag] if "record_lag" in self.names else []
-        return [self._offset_commits, self._states, self._current_offsets, self._window, *lag]
+    def _shared(self) -> list[str]:
+        """The properties of these frames, each before those that are computed from it."""
+        lag = ["_lag"] if "record_lag" in self.names else []
+        return ["_offset_commits", "_states", "_current_offsets", "_window", *lag]
 
     def create_views(self, prefix: str = "") -> None:
         """Create a temporary view for SQL of each available table, named prefix + table name."""
@@ -270,8 +268,8 @@ class DecodedTables(_AllTables):
     """All tables from rows of decode.decoded, which should be cached."""
 
     @property
-    def _shared(self) -> list[DataFrame]:
-        return [frame for frame in super()._shared if frame is not self._offset_commits]
+    def _shared(self) -> list[str]:
+        return [name for name in super()._shared if name != "_offset_commits"]
 
     @cached_property
     def _offset_commits(self) -> DataFrame:

@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 
 from korvet.spark.session.folders import Folder
 from korvet.spark.session.together import together
-from korvet.spark.session.tuning import gathered, tuned_for
+from korvet.spark.session.tuning import gathered, keeping, tuned_for
 from korvet.spark.source.errors import SourceError
 from korvet.spark.tables import anomalies, decode, health, membership, views
 from korvet.spark.tables.batch_tables import Views, dated, shaped
@@ -333,24 +333,24 @@ class StoredTables:
         with ExitStack() as cached:
             with tuned_for(spark, size):
                 later = None if lookups.later is None else lookups.later(spark)
-                commits = gathered(self._commits_now(state, as_of_ms, later), *GROUP_PARTITION).persist()
-                cached.callback(commits.unpersist)
+                keep = cached.enter_context(keeping())
+                commits = keep(gathered(self._commits_now(state, as_of_ms, later), *GROUP_PARTITION))
                 more = [
                     None if look_up is None else look_up(spark)
                     for look_up in (lookups.pending, lookups.sizes)
                 ]
                 tables = _StateViews(state, commits, as_of_ms, self._rules, *more)
-                cached.enter_context(tables.shared())
+                tables.share(keep)
                 needs = tables.needs()
-                unread = None if read is None else read(spark, needs, as_of_ms).persist()
+                unread = None if read is None else keep(read(spark, needs, as_of_ms))
                 look = lookups.findings
                 found = [] if look is None else look(spark, needs.starts, as_of_ms)
                 again = self._states.begin_snapshot(as_of_ms, json.dumps([asdict(each) for each in found]))
             if unread is not None:
-                cached.callback(unread.unpersist)
                 size += unread.count()
                 tables = tables.with_logs(unread, None if ends is None else ends(spark, needs.starts))
-            with tuned_for(spark, size), tables.shared():
+            with tuned_for(spark, size):
+                tables.share(keep)
                 self._write_snapshot(tables, as_of_ms, number, again=again, is_whole=later is None)
         return found
 

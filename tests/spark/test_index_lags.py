@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import functions as sf
 
 from korvet.offsets.packing import offset_of, pack
+from korvet.spark.session.tuning import keeping
 from korvet.spark.source.address import Address, Secret
 from korvet.spark.source.connection import connected
 from korvet.spark.tables import redis_logs, trends
@@ -180,7 +181,8 @@ def rows_of(frame: DataFrame) -> list[str]:
 
 
 def tables_of(tables: Tables) -> dict[str, list[str]]:
-    with tables.shared():
+    with keeping() as keep:
+        tables.share(keep)
         return {name: rows_of(tables.view(name)) for name in NEED_RECORDS}
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import Row
 from korvet.offsets.group_status import STATUSES
 from korvet.spark.export.all_tables import update_tables
 from korvet.spark.export.tables import topic_names
-from korvet.spark.session.tuning import tuned_for
+from korvet.spark.session.tuning import keeping, tuned_for
 from korvet.spark.source.address import Address
 from korvet.spark.tables.batch_tables import Tables
 from korvet.spark.tables.catalog import ANSWERS, TABLES
@@ -95,8 +95,8 @@ def compare(frames: Mapping[str, DataFrame], expected: Mapping[str, Rows]) -> di
     return found
 
 
-def check(spark: SparkSession, keyspace: Keyspace, seed: int) -> dict[str, Rows]:
-    """Compare all tables of a history. Returns their rows."""
+def check(spark: SparkSession, keyspace: Keyspace, seed: int, folder: Path) -> dict[str, Rows]:
+    """Compare all tables of a history. Returns their rows. folder: of frames that tables share."""
     history = History(keyspace, seed)
     history.run(STEPS)
     as_of_ms = history.now_ms + LATER_MS
@@ -104,7 +104,8 @@ def check(spark: SparkSession, keyspace: Keyspace, seed: int) -> dict[str, Rows]
     expected = reckoned(history, as_of_ms)
     assert set(expected) == {*TABLES, *ASKED}
     tables = tables_of(spark, keyspace, as_of_ms)
-    with tuned_for(spark, len(expected["offset_commits"])), tables.shared():
+    with tuned_for(spark, len(expected["offset_commits"])), keeping(folder) as keep:
+        tables.share(keep)
         frames = {name: tables.view(name) for name in TABLES}
         return compare({**frames, **{name: answer(name, frames.__getitem__) for name in ASKED}}, expected)
 
@@ -126,15 +127,19 @@ def check_variety(rows: dict[str, Rows]) -> None:
     assert types == {"classic", "consumer", "share", "streams"}
 
 
-def test_every_column_as_reckoned(spark: SparkSession, keyspace: Keyspace) -> None:
-    check_variety(check(spark, keyspace, 1))
+def test_every_column_as_reckoned(spark: SparkSession, keyspace: Keyspace, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    check_variety(check(spark, keyspace, 1, shared))
+    assert not shared.exists()
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", range(2, 22))
-def test_every_column_of_many_histories(spark: SparkSession, keyspace: Keyspace, seed: int) -> None:
-    check(spark, keyspace, seed)
+def test_every_column_of_many_histories(
+    spark: SparkSession, keyspace: Keyspace, tmp_path: Path, seed: int
+) -> None:
+    check(spark, keyspace, seed, tmp_path / "shared")
 
 
 @pytest.mark.long
