@@ -64,7 +64,7 @@ class Place(NamedTuple):
 class ShareWorker:
     """A member that accepts all that it takes."""
 
-    def __init__(self, bootstrap: str, topics: Sequence[str], group: str = GROUP) -> None:
+    def __init__(self, bootstrap: str, topics: Sequence[str], group: str) -> None:
         self.taken: dict[Place, bytes | None] = {}
         """The values of all records that it got."""
         self.accepted: Counter[Place] = Counter()
@@ -134,9 +134,11 @@ class ShareLoad:
         members: int = 2,
         *,
         lossless: bool = True,
+        group: str = GROUP,
     ) -> None:
         """`places`: partitions. `lossless`: no record that was acknowledged may be lost."""
         self._server = server
+        self._group = group
         # Members have to keep up with them.
         pace = {"socket_timeout_ms": 4000, "in_flight": 50, "pause_s": 0.005}
         self.senders = {
@@ -151,7 +153,7 @@ class ShareLoad:
             for topic, partition in places
         }
         topics = sorted({topic for topic, _ in places})
-        self.workers = [ShareWorker(server.bootstrap, topics) for _ in range(members)]
+        self.workers = [ShareWorker(server.bootstrap, topics, group) for _ in range(members)]
 
     def gets_on(self, what: str, count: int = 200) -> None:
         """Wait until records that were sent after this call are accepted in each partition."""
@@ -187,13 +189,12 @@ class ShareLoad:
 
     def _lag(self) -> int | None:
         """Records that are not accepted; None while no coordinator tells."""
-        topics = {topic for topic, _ in self.senders}
         try:
             with Cluster(self._server.bootstrap) as cluster:
-                found = offsets(cluster, GROUP)
-        except ClientError:
+                found = offsets(cluster, self._group)
+            return sum(abs(found[place].lag) for place in self.senders)
+        except (ClientError, KeyError):
             return None
-        return sum(abs(each.lag) for (topic, _), each in found.items() if topic in topics)
 
     def _stored(self) -> Iterator[Place]:
         for topic, partition in self.senders:

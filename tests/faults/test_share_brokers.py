@@ -178,9 +178,11 @@ def sent_to_both(brokers: Brokers) -> list[tuple[str, int]]:
 
 
 def test_share_consumers_go_on_when_brokers_end_and_return(start: Callable[..., Brokers]) -> None:
-    """The second broker has partitions, and for a while the group."""
+    """The one that ends leads a partition, and coordinates the group."""
     brokers = start(2)
-    load = ShareLoad(brokers.node(1), sent_to_both(brokers))
+    group = brokers.group_at(2)
+    share(*brokers.all, group=group)
+    load = ShareLoad(brokers.node(1), sent_to_both(brokers), group=group)
     load.gets_on("share consumers run")
     brokers.node(2).kill()
     brokers.wait_for(1, timeout_s=LEASE_MS / 1000 + 5)
