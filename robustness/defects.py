@@ -346,6 +346,24 @@ def forget_where_an_epoch_ended() -> None:
     _change_lua("registry", "if found[4] ~= history or history == '' then", "if false then")
 
 
+@shown_by(kinds={"taken after its end"}, is_simulated=True)
+def accept_nothing() -> None:
+    """A member of a share group is told that it has accepted records, which stay pending."""
+    _change_lua("share", "  acknowledge_ids(stream, group, by_type.accepted)\n", "")
+
+
+@shown_by(kinds={"never taken"}, is_simulated=True)
+def take_a_record_for_a_marker() -> None:
+    """Records of transactions are never given to share groups."""
+    _change_lua("share", "return is_marker(fields) or (", "return producer_of(fields) or (")
+
+
+@shown_by(kinds={"two owners", "ended twice"}, is_simulated=True)
+def end_all_locks_with_the_first() -> None:
+    """When a lock of a share group has ended, all locks end."""
+    _change_lua("share", "'IDLE', rule.lock_ms, '-'", "'IDLE', 0, '-'")
+
+
 if __name__ == "__main__":
     DEFECTS[sys.argv.pop(1)].plant()
     main()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["invoke", "ok", "fail", "info"]
 Isolation = Literal["read_uncommitted", "read_committed"]
+Outcome = Literal["accept", "release", "reject"]
 
 HISTORY = "history.jsonl"
 """The name of a run's file."""
@@ -93,6 +94,12 @@ class Run(Event, frozen=True, kw_only=True, omit_defaults=True, tag="run"):
     topics: tuple[Topic, ...] = ()
     kept_commits: bool = True
     """Whether acknowledged commits and ends of transactions must survive all faults."""
+    kept_locks: bool = True
+    """Whether locks and acknowledgements of share groups must survive all faults."""
+    lock_ms: int = 0
+    """How long members of share groups have records."""
+    share_groups: tuple[str, ...] = ()
+    """Share groups that take all records from the beginning."""
     groups: tuple[str, ...] = ()
     """Groups that read all records from the beginning and commit only what their members have polled."""
     plan: str = ""
@@ -178,6 +185,21 @@ class ReadNativeGroup(Event, frozen=True, kw_only=True, omit_defaults=True, tag=
     partition: int
     offset: int = UNKNOWN
     pending: tuple[int, ...] = ()
+
+
+class Take(Event, frozen=True, kw_only=True, omit_defaults=True, tag="take"):
+    """Records that a member of a share group asks for. `ok`: it has a lock on each of them."""
+
+    group: str
+    records: tuple[Record, ...] = ()
+
+
+class Settle(Event, frozen=True, kw_only=True, omit_defaults=True, tag="settle"):
+    """What a member of a share group says of a record that it has taken."""
+
+    group: str
+    record: Record
+    outcome: Outcome
 
 
 class Txn(Event, frozen=True, kw_only=True, omit_defaults=True, tag="txn"):
@@ -277,6 +299,8 @@ AnyEvent = (
     | Commit
     | ReadCommit
     | ReadNativeGroup
+    | Take
+    | Settle
     | Txn
     | OffsetForEpoch
     | NativeSend

@@ -156,6 +156,21 @@ class GroupPlan:
     """The topic to which the members write what they read, in transactions with their offsets."""
 
 
+LOCK_MS: Final = 1_000
+"""How long members of share groups have records."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharePlan:
+    """The members of a share group, which take all records of their topics from the beginning."""
+
+    name: str
+    members: int
+    topics: tuple[str, ...]
+    restart_interval_ms: int
+    """A member leaves and another one joins this often; 0 is never."""
+
+
 @dataclass(frozen=True, slots=True)
 class NativePlan:
     """Redis clients of a topic."""
@@ -208,6 +223,7 @@ class Plan:
     natives: tuple[NativePlan, ...]
     admins: tuple[AdminPlan, ...]
     faults: tuple[FaultPlan, ...]
+    sharers: tuple[SharePlan, ...] = ()
 
     @property
     def may_lose(self) -> bool:
@@ -412,6 +428,9 @@ def first_event(plan: Plan) -> dict[str, Any]:
         "topology": plan.topology,
         "topics": topics,
         "groups": tuple(group.name for group in plan.groups),
+        "kept_locks": not plan.may_lose,
+        "lock_ms": LOCK_MS,
+        "share_groups": tuple(group.name for group in plan.sharers),
         "plan": describe(plan),
     }
 
@@ -420,7 +439,9 @@ def describe(plan: Plan) -> str:
     """Returns the plan as text, which a run prints first and a history contains."""
     servers = f"{plan.topology}, {plan.brokers} brokers, replicas {plan.replica_lag_ms} ms late"
     lines = [f"seed {plan.seed}, {plan.duration_ms / 1000:g} s, {servers}"]
-    lines += [f"  {part}" for part in (*plan.topics, *plan.producers, *plan.groups, *plan.natives)]
+    lines += [
+        f"  {part}" for part in (*plan.topics, *plan.producers, *plan.groups, *plan.sharers, *plan.natives)
+    ]
     timed: list[AdminPlan | FaultPlan] = [*plan.admins, *plan.faults]
     lines += [f"  {part.at_ms / 1000:7.2f} s  {_happening(part)}" for part in sorted(timed, key=_at_ms)]
     return "\n".join(lines)

@@ -22,6 +22,8 @@ from robustness.history import (
     Record,
     Run,
     Send,
+    Settle,
+    Take,
     Topic,
     Truncated,
     Txn,
@@ -71,6 +73,26 @@ class Story:
         polled = tuple(Record("t", 0, offset, value, epoch) for offset, value in records)
         return self.add(Poll, process, "ok", records=polled, **fields)
 
+    def asks(self, process: str, group: str = "q") -> Self:
+        """A member of a share group asks for records."""
+        return self.add(Take, process, "invoke", group=group)
+
+    def gets(self, process: str, *records: tuple[int, str], group: str = "q") -> Self:
+        """A member of a share group has got what it asked for."""
+        got = tuple(Record("t", 0, offset, value) for offset, value in records)
+        return self.add(Take, process, "ok", group=group, records=got)
+
+    def takes(self, process: str, *records: tuple[int, str]) -> Self:
+        """A member of a share group asks for records, and gets them."""
+        return self.asks(process).gets(process, *records)
+
+    def settles(
+        self, process: str, offset: int, value: str, outcome: str = "accept", type_: str = "ok"
+    ) -> Self:
+        """A member of a share group says what it did with a record, and is answered."""
+        fields = {"group": "q", "record": Record("t", 0, offset, value), "outcome": outcome}
+        return self.add(Settle, process, "invoke", **fields).add(Settle, process, type_, **fields)
+
     def assigned(self, process: str, **fields: Any) -> Self:
         """A consumer gets an assignment."""
         return self.add(Assign, process, "info", places=(Place("t", 0),), **fields)
@@ -109,9 +131,9 @@ class Story:
         self.add(ReadCommit, process, "invoke", group="g")
         return self.add(ReadCommit, process, "ok", group="g", offsets=(Place("t", 0, offset),))
 
-    def caught_up(self, type_: str = "ok") -> Self:
-        """The members of group `g` read to the end, or do not (`info`)."""
-        return self.add(CatchUp, "runner", "invoke", group="g").add(CatchUp, "runner", type_, group="g")
+    def caught_up(self, type_: str = "ok", group: str = "g") -> Self:
+        """The members of a group read to the end, or do not (`info`)."""
+        return self.add(CatchUp, "runner", "invoke", group=group).add(CatchUp, "runner", type_, group=group)
 
     def redis_group(self, offset: int, pending: Sequence[int] = ()) -> Self:
         """The Redis group `g` is read."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from robustness.checkers import commits, epochs, lost, order, transactions, values
+from robustness.checkers import commits, epochs, lost, order, shares, transactions, values
 from robustness.checkers.facts import Facts
 from robustness.checkers.violation import Violation
 
@@ -25,6 +25,7 @@ CHECKERS: Final[tuple[Callable[[Facts], Iterator[Violation]], ...]] = (
     *transactions.CHECKERS,
     *commits.CHECKERS,
     *epochs.CHECKERS,
+    *shares.CHECKERS,
 )
 
 

@@ -11,6 +11,7 @@ from korvet.cluster import lease, mailbox
 from korvet.config import loading
 from korvet.redis.errors import StoreError
 from korvet.server import listener
+from robustness.plan import LOCK_MS
 from robustness.simulation.process import CURRENT
 from robustness.simulation.transport import ListeningSocket
 
@@ -40,6 +41,15 @@ _SETTINGS: Final[dict[str, Any]] = {
     "group_consumer_min_heartbeat_interval_ms": 100,
     "group_consumer_heartbeat_interval_ms": 300,
     "group_min_session_timeout_ms": 1000,
+    "group_share_min_session_timeout_ms": 1000,
+    "group_share_session_timeout_ms": 3000,
+    "group_share_min_heartbeat_interval_ms": 100,
+    "group_share_heartbeat_interval_ms": 300,
+    "group_share_min_record_lock_duration_ms": 1000,
+    "group_share_record_lock_duration_ms": LOCK_MS,
+    "group_share_assignment_interval_ms": 0,
+    # Faults may cost a record some deliveries that nobody receives.
+    "group_share_delivery_count_limit": 10,
 }
 
 

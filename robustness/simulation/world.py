@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import random
 import traceback
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from robustness import history
@@ -21,6 +22,7 @@ from robustness.simulation.clients.final import FinalReader
 from robustness.simulation.clients.groups import ClassicMember, Member, ModernMember
 from robustness.simulation.clients.native import NativeClient
 from robustness.simulation.clients.producer import Producer
+from robustness.simulation.clients.sharer import Sharer, begin_with_first_records, has_taken_all
 from robustness.simulation.clients.transactional import TransactionalProducer
 from robustness.simulation.faults import Faults
 from robustness.simulation.loop import SimulatedLoop
@@ -30,11 +32,11 @@ from robustness.simulation.redis.replication import FSYNC_S
 from robustness.simulation.servers import ALIAS, Servers
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from robustness.checkers import Violation
     from robustness.history import Event
-    from robustness.plan import AdminPlan, GroupPlan, Plan, ProducerPlan, TopicPlan
+    from robustness.plan import AdminPlan, GroupPlan, Plan, ProducerPlan, SharePlan, TopicPlan
     from robustness.simulation.process import Process
 
 # Virtual time after the last fault in which brokers must serve everything again.
@@ -141,9 +143,13 @@ class World:
             self.start_broker(number)
         for topic in plan.topics:
             await self._create(topic)
+        for group in plan.sharers:
+            client = self._client(f"creator-{group.name}")
+            await self._run(client, self._begin_sharing(client, group.name))
         self.servers.delay_replication(plan.replica_lag_ms / 1000)
         await self._work()
         await asyncio.gather(*map(self._start_last_member, plan.groups))
+        await asyncio.gather(*map(self._start_last_sharer, plan.sharers))
         await asyncio.sleep(2 * self._release_s)
         await self._read_everything()
 
@@ -165,6 +171,9 @@ class World:
         client = self._client(f"creator-{topic.name}")
         await self._run(client, Administrator(client, self.plan).create(topic, client.time() + _START_S))
 
+    async def _begin_sharing(self, client: Client, group: str) -> None:
+        await begin_with_first_records(client, group, self.broker_names, client.time() + _START_S)
+
     async def _work(self) -> None:
         """Clients work while faults happen."""
         faults = Faults(self)
@@ -176,6 +185,8 @@ class World:
         tasks += [self._start_producer(producer, span) for producer in self.plan.producers]
         for group in self.plan.groups:
             tasks += [self._start_member(group, number, until_s) for number in range(group.members)]
+        for sharers in self.plan.sharers:
+            tasks += [self._start_sharer(sharers, number, until_s) for number in range(sharers.members)]
         for native in self.plan.natives:
             client = self._client(native.name)
             tasks.append(self._run(client, NativeClient(client, native, ALIAS).run(until_s)))
@@ -197,15 +208,24 @@ class World:
         return self._run(client, kind(client, plan, self._partitions).run(span))
 
     def _start_member(self, plan: GroupPlan, number: int, until_s: float) -> asyncio.Task[None]:
-        name = f"{plan.name}-member-{number}"
-        return self.runner.run(self._members(name, plan, until_s, restarts=number > 0))
+        make = partial(self._member, plan=plan)
+        return self.runner.run(self._members(plan, number, until_s, make))
 
-    async def _members(self, name: str, plan: GroupPlan, until_s: float, *, restarts: bool) -> None:
+    def _start_sharer(self, plan: SharePlan, number: int, until_s: float) -> asyncio.Task[None]:
+        return self.runner.run(self._members(plan, number, until_s, partial(Sharer, plan=plan)))
+
+    async def _members(
+        self,
+        plan: GroupPlan | SharePlan,
+        number: int,
+        until_s: float,
+        make: Callable[[Client], Member | Sharer],
+    ) -> None:
         """One member after the other, each a new process; every second one leaves without a word."""
-        generation = 0
+        name, restarts, generation = f"{plan.name}-member-{number}", number > 0, 0
         while self.loop.time() < until_s:
             client = self._client(f"{name}-{generation}")
-            member = self._member(client, plan)
+            member = make(client)
             end_s = until_s
             if restarts and plan.restart_interval_ms:
                 end_s = min(until_s, self.loop.time() + plan.restart_interval_ms / 1000)
@@ -217,7 +237,15 @@ class World:
 
     def _start_last_member(self, plan: GroupPlan) -> asyncio.Task[None]:
         client = self._client(f"{plan.name}-last-member")
-        return self._run(client, _catch_up(client, self._member(client, plan)))
+        member = self._member(client, plan)
+        return self._run(client, _catch_up(client, plan.name, member, member.caught_up))
+
+    def _start_last_sharer(self, plan: SharePlan) -> asyncio.Task[None]:
+        client = self._client(f"{plan.name}-last-member")
+        partitions = sum(self._partitions[topic] for topic in plan.topics)
+        is_done = partial(has_taken_all, client, plan, partitions)
+        sharer = Sharer(client, plan, accepts_all=True)
+        return self._run(client, _catch_up(client, plan.name, sharer, is_done))
 
     async def _read_everything(self) -> None:
         client = self._client("final")
@@ -231,12 +259,14 @@ class World:
             await reader.read_group(group.name, topics, ALIAS)
 
 
-async def _catch_up(client: Client, member: Member) -> None:
+async def _catch_up(
+    client: Client, group: str, member: Member | Sharer, is_done: Callable[[], Awaitable[bool]]
+) -> None:
     """A new member of a group, its only one, reads all partitions to their ends."""
-    group, deadline_s = member.plan.name, client.time() + RECOVERY_S
+    deadline_s = client.time() + RECOVERY_S
     client.note(CatchUp, "invoke", group=group)
     working = asyncio.ensure_future(member.run(deadline_s))
-    while not working.done() and not await member.caught_up():
+    while not working.done() and not await is_done():
         await client.pause()
     if working.done():
         client.note(CatchUp, "info", group=group, error=f"it is not at the end within {RECOVERY_S:g} s")

@@ -166,8 +166,15 @@ def pending_entries(db: Database, args: Args) -> list[Any]:
         raise Fault(f"NOGROUP No such key '{args[0].decode()}' or consumer group '{args[1].decode()}'")
     entries = sorted(found.pending)
     if len(args) > 2:
+        least_ms = 0
+        if args[2].upper() == b"IDLE":
+            least_ms, args = integer_of(args[3]), [*args[:2], *args[4:]]
         low, high = bounds(args[2], args[3])
-        chosen = [entry for entry in entries if low <= entry <= high]
+        chosen = [
+            entry
+            for entry in entries
+            if low <= entry <= high and db.now_ms - found.pending[entry].delivered_ms >= least_ms
+        ]
         if len(args) > 5:
             chosen = [entry for entry in chosen if found.pending[entry].consumer == args[5]]
         return [
