@@ -156,6 +156,7 @@ STREAM_CALLS = st.one_of(
     call(b"XACK", KEYS, GROUPS, IDS),
     call(b"XPENDING", KEYS, GROUPS),
     call(b"XPENDING", KEYS, GROUPS, ENDS, ENDS, st.sampled_from((b"1", b"5"))),
+    call(b"XPENDING", KEYS, GROUPS, b"IDLE", st.sampled_from((b"0", b"99999999")), ENDS, ENDS, b"5"),
     call(b"XCLAIM", KEYS, GROUPS, WORDS, b"0", IDS, IDS, b"JUSTID"),
     call(b"XCLAIM", KEYS, GROUPS, WORDS, b"0", IDS, b"TIME", b"0", b"RETRYCOUNT", b"3", b"FORCE", b"JUSTID"),
     call(b"XCLAIM", KEYS, GROUPS, WORDS, b"0", IDS, b"LASTID", IDS),
