@@ -145,13 +145,17 @@ class World:
             await self._create(topic)
         for group in plan.sharers:
             client = self._client(f"creator-{group.name}")
-            await self._run(client, self._begin_sharing(client, group.name))
+            deadline_s = client.time() + _START_S
+            await self._run(
+                client, begin_with_first_records(client, group.name, self.broker_names, deadline_s)
+            )
         self.servers.delay_replication(plan.replica_lag_ms / 1000)
         await self._work()
         await asyncio.gather(*map(self._start_last_member, plan.groups))
         await asyncio.gather(*map(self._start_last_sharer, plan.sharers))
         await asyncio.sleep(2 * self._release_s)
-        await self._read_everything()
+        client = self._client("final")
+        await self._run(client, self._final_reads(client))
 
     def _client(self, name: str) -> Client:
         self.clients.append(name)
@@ -171,9 +175,6 @@ class World:
         client = self._client(f"creator-{topic.name}")
         await self._run(client, Administrator(client, self.plan).create(topic, client.time() + _START_S))
 
-    async def _begin_sharing(self, client: Client, group: str) -> None:
-        await begin_with_first_records(client, group, self.broker_names, client.time() + _START_S)
-
     async def _work(self) -> None:
         """Clients work while faults happen."""
         faults = Faults(self)
@@ -184,9 +185,9 @@ class World:
         tasks = [self.runner.run(self._guarded("fault", faults.run(fault))) for fault in self.plan.faults]
         tasks += [self._start_producer(producer, span) for producer in self.plan.producers]
         for group in self.plan.groups:
-            tasks += [self._start_member(group, number, until_s) for number in range(group.members)]
+            tasks += self._start_members(group, partial(self._member, plan=group), until_s)
         for sharers in self.plan.sharers:
-            tasks += [self._start_sharer(sharers, number, until_s) for number in range(sharers.members)]
+            tasks += self._start_members(sharers, partial(Sharer, plan=sharers), until_s)
         for native in self.plan.natives:
             client = self._client(native.name)
             tasks.append(self._run(client, NativeClient(client, native, ALIAS).run(until_s)))
@@ -207,12 +208,10 @@ class World:
         kind = TransactionalProducer if plan.kind == "transactional" else Producer
         return self._run(client, kind(client, plan, self._partitions).run(span))
 
-    def _start_member(self, plan: GroupPlan, number: int, until_s: float) -> asyncio.Task[None]:
-        make = partial(self._member, plan=plan)
-        return self.runner.run(self._members(plan, number, until_s, make))
-
-    def _start_sharer(self, plan: SharePlan, number: int, until_s: float) -> asyncio.Task[None]:
-        return self.runner.run(self._members(plan, number, until_s, partial(Sharer, plan=plan)))
+    def _start_members(
+        self, plan: GroupPlan | SharePlan, make: Callable[[Client], Member | Sharer], until_s: float
+    ) -> list[asyncio.Task[None]]:
+        return [self.runner.run(self._members(plan, number, until_s, make)) for number in range(plan.members)]
 
     async def _members(
         self,
@@ -246,10 +245,6 @@ class World:
         is_done = partial(has_taken_all, client, plan, partitions)
         sharer = Sharer(client, plan, accepts_all=True)
         return self._run(client, _catch_up(client, plan.name, sharer, is_done))
-
-    async def _read_everything(self) -> None:
-        client = self._client("final")
-        await self._run(client, self._final_reads(client))
 
     async def _final_reads(self, client: Client) -> None:
         reader = FinalReader(client, client.time() + RECOVERY_S, self._release_s)
