@@ -35,7 +35,7 @@ from tests.embedded.folders import running
 from tests.support.certificates import Authority
 from tests.support.cluster import Tls, program_with_tls
 from tests.support.disk import Disk
-from tests.support.polling import until
+from tests.support.polling import patient, until
 from tests.support.sentinel import SentinelGroup
 
 if TYPE_CHECKING:
@@ -418,7 +418,7 @@ def test_a_server_that_refuses_a_write_keeps_a_part_and_is_restored_again(
     assert not server.client.exists(CLUSTER)
     assert "there is no keyspace" in failure("backup", tmp_path / "x", "--redis", server.url)
     command = [sys.executable, "-m", "korvet", "serve", "--redis", server.url, "--listen", "127.0.0.1:0"]
-    served = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    served = subprocess.run(command, capture_output=True, text=True, timeout=patient(60), check=False)
     assert served.returncode == 1
     assert "a restore of keyspace 'korvet' has not finished" in served.stderr
     assert "a restore has not finished" in run("doctor", "--redis", server.url).output

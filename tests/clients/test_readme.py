@@ -15,7 +15,7 @@ import pytest
 from korvet.offsets.packing import entry_id
 from tests.support import go
 from tests.support.confluent import producer, read_all, send
-from tests.support.polling import until
+from tests.support.polling import patient, until
 from tests.support.ports import accepts, free_port
 from tests.support.processes import Child, run
 from tests.support.records import Record
@@ -115,7 +115,9 @@ def test_the_file_of_pytest(tmp_path: Path) -> None:
     # In a folder without the settings of this repository. Processes of tests find no hypothesis
     # (tests/support/bare), and its plugin fails without it.
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:hypothesispytest", str(tmp_path)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, timeout=DEADLINE_S)
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, check=False, timeout=patient(DEADLINE_S)
+    )
     assert (done.returncode, b"1 passed" in done.stdout) == (0, True), (done.stdout + done.stderr).decode()
 
 
@@ -183,7 +185,9 @@ def test_java(server: KorvetServer, java: JavaTools, tmp_path: Path) -> None:
 def test_kcat(server: KorvetServer) -> None:
     produce, consume = at(server, fenced("kcat")).splitlines()
     outputs = [
-        subprocess.run(["sh", "-c", line], capture_output=True, check=True, timeout=DEADLINE_S).stdout
+        subprocess.run(
+            ["sh", "-c", line], capture_output=True, check=True, timeout=patient(DEADLINE_S)
+        ).stdout
         for line in (produce, consume)
     ]
     assert b"hello" in outputs[1].splitlines()

@@ -40,7 +40,7 @@ from korvet.config.checks import STANDARD_AUTHORIZER
 from korvet.config.keys import clean_environment
 from tests.api.asking import authenticating, is_closed
 from tests.support.certificates import Authority
-from tests.support.polling import until
+from tests.support.polling import patient, until
 from tests.support.ports import free_port
 from tests.support.processes import run
 from tests.support.servers import KorvetServer
@@ -214,7 +214,11 @@ def test_an_old_librdkafka_learns_from_the_log_why_it_is_refused(secured: Secure
     settings = secured.sasl("SCRAM-SHA-256", "bob", "pw")
     options = [f"-X{name}={value}" for name, value in settings.items()]
     done = subprocess.run(
-        [program, "-L", "-m", "10", *options], capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+        [program, "-L", "-m", "10", *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=patient(TIMEOUT_S),
     )
     (version,) = re.findall(r"librdkafka (\d+)\.(\d+)\.(\d+)", subprocess.getoutput(f"{program} -V"))
     if tuple(map(int, version)) >= (2, 6, 1):

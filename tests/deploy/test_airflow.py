@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from korvet.spark.cli import report
+from tests.support.polling import patient
 
 ROOT = Path(__file__).resolve().parents[2]
 DAG = ROOT / "deploy" / "airflow" / "korvet_report.py"
@@ -44,7 +45,9 @@ def airflow_python() -> Path:
     if not complete.exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
         install = [str(python), "-m", "pip", "install", "--quiet", AIRFLOW]
-        done = subprocess.run(install, capture_output=True, text=True, check=False, timeout=INSTALL_TIMEOUT_S)
+        done = subprocess.run(
+            install, capture_output=True, text=True, check=False, timeout=patient(INSTALL_TIMEOUT_S)
+        )
         if done.returncode:
             pytest.skip(f"Airflow can't be installed: {done.stderr.strip().splitlines()[-1]}")
         complete.touch()

@@ -21,7 +21,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.support.confluent import producer, read_all
-from tests.support.polling import until
+from tests.support.polling import patient, until
 from tests.support.ports import accepts, free_port
 from tests.support.processes import Child
 
@@ -114,7 +114,9 @@ def image(engine: str) -> Iterator[str]:
         if done.returncode != 0:
             pytest.skip(f"{base} can't be had: {done.stderr.strip().splitlines()[-1]}")
     command = [engine, "build", "--target", "broker", "--tag", tag, str(ROOT)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=BUILD_TIMEOUT_S)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=patient(BUILD_TIMEOUT_S)
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     yield tag
     subprocess.run([engine, "rmi", "--force", tag], capture_output=True, check=False)

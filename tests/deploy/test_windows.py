@@ -13,6 +13,7 @@ from typing import cast
 import pytest
 
 from tests.support.admin import create_topic
+from tests.support.polling import patient
 from tests.support.servers import KorvetServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +28,9 @@ OTHERS = "backup repair restore rewrite serve"
 def on_windows(*lines: str) -> dict[str, tuple[int, str]]:
     """Returns the exit status and the output of each command line."""
     command = [sys.executable, "-m", "tests.deploy.windows_program", *lines]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=patient(TIMEOUT_S)
+    )
     assert done.returncode == 0, done.stderr
     return cast("dict[str, tuple[int, str]]", json.loads(done.stdout))
 

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from korvet.cli.client import ClientError, Cluster
-from tests.support.polling import until
+from tests.support.polling import patient, until
 from tests.support.ports import free_port
 from tests.support.prometheus import Prometheus, program
 from tests.support.redis_server import Server, server_programs
@@ -72,7 +72,9 @@ class ObservedCluster:
         """Returns what `korvet groups describe` says about a group."""
         command = [sys.executable, "-m", "korvet", "groups", "describe", group, "--json"]
         command += ["-b", self.bootstrap.partition(",")[0], "--redis", self.store.url]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=patient(COMMAND_S), check=False
+        )
         assert done.returncode == 0, done.stderr
         document: dict[str, Any] = json.loads(done.stdout)
         return document

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from tests.observe.records import KINDS, PARTITIONS, fill, prepared, read
-from tests.support.polling import until
+from tests.support.polling import patient, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,7 +89,7 @@ def test_lag_equals_sparks(observed: ObservedCluster, behind: Behind, tmp_path: 
     target = tmp_path / "lag.json"
     command = [sys.executable, "-m", "korvet", "export", "--table", "record_lag", "--format", "json"]
     command += ["--to", str(target), "--redis", observed.store.url, "--master", "local[1]"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=EXPORT_S, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patient(EXPORT_S), check=False)
     assert done.returncode == 0, done.stderr
     files = target.rglob("*.json") if target.is_dir() else [target]
     rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]

@@ -17,6 +17,7 @@ from robustness.model_log import Model
 from robustness.mutants import MUTATIONS
 from robustness.simulation.__main__ import main as simulate
 from robustness.story import Story
+from tests.support.polling import patient
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -227,6 +228,6 @@ watched(lambda made, folder: ctypes.PyDLL(None).sleep(600), 0.2)(plan.make(1, 10
 
 def test_a_client_library_that_hangs_does_not_hold_up_the_campaign_for_ever() -> None:
     command = [sys.executable, "-c", HANGS]
-    done = subprocess.run(command, capture_output=True, timeout=60, cwd=ROOT, check=False)
+    done = subprocess.run(command, capture_output=True, timeout=patient(60), cwd=ROOT, check=False)
     assert done.returncode == 1
     assert b"in watch" in done.stderr

@@ -35,6 +35,7 @@ from korvet.spark.tables.readers import KafkaReader
 from korvet.spark.tables.stored_tables import StoredTables
 from tests.support.certificates import Authority
 from tests.support.java import JavaTools
+from tests.support.polling import patient
 from tests.support.ports import free_port
 from tests.support.real_kafka import LOGINS, PARTITIONS, RealKafka
 
@@ -144,7 +145,7 @@ def in_stores(authority: Authority, certificate: Path, folder: Path) -> dict[str
         (keytool, "-importkeystore", *source, "-destkeystore", keys, "-deststoretype", "JKS", *password),
         (keytool, "-importcert", *ca, "-keystore", trusted, "-storetype", "JKS", *password),
     ):
-        subprocess.run([*map(str, command)], check=True, capture_output=True, timeout=60)
+        subprocess.run([*map(str, command)], check=True, capture_output=True, timeout=patient(60))
     return {
         "ssl.keystore.type": "JKS",
         "ssl.keystore.location": str(keys),

@@ -20,6 +20,7 @@ from korvet.spark.export.topics import check_topics
 from korvet.spark.source.errors import SourceError
 from korvet.spark.source.settings import options_of
 from tests.spark.direct import batch, values
+from tests.support.polling import patient
 from tests.support.ports import free_port
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ def make_certificates(folder: Path) -> None:
     """An authority, certificates of it for a server and a client, and a key with a password."""
 
     def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=60)
+        subprocess.run(
+            ["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=patient(60)
+        )
 
     curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     for name in ("ca", "other"):

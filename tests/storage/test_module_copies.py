@@ -33,7 +33,7 @@ from tests.storage.module_streams import (
     unpack,
 )
 from tests.support.module import UNBUILT, module_built
-from tests.support.polling import until
+from tests.support.polling import patient, until
 from tests.support.ports import free_port
 from tests.support.redis_server import Server, server_programs
 from tests.unit.records.forms import BASE_MS, Record, whole_batch
@@ -410,7 +410,9 @@ def test_without_the_module_its_append_only_file_is_not_loaded(new_server: NewSe
     folder = killed(server)
     command = [str(argument) for argument in server.process.args]  # type: ignore[union-attr]
     at = command.index("--loadmodule")
-    done = subprocess.run([*command[:at], *command[at + 2 :]], capture_output=True, timeout=60, check=False)
+    done = subprocess.run(
+        [*command[:at], *command[at + 2 :]], capture_output=True, timeout=patient(60), check=False
+    )
     assert done.returncode != 0
     assert dumps(new_server(*PERSISTENT, folder=folder), [STREAM]) == wanted
 

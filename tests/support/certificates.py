@@ -6,6 +6,8 @@ import subprocess
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from tests.support.polling import patient
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -61,4 +63,6 @@ class Authority:
 
 
 def _openssl(*arguments: str | Path) -> None:
-    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True, timeout=_TIMEOUT_S)
+    subprocess.run(
+        ["openssl", *map(str, arguments)], check=True, capture_output=True, timeout=patient(_TIMEOUT_S)
+    )

@@ -22,7 +22,7 @@ import pytest
 
 from korvet.embedded import shim
 from korvet.embedded.binary import find_server
-from tests.support.polling import until
+from tests.support.polling import patient, until
 from tests.support.processes import Child, run
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -136,7 +136,7 @@ class Desk:
         """End all servers, the last one first, and the network."""
         while self._servers:
             self._servers.pop().terminate()
-        self._network.communicate(timeout=10)
+        self._network.communicate(timeout=patient(10))
 
     def follow(self, page: Path) -> None:
         """Run the blocks of a page. Raises AssertionError if one fails."""

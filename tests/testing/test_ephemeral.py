@@ -251,7 +251,7 @@ def test_it_ends_if_nobody_reads_its_line(scratch: Path) -> None:
         COMMAND, stdout=writing, stderr=subprocess.PIPE, env=bare_environment(scratch)
     ) as process:
         os.close(writing)
-        _, said = process.communicate(timeout=WAIT_S)
+        _, said = process.communicate(timeout=patient(WAIT_S))
     assert process.returncode == 1
     assert b"standard output takes no text" in said
 

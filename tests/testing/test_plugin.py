@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.polling import until
+from tests.support.polling import patient, until
 from tests.testing.conftest import WAIT_S, descendants, until_ended
 
 pytest_plugins = ["pytester"]
@@ -30,7 +30,7 @@ def tests(pytester: pytest.Pytester, scratch: Path, monkeypatch: pytest.MonkeyPa
 
 def run(tests: pytest.Pytester, *options: str) -> pytest.RunResult:
     """Run the tests in a process of their own, which leaves nothing."""
-    result = tests.runpytest_subprocess(*WITHOUT, *options, timeout=WAIT_S)
+    result = tests.runpytest_subprocess(*WITHOUT, *options, timeout=patient(WAIT_S))
     assert list(Path(os.environ["TMPDIR"]).iterdir()) == []
     return result
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
+from tests.support.polling import patient
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -54,7 +56,7 @@ def _build(folder: Path) -> None:
         subprocess.run(["tar", "-x", "-C", source], input=tree.stdout, check=True)
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         command = [*pip, "--no-deps", "--target", str(target), str(source)]
-        done = subprocess.run(command, capture_output=True, check=False, timeout=BUILD_TIMEOUT_S)
+        done = subprocess.run(command, capture_output=True, check=False, timeout=patient(BUILD_TIMEOUT_S))
         assert done.returncode == 0, done.stderr.decode(errors="replace")[-4000:]
         # Tests of several processes may build it at the same time.
         with contextlib.suppress(OSError):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from korvet.security.certificates import InvalidCertificate, certificate_of, certificates_in
 from tests.support.certificates import Authority
+from tests.support.polling import patient
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +34,9 @@ def test_subjects_of_certificates(subject: str, expected: str, tmp_path: Path) -
     out = tmp_path / "certificate"
     made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     made += ["-utf8", "-multivalue-rdn", "-subj", subject, "-outform", "DER", "-out", str(out)]
-    subprocess.run([*made, "-keyout", str(tmp_path / "key")], check=True, capture_output=True, timeout=60)
+    subprocess.run(
+        [*made, "-keyout", str(tmp_path / "key")], check=True, capture_output=True, timeout=patient(60)
+    )
     certificate = out.read_bytes()
     assert certificate_of(certificate).subject == expected
     for end in range(0, 60, 7):
@@ -77,7 +80,7 @@ def test_times_of_certificates(begin: datetime, end: datetime, tmp_path: Path) -
 def test_certificates_with_what_openssl_trusts_them_for(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     trusted = ["openssl", "x509", "-in", str(authority.certificate), "-trustout", "-addtrust", "serverAuth"]
-    done = subprocess.run(trusted, check=True, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(trusted, check=True, capture_output=True, text=True, timeout=patient(60))
     assert "BEGIN TRUSTED CERTIFICATE" in done.stdout
     assert certificates_in(done.stdout) == certificates_in(authority.certificate.read_text())
 
