@@ -157,6 +157,8 @@ class _Script:
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             client_id="packer",
+            # Nobody polls it: it would leave, which is a record.
+            max_poll_interval_ms=24 * HOUR_MS,
         )
         client.subscribe([topic])
         take(client, count)
