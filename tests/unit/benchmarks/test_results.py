@@ -123,6 +123,7 @@ def test_every_goal_is_of_its_benchmark() -> None:
         "refresh",
         "replicas",
         "scrape",
+        "shares",
         "single",
         "skew",
         "spark_tables",
