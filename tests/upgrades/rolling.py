@@ -108,6 +108,8 @@ class Rolling:
         self._record = Recorder(self._writer)
         self._workers: list[Worker] = []
         self.stalls = Stalls()
+        self.longest_start_ms = 0.0
+        """How long a broker took at most from its start until it served."""
         self._site.topology.start()
         for number in range(1, BROKERS + 1):
             self._site.add_broker(number, first.environ, SETTINGS)
@@ -158,8 +160,10 @@ class Rolling:
             self.work(settle_s)
             broker.use(release.environ)
             self._note(broker.name, "begin", f"comes as {release.name} release")
+            begin_s = time.monotonic()
             broker.spawn()
             self._site.wait_for_brokers()
+            self.longest_start_ms = max(self.longest_start_ms, (time.monotonic() - begin_s) * 1_000)
             self._note(broker.name, "end", "serves")
             self.work(settle_s)
 

@@ -24,19 +24,22 @@ if TYPE_CHECKING:
 MOST_MS = 1_000
 MOST_OF_LAST_MS = 3_000
 STEPS = 4
+STARTS = 3
 
 
 def check(brokers: Rolling, folder: Path, most_ms: int) -> None:
     """Check a history: no violation, no rebalance, no long delay.
 
-    On a busy machine each of a few steps is late by as much as this process.
+    On a busy machine each of a few steps is late by as much as this process, and brokers start slowly at the
+    same time. Without its handover a partition waits for 20 s, until the lease of its broker ends.
     """
     found = check_file(brokers.history, folder)
     assert found.has_passed, found.text
     service = service_of(load(brokers.history))
     assert not service.rebalances, service
     stalled_ms = brokers.stalls.longest_ms
-    assert service.longest_ms <= patient(most_ms) + STEPS * stalled_ms, (service, stalled_ms)
+    limit_ms = max(patient(most_ms), STARTS * brokers.longest_start_ms) + STEPS * stalled_ms
+    assert service.longest_ms <= limit_ms, (service, stalled_ms, brokers.longest_start_ms)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
