@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from robustness.checkers.facts import short
@@ -34,15 +35,26 @@ class Taken:
 
 
 @dataclass(slots=True)
+class End:
+    """An acceptance or rejection of a record by the member that had it."""
+
+    outcome: str
+    own: Taken
+    said: int
+    answered: int
+
+
+@dataclass(slots=True)
 class Shared:
     """What happened to a record in a share group. The index of an event is its time."""
 
     record: Record
     takes: list[Taken] = field(default_factory=list)
-    done: list[tuple[str, str, int, int]] = field(default_factory=list)
-    """Acceptances and rejections that count: outcome, process, when it was said and when it was answered."""
+    ends: list[End] = field(default_factory=list)
+    """Acceptances and rejections that count."""
 
 
+@lru_cache(maxsize=1)
 def shared_records(facts: Facts) -> dict[Key, Shared]:
     """All records that members of share groups have got, by group, partition and offset."""
     found: dict[Key, Shared] = {}
@@ -60,10 +72,10 @@ def shared_records(facts: Facts) -> dict[Key, Shared]:
             if event.type == "invoke":
                 said[event.process, key] = index
             elif event.type == "ok" and event.outcome != "release":
-                invoked, own = said[event.process, key], _taken_by(found[key], event.process)
+                own = _taken_by(found[key], event.process)
                 lasts_ns = facts.run.lock_ms * 1_000_000
                 if event.at < facts.history[own.asked].at + lasts_ns:
-                    found[key].done.append((event.outcome, event.process, invoked, index))
+                    found[key].ends.append(End(event.outcome, own, said[event.process, key], index))
     return found
 
 
@@ -79,30 +91,35 @@ def _key(group: str, record: Record) -> Key:
 def taken_after_the_end(facts: Facts) -> Iterator[Violation]:
     """A record was accepted or rejected, and a member that asked later has got it."""
     for (group, *_), shared in shared_records(facts).items():
-        for outcome, process, _, index in shared.done:
+        for end in shared.ends:
             for take in shared.takes:
-                if take.asked > index:
-                    message = f"{group}: the {outcome} of {process} counts, and {take.process} got it"
-                    yield _violation(facts, "taken after its end", message, shared, (index, take.got))
+                if take.asked > end.answered:
+                    message = (
+                        f"{group}: the {end.outcome} of {end.own.process} counts, and {take.process} got it"
+                    )
+                    yield _violation(facts, "taken after its end", message, shared, (end.answered, take.got))
 
 
 def ended_twice(facts: Facts) -> Iterator[Violation]:
     """A record was accepted or rejected more than once, each time with success."""
     for (group, *_), shared in shared_records(facts).items():
-        if len(shared.done) > 1:
-            message = f"{group}: {', '.join(f'{one[1]}: {one[0]}' for one in shared.done)}"
-            yield _violation(facts, "ended twice", message, shared, tuple(one[3] for one in shared.done))
+        if len(shared.ends) > 1:
+            message = f"{group}: {', '.join(f'{end.own.process}: {end.outcome}' for end in shared.ends)}"
+            yield _violation(
+                facts, "ended twice", message, shared, tuple(end.answered for end in shared.ends)
+            )
 
 
 def two_owners(facts: Facts) -> Iterator[Violation]:
-    """A member accepted or rejected a record with success, and another one got it while that had the lock."""
+    """A record was given to somebody while a member had it that then accepted or rejected it with success."""
     for (group, *_), shared in shared_records(facts).items():
-        for _, process, said, index in shared.done:
-            own = max(take.got for take in shared.takes if take.process == process and take.got < said)
+        for end in shared.ends:
+            own = end.own
             for take in shared.takes:
-                if own < take.asked and take.got < said:
-                    message = f"{group}: {take.process} got it while {process} had it"
-                    yield _violation(facts, "two owners", message, shared, (own, take.got, index))
+                if own.got < take.asked and take.got < end.said:
+                    message = f"{group}: {take.process} got it while {own.process} had it"
+                    events = own.got, take.got, end.answered
+                    yield _violation(facts, "two owners", message, shared, events)
 
 
 def never_taken(facts: Facts) -> Iterator[Violation]:

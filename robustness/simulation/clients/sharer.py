@@ -21,7 +21,7 @@ from robustness.simulation.clients.client import RETRIABLE, Client, Partition, U
 from robustness.simulation.clients.wire import Disconnected
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from robustness.history import Outcome
     from robustness.plan import SharePlan
@@ -181,34 +181,18 @@ class Sharer:
             batch_size=500,
             share_acquire_mode=0,
             is_renew_ack=False,
-            topics=tuple(
-                _make(
-                    fetching.FetchTopic,
-                    topic_id=self.client.topic_ids[topic],
-                    partitions=(
-                        _make(
-                            fetching.FetchPartition,
-                            partition_index=number,
-                            acknowledgement_batches=_batches(
-                                fetching.AcknowledgementBatch, settling.get((topic, number), ())
-                            ),
-                        ),
-                    ),
-                )
-                for topic, number in {**dict.fromkeys(partitions), **settling}
+            topics=self._topics(
+                fetching.FetchTopic,
+                fetching.FetchPartition,
+                fetching.AcknowledgementBatch,
+                {**dict.fromkeys(partitions, ()), **settling},
             ),
             forgotten_topics_data=(),
         )
         self.client.note(Take, "invoke", group=self.plan.name)
-        answer = await self._ask(host, request, settling)
-        if answer.error_code in _NO_SESSION:
-            self._settled(settling, "fail", answer.error_code)
-            session.close()
-            return
-        if answer.error_code is not ErrorCode.none:
-            raise UnexpectedError(f"ShareFetch: {answer.error_code.name}")
-        session.epoch += 1
-        await self._fetched(session, answer, settling)
+        answer = await self._ask(host, session, request, settling)
+        if answer is not None:
+            await self._fetched(session, answer, settling)
 
     async def _fetched(
         self, session: Session, answer: Any, settling: dict[Partition, list[tuple[Record, Outcome]]]
@@ -258,29 +242,16 @@ class Sharer:
             member_id=self.client.name,
             share_session_epoch=session.epoch,
             is_renew_ack=False,
-            topics=tuple(
-                _make(
-                    acknowledging.AcknowledgeTopic,
-                    topic_id=self.client.topic_ids[topic],
-                    partitions=(
-                        _make(
-                            acknowledging.AcknowledgePartition,
-                            partition_index=number,
-                            acknowledgement_batches=_batches(acknowledging.AcknowledgementBatch, some),
-                        ),
-                    ),
-                )
-                for (topic, number), some in settling.items()
+            topics=self._topics(
+                acknowledging.AcknowledgeTopic,
+                acknowledging.AcknowledgePartition,
+                acknowledging.AcknowledgementBatch,
+                settling,
             ),
         )
-        answer = await self._ask(host, request, settling)
-        if answer.error_code in _NO_SESSION:
-            self._settled(settling, "fail", answer.error_code)
-            session.close()
+        answer = await self._ask(host, session, request, settling)
+        if answer is None:
             return
-        if answer.error_code is not ErrorCode.none:
-            raise UnexpectedError(f"ShareAcknowledge: {answer.error_code.name}")
-        session.epoch += 1
         names = {topic_id: name for name, topic_id in self.client.topic_ids.items()}
         for each in answer.responses:
             for data in each.partitions:
@@ -297,14 +268,47 @@ class Sharer:
         session.settling.clear()
         return found
 
+    def _topics(
+        self,
+        topic_kind: Any,
+        partition_kind: Any,
+        batch_kind: Any,
+        settling: Mapping[Partition, Iterable[tuple[Record, Outcome]]],
+    ) -> tuple[Any, ...]:
+        """The partitions of a request in its own structures, with what it says of records."""
+        return tuple(
+            topic_kind(
+                topic_id=self.client.topic_ids[topic],
+                partitions=(
+                    partition_kind(
+                        partition_index=number, acknowledgement_batches=_batches(batch_kind, some)
+                    ),
+                ),
+            )
+            for (topic, number), some in settling.items()
+        )
+
     async def _ask(
-        self, host: str, request: Any, settling: dict[Partition, list[tuple[Record, Outcome]]]
+        self,
+        host: str,
+        session: Session,
+        request: Any,
+        settling: dict[Partition, list[tuple[Record, Outcome]]],
     ) -> Any:
+        """Ask in a session; returns None if the broker does not have that session. Raises Disconnected."""
         try:
-            return await self.client.ask(host, request, "share")
+            answer = await self.client.ask(host, request, "share")
         except Disconnected:
             self._settled(settling, "info", ErrorCode.network_exception)
             raise
+        if answer.error_code in _NO_SESSION:
+            self._settled(settling, "fail", answer.error_code)
+            session.close()
+            return None
+        if answer.error_code is not ErrorCode.none:
+            raise UnexpectedError(f"{type(request).__name__}: {answer.error_code.name}")
+        session.epoch += 1
+        return answer
 
     def _settled(
         self, settling: dict[Partition, list[tuple[Record, Outcome]]], type_: str, error: ErrorCode
