@@ -75,8 +75,6 @@ def _broker_of(cluster: Cluster, kind: ResourceType, name: str) -> Address | Non
 
 
 def _subject(kind: ResourceType, name: str) -> str:
-    if kind is ResourceType.GROUP:
-        return f"group {name}"
-    if kind is ResourceType.TOPIC:
-        return f"topic {name}"
+    if kind in {ResourceType.TOPIC, ResourceType.GROUP}:
+        return f"{kind.name.lower()} {name}"
     return f"broker {name}" if name else "all brokers"
