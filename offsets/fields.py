@@ -240,12 +240,16 @@ class Layout:
         writer.tagged_fields(tuple(sorted((*tags, *value.unknown_tags), key=lambda field: field[0])))
 
     def json(self, value: Any) -> dict[str, Any]:
-        """The fields by Kafka's names; tagged fields only if they are not the default."""
-        shown = {_camel(name): kind.json(getattr(value, name)) for name, kind in self._plain.items()}
-        for name, field in self._tagged.values():
+        """The fields by Kafka's names, in the order of the schema; tagged ones only if they are not the
+        default.
+        """
+        shown = {}
+        for name, kind in self.fields.items():
             content = getattr(value, name)
-            if content != field.default:
-                shown[_camel(name)] = field.kind.json(content)
+            if not isinstance(kind, Tagged):
+                shown[_camel(name)] = kind.json(content)
+            elif content != kind.default:
+                shown[_camel(name)] = kind.kind.json(content)
         return shown
 
 

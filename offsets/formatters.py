@@ -1,9 +1,10 @@
-"""Records of `__consumer_offsets` as the JSON text that Kafka's console formatters print.
+"""Records of `__consumer_offsets` and `__share_group_state` as the JSON text that Kafka's console formatters
+print.
 
-The same characters as OffsetsMessageFormatter and GroupMetadataMessageFormatter of Kafka 4.3
-(org.apache.kafka.tools.consumer), and, for records of consumer, share and streams groups, as its
-CoordinatorRecordJsonConverters: one object per record without blanks, the fields of the value's version in
-schema order; bytes in base64, topic IDs in URL-safe base64 without padding.
+The same characters as OffsetsMessageFormatter, GroupMetadataMessageFormatter and
+ShareGroupStateMessageFormatter of Kafka 4.3 (org.apache.kafka.tools.consumer), and, for records of consumer,
+share and streams groups, as its CoordinatorRecordJsonConverters: one object per record without blanks, the
+fields of the value's version in schema order; bytes in base64, topic IDs in URL-safe base64 without padding.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from korvet.offsets.schema import (
     UnknownValue,
     Value,
 )
+from korvet.offsets.share_state import ShareStateKey, ShareStateValue, decode_share_key, decode_share_value
 from korvet.offsets.wire import uuid_text
 
 # Jackson escapes only quotes, backslashes and control characters, with upper-case hexadecimal digits (the
@@ -94,12 +96,32 @@ def format_newer_group_record(key: bytes | None, value: bytes | None) -> str | N
     return _record(decoded.version, _json(names), decode_value(decoded, value))
 
 
-def _record(key_type: int, key_data: str, value: Value | None) -> str:
+def format_share_state_record(key: bytes | None, value: bytes | None) -> str | None:
+    """Return the state of a share group as ShareGroupStateMessageFormatter prints it, or None for a record of
+    another type.
+
+    Kafka's formatter stops at a value version from the future; this one prints "unknown" as its data.
+    Raises DecodeError if the record is damaged.
+    """
+    if key is None:
+        return None
+    decoded = decode_share_key(key)
+    if not isinstance(decoded, ShareStateKey):
+        return None
+    names = {
+        "groupId": decoded.group,
+        "topicId": uuid_text(decoded.topic_id),
+        "partition": decoded.partition,
+    }
+    return _record(decoded.version, _json(names), decode_share_value(decoded, value))
+
+
+def _record(key_type: int, key_data: str, value: Value | ShareStateValue | None) -> str:
     value_text = "null" if value is None else f'{{"version":{value.version},"data":{_value_data(value)}}}'
     return f'{{"key":{{"type":{key_type},"data":{key_data}}},"value":{value_text}}}'
 
 
-def _value_data(value: Value) -> str:
+def _value_data(value: Value | ShareStateValue) -> str:
     if isinstance(value, UnknownValue):
         return '"unknown"'
     if isinstance(value, OffsetCommitValue):
