@@ -8,7 +8,6 @@ import itertools
 import os
 import signal
 import uuid
-import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +36,7 @@ QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 # The slowest folders of tests.
 FIRST = ("spark", "upgrades", "clients", "faults", "testing", "deploy")
-# Number of Spark sessions, each in a process, that share the tests of the first folder. With one, its process
+# Number of processes that run the tests of the first folder, each with a Spark session. With one, this process
 # would run alone at the end.
 SPARK_SESSIONS = 2
 
@@ -96,15 +95,28 @@ def folder_of(nodeid: str) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Returns the group of tests that stay in one process: a file, or all of a Spark session."""
+    """Returns what gives each process the next file, and those of Spark only to the processes with sessions."""
     from xdist.scheduler.loadscope import LoadScopeScheduling  # noqa: PLC0415  # only if it is installed
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            if folder_of(file) != FIRST[0]:
-                return file
-            return f"{FIRST[0]} {zlib.crc32(file.encode()) % SPARK_SESSIONS}"
+            return nodeid.partition("::")[0]
+
+        def _next_file(self, node: Any) -> str | None:
+            has_session = node in self.nodes[:SPARK_SESSIONS]
+            files = [file for file in self.workqueue if has_session or folder_of(file) != FIRST[0]]
+            return files[0] if files else None
+
+        def _assign_work_unit(self, node: Any) -> None:
+            if (file := self._next_file(node)) is not None:
+                self.workqueue.move_to_end(file, last=False)
+                super()._assign_work_unit(node)
+
+        def _reschedule(self, node: Any) -> None:
+            if self.workqueue and self._next_file(node) is None:
+                node.shutdown()
+            else:
+                super()._reschedule(node)
 
     return Scheduling(config, log)
 
