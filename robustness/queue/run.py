@@ -12,9 +12,11 @@ from korvet.offsets.packing import pack
 from robustness.checkers.deliveries import Deliveries, check_deliveries, deliveries
 from robustness.dice import Dice
 from robustness.queue.journal import Notes
+from robustness.queue.worker import AT_ONCE, WORK_S
 from tests.faults.share_load import GROUP, share
 from tests.support.admin import create_topic
 from tests.support.confluent import producer
+from tests.support.java import JavaTools
 from tests.support.polling import until
 from tests.support.processes import Child, bound_to_us
 from tests.support.servers import KorvetServer
@@ -46,7 +48,9 @@ class Plan:
 
     records: int = 1_000_000
     kafka: int = 20
-    """Share consumers."""
+    """Share consumers of librdkafka."""
+    java: int = 0
+    """Share consumers of Java."""
     redis: int = 20
     """Redis clients."""
     kill_s: float = 1.0
@@ -74,12 +78,15 @@ class Workers:
         self.notes: list[Notes] = []
 
     def start(self, kind: str) -> None:
-        """Start a worker: kafka or redis."""
+        """Start a worker: kafka, java or redis."""
         path = self._folder / f"{next(self._serials)}-{kind}"
-        address = self._server.bootstrap if kind == "kafka" else f"unix://{self._server.socket_path()}"
-        program = [*bound_to_us(), sys.executable, "-m", "robustness.queue.worker"]
-        arguments = [kind, address, TOPIC, GROUP, str(LOCK_MS), str(path)]
-        self._running.append((kind, path, Child([*program, *arguments], path.with_suffix(".log"))))
+        address = f"unix://{self._server.socket_path()}" if kind == "redis" else self._server.bootstrap
+        program = [sys.executable, "-m", "robustness.queue.worker", kind, address, TOPIC, GROUP, str(LOCK_MS)]
+        if kind == "java":
+            arguments = [address, TOPIC, GROUP, str(AT_ONCE), str(round(WORK_S * 1000))]
+            program = JavaTools.resolve().command("QueueWorker", arguments)
+        child = Child([*bound_to_us(), *program, str(path)], path.with_suffix(".log"))
+        self._running.append((kind, path, child))
 
     def replace(self, dice: Dice) -> None:
         """Kill a worker (kill -9), and start one of the same kind."""
@@ -115,8 +122,8 @@ def run(plan: Plan, folder: Path) -> Found:
         _fill(server, plan.records)
         workers, dice, kills = Workers(server, folder), Dice(plan.seed, "kills"), itertools.count()
         try:
-            for _ in range(plan.kafka):
-                workers.start("kafka")
+            for kind in ["kafka"] * plan.kafka + ["java"] * plan.java:
+                workers.start(kind)
             until(lambda: _group(server), _STOP_S, "the first share consumer has made the group")
             for _ in range(plan.redis):
                 workers.start("redis")

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 AT_ONCE: Final = 100
 """Records that a worker takes at once."""
-# How long a worker has records before it accepts them, so that most kills find it with some.
-_WORK_S: Final = 0.02
+WORK_S: Final = 0.02
+"""How long a worker has records before it accepts them, so that most kills find it with some."""
 # How long a worker waits for records.
 _WAIT_S: Final = 0.5
 # A worker looks for records of others whose locks have ended if there are no new ones, and every so often.
@@ -45,7 +45,7 @@ def take_by_kafka(
             continue
         offsets = [message.offset() for message in found]
         journal.note(TAKEN, offsets)
-        time.sleep(_WORK_S)
+        time.sleep(WORK_S)
         for message in found:
             client.acknowledge(message)
         try:
@@ -76,7 +76,7 @@ def take_by_redis(
     def accept(entry_ids: list[str]) -> None:
         offsets = [pack(*map(int, entry_id.split("-"))) for entry_id in entry_ids]
         journal.note(TAKEN, offsets)
-        time.sleep(_WORK_S)
+        time.sleep(WORK_S)
         with client.pipeline(transaction=False) as pipeline:
             for entry_id in entry_ids:
                 pipeline.xack(stream, group, entry_id)

@@ -53,6 +53,6 @@ def test_a_line_that_a_kill_has_cut_does_not_count(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.clients
 def test_killed_workers_lose_nothing(tmp_path: Path) -> None:
-    found = run(Plan(records=50_000, kafka=4, redis=4, kill_s=0.25), tmp_path)
+    found = run(Plan(records=50_000, kafka=2, java=2, redis=4, kill_s=0.25), tmp_path)
     assert found.violations == []
     assert found.kills > 0
