@@ -36,8 +36,8 @@ QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 # The slowest folders of tests.
 FIRST = ("spark", "upgrades", "clients", "faults", "testing", "deploy")
-# Number of processes that run the tests of the first folder, each with a Spark session. With one, this process
-# would run alone at the end.
+# Number of processes that run the tests of the first folder, each with a Spark session. With one, this
+# process would run alone at the end.
 SPARK_SESSIONS = 2
 
 # Other tests share the cores, so hypothesis' deadline per example would measure them too. A run
@@ -95,7 +95,7 @@ def folder_of(nodeid: str) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Returns what gives each process the next file, and those of Spark only to the processes with sessions."""
+    """Returns what gives each process the next file; those of Spark only to the processes with sessions."""
     from xdist.scheduler.loadscope import LoadScopeScheduling  # noqa: PLC0415  # only if it is installed
 
     class Scheduling(LoadScopeScheduling):
