@@ -412,7 +412,9 @@ def _housekeeping(parts: Parts) -> list[asyncio.Task[None]]:
     limit = MemoryLimit(store.commands, store.router, parts.member.leadership, topics, parts.live, _now_ms)
     guards = security.authorizer is not None or any(spec.authenticates for spec in config.listener_specs)
     tasks = [
-        keep("retention", partial(keep_retention, topics, parts.store.catalogue, parts.live, _now_ms)),
+        keep(
+            "retention", partial(keep_retention, store.commands, topics, store.catalogue, parts.live, _now_ms)
+        ),
         keep("memory limit", limit.run),
         keep("compaction", parts.cleaner.run),
         keep("replicas", parts.copies.run),

@@ -46,6 +46,8 @@ ALERT_RULES = ROOT / "deploy" / "prometheus" / "rules" / "alerts.yml"
 HONOURED = {
     configs.ACKS_ALL_FSYNC,
     configs.CLEANUP_POLICY,
+    configs.DEAD_LETTER_ENABLE,
+    configs.DELETE_ACCEPTED,
     configs.DELETE_RETENTION_MS,
     configs.MAX_COMPACTION_LAG_MS,
     configs.MAX_DECOMPRESSED_BYTES,

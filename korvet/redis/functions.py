@@ -34,7 +34,7 @@ _SCOPES: Final = (
     "log: watermark",
     "log: _shadow _shadow_groups _shadow_entries compact",
     "redis_groups: _group_view projection",
-    "redis_groups: moved_groups group_backlogs",
+    "redis_groups: moved_groups group_backlogs accepted",
     "redis_groups: share",
     "cluster: lease",
     "cluster: registry",

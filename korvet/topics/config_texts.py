@@ -38,6 +38,9 @@ _WITH_EFFECT: Final = {
     "record is deleted. -1 means no limit.",
     "acks.all.fsync": "Whether the copies that a write with acks=all needs must also be on disk, by the "
     "append-only files of Redis or Valkey.",
+    "delete.accepted.records": "Whether records are deleted that all groups are done with: share groups have "
+    "accepted or archived them, other Kafka groups have committed them, Redis groups have acknowledged them. "
+    "Not while the topic has no group, nor if it is compacted only.",
     "offset.assignment": "clock: offset = entry ms << 10 | sequence. dense: 0, 1, 2 and so on as in Kafka.",
     "storage.layout": "record: a stream entry for each record. batch: one for each record batch, as it was "
     "produced; faster and smaller, and no use to Redis applications.",

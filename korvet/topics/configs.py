@@ -124,8 +124,16 @@ MIN_CLEANABLE_DIRTY_RATIO: Final = "min.cleanable.dirty.ratio"
 MAX_COMPACTION_LAG_MS: Final = "max.compaction.lag.ms"
 MIN_COMPACTION_LAG_MS: Final = "min.compaction.lag.ms"
 SEGMENT_BYTES: Final = "segment.bytes"
+DELETE_ACCEPTED: Final = "delete.accepted.records"
 DELETION_CONFIGS: Final = frozenset(
-    (CLEANUP_POLICY, RETENTION_MS, RETENTION_BYTES, DELETE_RETENTION_MS, MIN_COMPACTION_LAG_MS)
+    (
+        CLEANUP_POLICY,
+        RETENTION_MS,
+        RETENTION_BYTES,
+        DELETE_RETENTION_MS,
+        MIN_COMPACTION_LAG_MS,
+        DELETE_ACCEPTED,
+    )
 )
 """The configs that decide which records retention and compaction keep in the log."""
 OFFSET_ASSIGNMENT: Final = "offset.assignment"
@@ -215,6 +223,7 @@ _OURS: Final = (
         "json",
         _native_format,
     ),
+    _boolean(DELETE_ACCEPTED, False),
 )
 
 TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {
@@ -315,13 +324,12 @@ class TopicPolicy(msgspec.Struct, frozen=True):
     retention_ms: int
     retention_bytes: int
     deletes: bool
+    deletes_accepted: bool
     compacts: bool
     delete_retention_ms: int
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int
     min_cleanable_dirty_ratio: float
-    dense: bool
-    native_format: str
 
 
 def policy_of(topic_configs: Mapping[str, str], broker_configs: BrokerConfigs) -> TopicPolicy:
@@ -340,11 +348,10 @@ def policy_of(topic_configs: Mapping[str, str], broker_configs: BrokerConfigs) -
         retention_ms=int(value(RETENTION_MS)),
         retention_bytes=int(value(RETENTION_BYTES)),
         deletes="delete" in cleanup,
+        deletes_accepted=value(DELETE_ACCEPTED) == "true",
         compacts="compact" in cleanup,
         delete_retention_ms=int(value(DELETE_RETENTION_MS)),
         min_compaction_lag_ms=int(value(MIN_COMPACTION_LAG_MS)),
         max_compaction_lag_ms=int(value(MAX_COMPACTION_LAG_MS)),
         min_cleanable_dirty_ratio=float(value(MIN_CLEANABLE_DIRTY_RATIO)),
-        dense=value(OFFSET_ASSIGNMENT) == "dense",
-        native_format=value(NATIVE_FORMAT),
     )

@@ -1,4 +1,4 @@
-"""Housekeeping of the logs: retention by time and size, and the expiry of idle producers."""
+"""Housekeeping of the logs: retention by time, size and acceptance, and the expiry of idle producers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from korvet.causes import Causes
 from korvet.logs import fields
 from korvet.outlook.memory_forecast import Keeping
 from korvet.redis.errors import FencedEpoch, StorageError, TopicGone
+from korvet.redis.futures import awaited
+from korvet.redis_groups.accepted import accepted_before
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from korvet.config.live import LiveConfig
     from korvet.config.settings import Config
     from korvet.log.partition_log import PartitionLog
+    from korvet.redis.commands import Commands
     from korvet.topics.configs import TopicPolicy
     from korvet.topics.directory import TopicDirectory
 
@@ -34,11 +37,16 @@ class _Retention(NamedTuple):
     deletes: bool
     retention_ms: int
     retention_bytes: int
+    deletes_accepted: bool
     keeps_all: bool
 
 
 async def keep_retention(
-    topics: TopicDirectory, catalogue: Catalogue, live: LiveConfig, now_ms: Callable[[], int]
+    commands: Commands,
+    topics: TopicDirectory,
+    catalogue: Catalogue,
+    live: LiveConfig,
+    now_ms: Callable[[], int],
 ) -> NoReturn:
     """Apply retention to all partitions, idle ones too, at once and then every
     log.retention.check.interval.ms; to topics whose retention has changed within _LOOK_S.
@@ -51,7 +59,7 @@ async def keep_retention(
         now = catalogue.local_change, live.now
         if clock() >= due_s:
             seen, policies = now, _policies(topics)
-            await apply_retention(topics, live, topics.all(), now_ms())
+            await apply_retention(commands, topics, live, topics.all(), now_ms())
             due_s = clock() + live.now.log_retention_check_interval_ms / 1000
         elif seen != now:
             before, seen, policies = policies, now, _policies(topics)
@@ -60,7 +68,7 @@ async def keep_retention(
                 for topic in topics.all()
                 if before.get(topic.topic_id, policies[topic.topic_id]) != policies[topic.topic_id]
             ]
-            await apply_retention(topics, live, changed, now_ms())
+            await apply_retention(commands, topics, live, changed, now_ms())
         await asyncio.sleep(min(_LOOK_S, max(due_s - clock(), 0)))
 
 
@@ -69,7 +77,11 @@ def _policies(topics: TopicDirectory) -> dict[UUID, _Retention]:
     found = ((topic, topics.policy(topic)) for topic in topics.all())
     return {
         topic.topic_id: _Retention(
-            policy.deletes, policy.retention_ms, policy.retention_bytes, topics.keeps_all(topic)
+            policy.deletes,
+            policy.retention_ms,
+            policy.retention_bytes,
+            policy.deletes_accepted,
+            topics.keeps_all(topic),
         )
         for topic, policy in found
     }
@@ -89,10 +101,10 @@ def _limit(value: int) -> int | None:
 
 
 async def apply_retention(
-    topics: TopicDirectory, live: LiveConfig, among: Iterable[Topic], now_ms: int
+    commands: Commands, topics: TopicDirectory, live: LiveConfig, among: Iterable[Topic], now_ms: int
 ) -> int:
     """Trim every partition of some topics that this broker leads by its topic's policy. Returns the number of
-    entries deleted.
+    entries deleted, without those deleted because all groups are done with them.
 
     A failure of one partition is logged and does not stop the others.
     """
@@ -108,7 +120,7 @@ async def apply_retention(
                 # Other partitions are trimmed by their leaders.
                 if not found.closed:
                     policy = None if keeps_all else topics.policy(topic)
-                    deleted += await _apply(policy, found, producers_from_ms, now_ms)
+                    deleted += await _apply(commands, policy, found, producers_from_ms, now_ms)
                     causes.ended((topic.name, partition))
             except TopicGone:
                 break
@@ -126,11 +138,29 @@ async def apply_retention(
 
 
 async def _apply(
-    policy: TopicPolicy | None, partition: PartitionLog, producers_from_ms: int, now_ms: int
+    commands: Commands,
+    policy: TopicPolicy | None,
+    partition: PartitionLog,
+    producers_from_ms: int,
+    now_ms: int,
 ) -> int:
     deleted = 0
     # A partition in compaction is trimmed in the next round; otherwise the compaction would never finish.
     if policy is not None and policy.deletes and not partition.compacting:
         deleted = await partition.trimming.trim(policy.retention_ms, policy.retention_bytes, now_ms)
+        if policy.deletes_accepted:
+            await _delete_accepted(commands, partition)
     await partition.trimming.expire_producers(producers_from_ms)
     return deleted
+
+
+async def _delete_accepted(commands: Commands, partition: PartitionLog) -> None:
+    """Delete the records that all groups are done with, up to the last stable offset."""
+    place = partition.topic.name, partition.partition, partition.bias
+    accepted = await accepted_before(commands, *place)
+    if accepted is None:
+        return
+    await awaited(partition.await_watermark)
+    before = min(accepted, partition.ends.last_stable_offset)
+    if before > partition.ends.local_log_start:
+        await partition.trimming.delete_before(before)

@@ -253,7 +253,7 @@ def test_a_topic_with_a_bad_config_keeps_its_records(brokers: Brokers) -> None:
         for log in logs.values():
             await append_own(log, old)
         later_ms = time.time_ns() // 1_000_000 + 10**10
-        await apply_retention(directory, live, directory.all(), later_ms)
+        await apply_retention(store.commands, directory, live, directory.all(), later_ms)
         await LogCleaner(store.commands, store.logs, directory, live, lambda: later_ms).clean()
         return {name: (await log.bounds()).entries for name, log in logs.items()}
 

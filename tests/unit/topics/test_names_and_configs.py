@@ -123,8 +123,8 @@ def test_which_value_is_in_force() -> None:
 
 
 def test_policy() -> None:
-    policy = policy_of({"cleanup.policy": "compact, delete", "offset.assignment": "dense"}, {})
-    assert (policy.compacts, policy.deletes, policy.dense) == (True, True, True)
+    policy = policy_of({"cleanup.policy": "compact, delete", "delete.accepted.records": "true"}, {})
+    assert (policy.compacts, policy.deletes, policy.deletes_accepted) == (True, True, True)
     of_broker = {"message.max.bytes": [("77", ConfigSource.STATIC_BROKER)]}
     policy = policy_of({"message.timestamp.type": "LogAppendTime"}, of_broker)
     assert (policy.log_append_time, policy.max_message_bytes, policy.deletes) == (True, 77, True)
