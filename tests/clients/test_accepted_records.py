@@ -96,7 +96,8 @@ def test_records_go_when_all_redis_groups_have_acknowledged_them(new: Callable[.
     topic.shrinks_to(5)
     topic.accept("other", [ids[5], *topic.take("other", 9)])
     topic.shrinks_to(0)
-    topic.write(2)
+    for value in ("native", "entries"):
+        topic.redis.xadd(topic.stream, {"value": value})
     topic.accept("one", topic.take("one", 2))
     topic.stays(2)
     topic.redis.xgroup_destroy(topic.stream, "other")
