@@ -10,38 +10,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import msgspec
-
+from korvet.api.sharing.batches import append
+from korvet.api.sharing.leader_mail import LeaderMail
 from korvet.api.sharing.letters import batches_of, letter_of
 from korvet.causes import Causes
-from korvet.records.batch import BatchError
-from korvet.records.kernel import parse_batch
 from korvet.records.native import native_rule
 from korvet.redis.errors import StorageError
-from korvet.redis.futures import awaited
 from korvet.slices import sliced
 from korvet.supervisor import end, once
 from korvet.topics.configs import DEAD_LETTER_ENABLE, TIMESTAMP_TYPE
 from korvet.topics.errors import TopicError, TopicExists
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
     from korvet.api.sharing.configs import ShareConfig
     from korvet.api.sharing.counts import ShareCounts
     from korvet.api.sharing.partition import SharedPartition
     from korvet.cluster.leadership import Leadership
-    from korvet.cluster.mailbox import Answer, Mailbox
+    from korvet.cluster.mailbox import Mailbox
     from korvet.cluster.shared_writes import SharedWrites
     from korvet.cluster.topic import Topic
     from korvet.config.live import LiveConfig
     from korvet.groups.share.messages import SharePartition
-    from korvet.log.partition_log import PartitionLog
-    from korvet.log.values import Appended
-    from korvet.records.batch import AppendArguments, BatchHeader, BytesLike
     from korvet.topics.directory import TopicDirectory
 
 causes = Causes(logging.getLogger(__name__))
@@ -59,27 +50,6 @@ class UnusableTopic(Exception):
     """The topic cannot take dead letters, because of its name or its configs."""
 
 
-class _Request(msgspec.Struct, frozen=True, array_like=True):
-    topic: str
-    partition: int
-    leader_epoch: int
-    """The leader epoch in which the receiver leads the partition."""
-    batch: bytes
-
-
-class _Received(msgspec.Struct):
-    """A batch of dead letters, as logs take those of producers."""
-
-    data: BytesLike
-    header: BatchHeader
-    plain: bytes | None = None
-
-
-_encode = msgspec.msgpack.encode
-_REQUESTS: Final = msgspec.msgpack.Decoder(_Request)
-_REPLIES: Final = msgspec.msgpack.Decoder(str)
-
-
 class DeadLetters:
     """Writes the dead letters of partitions that this broker leads, and those that other brokers send."""
 
@@ -93,8 +63,7 @@ class DeadLetters:
         counts: ShareCounts,
     ) -> None:
         self._topics = topics
-        self._leadership = leadership
-        self._mailbox = mailbox
+        self._leaders = LeaderMail(leadership, mailbox, _WRITE, self._append)
         self._live = live
         self._shared_writes = shared_writes
         self._counts = counts
@@ -102,22 +71,19 @@ class DeadLetters:
         self._busy: set[SharePartition] = set()
         self._turns = asyncio.Semaphore(_PARTITIONS_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
-        mailbox.handle(_WRITE, self._asked)
 
     def write_soon(self, partition: SharedPartition, config: ShareConfig) -> None:
         """Write the dead letters of a partition, unless that is under way or has just failed."""
         if partition.place not in self._busy:
             self._busy.add(partition.place)
-            self._begin(self._write(partition, config))
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = once("dead letters", work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            task = once("dead letters", self._write(partition, config))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
         """Stop writing."""
         await end(*self._tasks)
+        await self._leaders.close()
 
     async def _write(self, partition: SharedPartition, config: ShareConfig) -> None:
         place, rest_s = partition.place, _RETRY_S
@@ -143,7 +109,7 @@ class DeadLetters:
         due = [one for one in dead if not one.is_gap]
         letters = [letter_of(partition.place, one, native, max_bytes) async for one in sliced(due)]
         for records, batch in batches_of(letters, int(time.time() * 1000), max_bytes):
-            await self._append(topic, partition.place.partition % topic.partitions, batch)
+            await self._leaders.ask(topic.name, partition.place.partition % topic.partitions, batch)
             await partition.queue.forget_dead(records)
             self._counts.letters += len(records)
         if len(due) < len(dead):
@@ -180,50 +146,9 @@ class DeadLetters:
         await self._shared_writes.replicated(before)
         return topic
 
-    async def _append(self, topic: Topic, index: int, batch: bytes) -> None:
-        """Append a batch at the leader of a partition. Raises StorageError."""
-        leadership = self._leadership
-        if leadership.alone or leadership.leader_epoch_of(topic.name, index) is not None:
-            await self._append_here(topic.name, index, batch)
-            return
-        leader = leadership.assignment.leader(topic.name, index)
-        request = _encode(_Request(topic.name, index, leader.epoch, batch))
-        reply = _REPLIES.decode(await awaited(partial(self._mailbox.ask, leader.node_id, _WRITE, request)))
-        if reply:
-            raise StorageError(reply)
-
-    async def _append_here(self, topic: str, index: int, batch: bytes) -> None:
+    async def _append(self, topic: str, index: int, batch: bytes) -> None:
+        """Append a batch to a partition that this broker leads. Raises StorageError."""
         log = self._topics.log(topic, index)
         if log is None:
             raise StorageError(f"there is no partition {topic}-{index}")
-        if log.missing_replicas is not None:
-            raise log.missing_replicas
-        try:
-            received = _Received(batch, parse_batch(batch, 0))
-            appended = await awaited(partial(_append, log, received))
-        except BatchError as error:
-            raise StorageError(str(error)) from error
-        end = appended.base_offset + received.header.record_count
-        await awaited(partial(log.await_released, end, self._live.now.offsets_commit_timeout_ms))
-
-    def _asked(self, body: bytes, answer: Answer) -> None:
-        self._begin(self._serve(_REQUESTS.decode(body), answer))
-
-    async def _serve(self, request: _Request, answer: Answer) -> None:
-        if self._leadership.leader_epoch_of(request.topic, request.partition) != request.leader_epoch:
-            answer(_encode(f"{request.topic}-{request.partition} has another leader"))
-            return
-        try:
-            await self._append_here(request.topic, request.partition, request.batch)
-        except StorageError as error:
-            answer(_encode(str(error)))
-        else:
-            answer(_encode(""))
-
-
-def _append(log: PartitionLog, received: _Received, done: Callable[[Appended | StorageError], None]) -> None:
-    log.append(received, None, _admit, done)
-
-
-def _admit(_: AppendArguments) -> None:
-    """Dead letters have the time of the append, and no key that a policy asks for."""
+        await append(log, batch, self._live.now.offsets_commit_timeout_ms)

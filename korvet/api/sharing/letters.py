@@ -8,30 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from korvet.api.sharing.batches import NULL, batch_bytes, encoded, encoded_number, record_batch
 from korvet.offsets.entry_fields import Record, read_entry
-from korvet.offsets.record_batch import (
-    CHECKED_HEADER,
-    HEADER_BYTES,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
-)
-from korvet.protocol.primitives import unsigned_varint
-from korvet.records.assembly import assemble_batch
+from korvet.offsets.record_batch import HEADER_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from korvet.groups.share.messages import SharePartition
     from korvet.redis_groups.share import DeadRecord
 
 _REJECTED: Final = "Offset rejected by client."
 _EXHAUSTED: Final = "Offset delivery count exceeded the threshold."
-_NULL: Final = b"\x01"
-# Attributes and timestamp delta of a record.
-_BEFORE_OFFSET: Final = b"\0\0"
-# The most bytes of a record's length, and of its offset delta.
-_NUMBERS_BYTES: Final = 2 * 5
 
 
 class Letter(NamedTuple):
@@ -56,17 +44,12 @@ def letter_of(
         "delivery.count": dead.deliveries,
         "message": _REJECTED if dead.rejected else _EXHAUSTED,
     }
-    pieces = [_varint(len(headers))]
+    pieces = [encoded_number(len(headers))]
     for name, value in headers.items():
-        pieces += (_bytes(f"__dlq.errors.{name}".encode()), _bytes(str(value).encode()))
-    encoded = b"".join(pieces)
-    body = _content(list(dead.fields), native) + encoded
-    return Letter(dead, body if batch_bytes([body]) <= max_bytes else _NULL + _NULL + encoded)
-
-
-def batch_bytes(bodies: Iterable[bytes]) -> int:
-    """The most bytes of a batch with these records."""
-    return HEADER_BYTES + sum(len(body) + len(_BEFORE_OFFSET) + _NUMBERS_BYTES for body in bodies)
+        pieces += (encoded(f"__dlq.errors.{name}".encode()), encoded(str(value).encode()))
+    rest = b"".join(pieces)
+    body = _content(list(dead.fields), native) + rest
+    return Letter(dead, body if batch_bytes([body]) <= max_bytes else NULL + NULL + rest)
 
 
 def batches_of(
@@ -89,29 +72,14 @@ def batches_of(
 
 
 def _batch(letters: Sequence[Letter], now_ms: int) -> tuple[list[DeadRecord], bytes]:
-    records: list[bytes] = []
-    for delta, letter in enumerate(letters):
-        record = _BEFORE_OFFSET + _varint(delta) + letter.body
-        records += (_varint(len(record)), record)
-    count = len(letters)
-    header = CHECKED_HEADER.pack(
-        0, count - 1, now_ms, now_ms, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE, count
-    )
-    return [letter.dead for letter in letters], assemble_batch(0, -1, header, *records)
+    batch = record_batch([letter.body for letter in letters], now_ms)
+    return [letter.dead for letter in letters], batch
 
 
 def _content(fields: list[bytes], native: Callable[[list[bytes]], bytes]) -> bytes:
     """The encoded key and value of an entry."""
     if not fields:
-        return _NULL + _NULL
+        return NULL + NULL
     entry = read_entry(fields, 0)
     key, value = (entry.key, entry.value) if isinstance(entry, Record) else (None, native(fields))
-    return _bytes(key) + _bytes(value)
-
-
-def _bytes(value: bytes | None) -> bytes:
-    return _NULL if value is None else _varint(len(value)) + value
-
-
-def _varint(value: int) -> bytes:
-    return unsigned_varint(value << 1)
+    return encoded(key) + encoded(value)
