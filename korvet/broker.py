@@ -21,6 +21,7 @@ from korvet.api.fetching.sessions import FetchSessions
 from korvet.api.producing.unpacking import Unpacking
 from korvet.api.sharing.dead_letters import DeadLetters
 from korvet.api.sharing.sharing import MOST_SHARE_SESSIONS, Sharing
+from korvet.api.sharing.snapshots import ShareSnapshots
 from korvet.causes import Causes
 from korvet.cluster.mailbox import Mailbox
 from korvet.cluster.releases import keep_tidy
@@ -275,7 +276,7 @@ async def _run(
     member = parts.member
     changes = _ChangeListener(parts)
     freeze_long_lived_objects()
-    services = _services(parts)
+    services, snapshots = _services(parts), _snapshots(parts)
     backpressure = Backpressure(_IN_FLIGHT_BYTES)
     if faults is None:
         dispatcher = Dispatcher(services, backpressure)
@@ -290,6 +291,7 @@ async def _run(
         await _load(parts, changes)
         dispatcher.request_log.follow(parts.live)
         tasks += [*_housekeeping(parts), keep("dead letters", services.sharing.attend)]
+        tasks.append(keep("share states", snapshots.run))
         freeze_long_lived_objects()
         # Other brokers send clients to this broker already; it reports to them what is still being loaded.
         await parts.listener.start(dispatcher)
@@ -320,6 +322,7 @@ async def _run(
         services.password_checks.close()
         services.unpacking.close()
         await services.sharing.stop()
+        await snapshots.close()
         await changes.close()
 
 
@@ -376,8 +379,14 @@ def _sharing(parts: Parts, shared_writes: SharedWrites) -> Sharing:
         parts.share_peers,
         partial(DeadLetters, parts.topics, leadership, parts.mailbox, parts.live, shared_writes),
         lambda topic, index: leadership.leader_epoch_of(topic, index) is not None,
+        parts.coordinator.sharing.changes,
         MOST_SHARE_SESSIONS,
     )
+
+
+def _snapshots(parts: Parts) -> ShareSnapshots:
+    leadership, changes = parts.member.leadership, parts.coordinator.sharing.changes
+    return ShareSnapshots(parts.store.commands, parts.topics, leadership, parts.mailbox, parts.live, changes)
 
 
 async def _load(parts: Parts, changes: _ChangeListener) -> None:

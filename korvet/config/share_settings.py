@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from korvet.config.broker_settings import BrokerSettings
-from korvet.config.fields import Count, Size, key_of
+from korvet.config.fields import Count, Partitions, Size, key_of
 
 
 class ShareSettings(BrokerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=key_of):
@@ -82,6 +82,10 @@ class ShareSettings(BrokerSettings, frozen=True, kw_only=True, forbid_unknown_fi
     group_share_max_delivery_count_limit: Annotated[
         int, Meta(ge=5, le=25, description="Largest such limit that the config of a share group may set.")
     ] = 10
+    share_coordinator_state_topic_num_partitions: Annotated[
+        Partitions,
+        Meta(description="Partitions of `__share_group_state`, when it is created on first use."),
+    ] = 50
     errors_deadletterqueue_topic_name_prefix: Annotated[
         str, Meta(description="What the names of dead letter topics of share groups begin with.")
     ] = "dlq."

@@ -301,8 +301,11 @@ class CoordinatorService:
             if partition.term is None:
                 error = partition.error
                 continue
+            states = partition.term.shard.states_of_topic(name)
             error = await self._in_time(partial(partition.term.delete_topics, (name,)))
             if error is ErrorCode.none:
+                for place in states:
+                    self.sharing.changes.removed(place)
                 return
             if error is ErrorCode.request_timed_out:
                 break

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.causes import Causes
+from korvet.coordinator.share_changes import ShareChanges
 from korvet.groups.shard import GroupShard
+from korvet.groups.share.group import ShareGroup
 from korvet.groups.share.messages import (
     EndStatesRequest,
     RemoveStatesRequest,
@@ -40,7 +42,7 @@ class ShareStates:
     the Redis group of a deleted group may still exist.
     """
 
-    __slots__ = ("_call", "_is_changing", "_partitions")
+    __slots__ = ("_call", "_is_changing", "_partitions", "changes")
 
     def __init__(
         self,
@@ -51,6 +53,8 @@ class ShareStates:
         self._call = call
         self._partitions = partitions
         self._is_changing = is_changing
+        self.changes = ShareChanges()
+        """The states that were made or removed, and what else is noted."""
 
     async def initialise(self, term: Term, initialisations: Sequence[Initialisation]) -> None:
         """Make the states of a share group's partitions: all of them, or none counts."""
@@ -70,6 +74,9 @@ class ShareStates:
             term.initialised(tuple(resets), failed=True)
             return
         causes.ended(("share", group_id))
+        group = term.shard.groups.get(group_id)
+        for place in resets:
+            self.changes.begun(place, group.epoch if isinstance(group, ShareGroup) else 0)
         term.initialised(tuple(resets), failed=False)
 
     async def of(self, group_id: str, place: SharePartition | None = None) -> StatesReply:
@@ -97,6 +104,8 @@ class ShareStates:
             return reply
         if not await self._change(group_id, restart, places):
             return _UNAVAILABLE
+        for place in places:
+            self.changes.begun(place)
         return await self._end(EndStatesRequest(group_id, initialised=places))
 
     async def remove(self, group_id: str, topics: frozenset[str] | None = None) -> StatesReply:
@@ -110,6 +119,8 @@ class ShareStates:
             return found
         if not await self._change(group_id, self._partitions.remove, found.places):
             return _UNAVAILABLE
+        for place in found.places:
+            self.changes.removed(place)
         if topics is None:
             return found
         removed = frozenset(place.topic_id for place in found.places)

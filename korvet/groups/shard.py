@@ -334,6 +334,10 @@ class GroupShard:
         self._states.delete_topics(names)
         return self._context.take_outcome()
 
+    def states_of_topic(self, topic: str) -> list[SharePartition]:
+        """The partitions of a topic that have, or will have, states of share groups."""
+        return self._states.of_topic(topic)
+
     def initialised(
         self, places: Collection[SharePartition], now_ms: int, *, failed: bool = False
     ) -> Outcome:

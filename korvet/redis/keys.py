@@ -8,6 +8,7 @@ from typing import Final
 DEFAULT_PREFIX: Final = "korvet"
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
+SHARE_STATES_TOPIC: Final = "__share_group_state"
 
 # Kafka's rule for topic names. The rule excludes braces, which would move keys to other cluster slots, and
 # colons, which separate the parts of a key.

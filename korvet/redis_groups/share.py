@@ -7,6 +7,7 @@ the same queue.
 from __future__ import annotations
 
 import asyncio
+import enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -45,6 +46,8 @@ _GONE: Final = b"*0\r\n"
 _REFUSED: Final = [-1]
 _PAST_ACQUIRED: Final = [-2]
 _RUN: Final = 3
+# Numbers in a reply of korvet_share_pending before its runs, and of each run.
+_STATE, _PENDING_RUN = 4, 4
 
 
 class NoShareGroup(StorageError):
@@ -185,6 +188,41 @@ class QueueView(NamedTuple):
     def waiting_ms(self, now_ms: int) -> int:
         """How long the first record that somebody has or can get has been there; 0 without any."""
         return 0 if self.first_ms < 0 else max(now_ms - self.first_ms, 0)
+
+
+class PendingKind(enum.IntEnum):
+    """Who has a pending entry."""
+
+    RELEASED = 0
+    """Nobody: it can be acquired."""
+    TAKEN = 1
+    """A member or a native consumer."""
+    ARCHIVED = 2
+    """Nobody gets it any more, although it is pending."""
+
+
+class PendingRun(NamedTuple):
+    """Pending entries with consecutive offsets, both ends included."""
+
+    first: int
+    last: int
+    deliveries: int
+    kind: PendingKind
+
+
+class PendingView(NamedTuple):
+    """The pending entries of a share group in one partition."""
+
+    start: int
+    """The offset of the first record that is neither accepted nor archived."""
+    end: int
+    """The offset after the record that was delivered last."""
+    live: int
+    """Delivered records that are neither accepted nor archived."""
+    has_more: bool
+    """Whether `runs` has only the first 1,000 pending entries."""
+    runs: list[PendingRun]
+    """In the order of their offsets."""
 
 
 class NativeConsumer(NamedTuple):
@@ -373,6 +411,22 @@ class ShareQueue:
         keys = [self._stream, self._index]
         reply = await self._commands.fcall("korvet_share_view", keys, self._group, self._bias, read=True)
         return QueueView(*reply) if reply else None
+
+    async def pending(self) -> PendingView | None:
+        """The first pending entries of the group; None if it does not exist. Function
+        korvet_share_pending.
+        """
+        reply: Sequence[int] = await self._commands.fcall(
+            "korvet_share_pending", [self._stream], self._group, self._bias, read=True
+        )
+        if not reply:
+            return None
+        start, end, live, has_more = reply[:_STATE]
+        runs = [
+            PendingRun(reply[at], reply[at + 1], reply[at + 2], PendingKind(reply[at + 3]))
+            for at in range(_STATE, len(reply), _PENDING_RUN)
+        ]
+        return PendingView(start, end, live, bool(has_more), runs)
 
     async def native_consumers(self) -> list[NativeConsumer]:
         """The native consumers of the group, which exists (XINFO CONSUMERS)."""

@@ -15,7 +15,7 @@ from korvet.config.kinds import ConfigSource
 from korvet.log.release import level_of
 from korvet.redis.errors import CatalogueConflict, StorageError, TopicGone
 from korvet.redis.errors import TopicExists as StoredTopicExists
-from korvet.redis.keys import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from korvet.redis.keys import OFFSETS_TOPIC, SHARE_STATES_TOPIC, TRANSACTIONS_TOPIC
 from korvet.topics.alterations import check_fixed, check_internal
 from korvet.topics.configs import (
     CLEANUP_POLICY,
@@ -297,6 +297,7 @@ class TopicDirectory:
         counts = {
             OFFSETS_TOPIC: self._live.now.offsets_topic_num_partitions,
             TRANSACTIONS_TOPIC: self._live.now.transaction_state_log_num_partitions,
+            SHARE_STATES_TOPIC: self._live.now.share_coordinator_state_topic_num_partitions,
         }
         return await self._made(create_internal(self._catalogue, name, counts[name]))
 

@@ -1,11 +1,11 @@
-"""The topics in which coordinators keep their state, with Kafka's configs."""
+"""The topics in which coordinators keep or show their state, with Kafka's configs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from korvet.redis.errors import TopicExists
-from korvet.redis.keys import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from korvet.redis.keys import OFFSETS_TOPIC, SHARE_STATES_TOPIC, TRANSACTIONS_TOPIC
 from korvet.topics.configs import CLEANUP_POLICY, OFFSET_ASSIGNMENT, SEGMENT_BYTES
 
 if TYPE_CHECKING:
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from korvet.cluster.catalogue import Catalogue
     from korvet.cluster.topic import Topic
 
-# Kafka's offsets.topic.segment.bytes and transaction.state.log.segment.bytes.
+# Kafka's offsets.topic.segment.bytes, transaction.state.log.segment.bytes and
+# share.coordinator.state.topic.segment.bytes.
 _SEGMENT_BYTES: Final = "104857600"
 _FIXED: Final = {CLEANUP_POLICY: "compact", OFFSET_ASSIGNMENT: "dense"}
 _DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
@@ -24,6 +25,7 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
         SEGMENT_BYTES: _SEGMENT_BYTES,
         "unclean.leader.election.enable": "false",
     },
+    SHARE_STATES_TOPIC: {"compression.type": "producer", SEGMENT_BYTES: _SEGMENT_BYTES},
 }
 METADATA_TOPIC: Final = "__cluster_metadata"
 """Kafka's log of the cluster's metadata. korvet has none, and creates no topic of that name."""

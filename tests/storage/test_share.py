@@ -23,6 +23,9 @@ from korvet.redis_groups.share import (
     Limits,
     NoShareGroup,
     PastAcquired,
+    PendingKind,
+    PendingRun,
+    PendingView,
     QueueView,
     Run,
 )
@@ -511,3 +514,28 @@ def test_a_group_that_keeps_no_dead_letters_any_more_forgets_them(queue: Queue) 
     queue.limits = Limits(LOCK_MS, 2, 2000)
     assert not queue.acquire().has_dead
     assert queue.owners() == {2: ("kafka:a", 1)}
+
+
+# The view of pending entries
+
+
+def test_the_view_of_many_pending_entries_is_cut(queue: Queue) -> None:
+    queue.add(*range(1, 1_501))
+    queue.read_natively(1_500)
+    queue.client.xack(queue.stream, GROUP, entry_id(1, queue.bias))
+    view = queue.bench.run(queue.queue.pending())
+    assert view == PendingView(2, 1_501, 1_499, True, [PendingRun(2, 1_001, 1, PendingKind.TAKEN)])
+
+
+def test_without_a_group_nothing_is_pending(queue: Queue) -> None:
+    queue.client.xgroup_destroy(queue.stream, GROUP)
+    assert queue.bench.run(queue.queue.pending()) is None
+
+
+def test_entries_without_an_offset_are_in_no_run(queue: Queue) -> None:
+    queue.add(1, 2)
+    queue.client.xadd(queue.stream, {"value": b"v"}, id=f"{1 << 60}-7")
+    queue.read_natively(3)
+    view = queue.bench.run(queue.queue.pending())
+    assert view is not None
+    assert view.runs == [PendingRun(1, 2, 1, PendingKind.TAKEN)]

@@ -17,6 +17,7 @@ from korvet.redis_groups.share import (
     Acknowledged,
     Limits,
     PastAcquired,
+    PendingKind,
 )
 from tests.storage.conftest import Bench
 from tests.storage.share_queue import ACCEPT, GROUP, LOCK_MS, Queue
@@ -288,6 +289,27 @@ class ShareMachine(RuleBasedStateMachine):
                 for offset, record in self.records.items()
                 if record.owner is not None
             }
+
+    @invariant()
+    def the_view_of_pending_entries_is_that_of_the_model(self) -> None:
+        if not hasattr(self, "queue") or not self.delivered:
+            return
+        pending = {offset: record for offset, record in self.records.items() if record.owner is not None}
+        view = self.queue.bench.run(self.queue.queue.pending())
+        assert view is not None
+        assert (view.start, view.end) == (min(pending, default=self.delivered + 1), self.delivered + 1)
+        kinds = {RELEASED: PendingKind.RELEASED} | dict.fromkeys((REJECTED, EXHAUSTED), PendingKind.ARCHIVED)
+        expected = {
+            offset: (record.deliveries, kinds.get(record.owner or "", PendingKind.TAKEN))
+            for offset, record in pending.items()
+        }
+        assert {
+            offset: (run.deliveries, run.kind)
+            for run in view.runs
+            for offset in range(run.first, run.last + 1)
+        } == expected
+        live = [kind for _, kind in expected.values() if kind is not PendingKind.ARCHIVED]
+        assert (view.live, view.has_more) == (len(live), False)
 
 
 def test_records_equal_model(server: Server) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final, Protocol
 
 from kio.schema.errors import ErrorCode
@@ -9,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from korvet.redis_groups.share import Range
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 RENEW: Final = 4
 """The lock of the record begins again."""
@@ -18,6 +19,11 @@ RELEASE: Final = b"2"
 RENEWAL: Final = b"4"
 """The type in a range of records whose locks begin again."""
 _DIGITS: Final = b"01234"
+
+
+# Runs of records that are archived for certain, and of those that may be.
+_REJECTED: Final = re.compile(rb"[03]+")
+_NOT_ACCEPTED: Final = re.compile(rb"[023]+")
 
 
 class InvalidAcknowledgement(Exception):
@@ -59,3 +65,18 @@ def acknowledged_ranges(batches: Sequence[Batch], *, may_renew: bool) -> list[Ra
         ranges.append(Range(first, last, bytes(_DIGITS[each] for each in types)))
         end = last
     return ranges
+
+
+def given_up_ranges(ranges: Iterable[Range], *, released: bool) -> list[tuple[int, int]]:
+    """The first and last offsets of what was rejected, and gaps, in acknowledgements that were applied.
+    released: with what was released, because some of it was archived instead.
+    """
+    pattern = _NOT_ACCEPTED if released else _REJECTED
+    found: list[tuple[int, int]] = []
+    for first, last, types in ranges:
+        if len(types) == 1:
+            if pattern.match(types):
+                found.append((first, last))
+        else:
+            found += ((first + run.start(), first + run.end() - 1) for run in pattern.finditer(types))
+    return found

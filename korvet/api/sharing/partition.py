@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from korvet.api.sharing.acknowledgements import given_up_ranges
 from korvet.coordinator.share_partitions import begin
 from korvet.groups.own_configs import LATEST
 from korvet.groups.share.messages import SharePartition
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from korvet.api.sharing.configs import ShareConfig
     from korvet.api.sharing.counts import ShareCounts
+    from korvet.coordinator.share_changes import ShareChanges
     from korvet.log.partition_log import PartitionLog
     from korvet.redis.commands import Commands
     from korvet.redis_groups.share import Acknowledged, Acquired, DeadRecord, Range
@@ -42,6 +44,7 @@ class SharedPartition:
 
     __slots__ = (
         "_at_limit",
+        "_changed",
         "_changes",
         "_counts",
         "_initialised",
@@ -64,13 +67,17 @@ class SharedPartition:
         counts: ShareCounts,
         is_initialised: Callable[[SharePartition], Awaitable[bool]],
         on_dead: Callable[[SharedPartition, ShareConfig], None],
+        changes: ShareChanges,
     ) -> None:
-        """is_initialised: see SharePeers. on_dead(self, config): records wait to become dead letters."""
+        """is_initialised: see SharePeers. on_dead(self, config): records wait to become dead letters.
+        changes: takes note of changed states.
+        """
         self.log = log
         self.place = SharePartition(group, log.topic.topic_id.bytes, log.topic.name, log.partition)
         self._is_initialised = is_initialised
         self._counts = counts
         self._on_dead = on_dead
+        self._changed = changes.changed
         self.queue = ShareQueue(commands, log.topic, log.partition, group)
         self._initialised = False
         # Counts what may have brought records; 0 while there is nothing to acquire.
@@ -148,6 +155,8 @@ class SharedPartition:
                 locks_end.appendleft(now_s)
             raise
         self._note(acquired, config)
+        if acquired.runs or acquired.expired:
+            self._changed(self.place)
         if acquired.has_more or after is not None:
             self._changes += 1
         if acquired.runs:
@@ -214,6 +223,7 @@ class SharedPartition:
         if self._initialised:
             return
         self._initialised = True
+        self._changed(self.place)
         now_s, lock_s = asyncio.get_running_loop().time(), config.limits.lock_ms / 1000
         self._locks_end_s.extend(now_s + lock_s * look / _LOOKS for look in range(_LOOKS + 2))
 
@@ -242,6 +252,7 @@ class SharedPartition:
             raise
         self._counts.acknowledge(done)
         if done is not None:
+            self._changed(self.place, given_up_ranges(ranges, released=done.archived > 0))
             if config.limits.keeps_dead and (done.rejected or done.archived):
                 self._on_dead(self, config)
             if done.renewed:
@@ -258,4 +269,5 @@ class SharedPartition:
         if archived and config.limits.keeps_dead:
             self._on_dead(self, config)
         self._counts.released += released
+        self._changed(self.place)
         self.wake()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from korvet.api.sharing.dead_letters import DeadLetters
     from korvet.api.sharing.sessions import SharedKey, ShareSession
     from korvet.config.features import Features
+    from korvet.coordinator.share_changes import ShareChanges
     from korvet.coordinator.share_peers import SharePeers
     from korvet.groups.config import GroupConfig
     from korvet.log.partition_log import PartitionLog
@@ -80,9 +81,12 @@ class Sharing(Counted):
         peers: SharePeers,
         letters: Callable[[ShareCounts], DeadLetters],
         leads: Callable[[str, int], bool],
+        changes: ShareChanges,
         most_sessions: int,
     ) -> None:
-        """leads(topic, partition): whether this broker leads a partition."""
+        """leads(topic, partition): whether this broker leads a partition. changes: takes note of changed
+        states.
+        """
         super().__init__()
         self._commands = commands
         self._topics = topics
@@ -97,6 +101,7 @@ class Sharing(Counted):
         """What is counted of records."""
         self._letters = letters(self.counts)
         self._leads = leads
+        self._changes = changes
         # The connections whose end closes sessions.
         self._watched: set[Connection] = set()
 
@@ -235,7 +240,13 @@ class Sharing(Counted):
         if log is None or log.closed:
             return None
         made = SharedPartition(
-            self._commands, log, group, self.counts, self._peers.is_initialised, self._letters.write_soon
+            self._commands,
+            log,
+            group,
+            self.counts,
+            self._peers.is_initialised,
+            self._letters.write_soon,
+            self._changes,
         )
         if place in self._users:
             self._partitions[place] = made

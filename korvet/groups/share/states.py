@@ -178,6 +178,15 @@ class States:
             self._write(Draft(group), group.states.with_removed(request.removed))
         self._context.reply(token, StatesReply(ErrorCode.none))
 
+    def of_topic(self, name: str) -> list[SharePartition]:
+        """The partitions of a topic that have, or will have, states."""
+        return [
+            SharePartition(group.group_id, *each)
+            for group in self._context.groups.values()
+            if isinstance(group, ShareGroup) and group.states is not None
+            for each in group.states.places((name,))
+        ]
+
     def delete_topics(self, names: frozenset[str]) -> None:
         """Forget the states of deleted topics in all groups."""
         for group in self._context.groups.values():

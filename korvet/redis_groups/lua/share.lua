@@ -594,6 +594,44 @@ local function view(keys, args)
   }
 end
 
+-- KEYS: stream.  ARGV: group, bias.
+-- Returns nothing if there is no such group; else: the offset of its start, the offset after the entry that was
+-- delivered last, how many records are delivered and neither accepted nor archived, 1 if more than AT_ONCE entries are
+-- pending, else 0; then, of the first AT_ONCE pending entries, runs of consecutive offsets with the same owners and
+-- deliveries: first, last, deliveries, and 0 if nobody has them (released), 1 if somebody does, 2 if they are archived.
+local function list_pending(keys, args)
+  local stream, group, bias = keys[1], args[1], tonumber(args[2])
+  local following = following_position(stream, group)
+  if not following then
+    return {}
+  end
+  local live, all = 0, redis.call('XPENDING', stream, group)
+  for _, row in ipairs(all[4] or {}) do
+    if row[1] == RELEASED or not NOBODY[row[1]] then
+      live = live + row[2]
+    end
+  end
+  local last, deliveries, kind
+  local rows = redis.call('XPENDING', stream, group, '-', '+', AT_ONCE)
+  local start = rows[1] and position_after(rows[1][1]) - 1 or following
+  local reply = { math.max(0, start - bias), math.max(0, following - bias), live, all[1] > AT_ONCE and 1 or 0 }
+  for _, row in ipairs(rows) do
+    local position = position_at(row[1])
+    if position then
+      local owner = row[2] == RELEASED and 0 or NOBODY[row[2]] and 2 or 1
+      if position ~= (last or -1) + 1 or row[4] ~= deliveries or owner ~= kind then
+        deliveries, kind = row[4], owner
+        for _, number in ipairs({ position - bias, 0, deliveries, kind }) do
+          reply[#reply + 1] = number
+        end
+      end
+      last = position
+      reply[#reply - 2] = last - bias
+    end
+  end
+  return reply
+end
+
 -- KEYS: stream, aborted.
 -- ARGV: 1 group, 2 bias, 3 how many at most, 4 "1" with the fields of the entries, 5 the offset before which they are
 -- ("": all), 6 "1" if records of aborted transactions are gaps.  Beyond MOST_COPIED bytes there is no further one.
@@ -653,6 +691,9 @@ redis.register_function({
 redis.register_function('korvet_share_initialise' .. RELEASE, initialise)
 redis.register_function('korvet_share_restart' .. RELEASE, restart)
 redis.register_function({ function_name = 'korvet_share_view' .. RELEASE, callback = view, flags = { 'no-writes' } })
+redis.register_function({
+  function_name = 'korvet_share_pending' .. RELEASE, callback = list_pending, flags = { 'no-writes' },
+})
 redis.register_function({
   function_name = 'korvet_share_dead' .. RELEASE, callback = list_dead, flags = { 'no-writes' },
 })

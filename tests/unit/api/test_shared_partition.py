@@ -11,6 +11,7 @@ from korvet.api.sharing import partition as module
 from korvet.api.sharing.configs import ShareConfig
 from korvet.api.sharing.counts import ShareCounts
 from korvet.api.sharing.partition import SharedPartition
+from korvet.coordinator.share_changes import ShareChanges
 from korvet.redis.errors import StorageError
 from korvet.redis_groups.share import Acquired, Demand, Limits, Run
 
@@ -58,7 +59,10 @@ class Leader:
         )
         monkeypatch.setattr(module, "ShareQueue", lambda *_: self.queue)
         commands: Any = None
-        self.partition = SharedPartition(commands, log, "g", ShareCounts(), self._always, lambda *_: None)
+        self.changes = ShareChanges()
+        self.partition = SharedPartition(
+            commands, log, "g", ShareCounts(), self._always, lambda *_: None, self.changes
+        )
         monkeypatch.setattr(self.partition, "_initialised", True)
         self.acquire()
         self.now_s += 2 * LOCK_S
