@@ -81,10 +81,12 @@ async def share_fetch(context: RequestContext, request: Any) -> Any:
     forgotten = [
         (topic.topic_id, index) for topic in request.forgotten_topics_data for index in topic.partitions
     ]
-    sharing.update(session, named, forgotten)
+    # Kafka's opening fetches forget nothing.
+    sharing.update(session, named, forgotten if epoch != INITIAL_EPOCH else ())
     outcomes = await _acknowledge(context, request, config, acknowledged)
     fetch = ShareFetch(context, request, session, config)
-    await fetch.run()
+    if not _renews(request):
+        await fetch.run()
     if not session.is_open and not fetch.found:
         return _refused(context, Outcome(ErrorCode.share_session_not_found))
     return await _response(context, request, config, outcomes, fetch.errors, fetch.found)
@@ -95,9 +97,14 @@ def _invalid(request: Any, acknowledged: Mapping[SharedKey, Sequence[Batch]]) ->
     if request.share_session_epoch == INITIAL_EPOCH and acknowledged:
         return Outcome(ErrorCode.invalid_request, _NO_ACKNOWLEDGEMENTS)
     limits = milliseconds(request.max_wait), request.min_bytes, request.max_bytes, request.max_records
-    if getattr(request, "is_renew_ack", False) and any(limits):
+    if _renews(request) and any(limits):
         return Outcome(ErrorCode.invalid_request, _RENEWALS_ONLY)
     return None
+
+
+def _renews(request: Any) -> bool:
+    """Whether a fetch renews locks: it asks for no records, also with no error of a partition."""
+    return getattr(request, "is_renew_ack", False)
 
 
 async def _acknowledge(

@@ -409,6 +409,7 @@ def test_renewal(queue: Any, member: Member) -> None:
     limits = dict.fromkeys(("max_wait", "min_bytes", "max_bytes", "max_records"), 0)
     (done,) = partitions(member.fetch(part, is_renew_ack=True, **limits))
     assert done.acknowledge_error_code == 0
+    assert partitions(member.fetch((queue.id, 7), is_renew_ack=True, **limits)) == []
     assert member.fetch(part, is_renew_ack=True).error_code == INVALID_REQUEST
     assert partitions(member.acknowledge(part, is_renew_ack=True))[0].error_code == 0
     assert partitions(member.acknowledge(part))[0].error_code == INVALID_REQUEST
@@ -446,6 +447,53 @@ def test_unknown_places(queue: Any, member: Member) -> None:
     assert sorted(one.error_code for one in found) == [UNKNOWN_TOPIC, UNKNOWN_TOPIC_ID]
     done = partitions(member.acknowledge((unknown, 0, (1, 1, [ACCEPT])), (queue.id, 7, (1, 1, [ACCEPT]))))
     assert sorted(one.error_code for one in done) == [UNKNOWN_TOPIC, UNKNOWN_TOPIC_ID]
+
+
+@pytest.mark.parametrize("batches", [[(2, 1, [ACCEPT])], [(1, 1, [])], [(1, 1, [RENEW])]])
+def test_an_unknown_topic_counts_more_than_a_wrong_batch(queue: Any, member: Member, batches: Any) -> None:
+    """As Kafka has it; a wrong batch counts more than an unknown partition."""
+    unknown = uuid.uuid4()
+    done = partitions(member.acknowledge((unknown, 0, *batches), (queue.id, 7, *batches)))
+    assert [one.error_code for one in done] == [UNKNOWN_TOPIC_ID, INVALID_REQUEST]
+    found = partitions(member.fetch((unknown, 0, *batches), (queue.id, 7, *batches)))
+    assert [one.acknowledge_error_code for one in found] == [UNKNOWN_TOPIC_ID, INVALID_REQUEST]
+
+
+def test_acknowledgements_before_the_start_do_nothing(queue: Any, member: Member) -> None:
+    first, last = queue.add(2)
+    member.fetch()
+    part = (*queue.part, (-1, -1, [ACCEPT]), (first, first, [ACCEPT]))
+    assert partitions(member.acknowledge(part))[0].error_code == 0
+    part = (*queue.part, (-1, -1, [RELEASE]), (first, last, [ACCEPT]))
+    assert partitions(member.acknowledge(part))[0].error_code == 0
+
+
+def test_one_offset_in_two_batches(queue: Any, member: Member) -> None:
+    first, last = queue.add(2)
+    member.fetch()
+    twice = (*queue.part, (first, last, [ACCEPT]), (last, last, [ACCEPT]))
+    assert partitions(member.acknowledge(twice))[0].error_code == INVALID_RECORD_STATE
+    assert partitions(member.acknowledge((*queue.part, (first, last, [ACCEPT]))))[0].error_code == 0
+
+
+@pytest.mark.parametrize("limit", ["max_records", "max_bytes"])
+def test_a_fetch_of_nothing_tells_of_unknown_places(queue: Any, limit: str) -> None:
+    parts = ((uuid.uuid4(), 0), (queue.id, 7))
+    found = partitions(queue.member().fetch(*parts, **{limit: 0}))
+    assert [one.error_code for one in found] == [UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC]
+
+
+def test_opening_fetch_forgets_nothing(queue: Any) -> None:
+    (first,) = queue.add()
+    forgotten = [{"topic_id": queue.id, "partitions": [0]}]
+    assert runs(queue.member().fetch(queue.part, forgotten=forgotten)) == [(first, first, 1)]
+
+
+def test_ids_of_members_are_no_longer_than_a_uuid(queue: Any) -> None:
+    for length, refused in ((36, 0), (37, INVALID_REQUEST)):
+        member = queue.member("m" * length)
+        assert member.fetch(queue.part).error_code == refused
+        assert member.acknowledge(share_session_epoch=1).error_code == refused
 
 
 def test_configs_of_the_group(queue: Any) -> None:

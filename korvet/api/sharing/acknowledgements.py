@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Protocol
-
-from kio.schema.errors import ErrorCode
 
 from korvet.redis_groups.share import Range
 
@@ -27,11 +26,7 @@ _NOT_ACCEPTED: Final = re.compile(rb"[023]+")
 
 
 class InvalidAcknowledgement(Exception):
-    """An acknowledgement that no client may send."""
-
-    def __init__(self, message: str, code: ErrorCode = ErrorCode.invalid_request) -> None:
-        super().__init__(message)
-        self.code = code
+    """An acknowledgement that no client may send: INVALID_REQUEST."""
 
 
 class Batch(Protocol):
@@ -43,19 +38,17 @@ class Batch(Protocol):
 
 
 def acknowledged_ranges(batches: Sequence[Batch], *, may_renew: bool) -> list[Range]:
-    """The ranges of one partition. Raises InvalidAcknowledgement."""
+    """The ranges of one partition, in order; the first offset of one may be the last one of the range before.
+    Raises InvalidAcknowledgement.
+    """
     ranges: list[Range] = []
     end = -1
     for batch in batches:
         first, last, types = batch.first_offset, batch.last_offset, batch.acknowledge_types
         if first > last:
             raise InvalidAcknowledgement(f"The batch from offset {first} to {last} ends before it begins")
-        if first <= end:
-            # Kafka allows this offset in two batches, and then finds no lock for the second one.
-            code = ErrorCode.invalid_record_state if first == end else ErrorCode.invalid_request
-            raise InvalidAcknowledgement(
-                f"The batch from offset {first} begins before the last one ends", code
-            )
+        if first < end:
+            raise InvalidAcknowledgement(f"The batch from offset {first} begins before the last one ends")
         if len(types) not in (1, last - first + 1):
             raise InvalidAcknowledgement(f"The batch from offset {first} to {last} has {len(types)} types")
         if any(not 0 <= each <= RENEW for each in types):
@@ -80,3 +73,8 @@ def given_up_ranges(ranges: Iterable[Range], *, released: bool) -> list[tuple[in
         else:
             found += ((first + run.start(), first + run.end() - 1) for run in pattern.finditer(types))
     return found
+
+
+def is_repeated(ranges: Sequence[Range]) -> bool:
+    """Whether two ranges have an offset in common."""
+    return any(one.last == following.first for one, following in pairwise(ranges))

@@ -71,8 +71,10 @@ class ShareFetch:
     async def run(self) -> None:
         """Acquire records, waiting if there are too few."""
         woken = asyncio.Event()
-        while self._has_room:
+        while True:
             partitions = await self._located()
+            if not self._has_room:
+                return
             woken.clear()
             for partition in partitions.values():
                 partition.wait(woken.set)

@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from korvet.api.common.errors import Asked, error_code_of
-from korvet.api.sharing.acknowledgements import RENEWAL, InvalidAcknowledgement, acknowledged_ranges
+from korvet.api.sharing.acknowledgements import (
+    RENEWAL,
+    InvalidAcknowledgement,
+    acknowledged_ranges,
+    is_repeated,
+)
 from korvet.config.features import SHARE_VERSION
+from korvet.groups.share.membership import LONGEST_MEMBER_ID
 from korvet.redis.errors import StorageError
 from korvet.redis_groups.share import PastAcquired
 from korvet.security.acls import Operation, ResourceType
@@ -38,6 +44,7 @@ BATCHES: Final = (
 )
 _NO_RENEWALS: Final = "Members of the group must not renew locks"
 _PAST_ACQUIRED: Final = "The acknowledgement goes beyond the records that were acquired"
+_REPEATED: Final = "An offset is in two batches: the first one ends its lock"
 _NOT_OWNED: Final = "The member has no lock on one of the records"
 
 
@@ -49,6 +56,8 @@ def denial(context: RequestContext, request: Any) -> Outcome | None:
         return Outcome(ErrorCode.group_authorization_failed)
     if not request.group_id or not request.member_id:
         return Outcome(ErrorCode.invalid_request, "GroupId and MemberId can't be empty.")
+    if len(request.member_id) > LONGEST_MEMBER_ID:
+        return Outcome(ErrorCode.invalid_request, f"MemberId is longer than {LONGEST_MEMBER_ID} characters.")
     return None
 
 
@@ -80,16 +89,22 @@ def locate(context: RequestContext, group: str, key: SharedKey) -> SharedPartiti
 async def acknowledge(
     context: RequestContext, request: Any, config: ShareConfig, key: SharedKey, batches: Sequence[Batch]
 ) -> Outcome:
-    """Apply the acknowledgements of one partition."""
+    """Apply the acknowledgements of one partition. As in Kafka, an unknown topic comes before errors of the
+    batches, all others of the place after them.
+    """
+    partition = locate(context, request.group_id, key)
+    if isinstance(partition, Outcome) and partition.error is ErrorCode.unknown_topic_id:
+        return partition
     try:
         ranges = acknowledged_ranges(batches, may_renew=getattr(request, "is_renew_ack", False))
     except InvalidAcknowledgement as error:
-        return Outcome(error.code, str(error))
-    if not config.renews and any(RENEWAL in one.types for one in ranges):
-        return Outcome(ErrorCode.invalid_record_state, _NO_RENEWALS)
-    partition = locate(context, request.group_id, key)
+        return Outcome(ErrorCode.invalid_request, str(error))
     if isinstance(partition, Outcome):
         return partition
+    if not config.renews and any(RENEWAL in one.types for one in ranges):
+        return Outcome(ErrorCode.invalid_record_state, _NO_RENEWALS)
+    if is_repeated(ranges):
+        return Outcome(ErrorCode.invalid_record_state, _REPEATED)
     try:
         done = await partition.acknowledge(request.member_id, config, ranges)
     except PastAcquired:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from korvet.groups.share.messages import ShareHeartbeatRequest
     from korvet.groups.share.states import States
 
-# A UUID has 36 characters.
-_LONGEST_MEMBER_ID: Final = 36
+LONGEST_MEMBER_ID: Final = 36
+"""The length of a UUID in characters: longer IDs of members are refused."""
 
 
 class ShareMembership:
@@ -228,7 +228,7 @@ class ShareMembership:
 
 def _check(request: ShareHeartbeatRequest) -> None:
     """Refuse what Kafka refuses, and strings that the group's records cannot hold."""
-    if not 0 < len(request.member_id) <= _LONGEST_MEMBER_ID:
+    if not 0 < len(request.member_id) <= LONGEST_MEMBER_ID:
         raise Refused(ErrorCode.invalid_request, "Invalid member id in the request.")
     check_filled(MemberId=request.member_id, GroupId=request.group_id, RackId=request.rack_id)
     if request.member_epoch == JOIN_EPOCH and not request.subscribed_topic_names:

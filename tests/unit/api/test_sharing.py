@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from korvet.api.sharing.acknowledgements import InvalidAcknowledgement, acknowledged_ranges
+from korvet.api.sharing.acknowledgements import InvalidAcknowledgement, acknowledged_ranges, is_repeated
 from korvet.api.sharing.runs import cut_runs
 from korvet.api.sharing.sessions import ShareSession, ShareSessionError, ShareSessions
 from korvet.redis_groups.share import Range, Run
@@ -107,7 +107,6 @@ def test_ranges() -> None:
         [batch(1, 1, 5)],
         [batch(1, 1, -1)],
         [batch(1, 1, 4)],
-        [batch(-1, 1, 1)],
     ],
 )
 def test_invalid_batches(batches: list[SimpleNamespace]) -> None:
@@ -117,9 +116,14 @@ def test_invalid_batches(batches: list[SimpleNamespace]) -> None:
 
 def test_one_offset_in_two_batches() -> None:
     """Kafka takes them one after the other, and finds no lock for the second one."""
-    with pytest.raises(InvalidAcknowledgement) as raised:
-        acknowledged_ranges([batch(1, 2, 1), batch(2, 3, 1)], may_renew=False)
-    assert raised.value.code is ErrorCode.invalid_record_state
+    batches = [batch(1, 2, 1), batch(2, 3, 1)]
+    assert is_repeated(acknowledged_ranges(batches, may_renew=False))
+    assert not is_repeated(acknowledged_ranges(batches[:1], may_renew=False))
+
+
+def test_offsets_below_zero_are_no_error_of_the_request() -> None:
+    """They are before the start of every group, which takes no notice of them."""
+    assert acknowledged_ranges([batch(-1, 1, 1)], may_renew=False) == [Range(-1, 1, b"1")]
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=5), st.integers(-1, 30))
