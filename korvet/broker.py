@@ -175,7 +175,7 @@ def _assemble(
     assert store.membership is not None
     config = live.static
     timeout_ms = config.offsets_commit_timeout_ms
-    coordinator = _coordinator(store, live, groups)
+    coordinator = _coordinator(store, live, groups, security)
     markers = LocalMarkers(store.logs, store.catalogue, coordinator, timeout_ms)
     mailbox = Mailbox(store.commands, store.membership)
     peers = Peers(store.logs, mailbox, markers)
@@ -220,7 +220,9 @@ def _assemble(
     )
 
 
-def _coordinator(store: Store, live: LiveConfig, groups: GroupConfig) -> CoordinatorService:
+def _coordinator(
+    store: Store, live: LiveConfig, groups: GroupConfig, security: SharedConfigs
+) -> CoordinatorService:
     config = live.static
     waits = config.offsets_commit_required_acks == -1
     return CoordinatorService(
@@ -228,6 +230,7 @@ def _coordinator(store: Store, live: LiveConfig, groups: GroupConfig) -> Coordin
         store.logs,
         store.catalogue,
         groups,
+        refresh_configs=security.refresh,
         topic_partitions=config.offsets_topic_num_partitions,
         message_max_bytes=lambda: live.now.message_max_bytes,
         release_timeout_ms=config.offsets_commit_timeout_ms if waits else None,

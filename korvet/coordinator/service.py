@@ -26,6 +26,7 @@ from korvet.coordinator.term import Term
 from korvet.coordinator.topics import CatalogueTopics
 from korvet.groups.context import GroupCounts
 from korvet.groups.messages import DeleteReply, DeleteRequest, ListedGroup, ListReply, ListRequest, Reply
+from korvet.groups.own_configs import SHARE_AUTO_OFFSET_RESET
 from korvet.groups.shard import GroupShard
 from korvet.groups.share.group import ShareGroup
 from korvet.offsets.codec import encode_key
@@ -40,7 +41,7 @@ from korvet.topics.configs import DEFAULT_MAX_MESSAGE_BYTES
 from korvet.topics.internal import coordinated_topic, create_internal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from korvet.cluster.catalogue import Catalogue
@@ -114,11 +115,13 @@ class CoordinatorService:
         clock: SteadyClock | None = None,
         *,
         share_partitions: SharePartitions | None = None,
+        refresh_configs: Callable[[], Awaitable[None]] | None = None,
         topic_partitions: int = OFFSETS_PARTITIONS,
         message_max_bytes: Callable[[], int] = lambda: DEFAULT_MAX_MESSAGE_BYTES,
         release_timeout_ms: int | None = RELEASE_TIMEOUT_MS,
     ) -> None:
         """clock: of the partitions; share_partitions: states of share groups' partitions (None: in Redis);
+        refresh_configs: takes over what other brokers have changed in the groups' configs;
         topic_partitions: of a topic that is still to be created;
         message_max_bytes: of a record, unless the topic's max.message.bytes differs; release_timeout_ms:
         see Claim.
@@ -134,6 +137,7 @@ class CoordinatorService:
             self.call,
             share_partitions or RedisSharePartitions(commands, logs, catalogue),
             self._projector.is_changing,
+            partial(_reset_of, config, refresh_configs),
         )
         """The states of share groups' partitions."""
         self._partitions: Partitions[Term] = Partitions(
@@ -501,3 +505,10 @@ class CoordinatorService:
                 delay_s = min(2 * delay_s, LAST_RETRY_S)
         causes.ended("comparison")
         self._reconciling = False
+
+
+async def _reset_of(config: GroupConfig, refresh: Callable[[], Awaitable[None]] | None, group_id: str) -> str:
+    """The group's share.auto.offset.reset. Raises StorageError."""
+    if refresh is not None:
+        await refresh()
+    return config.text(group_id, SHARE_AUTO_OFFSET_RESET)

@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.causes import Causes
 from korvet.coordinator.share_changes import ShareChanges
+from korvet.groups.own_configs import EARLIEST
 from korvet.groups.shard import GroupShard
 from korvet.groups.share.group import ShareGroup
 from korvet.groups.share.messages import (
@@ -39,18 +40,21 @@ _UNAVAILABLE: Final = StatesReply(ErrorCode.coordinator_not_available)
 
 class ShareStates:
     """Shows, makes and removes states. `call` asks the coordinator of a group, `is_changing` tells whether
-    the Redis group of a deleted group may still exist.
+    the Redis group of a deleted group may still exist, `reset` what share.auto.offset.reset of a group is in
+    Redis: another broker may have changed it just now.
     """
 
-    __slots__ = ("_call", "_is_changing", "_partitions", "changes")
+    __slots__ = ("_call", "_is_changing", "_partitions", "_reset", "changes")
 
     def __init__(
         self,
         call: Callable[[str, Handler, Any], Awaitable[Any]],
         partitions: SharePartitions,
         is_changing: Callable[[str, Stream], bool],
+        reset: Callable[[str], Awaitable[str]],
     ) -> None:
         self._call = call
+        self._reset = reset
         self._partitions = partitions
         self._is_changing = is_changing
         self.changes = ShareChanges()
@@ -58,26 +62,27 @@ class ShareStates:
 
     async def initialise(self, term: Term, initialisations: Sequence[Initialisation]) -> None:
         """Make the states of a share group's partitions: all of them, or none counts."""
-        resets = {each.place: each.reset for each in initialisations}
-        group_id = initialisations[0].place.group_id
+        places = tuple(each.place for each in initialisations)
+        group_id = places[0].group_id
 
-        async def initialise(place: SharePartition) -> None:
-            self._check(place)
-            await self._partitions.initialise(place, resets[place])
+        async def initialise(each: Initialisation) -> None:
+            self._check(each.place)
+            await self._partitions.initialise(each.place, EARLIEST if each.is_added else reset)
 
         try:
-            await gathered(map(initialise, resets))
+            reset = await self._reset(group_id)
+            await gathered(map(initialise, initialisations))
         except StorageError as error:
             causes.warn(
                 error, "partitions of the share group %r wait: %s", group_id, error, work=("share", group_id)
             )
-            term.initialised(tuple(resets), failed=True)
+            term.initialised(places, failed=True)
             return
         causes.ended(("share", group_id))
         group = term.shard.groups.get(group_id)
-        for place in resets:
+        for place in places:
             self.changes.begun(place, group.epoch if isinstance(group, ShareGroup) else 0)
-        term.initialised(tuple(resets), failed=False)
+        term.initialised(places, failed=False)
 
     async def of(self, group_id: str, place: SharePartition | None = None) -> StatesReply:
         """The initialised partitions of a share group: all, or this one if it is."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TOPIC, PARTITIONS = "orders", 8
+GROUP_ID_NOT_FOUND = 69
 
 
 @pytest.fixture(scope="module")
@@ -42,20 +43,24 @@ def leaders(ask: Client, topic: str = TOPIC) -> tuple[Any, dict[int, int]]:
     return found.topic_id, {part.partition_index: part.leader_id for part in found.partitions}
 
 
+def coordinated(ask: Client, group: str, node: int) -> str:
+    """The name of a group that the broker with this node ID coordinates."""
+
+    def node_of(name: str) -> int:
+        found = ask("FindCoordinator", 1, key=name, key_type=0)
+        return -1 if found.error_code else int(found.node_id)
+
+    until(lambda: node_of(group) > 0, 20, "coordinators")
+    return next(each for each in (f"{group}-{number}" for number in range(200)) if node_of(each) == node)
+
+
 @pytest.mark.parametrize("coordinator", [1, 2])
 @pytest.mark.parametrize("leader", [1, 2])
 def test_a_leader_asks_the_coordinator(
     servers: dict[int, KorvetServer], group: str, coordinator: int, leader: int
 ) -> None:
     with connect(servers[coordinator]) as ask, connect(servers[leader]) as produce:
-
-        def node_of(name: str) -> int:
-            found = ask("FindCoordinator", 1, key=name, key_type=0)
-            return -1 if found.error_code else int(found.node_id)
-
-        until(lambda: node_of(group) > 0, 20, "coordinators")
-        names = (f"{group}-{number}" for number in range(200))
-        name = next(each for each in names if node_of(each) == coordinator)
+        name = coordinated(ask, group, coordinator)
         until(lambda: leader in leaders(ask)[1].values(), 20, "the broker leads a partition")
         topic_id, by_partition = leaders(ask)
         index = next(index for index, node in by_partition.items() if node == leader)
@@ -73,6 +78,36 @@ def test_a_leader_asks_the_coordinator(
             assert runs(member.fetch(max_wait=20_000)) == [(first, first, 1)]
             (refused,) = partitions(stranger.fetch((topic_id, index)))
             assert refused.error_code == UNKNOWN_SERVER_ERROR
+
+
+@pytest.mark.parametrize("coordinator", [1, 2])
+def test_a_config_counts_at_once(servers: dict[int, KorvetServer], group: str, coordinator: int) -> None:
+    """A group begins as its config says, also if the other broker has changed it just now."""
+    with connect(servers[coordinator]) as ask, connect(servers[3 - coordinator]) as other:
+        name = coordinated(ask, group, coordinator)
+        leader = leaders(ask)[1][0]
+        with connect(servers[leader]) as produce:
+            first = put(produce, TOPIC, batch(), partition=0).base_offset
+        absent = {"group_id": name, "member_id": "nobody", "member_epoch": 1}
+        until(
+            lambda: ask("ShareGroupHeartbeat", 1, **absent).error_code == GROUP_ID_NOT_FOUND,
+            20,
+            "the coordinator has loaded",
+        )
+        changed = [{"name": "share.auto.offset.reset", "config_operation": 0, "value": "earliest"}]
+        resource = {"resource_type": 32, "resource_name": name, "configs": changed}
+        assert not other("IncrementalAlterConfigs", 1, resources=[resource]).responses[0].error_code
+        fields = {"group_id": name, "member_id": "m"}
+        joined = ask("ShareGroupHeartbeat", 1, subscribed_topic_names=[TOPIC], member_epoch=0, **fields)
+        assert joined.error_code == 0
+
+        def start() -> int | None:
+            (found,) = ask("DescribeShareGroupOffsets", 1, groups=[{"group_id": name}]).groups
+            offsets = [part.start_offset for topic in found.topics for part in topic.partitions]
+            return offsets[0] if len(offsets) == PARTITIONS else None
+
+        assert until(lambda: (found := start()) is not None and (found,), 20, "states")[0] <= first
+        ask("ShareGroupHeartbeat", 1, member_epoch=-1, **fields)
 
 
 @pytest.mark.parametrize("leader", [1, 2])

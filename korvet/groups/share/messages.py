@@ -77,12 +77,12 @@ class SharePartition(msgspec.Struct, frozen=True, gc=False):
 class Initialisation(msgspec.Struct, frozen=True):
     """A partition whose state must be made before members get it.
 
-    reset: `share.auto.offset.reset`, where the group's first record is. For a partition that was added to a
-    topic which the group has taken records from, it is `earliest`.
+    is_added: the partition was added to a topic which the group has taken records from, so the group begins
+    with its first record; else where `share.auto.offset.reset` says.
     """
 
     place: SharePartition
-    reset: str
+    is_added: bool
 
 
 class StatesRequest(msgspec.Struct, frozen=True):

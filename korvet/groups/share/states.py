@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
-from korvet.groups.own_configs import EARLIEST, SHARE_AUTO_OFFSET_RESET
 from korvet.groups.share.draft import Draft
 from korvet.groups.share.group import ShareGroup
 from korvet.groups.share.messages import Initialisation, SharePartition, StatesReply
@@ -72,14 +71,13 @@ class States:
         return begun_ms is not None and 0 <= self._context.now_ms - begun_ms < interval_ms
 
     def _begin(self, group: ShareGroup, states: PartitionStates, missing: dict[bytes, TopicStates]) -> None:
-        reset = self._context.config.text(group.group_id, SHARE_AUTO_OFFSET_RESET)
         for topic_id, topic in missing.items():
             # The group shall not miss what is in a new partition already.
-            of_topic = EARLIEST if _is_known(states, topic_id, topic.partitions) else reset
+            is_added = _is_known(states, topic_id, topic.partitions)
             for number in sorted(topic.partitions):
                 self._attempts[group.group_id, topic_id, number] = self._context.now_ms
                 place = SharePartition(group.group_id, topic_id, topic.name, number)
-                self._context.initialisations.append(Initialisation(place, of_topic))
+                self._context.initialisations.append(Initialisation(place, is_added))
 
     def initialised(self, places: Collection[SharePartition], *, failed: bool = False) -> None:
         """Initialisations of one group have ended. Those that failed begin again with a later heartbeat."""

@@ -85,7 +85,7 @@ def test_partitions_are_assigned_once_they_are_initialised() -> None:
     reply = one.join()
     assert (reply.member_epoch, reply.assignment, reply.heartbeat_interval_ms) == (2, (), 5_000)
     assert [each.place.partition for each in driver.initialisations] == list(range(6))
-    assert {each.reset for each in driver.initialisations} == {"latest"}
+    assert not any(each.is_added for each in driver.initialisations)
     driver.advance(INTERVAL_MS)
     assert one.beat().assignment is None
     initialise(driver)
@@ -222,13 +222,11 @@ def test_configs_of_a_group_count() -> None:
         "share.session.timeout.ms": "50000",
         "share.heartbeat.interval.ms": "6000",
         "share.assignment.interval.ms": "0",
-        "share.auto.offset.reset": "earliest",
     }
     config.own.replace({"g": own})
     driver, _ = make(config)
     one, two = Sharer(driver, "one", "orders"), Sharer(driver, "two", "orders")
     assert one.join().heartbeat_interval_ms == 6_000
-    assert {each.reset for each in driver.initialisations} == {"earliest"}
     initialise(driver)
     assert two.join().assignment != ()
     driver.advance(49_999)
@@ -253,7 +251,7 @@ def test_initialisations_begin_once() -> None:
     driver.advance(1)
     one.beat()
     assert len(driver.initialisations) == 12
-    assert {each.reset for each in driver.initialisations} == {"latest"}
+    assert not any(each.is_added for each in driver.initialisations)
     initialise(driver)
     assert group_of(driver).states.initialising == {}
 
@@ -266,8 +264,8 @@ def test_failed_initialisations_begin_again() -> None:
     states = group_of(driver).states
     assert (states.initialising, states.initialised) == ({}, {})
     one.beat()
-    assert [(each.place.partition, each.reset) for each in driver.initialisations] == [
-        (number, "latest") for number in range(6)
+    assert [(each.place.partition, each.is_added) for each in driver.initialisations] == [
+        (number, False) for number in range(6)
     ]
 
 
@@ -276,9 +274,9 @@ def test_new_partitions_are_taken_from_their_beginning() -> None:
     (one,) = joined(driver, "one")
     topics.set("orders", 8)
     one.beat()
-    assert [(each.place.partition, each.reset) for each in driver.initialisations] == [
-        (6, "earliest"),
-        (7, "earliest"),
+    assert [(each.place.partition, each.is_added) for each in driver.initialisations] == [
+        (6, True),
+        (7, True),
     ]
     settle(driver, one)
     assert one.partitions("orders") == list(range(8))
@@ -288,7 +286,7 @@ def test_another_topic_is_added() -> None:
     driver, _ = make(orders=2, payments=1)
     one, two = joined(driver, "one", "two")
     two.subscribe("orders", "payments")
-    assert [(each.place.topic, each.reset) for each in driver.initialisations] == [("payments", "latest")]
+    assert [(each.place.topic, each.is_added) for each in driver.initialisations] == [("payments", False)]
     settle(driver, one, two)
     assert (one.partitions("payments"), two.partitions("payments")) == ([], [0])
     two.subscribe("orders")
