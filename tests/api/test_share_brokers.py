@@ -6,10 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from korvet.offsets.share_state import (
+    AVAILABLE,
+    ShareSnapshot,
+    ShareStateKey,
+    StateBatch,
+    decode_share_value,
+    encode_share_key,
+    share_state_partition_for,
+)
 from tests.api.asking import Client, connect
-from tests.api.batches import batch
+from tests.api.batches import batch, read
+from tests.api.test_fetch import fetch
 from tests.api.test_produce import put
-from tests.api.test_share import REJECT, UNKNOWN_SERVER_ERROR, Member, partitions, runs
+from tests.api.test_share import REJECT, RELEASE, UNKNOWN_SERVER_ERROR, Member, partitions, runs
 from tests.support.polling import until
 from tests.support.servers import KorvetServer
 
@@ -156,3 +166,54 @@ def test_dead_letters_of_another_leader(servers: dict[int, KorvetServer], group:
                 return bool(found.partitions[0].offset > 0)
 
             until(written, 20, "the dead letter")
+
+
+@pytest.mark.parametrize("leader", [1, 2])
+def test_states_are_written_by_another_leader(
+    servers: dict[int, KorvetServer], group: str, leader: int
+) -> None:
+    """The partition of the records and that of the group's state have different leaders."""
+    states = "__share_group_state"
+    with connect(servers[leader]) as ask, connect(servers[3 - leader]) as other:
+        until(lambda: leader in leaders(ask)[1].values(), 20, "the broker leads a partition")
+        topic_id, by_partition = leaders(ask)
+        index = next(index for index, node in by_partition.items() if node == leader)
+        end = put(ask, TOPIC, batch(), partition=index).base_offset + 1
+        topics = [{"topic_name": TOPIC, "partitions": [{"partition_index": index, "start_offset": end}]}]
+
+        def altered(name: str) -> bool:
+            for server in servers.values():
+                with connect(server) as coordinator:
+                    if not coordinator("AlterShareGroupOffsets", 0, group_id=name, topics=topics).error_code:
+                        return True
+            return False
+
+        # The first state creates the topic.
+        until(lambda: altered(f"{group}-{leader}-first"), 20, "the coordinator has loaded")
+        until(lambda: len(leaders(other, states)[1]) == 50, 20, "the topic of states")
+
+        def place(name: str) -> tuple[ShareStateKey, int]:
+            key = ShareStateKey(name, topic_id.bytes, index)
+            return key, share_state_partition_for(key)
+
+        names = (f"{group}-{leader}-{number}" for number in range(200))
+        name = next(each for each in names if leaders(ask, states)[1][place(each)[1]] == 3 - leader)
+        until(lambda: altered(name), 20, "the coordinator has loaded")
+        key, number = place(name)
+        member = Member(servers[leader], name)
+        with member.client:
+            assert runs(member.fetch((topic_id, index))) == []
+            first = put(ask, TOPIC, batch(), partition=index).base_offset
+            assert runs(member.fetch(max_wait=20_000)) == [(first, first, 1)]
+            (done,) = partitions(member.acknowledge((topic_id, index, (first, first, [RELEASE]))))
+            assert not done.error_code
+
+        encoded, wanted = encode_share_key(key), StateBatch(first, first, AVAILABLE, 1)
+
+        def written() -> bool:
+            (part,) = fetch(other, 12, (states, number, 0))
+            values = [value for _, raw_key, value in read(part.records) if raw_key == encoded]
+            snapshot = decode_share_value(key, values[-1]) if values else None
+            return isinstance(snapshot, ShareSnapshot) and wanted in snapshot.state_batches
+
+        until(written, 30, "the snapshot")

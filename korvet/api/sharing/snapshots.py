@@ -157,8 +157,9 @@ class ShareSnapshots:
         """The record that is due, from its key on; None without one."""
         key = encode_share_key(_key_of(change.place))
         is_known, last = await _last(log, key)
-        topic = self._topics.get(change.place.topic)
-        value = None
+        name, value = change.place.topic, None
+        # Another broker may have just created it.
+        topic = self._topics.get(name) or await self._topics.look_again(name, None)
         if topic is None or topic.topic_id.bytes != change.place.topic_id or change.gone:
             if not is_known:
                 return None
