@@ -185,3 +185,107 @@ def test_kafkas_tools(server: KorvetServer, ask: Client, java, group: str) -> No
 
 def rows(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines()]
+
+
+# The states of groups, for readers
+
+STATES = "__share_group_state"
+FORMATTER = "org.apache.kafka.tools.consumer.group.share.ShareGroupStateMessageFormatter"
+AVAILABLE, ACKNOWLEDGED, ARCHIVED = 0, 2, 4
+# What two members do with 20 records; the others are accepted. Kafka 4.4 has the same state then.
+FIRST = {3: AcknowledgeType.RELEASE, 5: AcknowledgeType.RELEASE, 6: AcknowledgeType.RELEASE}
+FIRST |= dict.fromkeys((8, 12, 13), AcknowledgeType.REJECT)
+FIRST |= dict.fromkeys(range(15, 20), AcknowledgeType.RELEASE)
+SECOND = dict.fromkeys((3, 6, 15, 17, 18, 19), AcknowledgeType.RELEASE)
+AFTER_FIRST = [
+    (3, 3, AVAILABLE, 1),
+    (4, 4, ACKNOWLEDGED, 1),
+    (5, 6, AVAILABLE, 1),
+    (7, 7, ACKNOWLEDGED, 1),
+    (8, 8, ARCHIVED, 1),
+    (9, 11, ACKNOWLEDGED, 1),
+    (12, 13, ARCHIVED, 1),
+    (14, 14, ACKNOWLEDGED, 1),
+    (15, 19, AVAILABLE, 1),
+]
+AFTER_SECOND = [
+    (3, 3, AVAILABLE, 2),
+    (4, 4, ACKNOWLEDGED, 1),
+    (5, 5, ACKNOWLEDGED, 2),
+    (6, 6, AVAILABLE, 2),
+    (7, 7, ACKNOWLEDGED, 1),
+    (8, 8, ARCHIVED, 1),
+    (9, 11, ACKNOWLEDGED, 1),
+    (12, 13, ARCHIVED, 1),
+    (14, 14, ACKNOWLEDGED, 1),
+    (15, 15, AVAILABLE, 2),
+    (16, 16, ACKNOWLEDGED, 2),
+    (17, 19, AVAILABLE, 2),
+]
+
+
+def take(server: KorvetServer, group: str, topic: str, count: int, types: dict[int, AcknowledgeType]) -> None:
+    """Take that many records, once each, and acknowledge them."""
+    config = {"bootstrap.servers": server.bootstrap, "group.id": group, "log_level": 0}
+    client = ShareConsumer(config | {"share.acknowledgement.mode": "explicit"})
+    client.subscribe([topic])
+    taken: list[int] = []
+
+    def took_all() -> bool:
+        for message in client.poll(0.1):
+            assert message.error() is None
+            taken.append(message.offset())
+            client.acknowledge(message, types.get(message.offset(), AcknowledgeType.ACCEPT))
+        return len(taken) >= count
+
+    try:
+        until(took_all, 60, "all records")
+        client.commit_sync(30)
+    finally:
+        client.close()
+    assert len({*taken}) == len(taken) == count
+
+
+def printed_states(server: KorvetServer, group: str, java) -> list[dict]:
+    """The values that Kafka's formatter prints for the group's only partition, in order."""
+    where = ("--bootstrap-server", server.bootstrap, "--topic", STATES, "--from-beginning")
+    text = java.attempt("console-consumer", *where, "--formatter", FORMATTER, "--timeout-ms", "3000")
+    found, at, decoder = [], text.find("{"), json.JSONDecoder()
+    while at >= 0 and text.startswith("{", at):
+        record, at = decoder.raw_decode(text, at)
+        if record["key"]["data"]["groupId"] == group:
+            assert (record["key"]["type"], record["key"]["data"]["partition"]) == (0, 0)
+            found.append(record["value"]["data"])
+    return found
+
+
+def test_kafkas_formatter_prints_the_states(server: KorvetServer, ask: Client, group: str, java) -> None:
+    name = f"states-{group}"
+    dense = [{"name": "offset.assignment", "value": "dense"}]
+    topic = {"name": name, "num_partitions": 1, "replication_factor": 1, "configs": dense}
+    assert (
+        not ask("CreateTopics", 7, topics=[topic], timeout=10_000, validate_only=False).topics[0].error_code
+    )
+    first = {"name": "share.auto.offset.reset", "config_operation": 0, "value": "earliest"}
+    resource = {"resource_type": 32, "resource_name": group, "configs": [first]}
+    ask("IncrementalAlterConfigs", 1, resources=[resource])
+    client = producer(server.bootstrap)
+    for number in range(20):
+        client.produce(name, str(number).encode())
+    assert client.flush(30) == 0
+
+    def rests_with(complete: int, batches: list[tuple[int, ...]]) -> bool:
+        states = printed_states(server, group, java)
+        if not states:
+            return False
+        shown = [tuple(batch.values()) for batch in states[-1]["stateBatches"]]
+        return (states[-1]["startOffset"], states[-1]["deliveryCompleteCount"], shown) == (
+            3,
+            complete,
+            batches,
+        )
+
+    take(server, group, name, 20, FIRST)
+    until(lambda: rests_with(9, AFTER_FIRST), 60, "the state after the first member")
+    take(server, group, name, 8, SECOND)
+    until(lambda: rests_with(11, AFTER_SECOND), 60, "the state after the second member")
