@@ -9,6 +9,7 @@ korvet.offsets.codec: encode(decode(x)) == x.
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
@@ -44,6 +45,8 @@ SNAPSHOT, UPDATE = 0, 1
 AVAILABLE, ACKNOWLEDGED, ARCHIVED = 0, 2, 4
 """Delivery states. Locks are not stored: a record that is acquired has the state before."""
 _VALUE_VERSION: Final = 0
+# The fields of a StateBatch, and the number of its tagged fields.
+_PLAIN_BATCH: Final = struct.Struct(">qqbhB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +113,42 @@ class ShareUpdate:
     LAYOUT: ClassVar[Layout]
 
 
+class _StateBatches(Array):
+    """The batches of a value: as an array, but without one call per field. There may be thousands."""
+
+    def read(self, reader: Reader, field: str) -> tuple[StateBatch, ...]:
+        """The next array."""
+        count = reader.array_length(field, compact=True)
+        plain = reader.peek(count * _PLAIN_BATCH.size)
+        # Each batch ends with the number of its tagged fields.
+        if len(plain) < count * _PLAIN_BATCH.size or any(plain[_PLAIN_BATCH.size - 1 :: _PLAIN_BATCH.size]):
+            return tuple(self.element.read(reader, field) for _ in range(count))
+        reader.take(len(plain))
+        return tuple(StateBatch(*batch[:-1]) for batch in _PLAIN_BATCH.iter_unpack(plain))
+
+    def write(self, writer: Writer, value: tuple[StateBatch, ...], field: str) -> None:
+        """Append an array."""
+        try:
+            plain = b"".join(
+                _PLAIN_BATCH.pack(
+                    each.first_offset, each.last_offset, each.delivery_state, each.delivery_count, 0
+                )
+                for each in value
+                if not each.unknown_tags
+            )
+        except struct.error:
+            plain = b""
+        if len(plain) == len(value) * _PLAIN_BATCH.size:
+            writer.array_length(len(value), field, compact=True)
+            writer.raw(plain)
+        else:
+            super().write(writer, value, field)
+
+
 ShareStateValue: TypeAlias = ShareSnapshot | ShareUpdate | UnknownValue
 
 lay_out(StateBatch, first_offset=INT64, last_offset=INT64, delivery_state=INT8, delivery_count=INT16)
-_BATCHES: Final = Array(Struct(StateBatch))
+_BATCHES: Final = _StateBatches(Struct(StateBatch))
 _COMPLETE: Final = Tagged(0, INT32, -1)
 lay_out(
     ShareSnapshot,

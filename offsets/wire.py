@@ -158,6 +158,10 @@ class Reader:
         self._position = end
         return self._data[start:end]
 
+    def peek(self, count: int) -> bytes:
+        """The next bytes without taking them; fewer if there are not as many."""
+        return self._data[self._position : self._position + count]
+
     def rest(self) -> bytes:
         return self.take(len(self._data) - self._position)
 

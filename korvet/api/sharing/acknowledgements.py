@@ -70,7 +70,7 @@ def given_up_ranges(ranges: Iterable[Range], *, released: bool) -> list[tuple[in
         if len(types) == 1:
             if pattern.match(types):
                 found.append((first, last))
-        else:
+        elif types.strip(b"1"):
             found += ((first + run.start(), first + run.end() - 1) for run in pattern.finditer(types))
     return found
 

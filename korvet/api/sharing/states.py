@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from korvet.redis_groups.share import PendingRun, PendingView
 
-# Limits the record: 2,000 batches have 42 kB.
-MOST_BATCHES: Final = 2_000
+# Limits the record to 20 kB, and the time for it to some ms.
+MOST_BATCHES: Final = 1_000
 _MOST_DELIVERIES: Final = (1 << 15) - 1
 _MOST_COUNTED: Final = (1 << 31) - 1
 _UNKNOWN: Final = -1
