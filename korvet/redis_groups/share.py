@@ -136,6 +136,8 @@ class Acquired(msgspec.Struct, frozen=True, gc=False):
     """Whether native consumers have records."""
     expired: int
     """Expired locks that were found."""
+    archived: int
+    """Records that were archived: released, or their locks had ended, as often as the limit says."""
     natives_after: tuple[bytes, bytes]
     """Where to go on looking for expired locks of native consumers."""
     has_dead: bool
@@ -310,7 +312,7 @@ class ShareQueue:
         if bytes(reply[: len(_GONE)]) == _GONE:
             raise NoShareGroup(f"{self._stream.decode()} has no group {self._group}")
         runs, state, name, entry_id, at = _head(reply)
-        has_more, locks, has_natives, expired, has_dead = map(int, state.split())
+        has_more, locks, has_natives, expired, archived, has_dead = map(int, state.split())
         topic = self._topic
         entries = entries_to_batches(
             reply,
@@ -337,6 +339,7 @@ class ShareQueue:
             locks,
             bool(has_natives),
             expired,
+            archived,
             (name, entry_id),
             bool(has_dead),
         )

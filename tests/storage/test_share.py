@@ -193,17 +193,21 @@ def test_record_is_archived_after_the_last_delivery(queue: Queue, how: str) -> N
         queue.age([1])
     else:
         assert queue.release("b") == (1, 0)
-    assert queue.runs("c") == [(2, 2, 1)]
+    found = queue.acquire("c")
+    assert [tuple(run) for run in found.runs] == [(2, 2, 1)]
+    assert found.archived == (how == "expire")
     assert list(queue.owners()) == [2]
 
 
-def test_lower_limit_archives_released_records(queue: Queue) -> None:
+@pytest.mark.parametrize("keeps_dead", [False, True])
+def test_lower_limit_archives_released_records(queue: Queue, keeps_dead: bool) -> None:
     queue.add(1, 2)
     queue.acquire()
     queue.acknowledge("a", (1, 2, RELEASE))
-    queue.limits = Limits(LOCK_MS, 1, 2000)
-    assert queue.runs() == []
-    assert queue.owners() == {}
+    queue.limits = Limits(LOCK_MS, 1, 2000, keeps_dead=keeps_dead)
+    found = queue.acquire()
+    assert (found.runs, found.archived, found.has_dead) == ([], 2, keeps_dead)
+    assert {owner for owner, _ in queue.owners().values()} == ({EXHAUSTED} if keeps_dead else set())
 
 
 def test_closed_member_has_nothing_left(queue: Queue) -> None:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 _RECORDS: Final = declare(
     "korvet_share_records_total",
     "Records of share groups by event: acquired (for the first time), reacquired, accepted, rejected (also "
-    "gaps), released, archived (released as often as the delivery count limit says), renewed, and expired "
-    "(locks that ended). Native consumers count only with locks that ended.",
+    "gaps), released, archived (delivered as often as the delivery count limit says), renewed, and expired "
+    "(locks that ended). Native consumers count only with locks that ended, and what is archived then.",
     "event",
     kind=MetricType.COUNTER,
 )
@@ -54,6 +54,7 @@ class ShareCounts(Counted):
             else:
                 self.acquired += size
         self.expired += acquired.expired
+        self.archived += acquired.archived
 
     def acknowledge(self, done: Acknowledged | None) -> None:
         """Count an acknowledgement, or that it was refused."""

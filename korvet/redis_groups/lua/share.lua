@@ -53,11 +53,12 @@ local function hand_over(stream, group, consumer, ids, deliveries, fresh)
   end
 end
 
--- Archives entries: nobody gets them again.  If the group keeps dead letters, they go to `consumer` first.
+-- Archives entries: nobody gets them again.  If the group keeps dead letters, they go to `consumer` first.  Adds their
+-- number to `rule.archived`.
 local function archive(stream, group, ids, consumer, rule)
+  rule.archived = (rule.archived or 0) + #ids
   if rule.keeps then
     hand_over(stream, group, consumer, ids, nil, true)
-    rule.archived = rule.archived or ids[1] ~= nil
   else
     acknowledge_ids(stream, group, ids)
   end
@@ -366,10 +367,11 @@ end
 -- The first record is acquired even if it is larger than the limit of bytes.
 -- Returns nothing if there is no such group; else: the runs of runs_of; "<1 if the limits of the call may have left
 -- something, else 0> <locks of members> <1 if native consumers have pending entries, else 0> <expired locks that were
--- found> <1 if records wait to become dead letters, else 0>"; the next cursor (name, ID); the entries.
+-- found> <records that were archived because of the limit> <1 if records wait to become dead letters, else 0>"; the
+-- next cursor (name, ID); the entries.
 local function acquire(keys, args)
   local stream, group = keys[1], args[1]
-  local rule = { limit = tonumber(args[8]), lock_ms = tonumber(args[9]), keeps = args[17] == '1' }
+  local rule = { limit = tonumber(args[8]), lock_ms = tonumber(args[9]), keeps = args[17] == '1', archived = 0 }
   local owners, fault = owners_of(stream, group)
   if not owners then
     return fault or {}
@@ -408,8 +410,8 @@ local function acquire(keys, args)
   end
   sort_entries(take)
   local state = string.format(
-    '%d %d %d %d %d', (unseen or (room > 0 and not exhausted)) and 1 or 0, owners.locked + #take.entries,
-    #owners.natives > 0 and 1 or 0, expired, rule.keeps and (owners.dead > 0 or rule.archived) and 1 or 0
+    '%d %d %d %d %d %d', (unseen or (room > 0 and not exhausted)) and 1 or 0, owners.locked + #take.entries,
+    #owners.natives > 0 and 1 or 0, expired, rule.archived, rule.keeps and owners.dead + rule.archived > 0 and 1 or 0
   )
   return { runs_of(take), state, name, id, take.entries }
 end

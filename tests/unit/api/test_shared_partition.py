@@ -38,7 +38,7 @@ class Queue:
             raise StorageError("gone")
         runs, self.runs = self.runs, []
         entries: Any = None
-        return Acquired(runs, entries, False, self.locks, False, 0, (b"", b""), False)
+        return Acquired(runs, entries, False, self.locks, False, 0, 0, (b"", b""), False)
 
 
 class Leader:
