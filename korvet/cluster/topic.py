@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from korvet.redis.keys import OFFSETS_TOPIC
+from korvet.redis.keys import OFFSETS_TOPIC, SHARE_STATES_TOPIC
 
 CLEANUP_POLICY: Final = "cleanup.policy"
 
@@ -44,6 +44,11 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     def keeps_latest(self) -> bool:
         """Whether Redis keeps the newest entry ID per key, because a coordinator loads only these entries."""
         return self.internal and "compact" in self.configs.get(CLEANUP_POLICY, "")
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether superseded records stay for offsets.history.retention.ms, because a coordinator wrote them."""
+        return self.internal and self.name != SHARE_STATES_TOPIC
 
     @property
     def min_insync_replicas(self) -> int | None:

@@ -162,7 +162,7 @@ class LogCleaner:
             min_lag_ms=policy.min_compaction_lag_ms,
             max_lag_ms=None if policy.max_compaction_lag_ms == INT64_MAX else policy.max_compaction_lag_ms,
             min_dirty_ratio=policy.min_cleanable_dirty_ratio,
-            history_ms=self._live.now.offsets_history_retention_ms if topic.internal else None,
+            history_ms=self._live.now.offsets_history_retention_ms if topic.keeps_history else None,
             history_bytes=None if shares is None else shares[partition.partition],
         )
         began_s = perf_counter()
@@ -176,7 +176,7 @@ class LogCleaner:
         kept.
         """
         most = self._live.now.offsets_history_retention_bytes
-        if not topic.internal or most < 0:
+        if not topic.keeps_history or most < 0:
             return None
         sizes = await self._logs.payload_bytes(topic)
         total = sum(sizes)

@@ -39,7 +39,8 @@ WAIT_S = 30
 @pytest.fixture(scope="module")
 def server() -> Iterator[KorvetServer]:
     """A server with share groups."""
-    with KorvetServer(f"--set=share.coordinator.state.topic.num.partitions={PARTITIONS}") as server:
+    settings = (f"share.coordinator.state.topic.num.partitions={PARTITIONS}", "log.cleaner.backoff.ms=200")
+    with KorvetServer(*(f"--set={setting}" for setting in settings)) as server:
         yield server
 
 
@@ -154,6 +155,8 @@ def test_snapshots_follow_acknowledgements(ask: Client, orders: Orders, member: 
         StateBatch(8, 9, ACKNOWLEDGED, 1),
         complete=2,
     )
+    # Compaction begins when more than half of the records are new.
+    until(lambda: len(states(ask, orders)) <= 2, WAIT_S, "no history")
 
 
 def test_new_offsets_begin_a_new_state(ask: Client, orders: Orders, member: Member) -> None:
