@@ -80,6 +80,7 @@ def update_tables(
                     names=reader.topic_names,
                     later=reader.later,
                     findings=reader.findings,
+                    share_queues=reader.queues,
                 )
             for finding in findings:
                 tell(finding)

@@ -8,7 +8,7 @@ from korvet.spark.export.target import ExportError
 from korvet.spark.export.topics import stream_topics
 from korvet.spark.source.source import SCHEMA
 from korvet.spark.source.topics import OFFSETS_TOPIC
-from korvet.spark.tables import decode, health, membership
+from korvet.spark.tables import decode, health, membership, queues
 from korvet.spark.tables.batch_tables import Tables, dated, shaped
 from korvet.spark.tables.catalog import NEED_NAMES, NEED_NEWEST, NEED_RECORDS, TABLES, Table
 from korvet.spark.tables.readers import OFFSETS_OPTIONS, KafkaReader
@@ -76,17 +76,32 @@ def _counting_table(
     newest = reader.newest_records(spark, window, as_of_ms)
     if newest is None:
         newest = spark.createDataFrame([], SCHEMA)
-    tables = Tables(newest.persist(), None, as_of_ms, names=topic_names(spark, reader, newest))
+    names, has_queues = _asked(spark, reader, newest.persist())
+    found = _queues(spark, reader, newest, names, as_of_ms) if has_queues else None
+    tables = Tables(newest, None, as_of_ms, names=names, share_queues=found)
     needs = tables.needs()
-    for finding in reader.findings(spark, needs.starts, as_of_ms):
+    for finding in reader.findings(spark, tables.looked_up(needs), as_of_ms):
         tell(finding)
     return tables.with_logs(reader.logs(spark, needs, as_of_ms), reader.ends(spark, needs.starts)).view(name)
 
 
 def topic_names(spark: SparkSession, reader: TopicReader, source: DataFrame) -> Mapping[str, str]:
     """Return the names of the topics by ID that assignments in records of `__consumer_offsets` contain."""
-    ((ids,),) = decode.group_records(source).agg(membership.topic_ids()).collect()
-    return reader.topic_names(spark, ids)
+    return _asked(spark, reader, source)[0]
+
+
+def _asked(spark: SparkSession, reader: TopicReader, source: DataFrame) -> tuple[Mapping[str, str], bool]:
+    """The names of topics, and whether there are share groups."""
+    records = decode.group_records(source)
+    ((ids, has_queues),) = records.agg(membership.topic_ids(), queues.are_there()).collect()
+    return reader.topic_names(spark, ids), has_queues
+
+
+def _queues(
+    spark: SparkSession, reader: TopicReader, source: DataFrame, names: Mapping[str, str], as_of_ms: int
+) -> DataFrame:
+    records = membership.with_topic_names(decode.group_records(source), names)
+    return reader.queues(spark, queues.places(records), as_of_ms)
 
 
 def stream_table(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 from pyspark.sql import functions as sf
 
-from korvet.spark.tables import anomalies, decode, health, membership, views
+from korvet.spark.tables import anomalies, decode, health, membership, queues, views
 from korvet.spark.tables.catalog import NEED_RECORDS, TABLES, Table
 from korvet.spark.tables.health import Rules
 from korvet.spark.tables.needs import Needs, first_bursts
@@ -54,6 +54,7 @@ class Views(ABC):
         rules: Rules | None,
         pending: DataFrame | None = None,
         sizes: DataFrame | None = None,
+        share_queues: DataFrame | None = None,
     ) -> None:
         self._log = None if log is None else views.appended_until(views.as_runs(log), as_of_ms)
         self._as_of_ms = as_of_ms
@@ -61,6 +62,7 @@ class Views(ABC):
         self._ends = ends
         self._pending = pending
         self._sizes = sizes
+        self._share_queues = share_queues
         self._kept: frozenset[str] = frozenset()
 
     def needs(self) -> Needs:
@@ -68,7 +70,15 @@ class Views(ABC):
         commits = self._window
         now_ms, first = sf.lit(self._as_of_ms).cast("bigint"), sf.lit(0).cast("bigint")
         from_start = self._uncommitted.withColumns({"committed_offset": first, "at_ms": now_ms})
-        return Needs.of_commits(commits).with_lags(from_start).with_lags(first_bursts(commits))
+        needs = Needs.of_commits(commits).with_lags(from_start).with_lags(first_bursts(commits))
+        if self._share_queues is None:
+            return needs
+        marks = queues.positions(self._share_queues).withColumn("at_ms", now_ms)
+        return needs.with_lags(marks).with_waits(marks.where("is_first"))
+
+    def looked_up(self, needs: Needs) -> Collection[str]:
+        """Return the topics that these tables depend on, beside `__consumer_offsets`."""
+        return {*needs.starts, *(() if self._share_queues is None else (queues.SHARE_STATE_TOPIC,))}
 
     def with_logs(self, log: DataFrame, ends: DataFrame | None = None) -> Self:
         """Return the same tables with the logs that `needs` depends on, and the ends of partitions."""
@@ -84,7 +94,11 @@ class Views(ABC):
     @property
     def empty(self) -> Collection[str]:
         """Tables that have no rows, known without computing them."""
-        looked_up = {"pending_offsets": self._pending, "topic_sizes": self._sizes}
+        looked_up = {
+            "pending_offsets": self._pending,
+            "topic_sizes": self._sizes,
+            "queues": self._share_queues,
+        }
         return [name for name, frame in looked_up.items() if frame is None]
 
     def view(self, name: str) -> DataFrame:
@@ -107,7 +121,8 @@ class Views(ABC):
     def _shared(self) -> list[str]:
         """The properties of these frames, each before those that are computed from it."""
         lag = ["_lag"] if "record_lag" in self.names else []
-        return ["_offset_commits", "_states", "_current_offsets", "_window", *lag]
+        waiting = ["_queues"] if lag and self._share_queues is not None else []
+        return ["_offset_commits", "_states", "_current_offsets", "_window", *lag, *waiting]
 
     def create_views(self, prefix: str = "") -> None:
         """Create a temporary view for SQL of each available table, named prefix + table name."""
@@ -177,8 +192,20 @@ class Views(ABC):
         return health.partition_status(self._lag, self._as_of_ms, self._rules)
 
     @cached_property
+    def _queues(self) -> DataFrame:
+        found = self._share_queues
+        if found is None:
+            found = queues.as_frame(self._offset_commits.sparkSession, ())
+        limit_ms = self._rules.behind_ms
+        return queues.queue_status(found, self._topic_logs, self._as_of_ms, self._ends, limit_ms)
+
+    @cached_property
     def _group_status(self) -> DataFrame:
-        return health.group_status(self._partition_status, self._current_states, self._as_of_ms)
+        partitions = self._partition_status
+        if self._share_queues is not None:
+            waiting = self._queues.withColumnRenamed("depth", "record_lag")
+            partitions = partitions.unionByName(waiting, allowMissingColumns=True)
+        return health.group_status(partitions, self._current_states, self._as_of_ms)
 
     @cached_property
     def _stale_groups(self) -> DataFrame:
@@ -212,6 +239,7 @@ class _AllTables(Views):
     without it the ends come from the log. pending: records of open transactions in the offsets topic; without
     them no offset is pending. sizes: of the topics' partitions (readers.SIZES); without them topic_sizes is
     empty. names: those of topics by ID, for assignments of newer groups; an ID without one stays.
+    share_queues: what a reader tells of the share groups (queues.QUEUES); without them `queues` is empty.
     """
 
     def __init__(
@@ -225,8 +253,9 @@ class _AllTables(Views):
         pending: DataFrame | None = None,
         sizes: DataFrame | None = None,
         names: Mapping[str, str] | None = None,
+        share_queues: DataFrame | None = None,
     ) -> None:
-        super().__init__(log, as_of_ms, ends, rules, pending, sizes)
+        super().__init__(log, as_of_ms, ends, rules, pending, sizes, share_queues)
         self._rows = rows
         self._names = names or {}
 

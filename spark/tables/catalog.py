@@ -38,6 +38,7 @@ MEMBER_STRUCT: Final = "array<struct<topic:string,partitions:array<int>>>"
 OWNERS: Final = (
     "array<struct<member_id:string,client_id:string,client_host:string,topic:string,partitions:array<int>>>"
 )
+WORKERS: Final = "array<struct<name:string,is_member:boolean,in_flight:bigint,idle_ms:bigint>>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +270,7 @@ _ALL: Final = (
         + f"""
         topics bigint: topics with committed or assigned partitions
         partitions bigint: committed or assigned partitions
-        record_lag bigint: unread records of all partitions
+        record_lag bigint: unread records of all partitions; of a share group, its depth
         {_EXACT}
         lost_records bigint: records deleted before they were read, of all partitions
         time_lag_ms bigint: the longest wait of any partition
@@ -288,9 +289,30 @@ _ALL: Final = (
         + _AS_OF,
     ),
     _table(
+        "queues",
+        "snapshot",
+        "The queue of each share group (KIP-932) in each partition that it has begun to read.",
+        GROUP_PARTITION_COLUMNS
+        + """
+        status string: OK, BEHIND (the oldest record waits longer than the limit) or UNKNOWN (so is the depth)
+        start_offset bigint: the first offset that may be neither accepted nor archived; null if unknown
+        end_offset bigint: the offset after the last record ever added
+        depth bigint: records that are neither accepted nor archived; null if unknown
+        exact boolean: false if depth is an upper bound
+        in_flight bigint: records that members and Redis workers have; null through the Kafka protocol
+        waiting_again bigint: records that wait to be delivered again, or (Kafka protocol) are in flight again
+        deliveries int: the most deliveries of a record that is left; null if unknown
+        dead bigint: records that wait to become dead letters; null through the Kafka protocol
+        oldest_ts timestamp: timestamp of the first record of depth
+        lag_ms bigint: as_of_ts minus that (or append) time, or 0
+        """
+        + f"workers {WORKERS}: members and Redis workers that took records; null through the Kafka protocol\n"
+        + _AS_OF,
+    ),
+    _table(
         "stale_groups",
         "snapshot",
-        "Groups without members that have not committed for `stale_ms`.",
+        "Groups, but share groups, without members that have not committed for `stale_ms`.",
         """
         group string: the consumer group
         idle_ms bigint: time since the last commit, or since the last state if there is no commit
@@ -490,7 +512,7 @@ _ANSWERS: Final = (
 )
 ANSWERS: Final[Mapping[str, Table]] = {table.name: table for table in _ANSWERS}
 """The answers of korvet.spark.tables.questions."""
-NEED_RECORDS: Final = frozenset({"record_lag", "time_lag", "partition_status", "group_status"})
+NEED_RECORDS: Final = frozenset({"record_lag", "time_lag", "partition_status", "group_status", "queues"})
 """The tables that count the topics' records."""
 NEED_NEWEST: Final = frozenset(
     {

@@ -34,6 +34,7 @@ from korvet.offsets.group_records import (
     ShareAssignment,
     ShareEpoch,
     ShareMember,
+    SharePartitions,
 )
 from korvet.offsets.record_types import group_type
 from korvet.offsets.schema import (
@@ -62,6 +63,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from pyspark.sql import Column, DataFrame
+
+    from korvet.offsets.group_records import NamedTopicPartitions, OwnedPartitions, TopicIdPartitions
 
 GROUP_METADATA_KEY = 2
 MAX_GROUP_KEY = 23
@@ -386,13 +389,17 @@ def _newer_row(member_id: str | None, value: Any) -> dict[str, Any]:
     if isinstance(value, ConsumerMember | ShareMember | StreamsMember):
         return {"members": [_newer_member(member_id, value)]}
     if isinstance(value, ConsumerAssignment | ShareAssignment):
-        owned = value.assigned_partitions
-        return {
-            "assigned": [
-                {"topic": uuid_text(part.topic_id), "partitions": list(part.partitions)} for part in owned
-            ]
-        }
+        return {"assigned": _by_topic_id(value.assigned_partitions)}
+    # What a share group has begun to read, whoever is assigned to it.
+    if isinstance(value, SharePartitions):
+        return {"assigned": _by_topic_id(value.initialized_topics)}
     return {}
+
+
+def _by_topic_id(
+    parts: Iterable[OwnedPartitions | TopicIdPartitions | NamedTopicPartitions],
+) -> list[dict[str, Any]]:
+    return [{"topic": uuid_text(part.topic_id), "partitions": list(part.partitions)} for part in parts]
 
 
 def _newer_member(

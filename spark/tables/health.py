@@ -18,6 +18,7 @@ from korvet.offsets.group_status import STATUSES
 from korvet.spark.records.commits import SLOTS_MS
 from korvet.spark.tables.decode import spark_time
 from korvet.spark.tables.drain import group_drain, partition_drain
+from korvet.spark.tables.queues import SHARE
 from korvet.spark.tables.views import EXTENT, GROUP_PARTITION, appended_ms, record_lag
 
 if TYPE_CHECKING:
@@ -331,7 +332,7 @@ def group_status(partitions: DataFrame, states: DataFrame, as_of_ms: int) -> Dat
 
 
 def stale_groups(current: DataFrame, states: DataFrame, as_of_ms: int, rules: Rules) -> DataFrame:
-    """Return groups without members that have not committed for rules.stale_ms.
+    """Return groups without members, but share groups, that have not committed for rules.stale_ms.
 
     For a group without commits the time of its last recorded state counts.
     """
@@ -344,10 +345,12 @@ def stale_groups(current: DataFrame, states: DataFrame, as_of_ms: int, rules: Ru
         "group", "generation", "protocol_type", "member_count", sf.coalesce("state_ts", "src_ts").alias("at")
     )
     since_ms = sf.coalesce("last_commit_ms", sf.unix_millis("at"))
+    is_share = sf.coalesce(sf.col("protocol_type") == SHARE, sf.lit(False))
     return (
         committed.join(known, on="group", how="full")
         .withColumn("idle_ms", sf.try_subtract(sf.lit(as_of_ms), since_ms))
-        .where(sf.coalesce("member_count", sf.lit(0)) == 0)
+        # A share group commits nothing, and may have only Redis workers.
+        .where((sf.coalesce("member_count", sf.lit(0)) == 0) & ~is_share)
         .where(sf.col("idle_ms") > rules.stale_ms)
         .withColumns(
             {

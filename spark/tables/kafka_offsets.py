@@ -26,6 +26,7 @@ from korvet.spark.records.commits import NO_TIME
 from korvet.spark.source.source import SCHEMA
 from korvet.spark.source.topics import OFFSETS_TOPIC
 from korvet.spark.tables import decode
+from korvet.spark.tables.queues import SHARE_STATE_TOPIC
 from korvet.spark.tables.views import GROUP_PARTITION
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ ORIGIN, HANGING, NOT_READ, HIDDEN = "origin", "hanging_transaction", "not_read",
 MAX_TRANSACTION_MS: Final = 900_000
 # Coordinators look for transactions to end every ten seconds, and writing markers takes time.
 GRACE_MS: Final = 60_000
+_INTERNAL: Final = frozenset({OFFSETS_TOPIC, SHARE_STATE_TOPIC})
 _TRUTH: Final = "group string, topic string, partition int, now_offset bigint, now_metadata string"
 _PLACE: Final = ("partition", "offset")
 
@@ -156,8 +158,8 @@ def hanging(transactions: Iterable[OpenTransaction], as_of_ms: int) -> Iterator[
         yield Finding(HANGING, message, each.topic, each.partition, age_ms)
 
 
-def missing(rights: Rights) -> Iterator[Finding]:
-    """Yield findings on what the login may not do."""
+def missing(rights: Rights, absent: Collection[str] = ()) -> Iterator[Finding]:
+    """Yield findings on what the login may not do, and on topics that the cluster lacks (`absent`)."""
     if OFFSETS_TOPIC in rights.refused:
         message = (
             f"{OFFSETS_TOPIC} can't be read with this login: without earlier commits, the times of commits, "
@@ -165,13 +167,20 @@ def missing(rights: Rights) -> Iterator[Finding]:
             "describe are missing (ACL: Describe on the groups)"
         )
         yield Finding(NOT_READ, message, OFFSETS_TOPIC)
-    for topic in sorted(rights.unreadable - {OFFSETS_TOPIC}):
+    unknown = "the depth of queues (share groups) is unknown"
+    if SHARE_STATE_TOPIC in rights.refused:
+        message = f"{SHARE_STATE_TOPIC} can't be read with this login: {unknown} (ACL: Read on the topic)"
+        yield Finding(NOT_READ, message, SHARE_STATE_TOPIC)
+    elif SHARE_STATE_TOPIC in absent:
+        message = f"there is no {SHARE_STATE_TOPIC}: {unknown} (Kafka 4.2 and later have it)"
+        yield Finding(NOT_READ, message, SHARE_STATE_TOPIC)
+    for topic in sorted(rights.unreadable - _INTERNAL):
         message = (
             f"{topic} can't be read with this login: its lag is a difference of offsets, and its waiting "
             "time is unknown (ACL: Read on the topic)"
         )
         yield Finding(NOT_READ, message, topic)
-    for topic in sorted(rights.hidden - {OFFSETS_TOPIC}):
+    for topic in sorted(rights.hidden - _INTERNAL):
         message = f"{topic} is hidden from this login: its lag is shown as 0 (ACL: Describe on the topic)"
         yield Finding(HIDDEN, message, topic)
 

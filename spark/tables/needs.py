@@ -71,18 +71,21 @@ class Needs:
         lags = positions.select(*columns, sf.lit(None).cast("bigint").alias("read_to"))
         return replace(self, lags=self.lags.union(lags))
 
+    def with_waits(self, positions: DataFrame) -> Needs:
+        """Return these needs, and the waits of the offsets in a frame: topic, partition, committed_offset."""
+        offsets = positions.select("topic", "partition", "committed_offset")
+        return replace(self, waits=self.waits.union(offsets))
+
     def with_state(self, state: DataFrame, moments: Sequence[int]) -> Needs:
         """Return these needs, and those of the offsets in a frame: their waits, and their lags at moments."""
-        offsets = state.select("topic", "partition", "committed_offset")
-        needs = replace(self, waits=self.waits.union(offsets))
+        needs = self.with_waits(state)
         for moment in moments:
-            needs = needs.with_lags(offsets.withColumn("at_ms", sf.lit(moment).cast("bigint")))
+            needs = needs.with_lags(state.withColumn("at_ms", sf.lit(moment).cast("bigint")))
         return needs
 
     def with_all_waits(self) -> Needs:
         """Return these needs with a wait for each offset that has a lag."""
-        offsets = self.lags.select("topic", "partition", "committed_offset")
-        return replace(self, waits=self.waits.union(offsets))
+        return self.with_waits(self.lags)
 
     @cached_property
     def starts(self) -> Starts:

@@ -24,7 +24,10 @@ from korvet.spark.source.topics import OFFSETS_TOPIC, load_topics
 from korvet.spark.tables.decode import newest_records, not_after
 from korvet.spark.tables.kafka_logs import look_up
 from korvet.spark.tables.kafka_offsets import as_records, confirmed, groups_in, hanging, missing, origin
+from korvet.spark.tables.kafka_queues import kafka_queues, newest_states
+from korvet.spark.tables.queues import SHARE_STATE_TOPIC, Place, Queue, as_frame
 from korvet.spark.tables.redis_logs import logs_by_index
+from korvet.spark.tables.redis_queues import redis_queues
 from korvet.spark.tables.views import FIRST_CLOCK_OFFSET, as_runs
 
 if TYPE_CHECKING:
@@ -114,6 +117,12 @@ class TopicReader(Protocol):
 
     def topic_names(self, spark: SparkSession, ids: Collection[str]) -> Mapping[str, str]:
         """Return the names of those topics that exist, by ID, as Kafka's tools write IDs."""
+
+    def queues(self, spark: SparkSession, places: Sequence[Place], as_of_ms: int) -> DataFrame:
+        """Return what is known of these partitions of share groups (queues.QUEUES), without missing topics.
+
+        Records of the topic of their state after as_of_ms don't count.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +251,11 @@ class RedisReader:
             with suppress(ValueError):
                 names[uuid_text(UUID(topic.topic_id).bytes)] = name
         return {each: names[each] for each in ids if each in names}
+
+    def queues(self, spark: SparkSession, places: Sequence[Place], as_of_ms: int) -> DataFrame:
+        """Return what pending entries tell of share groups, as of now (queues.QUEUES)."""
+        with connected(self.address) as connection:
+            return as_frame(spark, redis_queues(connection, self.address, places))
 
     def _partitions(self) -> dict[str, int]:
         with connected(self.address) as connection:
@@ -385,7 +399,8 @@ class KafkaReader:
             transactions = kafka_state.open_transactions(cluster, held)
         has_history = OFFSETS_TOPIC in existing and OFFSETS_TOPIC not in rights.refused
         later = [part for topic, part in held if topic == OFFSETS_TOPIC] if has_history else []
-        return [*hanging(transactions, as_of_ms), *missing(rights), origin(has_history, later)]
+        lacking = missing(rights, {SHARE_STATE_TOPIC} & {*topics} - existing.keys())
+        return [*hanging(transactions, as_of_ms), *lacking, origin(has_history, later)]
 
     def sizes(self, spark: SparkSession) -> DataFrame | None:
         """Return None: Kafka's offsets don't count records, and its consumers don't know sizes."""
@@ -397,6 +412,24 @@ class KafkaReader:
             return {}
         with self._cluster(spark) as cluster:
             return cluster.topic_names(ids)
+
+    def queues(self, spark: SparkSession, places: Sequence[Place], as_of_ms: int) -> DataFrame:
+        """Return what `__share_group_state` tells of share groups (queues.QUEUES).
+
+        Nothing is known if the topic is missing or can't be read. Raises as offsets_topic does.
+        """
+        with self._cluster(spark) as cluster:
+            existing = cluster.partitions({SHARE_STATE_TOPIC, *(place.topic for place in places)})
+            known = [place for place in places if place.topic in existing]
+            state = existing.get(SHARE_STATE_TOPIC)
+            if state is None or kafka_state.rights(cluster, [SHARE_STATE_TOPIC]).refused:
+                return as_frame(spark, [Queue(*place) for place in known])
+            records = self._load(spark, {SHARE_STATE_TOPIC: dict.fromkeys(state, EARLIEST)})
+            states = newest_states(records.where(not_after(as_of_ms))).collect()
+            names = cluster.topic_names({row["topic_id"] for row in states})
+            extents = cluster.extents([(place.topic, place.partition) for place in known])
+        empty = {where: extent.end for where, extent in extents.items() if extent.first == extent.end}
+        return as_frame(spark, kafka_queues(known, states, names, empty))
 
     def logs(self, spark: SparkSession, needs: Needs, as_of_ms: int) -> DataFrame:
         """Return the logs in runs, from a few lookups; if `exact`, the records from the smallest offsets on.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from korvet.spark.session.folders import Folder
 
-COMMITS, GROUPS, MEMBERS = NAMES = ("commits", "groups", "members")
+COMMITS, GROUPS, MEMBERS, SHARES = NAMES = ("commits", "groups", "members", "shares")
 DONE: Final = "done"
 SNAPSHOT: Final = "snapshot"
 
@@ -75,7 +75,7 @@ class States:
         text = note.read_text()
         # Earlier releases wrote an empty file here, and all states in every batch.
         if not text:
-            return State(self.folder, dict.fromkeys(NAMES, number))
+            return State(self.folder, dict.fromkeys((COMMITS, GROUPS, MEMBERS), number))
         try:
             writers = json.loads(text)
         except ValueError:

@@ -33,14 +33,14 @@ from korvet.spark.session.folders import Folder
 from korvet.spark.session.together import together
 from korvet.spark.session.tuning import gathered, keeping, tuned_for
 from korvet.spark.source.errors import SourceError
-from korvet.spark.tables import anomalies, decode, health, membership, views
+from korvet.spark.tables import anomalies, decode, health, membership, queues, views
 from korvet.spark.tables.batch_tables import Views, dated, shaped
 from korvet.spark.tables.catalog import TABLES
 from korvet.spark.tables.health import Rules
 from korvet.spark.tables.kafka_offsets import NOT_READ, Finding
 from korvet.spark.tables.membership import IS_ASSIGNED_ANEW, IS_NEW
 from korvet.spark.tables.questions import QUESTIONS, question_sql
-from korvet.spark.tables.states import COMMITS, GROUPS, MEMBERS, NAMES, State, States, numbers
+from korvet.spark.tables.states import COMMITS, GROUPS, MEMBERS, NAMES, SHARES, State, States, numbers
 from korvet.spark.tables.store import AS_OF_DATE, BATCH, STATE, Store, day_of
 from korvet.spark.tables.views import GROUP_PARTITION
 
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     EndsOf = Callable[[SparkSession, Collection[str]], DataFrame]
     Lookup = Callable[[SparkSession], DataFrame | None]
     FindingsOf = Callable[[SparkSession, Collection[str], int], Sequence[Finding]]
+    QueuesOf = Callable[[SparkSession, Sequence[queues.Place], int], DataFrame]
     NamesOf = Callable[[SparkSession, Collection[str]], Mapping[str, str]]
 
 CHECKPOINT: Final = "_checkpoint"
@@ -92,6 +93,7 @@ class StoredTables:
         names: NamesOf | None = None,
         later: Lookup | None = None,
         findings: FindingsOf | None = None,
+        share_queues: QueuesOf | None = None,
     ) -> Sequence[Finding]:
         """Process the new records of `source`, a stream of `__consumer_offsets`, and add a snapshot.
 
@@ -103,9 +105,11 @@ class StoredTables:
         assignments of newer groups; an ID without a name stays. later: returns the records of
         `__consumer_offsets` that count but that the stream has only when earlier transactions end; their
         commits are in the snapshot. findings: returns the findings about the cluster and these consumed
-        topics, which are stored with the snapshot, and returned. All get the session to use. Raises
-        SourceError if the folder has lost its checkpoint or is of an earlier release, JarsMissing if the
-        session lacks Delta, and the error of a failed query; a later call continues from there.
+        topics, which are stored with the snapshot, and returned. share_queues: returns what is known of
+        partitions of share groups (readers.TopicReader.queues); without it queues gets no rows. All get the
+        session to use. Raises SourceError if the folder has lost its checkpoint or is of an earlier release,
+        JarsMissing if the session lacks Delta, and the error of a failed query; a later call continues from
+        there.
         """
         location, rules = self._folder.location, self._rules
         checkpoint = self._folder.child(CHECKPOINT)
@@ -132,7 +136,9 @@ class StoredTables:
             .start()
         )
         query.awaitTermination()
-        found = self._add_snapshot(as_of_ms, _Lookups(logs, ends, pending, sizes, later, findings))
+        found = self._add_snapshot(
+            as_of_ms, _Lookups(logs, ends, pending, sizes, later, findings, share_queues)
+        )
         self._store.finish()
         return found
 
@@ -255,8 +261,8 @@ class StoredTables:
         if found.of_groups:
             known = {} if names is None else names(spark, found.topic_ids)
             with tuned_for(spark, found.of_groups + before.count(spark, GROUPS, MEMBERS)):
-                self._take_groups(rows, before, number, known)
-            written += [GROUPS, MEMBERS]
+                self._take_groups(rows, before, number, known, has_shares=found.has_shares)
+            written += [GROUPS, MEMBERS, *([SHARES] if found.has_shares else [])]
         if found.refused:
             with tuned_for(spark, found.refused):
                 self._add("quarantine", number, dated(decode.decoded_quarantine(rows)))
@@ -288,8 +294,12 @@ class StoredTables:
         finally:
             both.unpersist()
 
-    def _take_groups(self, rows: DataFrame, before: State, number: int, names: Mapping[str, str]) -> None:
-        """Add the records on groups of a batch. names: those of topics by ID."""
+    def _take_groups(
+        self, rows: DataFrame, before: State, number: int, names: Mapping[str, str], *, has_shares: bool
+    ) -> None:
+        """Add the records on groups of a batch. names: those of topics by ID. has_shares: whether there are
+        partitions of share groups.
+        """
         spark = rows.sparkSession
         records = membership.with_topic_names(decode.decoded_groups(rows), names)
         needed = records.drop(*NO_STATE)
@@ -303,9 +313,11 @@ class StoredTables:
             passes = earlier.withColumn("pass", sf.lit(0)).unionByName(seen.withColumn("pass", sf.lit(1)))
             members = membership.merged_members(gathered(passes, "group", "member_id"))
             rebalances = membership.rebalances(generations)
+            kept = partial(self._keep_shares, records, before, number)
             together(
                 spark,
                 [
+                    *([kept] if has_shares else []),
                     partial(self._add, "group_records", number, dated(records)),
                     partial(self._add_generations, number, generations),
                     partial(self._add, "rebalances", number, rebalances.where(IS_NEW)),
@@ -316,6 +328,12 @@ class StoredTables:
         finally:
             changed.unpersist()
             both.unpersist()
+
+    def _keep_shares(self, records: DataFrame, before: State, number: int) -> None:
+        """Keep the newest partitions of each share group."""
+        new = queues.share_partitions(records)
+        known = before.read(records.sparkSession, SHARES, queues.SHARES)
+        self._states.keep(queues.share_partitions(known.unionByName(new)), SHARES, number)
 
     def _add_generations(self, number: int, generations: DataFrame) -> None:
         """Add the new states of groups. An earlier state gets the assignments that only this batch has."""
@@ -339,12 +357,13 @@ class StoredTables:
                     None if look_up is None else look_up(spark)
                     for look_up in (lookups.pending, lookups.sizes)
                 ]
+                more += [self._queues_now(state, as_of_ms, lookups.share_queues)]
                 tables = _StateViews(state, commits, as_of_ms, self._rules, *more)
                 tables.share(keep)
                 needs = tables.needs()
                 unread = None if read is None else keep(read(spark, needs, as_of_ms))
                 look = lookups.findings
-                found = [] if look is None else look(spark, needs.starts, as_of_ms)
+                found = [] if look is None else look(spark, tables.looked_up(needs), as_of_ms)
                 again = self._states.begin_snapshot(as_of_ms, json.dumps([asdict(each) for each in found]))
             if unread is not None:
                 size += unread.count()
@@ -380,6 +399,13 @@ class StoredTables:
         together(self._spark, writes)
         together(self._spark, last)
 
+    def _queues_now(self, state: State, as_of_ms: int, look_up: QueuesOf | None) -> DataFrame | None:
+        """What is known of share groups; None without any."""
+        if look_up is None or SHARES not in state.writers:
+            return None
+        records = state.read(self._spark, SHARES, queues.SHARES)
+        return look_up(self._spark, queues.places(records), as_of_ms)
+
     def _commits_now(self, state: State, as_of_ms: int, later: DataFrame | None) -> DataFrame:
         """The last commits of each partition. later: records that the stream does not have yet."""
         commits = state.read(self._spark, COMMITS, TABLES["offset_commits"].schema)
@@ -409,6 +435,7 @@ class _Lookups:
     sizes: Lookup | None = None
     later: Lookup | None = None
     findings: FindingsOf | None = None
+    share_queues: QueuesOf | None = None
 
 
 class _StateViews(Views):
@@ -422,8 +449,9 @@ class _StateViews(Views):
         rules: Rules,
         pending: DataFrame | None = None,
         sizes: DataFrame | None = None,
+        share_queues: DataFrame | None = None,
     ) -> None:
-        super().__init__(None, as_of_ms, None, rules, pending, sizes)
+        super().__init__(None, as_of_ms, None, rules, pending, sizes, share_queues)
         self._state = state
         self._commits = commits
 
@@ -466,6 +494,7 @@ class _Found:
     commits: int
     of_groups: int
     refused: int
+    has_shares: bool
     topics: Sequence[str]
     topic_ids: Sequence[str]
 
@@ -477,6 +506,7 @@ def _counted(rows: DataFrame) -> _Found:
         sf.count_if(is_commit).alias("commits"),
         sf.count_if(sf.expr(decode.IS_OF_GROUP)).alias("of_groups"),
         sf.count_if(sf.expr(decode.IS_REFUSED)).alias("refused"),
+        queues.are_there().alias("has_shares"),
         sf.collect_set(sf.when(is_commit, sf.col("topic"))).alias("topics"),
         membership.topic_ids().alias("topic_ids"),
     )

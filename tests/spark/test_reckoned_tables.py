@@ -14,13 +14,16 @@ from korvet.spark.export.all_tables import update_tables
 from korvet.spark.export.tables import topic_names
 from korvet.spark.session.tuning import keeping, tuned_for
 from korvet.spark.source.address import Address
+from korvet.spark.tables import queues, readers
 from korvet.spark.tables.batch_tables import Tables
 from korvet.spark.tables.catalog import ANSWERS, TABLES
-from korvet.spark.tables.decode import offset_commits
+from korvet.spark.tables.decode import group_records, offset_commits
+from korvet.spark.tables.membership import with_topic_names
 from korvet.spark.tables.questions import answer
 from korvet.spark.tables.readers import RedisReader
 from korvet.spark.tables.stored_tables import StoredTables
 from tests.spark.reckoning.history import History
+from tests.spark.reckoning.queues import IDLE_MS
 from tests.spark.reckoning.tables import reckoned
 
 if TYPE_CHECKING:
@@ -38,6 +41,20 @@ LATER_MS = 60_000
 Rows = list[dict[str, Any]]
 ASKED = ("owners", "rebalance_costs")
 KINDS = {"rewind", "gap", "lost_records", "past_end", "unknown_partition"}
+
+
+@pytest.fixture(autouse=True)
+def _workers_that_never_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis's clock is not that of the history."""
+    look_up = readers.redis_queues
+
+    def found(*arguments: Any) -> list[queues.Queue]:
+        return [
+            queue._replace(workers=[each._replace(idle_ms=IDLE_MS) for each in queue.workers or ()] or None)
+            for queue in look_up(*arguments)
+        ]
+
+    monkeypatch.setattr(readers, "redis_queues", found)
 
 
 def plain(value: Any) -> Any:
@@ -66,13 +83,16 @@ def tables_of(spark: SparkSession, keyspace: Keyspace, as_of_ms: int) -> Tables:
     source = reader.offsets_topic(spark)
     assert source is not None
     source.persist()
+    names = topic_names(spark, reader, source)
+    records = with_topic_names(group_records(source), names)
     tables = Tables(
         source,
         None,
         as_of_ms,
+        share_queues=reader.queues(spark, queues.places(records), as_of_ms),
         pending=reader.open_transactions(spark),
         sizes=reader.sizes(spark),
-        names=topic_names(spark, reader, source),
+        names=names,
     )
     needs = tables.needs()
     topics = {

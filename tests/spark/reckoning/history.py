@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from korvet.offsets.codec import encode_key, encode_value
+from korvet.offsets.group_records import NamedTopicPartitions, SharePartitions
 from korvet.offsets.partition import partition_for
-from korvet.offsets.schema import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
+from korvet.offsets.schema import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    GroupRecordKey,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
 from tests.spark.keyspace import OFFSETS_TOPIC
 from tests.spark.reckoning.group_history import NewerGroup, new_groups
 from tests.spark.reckoning.groups import id_text
 from tests.spark.reckoning.logs import ABORT, COMMIT, Log
+from tests.spark.reckoning.queues import GROUP, Delivered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,6 +74,7 @@ class History:
         self.now_ms = BEGINNING
         self.upgraded = False
         self.logs: dict[tuple[str, int], Log] = {}
+        self.queues: dict[tuple[str, int], Delivered | None] = {}
         self.ids: dict[str, bytes] = {}
         self.names: dict[str, str] = {}
         """The names of all topics that ever existed, by ID."""
@@ -103,6 +112,7 @@ class History:
         self._leave_open()
         self.delete_topic("gone")
         self._settle()
+        self._share()
         yield
 
     def _act(self, steps: int) -> None:
@@ -196,6 +206,24 @@ class History:
                 if minute < until[group] or (group == "starting" and minute == 29):
                     value = OffsetCommitValue(position, commit_timestamp_ms=self.now_ms)
                     self._add(group, OffsetCommitKey(group, LATE, 0), value)
+
+    def _share(self) -> None:
+        """A share group works. It had begun with a topic that is gone, and with a partition nobody read."""
+        topics = ("orders", "counted", LATE)
+        places = [(topic, partition) for topic in topics for partition in range(TOPICS[topic][1])]
+        self.queues = {place: Delivered(self.logs[place]) for place in places}
+        self.queues[LATE, 1] = None
+        for delivered in filter(None, self.queues.values()):
+            delivered.run(self.chance)
+        named = tuple(
+            NamedTopicPartitions(self.ids[topic], topic, tuple(range(TOPICS[topic][1]))) for topic in topics
+        )
+        gone = NamedTopicPartitions(self.chance.randbytes(16), "gone", (0,))
+        key = GroupRecordKey(GROUP, 15)
+        self.write(GROUP, key, SharePartitions((), (gone,), ()))
+        self.write(GROUP, key, SharePartitions((gone,), (*named, gone), ()))
+        self.write("g-removed", GroupRecordKey("g-removed", 15), SharePartitions((), named, ()))
+        self.write("g-removed", GroupRecordKey("g-removed", 15), None)
 
     def commit(self) -> None:
         committer = self.chance.choice(self.committers)

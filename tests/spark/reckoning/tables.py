@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tests.spark.reckoning.commits import Commits
 from tests.spark.reckoning.groups import Groups, id_text
 from tests.spark.reckoning.questions import owners, rebalance_costs
+from tests.spark.reckoning.queues import queues
 from tests.spark.reckoning.records import commit_ms, moment, read
 from tests.spark.reckoning.status import STATUSES
 
@@ -37,6 +38,7 @@ def reckoned(
         names = {id_text(topic_id): topic for topic, topic_id in history.ids.items()}
     groups = Groups(found.groups, names, as_of_ms)
     commits = Commits(found.commits, pending.commits, history.logs, as_of_ms, groups.assigned())
+    waiting = queues(history.queues, commits, history.logs)
     return {
         "offset_commits": commits.offset_commits(),
         "current_offsets": commits.current_offsets(),
@@ -49,7 +51,8 @@ def reckoned(
         "rebalances": groups.rebalances(),
         "members": groups.members(),
         "partition_status": commits.partition_status(),
-        "group_status": group_status(commits, groups),
+        "group_status": group_status(commits, groups, waiting),
+        "queues": waiting,
         "stale_groups": stale_groups(commits, groups),
         "expiring_offsets": expiring_offsets(commits, groups),
         "topic_consumers": groups.topic_consumers(commits.current),
@@ -61,13 +64,18 @@ def reckoned(
     }
 
 
-def group_status(commits: Commits, groups: Groups) -> list[Row]:
+def group_status(commits: Commits, groups: Groups, waiting: Sequence[Row]) -> list[Row]:
     partitions: dict[str, list[Row]] = defaultdict(list)
-    for row in commits.partition_status():
+    absent = dict.fromkeys(("lost_records", "drain_ms", "consumed_per_s", "complete"))
+    for row in (
+        *commits.partition_status(),
+        *({**row, **absent, "record_lag": row["depth"]} for row in waiting),
+    ):
         partitions[row["group"]].append(row)
     rows = []
     for group in {*partitions, *groups.current}:
         mine, state = partitions[group], groups.current.get(group)
+        complete = [row["complete"] for row in mine if row["complete"] is not None]
         times = [commits.last_ms((group, row["topic"], row["partition"])) for row in mine]
         last_ms = max((at_ms for at_ms in times if at_ms is not None), default=None)
         worst = max(mine, key=_urgency, default=None)
@@ -82,7 +90,7 @@ def group_status(commits: Commits, groups: Groups) -> list[Row]:
                 },
                 "topics": len({row["topic"] for row in mine}),
                 "partitions": len(mine),
-                "record_lag": sum(row["record_lag"] for row in mine),
+                "record_lag": sum(row["record_lag"] or 0 for row in mine),
                 "exact": True,
                 "lost_records": sum(lost) if lost else None,
                 "time_lag_ms": max(
@@ -94,7 +102,7 @@ def group_status(commits: Commits, groups: Groups) -> list[Row]:
                 ),
                 "worst_topic": worst["topic"] if worst else None,
                 "worst_partition": worst["partition"] if worst else None,
-                "complete": min((row["complete"] for row in mine), default=None),
+                "complete": min(complete, default=None),
                 "last_commit_ts": None if last_ms is None else moment(last_ms),
                 "commit_age_ms": None if last_ms is None else commits.as_of_ms - last_ms,
                 "member_count": len(state.members) if state else 0,
@@ -118,7 +126,13 @@ def _urgency(row: Row) -> tuple[Any, ...]:
     rank = STATUSES.index(row["status"])
     # An unknown wait comes before all others.
     lag_ms = -1 if row["lag_ms"] is None else row["lag_ms"]
-    return rank, lag_ms, row["record_lag"], row["topic"], row["partition"]
+    return (
+        rank,
+        lag_ms,
+        -1 if row["record_lag"] is None else row["record_lag"],
+        row["topic"],
+        row["partition"],
+    )
 
 
 def stale_groups(commits: Commits, groups: Groups) -> list[Row]:
@@ -131,7 +145,9 @@ def stale_groups(commits: Commits, groups: Groups) -> list[Row]:
         times = [commit_ms(record.value) for record in made]
         last_ms = max((at_ms for at_ms in times if at_ms is not None), default=None)
         since_ms = last_ms if last_ms is not None else state.at_ms if state else commits.as_of_ms
-        if (state and state.members) or commits.as_of_ms - since_ms <= STALE_MS:
+        if state and (state.members or state.protocol_type == "share"):
+            continue
+        if commits.as_of_ms - since_ms <= STALE_MS:
             continue
         rows.append(
             {
