@@ -91,7 +91,8 @@ class Alert:
 class TopicState:
     """The partitions of a group and topic that have one status. partition: the worst of them.
 
-    is_committed: whether they have a commit; without one, the lag is that of the log start.
+    is_committed: whether they have a commit; without one, the lag is that of the log start. is_queue: whether
+    they are of a share group; its depth and its oldest record are those that it has yet to read.
     """
 
     group: str
@@ -104,6 +105,7 @@ class TopicState:
     wait_ms: int | None
     lost_records: int | None
     last_commit_ms: int | None
+    is_queue: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +183,10 @@ def _of_limits(parts: Sequence[TopicState], limits: Limits, as_of_ms: int) -> li
     newest_ms = max((part.last_commit_ms for part in parts if part.last_commit_ms is not None), default=None)
     age_ms = None if newest_ms is None else max(0, as_of_ms - newest_ms)
     found = []
+    waited, left = ("oldest record", "left") if worst.is_queue else ("first unread record", "unread")
     for kind, limit, value, text, shown in (
-        (BEHIND, limits.max_wait, worst.wait_ms, "first unread record has waited for {}", duration),
-        (UNREAD, limits.max_unread, unread, "has {} unread", _records),
+        (BEHIND, limits.max_wait, worst.wait_ms, f"{waited} has waited for {{}}", duration),
+        (UNREAD, limits.max_unread, unread, f"has {{}} {left}", _records),
         (SILENT, limits.max_commit_age, age_ms, "last commit was {} ago", duration),
     ):
         if value is None or limit.value is None or value <= limit.value:

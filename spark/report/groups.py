@@ -17,9 +17,10 @@ from korvet.spark.report.service_levels import service_days
 from korvet.spark.session.together import together
 from korvet.spark.tables.anomalies import PAST_END
 from korvet.spark.tables.catalog import ANSWERS, TABLES
+from korvet.spark.tables.queues import SHARE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
     from pathlib import Path
 
@@ -110,9 +111,53 @@ class ReportTables:
         )
         return [PastEnd(**row.asDict()) for row in rows.collect()]
 
+    def groups(self) -> list[Row]:
+        """Return the table group_status."""
+        return self.table("group_status").collect()
+
+    def queues(self) -> Rows:
+        """Return the queues of each share group, the longest waiting first."""
+        rows: dict[str, list[Row]] = defaultdict(list)
+        for row in self.table("queues").collect():
+            rows[row["group"]].append(row)
+        for each in rows.values():
+            each.sort(
+                key=lambda row: (-(row["lag_ms"] or 0), -(row["depth"] or 0), row["topic"], row["partition"])
+            )
+        return rows
+
     def stale_groups(self) -> list[str]:
         """Return the names of stale groups."""
         return [row["group"] for row in self.table("stale_groups").select("group").collect()]
+
+
+def is_queue(row: Row) -> bool:
+    """Return whether a row of group_status is of a share group."""
+    return bool(row["protocol_type"] == SHARE)
+
+
+def queue_states(queues: Rows) -> list[TopicState]:
+    """Return what decides on the alerts of share groups, summed up by group and topic."""
+    topics: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for group, rows in queues.items():
+        for row in rows:
+            topics[group, row["topic"]].append(row)
+    return [
+        TopicState(
+            group,
+            topic,
+            OK.upper(),
+            is_committed=True,
+            partition=rows[0]["partition"],
+            partitions=len(rows),
+            unread_records=sum(row["depth"] or 0 for row in rows),
+            wait_ms=rows[0]["lag_ms"],
+            lost_records=None,
+            last_commit_ms=None,
+            is_queue=True,
+        )
+        for (group, topic), rows in topics.items()
+    ]
 
 
 def _newest(frame: DataFrame, most: int, *order: Column) -> Rows:
@@ -159,6 +204,8 @@ def service_levels(
 
 def page_groups(
     tables: ReportTables,
+    statuses: Sequence[Row],
+    queues: Rows,
     history: list[Row] | None,
     span: trends.Span,
     alerts: Sequence[Alert],
@@ -169,6 +216,7 @@ def page_groups(
 ) -> list[dict[str, Any]]:
     """Return the groups as the page shows them, worst first.
 
+    statuses, queues: the rows of group_status, and of queues by group.
     limits_ms: of wait_limits. levels: of service_levels. compared: there is a table of changes.
     """
     worst_first = (sf.col("lag_ms").desc_nulls_last(), sf.col("topic"), sf.col("partition"))
@@ -190,7 +238,7 @@ def page_groups(
     alerts_of = _by_group(alerts)
     before = _Changes(tables) if compared else None
     groups = []
-    for row in tables.table("group_status").collect():
+    for row in statuses:
         name = row["group"]
         group = {
             **_summary(row, alerts_of.get(name, [])),
@@ -199,6 +247,7 @@ def page_groups(
             **_expiring(expiring.get(name, [])),
             **_owners(owners.get(name, [])),
             **_offsets(offsets.get(name, [])),
+            **_queues(queues.get(name, []), of_share_group=is_queue(row)),
             **_members(members.get(name, [])),
             **_rebalances(rebalances.get(name, [])),
             **_anomalies(anomalies.get(name, [])),
@@ -348,6 +397,68 @@ def _offsets(rows: list[Row]) -> dict[str, Any]:
             for row in rows
         ],
     }
+
+
+def _queues(rows: list[Row], *, of_share_group: bool) -> dict[str, Any]:
+    """The queues of a share group with their totals, and who works on them; for another group, none."""
+    if not of_share_group:
+        return {"queue": None, "queues": [], "workers": []}
+    workers = _workers(rows)
+    is_told = any(row["workers"] is not None for row in rows)
+    return {
+        "topics": sorted({row["topic"] for row in rows}),
+        "queue": {
+            "partitions": len(rows),
+            "depth": _over(sum, rows, "depth"),
+            "in_flight": _over(sum, rows, "in_flight"),
+            "again": _over(sum, rows, "waiting_again"),
+            "deliveries": _over(max, rows, "deliveries"),
+            "dead": _over(sum, rows, "dead"),
+            "workers": len(workers),
+            "natives": sum(not worker["is_member"] for worker in workers) if is_told else None,
+        },
+        "queues": [
+            {
+                "topic": row["topic"],
+                "partition": row["partition"],
+                "status": row["status"],
+                "start": _text(row["start_offset"]),
+                "depth": row["depth"],
+                "exact": row["exact"],
+                "in_flight": row["in_flight"],
+                "again": row["waiting_again"],
+                "deliveries": row["deliveries"],
+                "dead": row["dead"],
+                "lag_ms": row["lag_ms"],
+            }
+            for row in rows[:MAX_PARTITIONS]
+        ],
+        "workers": workers[:MAX_MEMBERS],
+    }
+
+
+def _workers(rows: list[Row]) -> list[dict[str, Any]]:
+    """The members and Redis workers of all partitions, those with most records first."""
+    found: dict[tuple[str, bool], list[Any]] = defaultdict(list)
+    for row in rows:
+        for worker in row["workers"] or ():
+            found[worker["name"], worker["is_member"]].append(worker)
+    workers = [
+        {
+            "name": name,
+            "is_member": is_member,
+            "in_flight": sum(each["in_flight"] for each in some),
+            "idle": min(each["idle_ms"] for each in some),
+        }
+        for (name, is_member), some in found.items()
+    ]
+    return sorted(workers, key=lambda worker: (-worker["in_flight"], worker["idle"], worker["name"]))
+
+
+def _over(total: Callable[[list[int]], int], rows: list[Row], column: str) -> int | None:
+    """A total of what is known of a column; None if nothing is."""
+    known = [row[column] for row in rows if row[column] is not None]
+    return total(known) if known else None
 
 
 def _members(rows: list[Row]) -> dict[str, Any]:

@@ -24,7 +24,18 @@ if TYPE_CHECKING:
 # A placeholder in page.html.
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 # The members of a group that are tables.
-_ROWS = ("offsets", "inventory", "rebalances", "anomalies", "changes", "slo", "expiring", "owners")
+_ROWS = (
+    "offsets",
+    "inventory",
+    "rebalances",
+    "anomalies",
+    "changes",
+    "slo",
+    "expiring",
+    "owners",
+    "queues",
+    "workers",
+)
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _EMPTY = """\
 <section class="card"><h2>No consumer group has committed anything yet</h2><p>There are no offsets and no

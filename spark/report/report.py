@@ -9,6 +9,7 @@ from dataclasses import astuple, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from pyspark.sql import functions as sf
 
 from korvet.spark.report import comparison
@@ -18,7 +19,9 @@ from korvet.spark.report.groups import (
     MAX_GONE,
     ReportTables,
     gone_groups,
+    is_queue,
     page_groups,
+    queue_states,
     service_levels,
     wait_limits,
 )
@@ -28,11 +31,12 @@ from korvet.spark.report.times import clock
 from korvet.spark.session.together import together
 from korvet.spark.session.tuning import gathered, keeping, tuned_for
 from korvet.spark.source.source import SCHEMA
-from korvet.spark.tables import decode, health, membership, trends
+from korvet.spark.tables import decode, health, membership, queues, trends
 from korvet.spark.tables.batch_tables import DecodedTables, shaped
 from korvet.spark.tables.catalog import ANSWERS, TABLES
 from korvet.spark.tables.questions import answer
 from korvet.spark.tables.views import DAY_MS
+from korvet.spark.versions import arrow_schema
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
 
     from korvet.spark.report.alerts import Alert
     from korvet.spark.report.service_levels import ServiceDay
+    from korvet.spark.tables.catalog import Table
     from korvet.spark.tables.kafka_offsets import Finding
     from korvet.spark.tables.readers import TopicReader
 
@@ -173,16 +178,19 @@ def write_page(
         tables.topic_states,
         partial(tables.past_ends, run.as_of_ms - run.history_ms),
         tables.stale_groups,
+        tables.groups,
         tables.table("offset_commits").where(~sf.col("tombstone")).count,
         tables.table("quarantine").count,
     ]
-    states, past_ends, stale, commits, unreadable = together(tables.spark, questions)
-    findings = find({state.topic for state in states})
+    states, past_ends, stale, rows, commits, unreadable = together(tables.spark, questions)
+    waiting = tables.queues() if any(map(is_queue, rows)) else {}
+    states += queue_states(waiting)
+    findings = find({*(state.topic for state in states), *([queues.SHARE_STATE_TOPIC] if waiting else [])})
     alerts = find_alerts(states, past_ends, stale, thresholds, run.as_of_ms)
     compared = (run.folder / CHANGES).exists()
     limits_ms = wait_limits(states, thresholds)
     levels = service_levels(history or (), span, limits_ms, thresholds)
-    groups = page_groups(tables, history, span, alerts, limits_ms, levels, compared=compared)
+    groups = page_groups(tables, rows, waiting, history, span, alerts, limits_ms, levels, compared=compared)
     gone = gone_groups(tables, groups) if compared else []
     document = {
         "title": f"Consumer groups, {clock(run.as_of_ms)} UTC",
@@ -245,9 +253,15 @@ def _write_tables(
     with keeping(run.folder / _SHARED) as keep:
         rows = keep(gathered(decode.decoded(source)))
         commits = decode.decoded_commits(rows)
-        ((first_ms, topic_ids),) = rows.agg(sf.min("commit_ms"), membership.topic_ids()).collect()
+        seen = rows.agg(sf.min("commit_ms"), membership.topic_ids(), queues.are_there())
+        ((first_ms, topic_ids, has_queues),) = seen.collect()
+        names = reader.topic_names(spark, topic_ids)
         span = trends.Span.over(first_ms, as_of_ms, run.history_ms)
         run.notify("Reading the topics' logs")
+        waiting = None
+        if has_queues:
+            records = membership.with_topic_names(decode.decoded_groups(rows), names)
+            waiting = reader.queues(spark, queues.places(records), as_of_ms)
         positions = keep(trends.positions_over_time(commits, span))
         counted = DecodedTables(
             rows,
@@ -256,7 +270,8 @@ def _write_tables(
             rules=rules,
             pending=reader.open_transactions(spark),
             sizes=reader.sizes(spark),
-            names=reader.topic_names(spark, topic_ids),
+            names=names,
+            share_queues=waiting,
         )
         earlier = run.earlier or _state_then(commits, run.compare_to)
         counted.share(keep)
@@ -267,7 +282,10 @@ def _write_tables(
         tables = counted.with_logs(log, reader.ends(spark, needs.starts))
         run.notify("Computing the tables")
         tables.share(keep)
-        together(spark, [partial(_keep, run.folder, name, tables.view(name)) for name in TABLES])
+        known = [name for name in TABLES if name not in tables.empty]
+        for name in tables.empty:
+            _keep_nothing(spark, run.folder, name, TABLES[name])
+        together(spark, [partial(_keep, run.folder, name, tables.view(name)) for name in known])
         written = ReportTables(spark, run.folder)
         answers = {name: shaped(answer(name, written.table), ANSWERS[name]) for name in _ASKED}
         together(spark, [partial(_keep, run.folder, name, frame) for name, frame in answers.items()])
@@ -299,8 +317,8 @@ def write_changes(run: Run, tables: ReportTables, earlier: Earlier | None, log: 
 def _write_empty(spark: SparkSession, run: Run) -> None:
     _keep(run.folder, "offsets_topic", spark.createDataFrame([], SCHEMA))
     tables = {**TABLES, **{name: ANSWERS[name] for name in _ASKED}}
-    empty = {name: spark.createDataFrame([], table.schema) for name, table in tables.items()}
-    together(spark, [partial(_keep, run.folder, name, frame) for name, frame in empty.items()])
+    for name, table in tables.items():
+        _keep_nothing(spark, run.folder, name, table)
     write_changes(run, ReportTables(spark, run.folder), run.earlier, None)
 
 
@@ -308,6 +326,14 @@ def remove(folder: Path) -> None:
     """Delete a folder if it exists."""
     if folder.exists():
         shutil.rmtree(folder)
+
+
+def _keep_nothing(spark: SparkSession, folder: Path, name: str, table: Table) -> None:
+    """Write a table without rows, as _keep does, but without a job of Spark."""
+    remove(folder / name)
+    (folder / name).mkdir()
+    empty = arrow_schema(spark.createDataFrame([], table.schema).schema).empty_table()
+    pq.write_table(empty, folder / name / "part-00000.parquet")
 
 
 def _keep(folder: Path, name: str, frame: DataFrame) -> None:

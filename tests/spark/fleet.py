@@ -83,6 +83,9 @@ def _group(chance: random.Random, name: str, *, compared: bool) -> dict[str, Any
         "partitions": 6,
         "generation": 7,
         "protocol": "range",
+        "queue": None,
+        "queues": [],
+        "workers": [],
         **_expiring(name, quiet=quiet),
         "slo": _service(),
         "owners_total": 60,
@@ -242,3 +245,45 @@ def _rebalances() -> list[dict[str, Any]]:
         }
         for number in range(4)
     ]
+
+
+def queue(name: str, *, told: bool) -> dict[str, Any]:
+    """A share group with two partitions, one of them unknown. told: by Redis, which knows who has records."""
+    row = {
+        "topic": name,
+        "partition": 0,
+        "status": "BEHIND",
+        "start": str(2**60),
+        "depth": 1234,
+        "exact": True,
+        "in_flight": 12 if told else None,
+        "again": 7,
+        "deliveries": 3,
+        "dead": 2 if told else None,
+        "lag_ms": 600_000,
+    }
+    columns = ("start", "depth", "exact", "in_flight", "again", "deliveries", "dead", "lag_ms")
+    workers = [{"name": name, "is_member": False, "in_flight": 12, "idle": 3000}] if told else []
+    return {
+        "name": name,
+        "status": "BEHIND",
+        "severity": "warning",
+        "alerts_total": 1,
+        "alerts": [{"severity": "warning", "kind": "behind", "message": "oldest record has waited"}],
+        "age": None,
+        "lag_ms": 600_000,
+        "record_lag": 1234,
+        "history": [series([None] * STEPS)] * 2 + [series([0] * STEPS)],
+        "queue": {
+            "partitions": 2,
+            "depth": 1234,
+            "in_flight": row["in_flight"],
+            "again": 7,
+            "deliveries": 3,
+            "dead": row["dead"],
+            "workers": len(workers),
+            "natives": len(workers) if told else None,
+        },
+        "queues": [row, {**row, **dict.fromkeys(columns), "partition": 1, "status": "UNKNOWN"}],
+        "workers": workers,
+    }

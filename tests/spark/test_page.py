@@ -13,7 +13,7 @@ from korvet.spark.report import pictures
 from korvet.spark.report.alerts import KINDS, severity_rank
 from korvet.spark.report.page import render, series
 from korvet.spark.report.pictures import BrowserError, find_browser, save_pictures
-from tests.spark.fleet import HOSTILE, document
+from tests.spark.fleet import HOSTILE, document, queue
 from tests.support.browser import Page, open_page
 from tests.support.polling import until
 
@@ -467,6 +467,41 @@ def test_few_groups_and_more_than_there_is_room_for(page: Page, report: Path, tm
     wait(page, "document.querySelector('.group h1') !== null")
     assert texts(page, ".group .note") == ["Has not committed anything. No members \u00b7 never committed"]
     page.show(report.as_uri())
+
+
+def test_share_groups_have_a_table_of_their_own(
+    page: Page, phone: Page, report: Path, tmp_path: Path
+) -> None:
+    assert "Queues" not in texts(page, "h2")
+    made = document(3, names=("plain", "told", "<b>state"))
+    for group in made["groups"]:
+        if group["name"] != "plain":
+            group.update(queue(group["name"], told=group["name"] == "told"))
+    path = tmp_path / "queues.html"
+    path.write_text(render(made), encoding="utf-8")
+    for shown in (page, phone):
+        shown.show(path.as_uri())
+        wait(shown, "document.querySelector('.groups tbody tr') !== null")
+        assert shown.evaluate(FITS.replace("main *", ".blocks td, .blocks a")) is True
+    card = "[...document.querySelectorAll('h2')].find((each) => each.textContent === 'Queues').parentNode"
+    lines = f"[...{card}.querySelectorAll('tbody tr')]"
+    cells = f"{lines}.map((row) => [...row.cells].map((cell) => cell.textContent))"
+    rows = {row[0]: row[1:] for row in page.evaluate(cells)}
+    known = ["behind", "1,234", "12", "7", "3", "2", "10 min", "3", "1"]
+    hidden = {2, 5, 8}
+    assert rows == {
+        "told": known,
+        "<b>state": ["\u2013" if at in hidden else text for at, text in enumerate(known)],
+    }
+    page.evaluate("location.hash = 'group=told'")
+    wait(page, "document.querySelector('.group h1') !== null")
+    assert not {"Offsets", "Over time"} & {*texts(page, "h2")}
+    assert {"Queue", "Workers", "Members"} <= {*texts(page, "h2")}
+    (note, *_) = texts(page, ".group .note")
+    assert "never committed" not in note
+    assert "1,234 left, the oldest for 10 min" in note
+    page.show(report.as_uri())
+    phone.show(compared.as_uri())
 
 
 def test_upper_bounds_are_marked(page: Page, report: Path, tmp_path: Path) -> None:

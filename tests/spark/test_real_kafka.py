@@ -9,12 +9,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import (
+    AcknowledgeType,
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    Producer,
+    ShareConsumer,
+    TopicPartition,
+)
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
     AclPermissionType,
     AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
     ResourcePatternType,
     ResourceType,
 )
@@ -31,11 +42,12 @@ from korvet.spark.source.errors import SourceError
 from korvet.spark.tables import readers
 from korvet.spark.tables.decode import offset_commits
 from korvet.spark.tables.kafka_offsets import GRACE_MS, HANGING, MAX_TRANSACTION_MS, NOT_READ, ORIGIN, Finding
+from korvet.spark.tables.queues import SHARE_STATE_TOPIC
 from korvet.spark.tables.readers import KafkaReader
 from korvet.spark.tables.stored_tables import StoredTables
 from tests.support.certificates import Authority
 from tests.support.java import JavaTools
-from tests.support.polling import patient
+from tests.support.polling import patient, until
 from tests.support.ports import free_port
 from tests.support.real_kafka import LOGINS, PARTITIONS, RealKafka
 
@@ -370,3 +382,82 @@ def test_a_login_without_rights_is_told_so(
     page = done.page.read_text(encoding="utf-8")
     assert "This login sees no consumer group" in page
     assert "No consumer group has committed anything yet" not in page
+
+
+RECORDS = 20
+
+
+def work(kafka: RealKafka) -> None:
+    """Let a member of a share group take records of two partitions, and accept, reject or release them."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.create_topics([NewTopic("jobs", 3, 1)])["jobs"].result(30)
+    first = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.GROUP, "workers", incremental_configs=[first])
+    admin.incremental_alter_configs([resource])[resource].result(30)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    for number in range(2 * RECORDS):
+        producer.produce("jobs", str(number).encode(), partition=number % 2)
+    assert producer.flush(20) == 0
+    worker = ShareConsumer(
+        {
+            "bootstrap.servers": kafka.bootstrap,
+            "group.id": "workers",
+            "log_level": 0,
+            "share.acknowledgement.mode": "explicit",
+        }
+    )
+    worker.subscribe(["jobs"])
+    seen: set[tuple[int, int]] = set()
+
+    def took_all() -> bool:
+        for message in worker.poll(0.1):
+            partition, offset = message.partition(), message.offset()
+            verdict = AcknowledgeType.RELEASE
+            if offset < RECORDS // 2 and offset % 5 != 4:
+                verdict = AcknowledgeType.REJECT if offset % 5 == 3 else AcknowledgeType.ACCEPT
+            worker.acknowledge(message, verdict)
+            seen.add((partition, offset))
+        return len(seen) == 2 * RECORDS
+
+    try:
+        until(took_all, 60, "all records were delivered")
+        worker.commit_sync(30)
+    finally:
+        worker.close()
+
+
+def queues_of_the_tool(kafka: RealKafka, tools: JavaTools) -> dict[int, tuple[int, int]]:
+    """Start offset and lag, as kafka-share-groups prints them."""
+    where = ("--bootstrap-server", kafka.bootstrap, "--group", "workers")
+    printed = tools.run("share-groups", *where, "--describe", "--offsets")
+    rows = [line.split() for line in printed.splitlines() if " jobs " in line]
+    return {int(row[2]): (int(row[-2]), int(row[-1])) for row in rows if row[-1] != "-"}
+
+
+def test_queues_are_those_of_kafkas_tool(
+    spark: SparkSession, connector: Connector, kafka: RealKafka, tools: JavaTools, tmp_path: Path
+) -> None:
+    work(kafka)
+    expected = queues_of_the_tool(kafka, tools)
+    assert expected.keys() == {0, 1}
+    source = reader(kafka.at("SASL_SSL"), kafka.client("SCRAM-SHA-512"), tmp_path)
+    rows = {row["partition"]: row for row in batch_table(spark, source, "queues", now_ms()).collect()}
+    found = {part: (row["start_offset"], row["depth"]) for part, row in rows.items()}
+    # Nobody reads a partition without records.
+    assert found == {**expected, 2: (0, 0)}
+    for partition, (_, depth) in expected.items():
+        row = rows[partition]
+        assert (row["exact"], row["end_offset"], row["in_flight"]) == (True, RECORDS, None)
+        assert 0 < row["waiting_again"] <= depth < RECORDS
+        assert 1 <= row["deliveries"] <= 5
+    # Cem may read the records on groups, and the queue's topic. Spark's connector reads as a group.
+    allow(kafka, ResourceType.GROUP, "*", AclOperation.READ, "cem")
+    for topic in ("__consumer_offsets", "jobs"):
+        allow(kafka, ResourceType.TOPIC, topic, AclOperation.READ, "cem")
+    source = reader(kafka.at("SASL_SSL"), kafka.client("PLAIN", "cem"), tmp_path)
+    report = write_report(spark, source, tmp_path / "report", now_ms())
+    unknown = spark.read.parquet(str(tmp_path / "report" / "queues")).collect()
+    assert {(row["status"], row["depth"]) for row in unknown} == {("UNKNOWN", None)}
+    named = [each for each in report.alerts["findings"] if each["topic"] == SHARE_STATE_TOPIC]
+    assert [each["kind"] for each in named] == [NOT_READ]
+    assert named[0]["message"] in report.page.read_text()

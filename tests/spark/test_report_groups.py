@@ -79,7 +79,7 @@ def test_the_limit_of_a_group_is_that_of_all_its_topics(
     )
     limits_ms = wait_limits(tables.topic_states(), thresholds)
     levels = service_levels(waits.collect(), span, limits_ms, thresholds)
-    (group,) = page_groups(tables, None, span, [], limits_ms, levels, compared=False)
+    (group,) = page_groups(tables, tables.groups(), {}, None, span, [], limits_ms, levels, compared=False)
     assert [row["topic"] for row in group["offsets"]] == ["orders"]
     assert group["limit_ms"] == MINUTE
     # The wait of two minutes is too long.

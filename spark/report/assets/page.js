@@ -30,6 +30,7 @@ const ATTENTION_ROWS = 8;
 // If more groups than this need attention, they are listed by reason, not one by one.
 const SINGLE_GROUPS = 20;
 const CHANGE_ROWS = 20;
+const QUEUE_ROWS = 20;
 const WIDE_TEXT = 12, LONG_TEXT = 40;
 
 // Small helpers: nodes, numbers, times.
@@ -376,7 +377,7 @@ const badgeOf = (group) => badge(group.status, tone(group));
 const nameOf = (group) => (group.name ? h("bdi", {}, group.name) : h("i", {}, "(empty name)"));
 const isolated = (text) => `\u2068${text}\u2069`;
 const why = (group) => (group.alerts.length ? group.alerts[0].message
-  : group.age === null ? "has not committed anything" : STATUS[group.status][1]);
+  : group.queue ? "takes records from a queue" : group.age === null ? "has not committed anything" : STATUS[group.status][1]);
 // The unread records of a group or partition; an upper bound if Kafka's offsets may have gaps.
 const unread = (row, format) => (row.exact !== false ? "" : "\u2264 ") + format(row.record_lag);
 const address = (name) => `#group=${encodeURIComponent(name)}`;
@@ -401,13 +402,13 @@ const percent = (fraction) => `${(Math.floor(fraction * 1e4 + 1e-6) / 100).toFix
 const unowned = (row) => (row.most === null ? DASH : row.most === row.least ? duration(row.most) : `\u2264 ${duration(row.most)}`);
 
 function sentence(group) {
-  const parts = [];
-  if (group.record_lag) parts.push(`${unread(group, count)} unread${group.lag_ms === null ? "" : `, the first for ${duration(group.lag_ms)}`}`);
+  const parts = [], [left, first] = group.queue ? ["left", "oldest"] : ["unread", "first"];
+  if (group.record_lag) parts.push(`${unread(group, count)} ${left}${group.lag_ms === null ? "" : `, the ${first} for ${duration(group.lag_ms)}`}`);
   if (group.lost) parts.push(`${plural(group.lost, "record")} lost`);
   const change = changed(group);
   if (change) parts.push(change);
   parts.push(group.members ? plural(group.members, "member") : "no members");
-  parts.push(group.age === null ? "never committed" : `last commit ${ago(group.age)}`);
+  if (!group.queue) parts.push(group.age === null ? "never committed" : `last commit ${ago(group.age)}`);
   if (group.expiring_total) parts.push(expiry(group));
   return parts.join(" \u00b7 ");
 }
@@ -428,6 +429,33 @@ function table(heads, rows, empty) {
 
 const more = (total, shown, what) => (total > shown ? h("p", { class: "note" }, `${count(total - shown)} more ${what} are in the Parquet tables.`) : null);
 
+// Queues: records of share groups that are neither accepted nor archived. What a source can't tell is null.
+
+// The numbers of a share group, with their headings: of a table, or of its own page.
+function queueFacts(group) {
+  const { depth, in_flight, again, deliveries, dead, natives } = group.queue;
+  return [["Depth", depth === null ? DASH : unread(group, count)], ["In flight", count(in_flight)], ["Waiting again", count(again)],
+    ["Most deliveries", count(deliveries)], ["Dead letters", count(dead)], ["Oldest waiting", duration(group.lag_ms)],
+    ["Members", count(group.members)], ["Redis workers", count(natives)]];
+}
+
+function queuesCard() {
+  const queues = groups.filter((group) => group.queue), shown = printing ? queues : queues.slice(0, QUEUE_ROWS);
+  if (!queues.length) return "";
+  const heads = [["Share group"], ["Status"], ...queueFacts(queues[0]).map(([title]) => [title, 1])];
+  return card("Queues", table(heads, shown.map((group) => [link(group), badgeOf(group), ...queueFacts(group).map((fact) => fact[1])])),
+    queues.length > shown.length && h("p", { class: "note" }, `${count(queues.length - shown.length)} more share groups are among all groups.`));
+}
+
+function queueCards(group) {
+  const rows = rowsOf(group, "queues"), workers = rowsOf(group, "workers");
+  return [card("Queue", table([["Topic"], ["Partition", 1], ["Status"], ["Start offset", 1], ["Depth", 1], ["In flight", 1], ["Waiting again", 1], ["Most deliveries", 1], ["Dead letters", 1], ["Oldest waiting", 1]],
+    rows.map((row) => [row.topic, row.partition, badge(row.status), row.start ?? DASH, row.depth === null ? DASH : (row.exact ? "" : "\u2264 ") + count(row.depth), count(row.in_flight), count(row.again),
+      count(row.deliveries), count(row.dead), duration(row.lag_ms)]), "No partition has been read."), more(group.queue.partitions, rows.length, "partitions")),
+  workers.length ? card("Workers", table([["Worker"], ["Kind"], ["In flight", 1], ["Last asked", 1]],
+    workers.map((row) => [h("bdi", {}, row.name), row.is_member ? "member" : "Redis worker", count(row.in_flight), ago(row.idle)])), more(group.queue.workers, workers.length, "workers")) : ""];
+}
+
 // What changed since the earlier state.
 
 const signed = (value) => (value > 0 ? `+${short(value)}` : value < 0 ? `\u2212${short(-value)}` : "0");
@@ -435,13 +463,13 @@ const thenNow = (then, now, format) => (then === now ? format(now) : `${format(t
 const grew = (group) => (group.record_lag || 0) - ((group.before && group.before.record_lag) || 0);
 
 function changed(group) {
-  if (data.compared_to === null) return null;
+  if (data.compared_to === null || group.queue) return null;
   const since = `since ${clock(data.compared_to)} UTC`;
   return group.before ? `${signed(grew(group))} unread ${since}` : `new ${since}`;
 }
 
 function changesCard() {
-  const rows = groups.filter((group) => !group.before || grew(group) || group.before.new || group.before.gone)
+  const rows = groups.filter((group) => !group.queue && (!group.before || grew(group) || group.before.new || group.before.gone))
     .sort((one, other) => grew(other) - grew(one) || one.rank - other.rank);
   const shown = rows.slice(0, CHANGE_ROWS);
   const parts = ({ new: added, gone }) => [added && `${count(added)} new`, gone && `${count(gone)} gone`].filter(Boolean).join(", ");
@@ -601,20 +629,21 @@ function total(key, join) {
 }
 
 function overview() {
-  const busiest = [...groups].sort((one, other) => other.total - one.total || one.rank - other.rank).slice(0, HEAT_ROWS);
+  const committing = groups.filter((group) => !group.queue);
+  const busiest = [...committing].sort((one, other) => other.total - one.total || one.rank - other.rank).slice(0, HEAT_ROWS);
   const behind = times.map((_, index) => groups.reduce((sum, group) => (group.wait[index] === null ? sum
     : (sum || 0) + (group.limit_ms !== null && group.wait[index] > group.limit_ms ? 1 : 0)), null));
   const limits = [...new Set(groups.map((group) => group.limit_ms))];
   const limit = limits.length === 1 && limits[0] !== null ? duration(limits[0]) : "its limit";
   const rate = total("commits", (sum, value) => sum + value);
-  main.replaceChildren(...[fleet(),
+  main.replaceChildren(...[fleet(), queuesCard(),
     card("Over time", h("div", { class: "figures" },
       figure("Unread records", "of all groups", areaChart("Unread records", total("lag", (sum, value) => sum + value), short, false, "one")),
       figure("Longest wait", "of any first unread record", areaChart("Longest wait", total("wait", Math.max), duration, true, "two")),
       figure("Groups behind", `a record unread for more than ${limit}`, areaChart("Groups behind", behind, short, false, "three")),
       figure("Commits", `of all groups, per ${duration(data.step)}`, barChart("Commits", rate.map((value) => value || 0))))),
-    card("Commits", figure("Commit heat map", busiest.length < groups.length ? `the ${HEAT_ROWS} busiest groups, ${duration(data.step)} a cell` : `${duration(data.step)} a cell`,
-      heatMap("Commit heat map", busiest))),
+    busiest.length ? card("Commits", figure("Commit heat map", busiest.length < committing.length ? `the ${HEAT_ROWS} busiest groups, ${duration(data.step)} a cell` : `${duration(data.step)} a cell`,
+      heatMap("Commit heat map", busiest))) : "",
     h("section", { class: "card", id: "groups" }, h("div", { class: "head" }, h("h2", {}, "All groups"), found, search), chips(),
       h("div", { class: "scroll" }, h("table", { role: "table", class: "groups blocks" }, h("thead", { role: "rowgroup" }, tableHead), tableBody)), rest)].flat());
   fillTable();
@@ -633,7 +662,7 @@ function serviceCard(group, days) {
 function costOf(rebalances) {
   const rows = rebalances.filter((row) => row.at >= data.from && row.most !== null);
   const sum = (key) => duration(rows.reduce((total, row) => total + row[key], 0));
-  return rows.length && h("p", { class: "note" }, `Partitions had no owner for at most ${sum("most")} since ${clock(data.from)} UTC, and for at least ${sum("least")}, by ${plural(rows.length, "rebalance")} with a known bound.`);
+  return rows.length > 0 && h("p", { class: "note" }, `Partitions had no owner for at most ${sum("most")} since ${clock(data.from)} UTC, and for at least ${sum("least")}, by ${plural(rows.length, "rebalance")} with a known bound.`);
 }
 
 function groupPage(group) {
@@ -643,19 +672,20 @@ function groupPage(group) {
     figure("Waiting", "of the first unread record", areaChart("Waiting", group.wait, duration, true, "two")),
     figure("Commits", `per ${duration(data.step)}`, barChart("Commits", group.commits.map((value) => value || 0)))];
   if (rebalances.length) charts.push(figure("Rebalances", "members by generation", timeline("Rebalances", rebalances)));
-  const facts = [["unread records", unread(group, count)], ["waiting", duration(group.lag_ms)], ["read up in", drained(group)], ["last commit", ago(group.age)],
+  const facts = group.queue ? [...queueFacts(group), ["Partitions", count(group.partitions)]] : [["unread records", unread(group, count)], ["waiting", duration(group.lag_ms)], ["read up in", drained(group)], ["last commit", ago(group.age)],
     ["members", count(group.members)], ["partitions", count(group.partitions)], ["generation", group.generation === null ? DASH : group.generation],
     ["assignor", group.protocol || DASH]];
   main.replaceChildren(
     h("nav", {}, h("a", { href: "#" }, "\u2190 All groups"), h("span", { class: "note" }, "Esc: back. \u2190 \u2192: previous and next group")),
     h("section", { class: "card group" }, h("h1", {}, nameOf(group), " ", badgeOf(group)), h("p", { class: "note" }, `${capital(why(group))}. ${capital(sentence(group))}`), alsoOf(group), consoleLink(group),
       h("dl", {}, facts.map(([label, value]) => h("div", {}, h("dt", {}, label), h("dd", {}, value))))),
-    card("Over time", h("div", { class: "figures" }, charts)),
-    data.compared_to === null ? "" : card(`Changes since ${clock(data.compared_to)} UTC`, partitionChanges(group)),
+    // Only stored tables know the history of a queue.
+    group.queue && group.lag.every((value) => value === null) ? "" : card("Over time", h("div", { class: "figures" }, charts)),
+    data.compared_to === null || group.queue ? "" : card(`Changes since ${clock(data.compared_to)} UTC`, partitionChanges(group)),
     serviceCard(group, slo),
-    card("Offsets", table([["Topic"], ["Partition", 1], ["Status"], ["Committed offset", 1], ["Unread", 1], ["Waiting", 1], ["Read/s", 1], ["Added/s", 1], ["Read up in", 1], ["Last commit", 1]],
+    ...(group.queue ? queueCards(group) : [card("Offsets", table([["Topic"], ["Partition", 1], ["Status"], ["Committed offset", 1], ["Unread", 1], ["Waiting", 1], ["Read/s", 1], ["Added/s", 1], ["Read up in", 1], ["Last commit", 1]],
       offsets.map((row) => [row.topic, row.partition, badge(row.status), row.committed ?? DASH, unread(row, count), duration(row.lag_ms), perSecond(row.consumed), perSecond(row.produced), drained(row),
-        ago(row.commit === null ? null : Math.max(0, data.as_of - row.commit))]), "No committed offsets."), more(group.partitions, offsets.length, "partitions")),
+        ago(row.commit === null ? null : Math.max(0, data.as_of - row.commit))]), "No committed offsets."), more(group.partitions, offsets.length, "partitions"))]),
     expiring.length ? card("Offsets that expire", table([["Topic"], ["Partition", 1], ["Committed offset", 1], ["Expires (UTC)"], ["In", 1]],
       expiring.map((row) => [row.topic, row.partition, row.committed, clock(row.at), row.in < 0 ? "due" : duration(row.in)])), more(group.expiring_total, expiring.length, "offsets")) : "",
     owners.length ? card("Who read what when", table([["Topic"], ["Partitions"], ["Client"], ["Host"], ["From (UTC)"], ["Until (UTC)"], ["Commits", 1]],
