@@ -47,7 +47,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def keeps_history(self) -> bool:
-        """Whether superseded records stay for offsets.history.retention.ms, because a coordinator wrote them."""
+        """Whether superseded records stay for offsets.history.retention.ms: those of coordinators do."""
         return self.internal and self.name != SHARE_STATES_TOPIC
 
     @property
