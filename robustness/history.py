@@ -98,6 +98,8 @@ class Run(Event, frozen=True, kw_only=True, omit_defaults=True, tag="run"):
     """Whether locks and acknowledgements of share groups must survive all faults."""
     lock_ms: int = 0
     """How long members of share groups have records."""
+    deliveries: int = 0
+    """How often members of share groups get a record at most."""
     share_groups: tuple[str, ...] = ()
     """Share groups that take all records from the beginning."""
     groups: tuple[str, ...] = ()
@@ -192,6 +194,8 @@ class Take(Event, frozen=True, kw_only=True, omit_defaults=True, tag="take"):
 
     group: str
     records: tuple[Record, ...] = ()
+    native: bool = False
+    """Whether a Redis client takes them: it may take any record that nobody has a lock on."""
 
 
 class Settle(Event, frozen=True, kw_only=True, omit_defaults=True, tag="settle"):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from robustness.dice import Dice
-from robustness.history import Topic
+from robustness.history import Outcome, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -158,6 +158,10 @@ class GroupPlan:
 
 LOCK_MS: Final = 1_000
 """How long members of share groups have records."""
+DELIVERIES: Final = 10
+"""How often members of share groups get a record at most: faults cost deliveries."""
+OUTCOMES: Final[tuple[Outcome | None, ...]] = ("accept",) * 14 + ("release",) * 3 + ("reject", None, None)
+"""What becomes of 20 records of a share group; None: nothing, until the lock ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +173,8 @@ class SharePlan:
     topics: tuple[str, ...]
     restart_interval_ms: int
     """A member leaves and another one joins this often; 0 is never."""
+    natives: int = 0
+    """Redis clients that take from the same Redis groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +278,7 @@ def make(seed: int, duration_ms: int, focus: Focus = EVERYTHING) -> Plan:
         producers=producers,
         groups=groups,
         natives=natives,
+        sharers=draw_sharers(Dice(seed, "sharers"), topics, 3_000, natives=(0, 1, 2)),
         admins=_admins(Dice(seed, "admin"), topics, duration_ms),
         faults=_faults(Dice(seed, "faults"), focus.kinds(topology), brokers, duration_ms),
     )
@@ -335,6 +342,17 @@ def _groups(dice: Dice, topics: tuple[TopicPlan, ...]) -> tuple[GroupPlan, ...]:
             )
         )
     return tuple(groups)
+
+
+def draw_sharers(
+    dice: Dice, topics: tuple[TopicPlan, ...], restart_interval_ms: int, natives: tuple[int, ...] = (0,)
+) -> tuple[SharePlan, ...]:
+    """Returns the share groups of a plan. natives: how many Redis clients a group may have."""
+    names = tuple(topic.name for topic in topics if topic.layout == "record")
+    if dice.chance(0.6):
+        return ()
+    members, interval_ms = dice.between(1, 3), dice.one_of((0, 0, restart_interval_ms))
+    return (SharePlan("shared", members, names, interval_ms, dice.one_of(natives)),)
 
 
 def _natives(dice: Dice, topics: tuple[TopicPlan, ...]) -> tuple[NativePlan, ...]:
@@ -430,6 +448,7 @@ def first_event(plan: Plan) -> dict[str, Any]:
         "groups": tuple(group.name for group in plan.groups),
         "kept_locks": not plan.may_lose,
         "lock_ms": LOCK_MS,
+        "deliveries": DELIVERIES,
         "share_groups": tuple(group.name for group in plan.sharers),
         "plan": describe(plan),
     }

@@ -23,6 +23,8 @@ from robustness.history import (
     ReadCommit,
     ReadNativeGroup,
     Send,
+    Settle,
+    Take,
     Truncated,
     Txn,
 )
@@ -74,6 +76,12 @@ def describe(event: Event, violation: Violation) -> str | None:
             return f"{event.type} {verb} of {event.group}: {mine_}" if mine_ else None
         case Txn():
             return f"{event.type} {event.action} of {event.txn}{_error(event)}"
+        case Take() if event.records:
+            mine_ = [record for record in event.records if record[:2] == _partition(violation)]
+            taken = [(record.offset, record.value) for record in mine_]
+            return f"{event.group} gives {_records(taken, violation.offset)}" if mine_ else None
+        case Settle(record=record) if (*record[:3],) == (*_partition(violation), violation.offset):
+            return f"{event.type} {event.outcome} of {event.group}{_error(event)}"
         case CatchUp():
             return f"{event.type} catch up of {event.group}{_error(event)}"
         case Admin():
@@ -171,6 +179,10 @@ def counts(facts: Facts) -> dict[str, int]:
         "records read": sum(1 for _ in facts.reads),
         "transactions": len(facts.txns),
         "commits": sum(isinstance(e, Commit) and e.type == "ok" for e in facts.history),
+        "records of share groups taken": sum(len(e.records) for e in facts.history if isinstance(e, Take)),
+        "records of share groups accepted": sum(
+            isinstance(e, Settle) and (e.outcome, e.type) == ("accept", "ok") for e in facts.history
+        ),
         **{f"fault: {kind}": count for kind, count in sorted(faults.items())},
     }
 

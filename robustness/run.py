@@ -18,8 +18,9 @@ from robustness.load.epochs import EpochAsker
 from robustness.load.final import FinalReader
 from robustness.load.java import JavaMember, JavaProducer
 from robustness.load.members import CopyWorker, MemberWorker
-from robustness.load.natives import NativeReader, NativeWriter
+from robustness.load.natives import NativeReader, NativeSharer, NativeWriter
 from robustness.load.producers import ProducerWorker
+from robustness.load.sharers import SharerWorker, begin_with_first_records, catch_up
 from robustness.site.faults import FAULTS
 from robustness.site.site import Site
 from tests.support.servers import BROKER
@@ -53,6 +54,8 @@ def run(plan: Plan, folder: Path, program: Sequence[str] = BROKER) -> Path:
             site.start()
             recorder.add(Run, "runner", "info", **plans.first_event(plan))
             create_topics(site.bootstrap, plan.topics)
+            for sharers in plan.sharers:
+                begin_with_first_records(site.bootstrap, sharers)
             workers = list(workers_of(plan, site, recorder))
             for worker in workers:
                 worker.start()
@@ -64,7 +67,9 @@ def run(plan: Plan, folder: Path, program: Sequence[str] = BROKER) -> Path:
                 worker.close()
             site.topology.settle()
             final = FinalReader(recorder, site.bootstrap, site.topology)
-            final.read(plan.topics, [group.name for group in plan.groups])
+            partitions = final.read(plan.topics, [group.name for group in plan.groups])
+            for sharers in plan.sharers:
+                catch_up(recorder, site.bootstrap, sharers, partitions, RECOVERY_TIMEOUT_S)
         finally:
             site.stop()
     return path
@@ -105,6 +110,17 @@ def workers_of(plan: Plan, site: Site, recorder: Recorder) -> Iterator[Worker]:
     for group in plan.groups:
         for number in range(1, group.members + 1):
             yield _member(plan, site, recorder, group, number)
+    for sharers in plan.sharers:
+        for number in range(1, sharers.members + 1):
+            yield SharerWorker(recorder, site.bootstrap, sharers, number, plan.seed)
+        places = [
+            (topic.name, partition)
+            for topic in plan.topics
+            if topic.name in sharers.topics and topic.is_native
+            for partition in range(topic.partitions)
+        ]
+        for number in range(1, sharers.natives + 1) if places else ():
+            yield NativeSharer(recorder, site.topology, sharers, places, number, plan.seed)
     for native in plan.natives:
         if native.writes_per_s:
             yield NativeWriter(recorder, site.topology, native, partitions[native.topic], plan.seed)

@@ -32,6 +32,7 @@ class Taken:
     asked: int
     """The event with which the member asked."""
     got: int
+    native: bool
 
 
 @dataclass(slots=True)
@@ -66,7 +67,7 @@ def shared_records(facts: Facts) -> dict[Key, Shared]:
                 asked[event.process] = index
             for record in event.records:
                 shared = found.setdefault(_key(event.group, record), Shared(record))
-                shared.takes.append(Taken(event.process, asked[event.process], index))
+                shared.takes.append(Taken(event.process, asked[event.process], index, event.native))
         elif isinstance(event, Settle):
             key = _key(event.group, event.record)
             if event.type == "invoke":
@@ -122,6 +123,17 @@ def two_owners(facts: Facts) -> Iterator[Violation]:
                     yield _violation(facts, "two owners", message, shared, events)
 
 
+def taken_too_often(facts: Facts) -> Iterator[Violation]:
+    """Members have got a record more often than the limit of deliveries allows. Redis clients may take it
+    beyond the limit, too.
+    """
+    for (group, *_), shared in shared_records(facts).items():
+        events = tuple(take.got for take in shared.takes if not take.native)
+        if len(events) > facts.run.deliveries:
+            message = f"{group}: members got it {len(events)} times, the limit is {facts.run.deliveries}"
+            yield _violation(facts, "taken too often", message, shared, events)
+
+
 def never_taken(facts: Facts) -> Iterator[Violation]:
     """A share group has caught up, and none of its members has got a record that is in the log."""
     taken: dict[str, set[str]] = defaultdict(set)
@@ -146,4 +158,4 @@ def _violation(facts: Facts, kind: str, message: str, shared: Shared, events: tu
     return Violation(kind, message, *place, tuple(sorted(events)), is_note=not facts.run.kept_locks)
 
 
-CHECKERS = (taken_after_the_end, ended_twice, two_owners, never_taken)
+CHECKERS = (taken_after_the_end, ended_twice, two_owners, taken_too_often, never_taken)

@@ -38,8 +38,10 @@ class FinalReader:
         self._visible: set[tuple[str, int]] = set()
         """The partitions all of whose records can be read."""
 
-    def read(self, topics: Sequence[TopicPlan], groups: Iterable[str]) -> None:
-        """Read everything. What can't be read in time stays incomplete in the history."""
+    def read(self, topics: Sequence[TopicPlan], groups: Iterable[str]) -> dict[str, int]:
+        """Read everything. What can't be read in time stays incomplete in the history. Returns how many
+        partitions each topic has.
+        """
         partitions = {topic.name: self._partitions(topic.name) for topic in topics}
         self._send_last(partitions)
         for topic in topics:
@@ -48,6 +50,7 @@ class FinalReader:
         for group in groups:
             self._read_group(group, topics, partitions)
         self._redis.close()
+        return partitions
 
     def _partitions(self, topic: str) -> int:
         def count() -> int:

@@ -11,7 +11,7 @@ from korvet.cluster import lease, mailbox
 from korvet.config import loading
 from korvet.redis.errors import StoreError
 from korvet.server import listener
-from robustness.plan import LOCK_MS
+from robustness.plan import DELIVERIES, LOCK_MS
 from robustness.simulation.process import CURRENT
 from robustness.simulation.transport import ListeningSocket
 
@@ -49,7 +49,7 @@ _SETTINGS: Final[dict[str, Any]] = {
     "group_share_record_lock_duration_ms": LOCK_MS,
     "group_share_assignment_interval_ms": 0,
     # Faults may cost a record some deliveries that nobody receives.
-    "group_share_delivery_count_limit": 10,
+    "group_share_delivery_count_limit": DELIVERIES,
 }
 
 

@@ -16,11 +16,11 @@ from robustness.plan import (
     NativePlan,
     Plan,
     ProducerPlan,
-    SharePlan,
     TopicPlan,
     TopologyName,
     draw_fault,
     draw_next_ms,
+    draw_sharers,
 )
 
 TOPOLOGIES: Final[tuple[TopologyName, ...]] = ("alone", "pair")
@@ -58,7 +58,7 @@ def make(seed: int) -> Plan:
         producers=_producers(dice, topics),
         groups=_groups(dice, topics),
         natives=_natives(dice, topics),
-        sharers=_sharers(Dice(seed, "simulated sharers"), topics),
+        sharers=draw_sharers(Dice(seed, "simulated sharers"), topics, 1_000),
         admins=_admins(Dice(seed, "simulated admin"), topics, duration_ms),
         faults=_faults(Dice(seed, "simulated faults"), topology, brokers, duration_ms),
     )
@@ -120,13 +120,6 @@ def _groups(dice: Dice, topics: tuple[TopicPlan, ...]) -> tuple[GroupPlan, ...]:
             copies_to=copies_to,
         ),
     )
-
-
-def _sharers(dice: Dice, topics: tuple[TopicPlan, ...]) -> tuple[SharePlan, ...]:
-    names = tuple(topic.name for topic in topics if topic.layout == "record")
-    if dice.chance(0.6):
-        return ()
-    return (SharePlan("shared", dice.between(1, 3), names, dice.one_of((0, 0, 1_000))),)
 
 
 def _natives(dice: Dice, topics: tuple[TopicPlan, ...]) -> tuple[NativePlan, ...]:

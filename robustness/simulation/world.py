@@ -147,7 +147,7 @@ class World:
             client = self._client(f"creator-{group.name}")
             deadline_s = client.time() + _START_S
             await self._run(
-                client, begin_with_first_records(client, group.name, self.broker_names, deadline_s)
+                client, begin_with_first_records(client, group.name, self.broker_names[0], deadline_s)
             )
         self.servers.delay_replication(plan.replica_lag_ms / 1000)
         await self._work()

@@ -8,6 +8,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Final
 
+from robustness.plan import DELIVERIES, LOCK_MS
 from robustness.site.topologies import TOPOLOGIES
 from tests.support.clock import Clock
 from tests.support.network import Network
@@ -33,6 +34,13 @@ BROKER_OPTIONS: Final = (
     "group.consumer.session.timeout.ms=6000",
     "group.consumer.min.heartbeat.interval.ms=500",
     "group.consumer.heartbeat.interval.ms=500",
+    "group.share.min.session.timeout.ms=6000",
+    "group.share.session.timeout.ms=6000",
+    "group.share.min.heartbeat.interval.ms=500",
+    "group.share.heartbeat.interval.ms=500",
+    f"group.share.min.record.lock.duration.ms={LOCK_MS}",
+    f"group.share.record.lock.duration.ms={LOCK_MS}",
+    f"group.share.delivery.count.limit={DELIVERIES}",
 )
 BROKER_START_TIMEOUT_S: Final = 30.0
 BROKER_STOP_TIMEOUT_S: Final = 8.0

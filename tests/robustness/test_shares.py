@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from robustness.plan import LOCK_MS
+from robustness.plan import DELIVERIES, LOCK_MS
 from robustness.story import Story
 
 X, Y = (1, "x"), (2, "y")
 
 
 def story(*, kept_locks: bool = True) -> Story:
-    return Story(share_groups=("q",), lock_ms=LOCK_MS, kept_locks=kept_locks)
+    return Story(share_groups=("q",), lock_ms=LOCK_MS, deliveries=DELIVERIES, kept_locks=kept_locks)
 
 
 def test_a_record_is_taken_and_accepted() -> None:
@@ -31,6 +31,14 @@ def test_released_and_silently_kept_records_are_taken_again() -> None:
 def test_nobody_gets_a_record_after_its_end(outcome: str) -> None:
     ended = story().takes("a", X).settles("a", *X, outcome)
     assert ended.takes("b", X).violations() == {"taken after its end"}
+
+
+def test_a_record_is_taken_as_often_as_the_limit_says() -> None:
+    found = story()
+    for _ in range(DELIVERIES):
+        found.takes("a", X).settles("a", *X, "release")
+    assert found.violations() == set()
+    assert found.takes("a", X).violations() == {"taken too often"}
 
 
 def test_what_was_asked_before_the_end_may_be_answered_after_it() -> None:

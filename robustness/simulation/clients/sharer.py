@@ -7,7 +7,6 @@ from collections import defaultdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from kio.schema.describe_configs.v4 import request as described
 from kio.schema.describe_share_group_offsets.v1 import request as describe
 from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1 import request as configs
@@ -16,12 +15,13 @@ from kio.schema.share_fetch.v2 import request as fetching
 from kio.schema.share_group_heartbeat.v1 import request as heartbeat
 
 from robustness.history import Record, Settle, Take
+from robustness.plan import OUTCOMES
 from robustness.simulation.clients import records
 from robustness.simulation.clients.client import RETRIABLE, Client, Partition, UnexpectedError
 from robustness.simulation.clients.wire import Disconnected
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from robustness.history import Outcome
     from robustness.plan import SharePlan
@@ -36,8 +36,6 @@ _LEAVE: Final = -1
 _GROUP_RESOURCE: Final = 32
 _RESET, _EARLIEST = "share.auto.offset.reset", "earliest"
 _TYPES: Final[dict[Outcome, int]] = {"accept": 1, "release": 2, "reject": 3}
-# Of 20 records, how many get each outcome; the others wait for the end of their locks.
-_OUTCOMES: Final[tuple[Outcome | None, ...]] = ("accept",) * 14 + ("release",) * 3 + ("reject", None, None)
 _NO_MEMBER: Final = frozenset(
     {ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch, ErrorCode.group_id_not_found}
 )
@@ -228,7 +226,7 @@ class Sharer:
 
     def _decide(self, session: Session, taken: list[Record]) -> None:
         for record in taken:
-            outcome: Outcome | None = "accept" if self._accepts_all else self.client.dice.one_of(_OUTCOMES)
+            outcome: Outcome | None = "accept" if self._accepts_all else self.client.dice.one_of(OUTCOMES)
             if outcome is not None:
                 session.settling.append((record, outcome))
 
@@ -321,43 +319,23 @@ class Sharer:
         self.client.note(Settle, type_, group=self.plan.name, record=record, outcome=outcome, error=error)
 
 
-async def begin_with_first_records(
-    client: Client, group: str, brokers: Sequence[str], deadline_s: float
-) -> None:
-    """Let a share group begin with the first records. Returns when all brokers know that. Raises
-    UnexpectedError after the deadline.
-    """
+async def begin_with_first_records(client: Client, group: str, broker: str, deadline_s: float) -> None:
+    """Let a share group begin with the first records. Raises UnexpectedError after the deadline."""
     config = _make(configs.AlterableConfig, name=_RESET, config_operation=0, value=_EARLIEST)
     resource = _make(
         configs.AlterConfigsResource, resource_type=_GROUP_RESOURCE, resource_name=group, configs=(config,)
     )
     change = _make(configs.IncrementalAlterConfigsRequest, resources=(resource,), validate_only=False)
-    named = _make(
-        described.DescribeConfigsResource,
-        resource_type=_GROUP_RESOURCE,
-        resource_name=group,
-        configuration_keys=(_RESET,),
-    )
-    question = _make(
-        described.DescribeConfigsRequest,
-        resources=(named,),
-        include_synonyms=False,
-        include_documentation=False,
-    )
-    unknown = list(brokers)
-    while unknown:
-        if client.time() >= deadline_s:
-            raise UnexpectedError(f"the configs of {group} cannot be set")
+    while client.time() < deadline_s:
         try:
-            await client.ask(unknown[0], change)
-            (answer,) = (await client.ask(unknown[0], question)).results
+            (answer,) = (await client.ask(broker, change)).responses
         except Disconnected:
             await client.pause()
             continue
-        if [one.value for one in answer.configs] == [_EARLIEST]:
-            del unknown[0]
-        else:
-            await client.pause()
+        if answer.error_code is ErrorCode.none:
+            return
+        await client.pause()
+    raise UnexpectedError(f"the configs of {group} cannot be set")
 
 
 async def has_taken_all(client: Client, plan: SharePlan, partitions: int) -> bool:
