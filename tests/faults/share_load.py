@@ -18,7 +18,6 @@ from tests.support.polling import until
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tests.api.asking import Client
     from tests.support.servers import KorvetServer
 
 GROUP: Final = "workers"
@@ -36,21 +35,12 @@ RESET: Final = "share.auto.offset.reset"
 OPTIONS: Final = tuple(option for setting in SETTINGS for option in ("--set", setting))
 
 
-def share(*servers: KorvetServer, group: str = GROUP) -> None:
+def share(server: KorvetServer, group: str = GROUP) -> None:
     """Let a share group begin with the first records."""
     first = {"name": RESET, "config_operation": 0, "value": "earliest"}
-    resource = {"resource_type": 32, "resource_name": group}
-    with connect(servers[0]) as ask:
-        ask("IncrementalAlterConfigs", 1, resources=[resource | {"configs": [first]}])
-    asked = [resource | {"configuration_keys": [RESET]}]
-    for server in servers:
-        with connect(server) as ask:
-
-            def known(ask: Client = ask) -> bool:
-                ((config,),) = (each.configs for each in ask("DescribeConfigs", 4, resources=asked).results)
-                return bool(config.value == "earliest")
-
-            until(known, 20, "each broker knows the group's config")
+    resource = {"resource_type": 32, "resource_name": group, "configs": [first]}
+    with connect(server) as ask:
+        ask("IncrementalAlterConfigs", 1, resources=[resource])
 
 
 class Place(NamedTuple):

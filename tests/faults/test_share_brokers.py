@@ -37,7 +37,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Br
     def start_some(count: int, *options: str) -> Brokers:
         folder: Path = tmp_path_factory.mktemp("redis")
         made.append(Brokers(folder, count, *OPTIONS, *options))
-        share(*made[-1].all)
+        share(made[-1].all[0])
         create_topic(made[-1].bootstrap, TOPIC, PARTITIONS)
         return made[-1]
 
@@ -181,7 +181,7 @@ def test_share_consumers_go_on_when_brokers_end_and_return(start: Callable[..., 
     """The one that ends leads a partition, and coordinates the group."""
     brokers = start(2)
     group = brokers.group_at(2)
-    share(*brokers.all, group=group)
+    share(brokers.all[0], group=group)
     load = ShareLoad(brokers.node(1), sent_to_both(brokers), group=group)
     load.gets_on("share consumers run")
     brokers.node(2).kill()
