@@ -29,7 +29,7 @@ from tests.support.polling import until
 from tests.support.servers import KorvetServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 TOPIC, PARTITIONS = "__share_group_state", 7
 INVALID_TOPIC = 17
@@ -223,3 +223,21 @@ def test_the_topic_is_internal(ask: Client, orders: Orders) -> None:
     configs = {each.name: each.value for each in described.configs}
     assert (configs["cleanup.policy"], configs["segment.bytes"]) == ("compact", "104857600")
     assert put(ask, TOPIC, batch([(b"k", b"v")])).error_code == INVALID_TOPIC
+
+
+def test_the_last_changes_are_written_before_the_end(
+    own_korvet: Callable[..., KorvetServer], group: str
+) -> None:
+    server = own_korvet(f"--set=share.coordinator.state.topic.num.partitions={PARTITIONS}")
+    with connect(server) as ask:
+        until(lambda: ask("FindCoordinator", 1, key="any").error_code == 0, 20, "coordinators")
+        orders = Orders(ask, group, **{"offset.assignment": "dense"})
+        assert orders.altered((0, 1)) == [0]
+        wait_for(ask, orders, 1, complete=0)
+        assert orders.altered((0, 2)) == [0]
+    server.stop()
+    server.start()
+    with connect(server) as ask:
+        until(lambda: last(ask, orders) is not None, WAIT_S, "the topic is served")
+        assert (found := last(ask, orders)) is not None
+        assert found.start_offset == 2

@@ -38,6 +38,8 @@ from korvet.slices import gathered
 from korvet.topics.errors import TopicError
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from korvet.cluster.leadership import Leadership
     from korvet.cluster.mailbox import Mailbox
     from korvet.config.live import LiveConfig
@@ -112,8 +114,9 @@ class ShareSnapshots:
             topic = self._topics.get(SHARE_STATES_TOPIC)
             topic = topic or await self._topics.get_or_create(SHARE_STATES_TOPIC)
         except (StorageError, TopicError) as error:
-            self._put_back(changes, error, 0)
+            self._put_back(changes, error, SHARE_STATES_TOPIC)
             return
+        causes.ended(SHARE_STATES_TOPIC)
         by_partition: dict[int, list[ShareChange]] = defaultdict(list)
         for change in changes:
             number = share_state_partition_for(_key_of(change.place), topic.partitions)
@@ -135,9 +138,9 @@ class ShareSnapshots:
         else:
             causes.ended(number)
 
-    def _put_back(self, changes: list[ShareChange], error: Exception, number: int) -> None:
+    def _put_back(self, changes: list[ShareChange], error: Exception, work: Hashable) -> None:
         self._changes.put_back(changes)
-        causes.warn(error, "states of share groups are not written yet: %s", error, work=number)
+        causes.warn(error, "states of share groups are not written yet: %s", error, work=work)
 
     # Of partitions of `__share_group_state` that this broker leads
 
