@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
@@ -22,12 +22,13 @@ from korvet.redis.errors import StorageError
 from korvet.redis.futures import awaited
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from korvet.log.partition_log import PartitionLog
     from korvet.log.values import Appended
     from korvet.records.batch import AppendArguments, BatchHeader, BytesLike
 
+T = TypeVar("T")
 NULL: Final = b"\x01"
 """An encoded key or value that is null."""
 # Attributes and timestamp delta of a record.
@@ -57,6 +58,23 @@ def encoded_number(value: int) -> bytes:
 def batch_bytes(bodies: Iterable[bytes]) -> int:
     """The most bytes of a batch with these records."""
     return HEADER_BYTES + sum(len(body) + len(_BEFORE_OFFSET) + _NUMBERS_BYTES for body in bodies)
+
+
+def fitting(items: Iterable[T], body_of: Callable[[T], bytes], max_bytes: int) -> Iterator[list[T]]:
+    """The items in order, as many at once as have their records in a batch of up to `max_bytes`; one at
+    least. body_of: what is encoded of an item's record from its key on.
+    """
+    some: list[T] = []
+    size_bytes = HEADER_BYTES
+    for item in items:
+        more = batch_bytes([body_of(item)]) - HEADER_BYTES
+        if some and size_bytes + more > max_bytes:
+            yield some
+            some, size_bytes = [], HEADER_BYTES
+        some.append(item)
+        size_bytes += more
+    if some:
+        yield some
 
 
 def record_batch(bodies: Sequence[bytes], now_ms: int) -> bytes:

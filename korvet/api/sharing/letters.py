@@ -8,9 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from korvet.api.sharing.batches import NULL, batch_bytes, encoded, encoded_number, record_batch
+from korvet.api.sharing.batches import (
+    NULL,
+    batch_bytes,
+    encoded,
+    encoded_number,
+    fitting,
+    record_batch,
+)
 from korvet.offsets.entry_fields import Record, read_entry
-from korvet.offsets.record_batch import HEADER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -58,22 +64,9 @@ def batches_of(
     """Record batches with all letters, in order, of up to `max_bytes` each unless one letter is larger, and
     what the records of each batch stand for. now_ms: the timestamp of the records.
     """
-    some: list[Letter] = []
-    size_bytes = batch_bytes(())
-    for letter in letters:
-        more = batch_bytes([letter.body]) - HEADER_BYTES
-        if some and size_bytes + more > max_bytes:
-            yield _batch(some, now_ms)
-            some, size_bytes = [], batch_bytes(())
-        some.append(letter)
-        size_bytes += more
-    if some:
-        yield _batch(some, now_ms)
-
-
-def _batch(letters: Sequence[Letter], now_ms: int) -> tuple[list[DeadRecord], bytes]:
-    batch = record_batch([letter.body for letter in letters], now_ms)
-    return [letter.dead for letter in letters], batch
+    for some in fitting(letters, lambda letter: letter.body, max_bytes):
+        batch = record_batch([letter.body for letter in some], now_ms)
+        yield [letter.dead for letter in some], batch
 
 
 def _content(fields: list[bytes], native: Callable[[list[bytes]], bytes]) -> bytes:

@@ -37,7 +37,7 @@ causes = Causes(log)
 
 MOST_SHARE_SESSIONS: Final = 2_000
 """Kafka's default of group.share.max.share.sessions."""
-# The pause between looks at groups that keep dead letters: in times of the look, within bounds. A look takes
+# The pause between looks at groups: in times of the look, within bounds. A look takes
 # long also while Redis does not answer.
 _RESTS: Final = 19
 _LEAST_REST_S, _LONGEST_REST_S = 3.0, 60.0
@@ -45,9 +45,9 @@ _LEAST_REST_S, _LONGEST_REST_S = 3.0, 60.0
 _LOOKS_AT_ONCE: Final = 8
 
 
-def rest_s(took_s: float) -> float:
-    """The pause after a look at groups that keep dead letters that took so long."""
-    return min(max(_LEAST_REST_S, _RESTS * took_s), _LONGEST_REST_S)
+def rest_s(took_s: float, least_s: float = _LEAST_REST_S, longest_s: float = _LONGEST_REST_S) -> float:
+    """The pause after a look at groups, of all that keep dead letters for example, that took so long."""
+    return min(max(least_s, _RESTS * took_s), longest_s)
 
 
 class Connection(Protocol):

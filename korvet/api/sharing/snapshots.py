@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import msgspec
 
-from korvet.api.sharing.batches import append, encoded, encoded_number, record_batch
+from korvet.api.sharing.batches import append, encoded, encoded_number, fitting, record_batch
 from korvet.api.sharing.leader_mail import LeaderMail
+from korvet.api.sharing.sharing import rest_s
 from korvet.api.sharing.states import batches_of, delivery_complete_count
 from korvet.causes import Causes
 from korvet.coordinator.share_changes import ShareChange
@@ -54,13 +55,13 @@ log = logging.getLogger(__name__)
 causes = Causes(log)
 
 _WRITE: Final = "write share states"
-# The shortest time between two snapshots of a state, and the pause in times of what the last writes took.
-_LINGER_S: Final = 2.0
-_RESTS: Final = 19
+# The bounds of the pause between two snapshots of a state. Writes take long also while a leader is gone.
+_LEAST_REST_S, _LONGEST_REST_S = 2.0, 20.0
 # How long the last changes may keep a broker from stopping.
 _LAST_S: Final = 1.0
 # Limits a mail, and what its answer has to wait for.
 _STATES_IN_MAIL: Final = 200
+_BATCH_BYTES: Final = 1 << 20
 # Limits the commands in flight, which clients' commands wait for: a look takes Redis up to some ms.
 _LOOKS_AT_ONCE: Final = 8
 _CHANGES: Final = msgspec.msgpack.Decoder(list[ShareChange])
@@ -91,7 +92,7 @@ class ShareSnapshots:
         """Write what changes."""
         clock, took_s = asyncio.get_running_loop().time, 0.0
         while True:
-            await asyncio.sleep(max(_LINGER_S, _RESTS * took_s))
+            await asyncio.sleep(rest_s(took_s, _LEAST_REST_S, _LONGEST_REST_S))
             began_s = clock()
             await self.flush()
             took_s = clock() - began_s
@@ -152,8 +153,8 @@ class ShareSnapshots:
             now_ms = int(time.time() * 1000)
             looks = (self._record(led, change, now_ms) for change in _CHANGES.decode(body))
             records = [record for record in await gathered(looks, _LOOKS_AT_ONCE) if record is not None]
-            if records:
-                batch = record_batch(records, now_ms)
+            for some in fitting(records, lambda record: record, _BATCH_BYTES):
+                batch = record_batch(some, now_ms)
                 await append(led, batch, self._live.now.offsets_commit_timeout_ms)
 
     async def _record(self, log: PartitionLog, change: ShareChange, now_ms: int) -> bytes | None:
