@@ -56,7 +56,7 @@ causes = Causes(log)
 
 _WRITE: Final = "write share states"
 # The bounds of the pause between two snapshots of a state. Writes take long also while a leader is gone.
-_LEAST_REST_S, _LONGEST_REST_S = 2.0, 20.0
+_LEAST_REST_S, _LONGEST_REST_S = 2.0, 10.0
 # How long the last changes may keep a broker from stopping.
 _LAST_S: Final = 1.0
 # Limits a mail, and what its answer has to wait for.
