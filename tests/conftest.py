@@ -8,7 +8,6 @@ import itertools
 import os
 import signal
 import uuid
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,9 +70,6 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("all" if config.getoption("--all") else "ordinary")
     # kafka-python loads its schemas with a deprecated call of the standard library.
     config.addinivalue_line("filterwarnings", "ignore:(read_text|open_text) is deprecated:DeprecationWarning")
-    # PySpark 4.1 leaves the sockets of DataFrame.collect() to the garbage collector.
-    if version("pyspark").startswith("4.1."):
-        config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
