@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
     from korvet.spark.tables.catalog import Table
+    from tests.spark.conftest import Connector
     from tests.spark.keyspace import Keyspace
 
 pytestmark = pytest.mark.spark
@@ -50,10 +51,15 @@ NOTEBOOK = Path(__file__).parents[2] / "docs" / "notebooks" / "groups.ipynb"
 
 
 def notebook_prints(
-    spark: SparkSession, folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession,
+    folder: str,
+    jars: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> str:
     """Run the notebook on a folder, in the session of the tests. Returns what it prints."""
     monkeypatch.setenv("KORVET_TABLES", folder)
+    monkeypatch.setenv("KORVET_JARS_DIR", str(jars))
     monkeypatch.setattr("korvet.spark.session.build_session", lambda *_, **__: spark)
     names: dict[str, object] = {}
     for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]:
@@ -67,6 +73,7 @@ def notebook_prints(
 def test_questions_and_the_notebook(
     spark: SparkSession,
     keyspace: Keyspace,
+    delta_jars: Connector,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -87,7 +94,7 @@ def test_questions_and_the_notebook(
     ]
     sizes = stored_table(spark, folder, "topic_growth").where("topic = 't'").collect()
     assert [row["entries"] for row in sizes] == [4]
-    printed = notebook_prints(spark, folder, monkeypatch, capsys)
+    printed = notebook_prints(spark, folder, delta_jars.folder, monkeypatch, capsys)
     # What needs attention, who read what, and the sizes of topics.
     assert re.search(r"\|ahead *\|AHEAD *\|", printed), printed
     assert re.search(rf"\|g *\|t *\|0 *\|{(MS << 10) + 1} *\|{(MS << 10) + 3} *\|", printed), printed
