@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -37,15 +38,20 @@ from korvet.spark.source.address import Address
 from korvet.spark.tables.kafka_offsets import NOT_READ, missing
 from korvet.spark.tables.kafka_queues import State, fold, kafka_queues, queue_of
 from korvet.spark.tables.queues import SHARE_STATE_TOPIC, Place, Queue
-from korvet.spark.tables.readers import RedisReader
+from korvet.spark.tables.readers import KafkaReader, RedisReader
 from korvet.spark.tables.stored_tables import StoredTables
+from tests.spark.sharing import RECORDS, work
+from tests.support.polling import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Row, SparkSession
 
+    from korvet.spark.tables.readers import TopicReader
+    from tests.spark.conftest import Connector
     from tests.spark.keyspace import Keyspace
+    from tests.support.servers import KorvetServer
 
 TOPIC_ID = UUID(int=7).bytes
 PLACE = Place("workers", "jobs", 0)
@@ -272,3 +278,24 @@ def test_each_snapshot_has_the_queues(
                 gone = encode_key(GroupRecordKey("workers", version))
                 keyspace.raw_offset_record(partition_for("workers"), gone, None, now_ms)
     assert depths == [{0: 6, 1: None}, {0: 7, 1: None}, {}]
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("few_rows", "own_driver")
+def test_redis_and_the_kafka_protocol_tell_the_same(
+    spark: SparkSession, connector: Connector, server: KorvetServer
+) -> None:
+    """Of korvet, whose leaders write the state some seconds later. Offsets have gaps."""
+    work(server.bootstrap)
+    columns = ("partition", "status", "start_offset", "end_offset", "depth", "waiting_again", "deliveries")
+    now_ms = time.time_ns() // 1_000_000 + 3_600_000
+
+    def told(reader: TopicReader) -> list[Row]:
+        return batch_table(spark, reader, "queues", now_ms).select(*columns).orderBy("partition").collect()
+
+    redis = RedisReader(Address(f"unix://{server.socket_path()}"))
+    until(lambda: told(KafkaReader(server.bootstrap))[:2] == told(redis)[:2], 60, lambda: str(told(redis)))
+    rows = told(redis)
+    assert [row["partition"] for row in rows] == [0, 1, 2]
+    assert 0 < sum(row["depth"] for row in rows[:2]) < 2 * RECORDS
+    assert rows[2]["depth"] == told(KafkaReader(server.bootstrap))[2]["depth"] == 0
