@@ -470,7 +470,7 @@ def test_few_groups_and_more_than_there_is_room_for(page: Page, report: Path, tm
 
 
 def test_share_groups_have_a_table_of_their_own(
-    page: Page, phone: Page, report: Path, tmp_path: Path
+    page: Page, phone: Page, report: Path, compared: Path, tmp_path: Path
 ) -> None:
     assert "Queues" not in texts(page, "h2")
     made = document(3, names=("plain", "told", "<b>state"))
