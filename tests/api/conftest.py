@@ -23,6 +23,8 @@ from tests.support.wire import advertised
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tests.support.servers import KorvetServer
+
 
 @pytest.fixture
 def served(broker) -> dict[int, tuple[int, int]]:
@@ -35,6 +37,12 @@ def ask(broker) -> Iterator[Client]:
     with connect(broker) as client:
         yield client
         assert client.raw.works()
+
+
+@pytest.fixture
+def stream_client(server: KorvetServer) -> Any:
+    """A client of the Redis of a module's own server."""
+    return server.redis
 
 
 @pytest.fixture

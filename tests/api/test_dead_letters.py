@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import redis
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from tests.api.asking import connect
@@ -56,12 +54,6 @@ def server(pages: Pages) -> Iterator[KorvetServer]:
     )
     with KorvetServer(*(f"--set={setting}" for setting in settings)) as server:
         yield server
-
-
-@pytest.fixture
-def stream_client(server: KorvetServer) -> Iterator[Any]:
-    with closing(redis.Redis(unix_socket_path=str(server.socket_path()))) as client:
-        yield client
 
 
 def create(queue: Any, name: str, partitions: int = 1, **configs: str) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import redis
 
 from tests.api.test_dead_letters import create
 from tests.api.test_records_commands import run
@@ -40,12 +38,6 @@ def server(pages: Pages) -> Iterator[KorvetServer]:
     settings = (f"admin.listen=127.0.0.1:{pages.port}", "metrics.lag.interval.ms=100", "metrics.max.rows=8")
     with KorvetServer(*(f"--set={setting}" for setting in settings)) as server:
         yield server
-
-
-@pytest.fixture
-def stream_client(server: KorvetServer) -> Iterator[Any]:
-    with closing(redis.Redis(unix_socket_path=str(server.socket_path()))) as client:
-        yield client
 
 
 def shown(pages: Pages, queue: Any, partition: int = 0) -> dict[str, float]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from contextlib import closing
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import redis
 
 from tests.api.asking import Client, connect, versions
 from tests.api.batches import batch, read
@@ -42,12 +40,6 @@ def server(pages: Pages) -> Iterator[KorvetServer]:
     settings = (f"admin.listen=127.0.0.1:{pages.port}", "group.share.min.record.lock.duration.ms=1000")
     with KorvetServer(*(f"--set={setting}" for setting in settings)) as server:
         yield server
-
-
-@pytest.fixture
-def stream_client(server: KorvetServer) -> Iterator[Any]:
-    with closing(redis.Redis(unix_socket_path=str(server.socket_path()))) as client:
-        yield client
 
 
 class Member:

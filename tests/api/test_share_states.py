@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import redis
 
 from korvet.offsets.share_state import (
     ACKNOWLEDGED,
@@ -42,12 +40,6 @@ def server() -> Iterator[KorvetServer]:
     settings = (f"share.coordinator.state.topic.num.partitions={PARTITIONS}", "log.cleaner.backoff.ms=200")
     with KorvetServer(*(f"--set={setting}" for setting in settings)) as server:
         yield server
-
-
-@pytest.fixture
-def stream_client(server: KorvetServer) -> Iterator[Any]:
-    with closing(redis.Redis(unix_socket_path=str(server.socket_path()))) as client:
-        yield client
 
 
 @pytest.fixture
