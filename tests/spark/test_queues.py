@@ -255,6 +255,7 @@ def test_the_oldest_record_waits_too_long(spark: SparkSession, keyspace: Keyspac
     assert (group["status"], group["partitions_behind"], group["worst_partition"]) == ("BEHIND", 1, 0)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.usefixtures("delta", "few_rows", "own_driver")
 def test_each_snapshot_has_the_queues(
@@ -280,6 +281,7 @@ def test_each_snapshot_has_the_queues(
     assert depths == [{0: 6, 1: None}, {0: 7, 1: None}, {}]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.usefixtures("few_rows", "own_driver")
 def test_redis_and_the_kafka_protocol_tell_the_same(
