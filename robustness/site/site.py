@@ -34,6 +34,8 @@ BROKER_OPTIONS: Final = (
     "group.consumer.session.timeout.ms=6000",
     "group.consumer.min.heartbeat.interval.ms=500",
     "group.consumer.heartbeat.interval.ms=500",
+)
+SHARE_OPTIONS: Final = (
     "group.share.min.session.timeout.ms=6000",
     "group.share.session.timeout.ms=6000",
     "group.share.min.heartbeat.interval.ms=500",
@@ -54,7 +56,7 @@ class Broker:
         self.clock = Clock(site.folder, self.name)
         # Topics set their own; this is for the records of groups and transactions.
         copies = f"min.insync.replicas={site.topology.copies}"
-        options = [part for option in (*BROKER_OPTIONS, copies, *settings) for part in ("--set", option)]
+        options = [part for option in (*site.options, copies, *settings) for part in ("--set", option)]
         self.gate: Gate = site.network.open(lambda _: (self.name, self._server.port))
         self._server = KorvetServer(
             *("--node-id", str(number), *options),
@@ -139,6 +141,8 @@ class Site:
         self.network = Network(self._names)
         self.topology: Topology = TOPOLOGIES[plan.topology](folder, self.network, plan.replica_lag_ms)
         self.brokers: dict[str, Broker] = {}
+        # An earlier release without share groups refuses their options.
+        self.options = (*BROKER_OPTIONS, *(SHARE_OPTIONS if plan.sharers else ()))
         self._count = plan.brokers
 
     def _names(self) -> dict[int, str]:
