@@ -119,6 +119,18 @@ async def watch(server: EphemeralServer) -> NoReturn:
         await asyncio.sleep(_POLL_S)
 
 
+def tell(text: str) -> None:
+    """Write a line to standard output. Raises OSError, and what is written there later goes nowhere."""
+    try:
+        click.echo(text)
+    except OSError:
+        # Python writes the line again when it ends, and a second error would make its exit status 120.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        raise
+
+
 def announce(redis_url: str) -> Ready:
     """Returns what tells the starting process in one JSON line that clients are accepted."""
 
@@ -132,7 +144,7 @@ def announce(redis_url: str) -> Ready:
         if sys.stdout is None:
             raise click.ClickException("standard output is closed")
         try:
-            click.echo(json.dumps(line))
+            tell(json.dumps(line))
         except OSError as error:
             raise click.ClickException(f"standard output takes no text: {error.strerror}") from error
 

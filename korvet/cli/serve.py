@@ -357,7 +357,7 @@ def _announce(settings: Config, server: EmbeddedServer | None) -> Ready:
         store = f"data in {server.data_dir}" if server is not None else redacted(settings.redis or "")
         text = f"korvet is ready on {address} ({store})"
         try:
-            click.echo(text)
+            ephemeral.tell(text)
         except OSError as error:
             # A full disk, or a reader that has gone. Clients can be served.
             logger.warning("%s, but standard output takes no text: %s", text, error.strerror)

@@ -24,7 +24,8 @@ COMMAND = [sys.executable, "-m", "korvet", "serve", "--ephemeral"]
 
 def bare_environment(scratch: Path, **more: str) -> dict[str, str]:
     """An environment without settings, in which every temporary file lies in `scratch`."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("KORVET_")}
+    settings = ("KORVET_", "PYTHONUNBUFFERED")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(settings)}
     return {**kept, "HOME": str(scratch), "TMPDIR": str(scratch), **more}
 
 

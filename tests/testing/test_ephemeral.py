@@ -256,6 +256,21 @@ def test_it_ends_if_nobody_reads_its_line(scratch: Path) -> None:
     assert b"standard output takes no text" in said
 
 
+def test_other_brokers_serve_if_nobody_reads_their_line(scratch: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [*COMMAND[:-1], "--listen", "127.0.0.1:0", "--data-dir", str(scratch / "data")]
+    with subprocess.Popen(
+        command, stdout=writing, stderr=subprocess.PIPE, env=bare_environment(scratch)
+    ) as process:
+        os.close(writing)
+        assert process.stderr is not None
+        assert any(b"standard output takes no text" in line for line in process.stderr)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=patient(WAIT_S))
+    assert process.returncode == 0
+
+
 def test_it_ends_if_its_line_has_no_place(scratch: Path) -> None:
     closed = ["/bin/sh", "-c", 'exec "$@" >&-', "-", *COMMAND]
     done = run(closed, WAIT_S, env=bare_environment(scratch), cwd=scratch)
