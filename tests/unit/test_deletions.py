@@ -104,7 +104,10 @@ async def test_clients_are_served_while_many_topics_are_forgotten() -> None:
 
     loaded = asyncio.Event()
     loaded.set()
-    partition = SimpleNamespace(changed=loaded, epoch=1, term=SimpleNamespace(delete_topics=delete_topics))
+    shard = SimpleNamespace(states_of_topic=lambda _: ())
+    partition = SimpleNamespace(
+        changed=loaded, epoch=1, term=SimpleNamespace(delete_topics=delete_topics, shard=shard)
+    )
     subject: Any = object.__new__(CoordinatorService)
     subject._partitions = [partition] * 3
     subject._release_timeout_ms = None
