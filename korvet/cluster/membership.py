@@ -77,7 +77,7 @@ class Membership:
         self._renewing = keep(
             "membership", self._keep_renewing, most_failures=_MOST_FAILURES, give_up=self._give_up
         )
-        self._expired()
+        self._follow(self.leadership.check(steady_s()))
 
     @classmethod
     async def join(
@@ -270,9 +270,11 @@ class Membership:
         """Do what follows from an event."""
         if self._expiry is not None:
             self._expiry.cancel()
-        left_s = self.leadership.serves_until_s - steady_s()
-        if left_s > 0 and self.leadership.state is not State.LEFT:
-            self._expiry = asyncio.get_running_loop().call_later(left_s, self._expired)
+        state, until_s = self.leadership.state, self.leadership.serves_until_s
+        left_s = until_s - steady_s()
+        # It may have expired since it was looked at.
+        if (left_s > 0 and state is not State.LEFT) or state is State.LEADING:
+            self._expiry = asyncio.get_running_loop().call_later(max(left_s, 0), self._expired, until_s)
         if effect in (Effect.RENEW, Effect.STOP):
             self._wanted.set()
         if effect in (Effect.STOP, Effect.LEAD, Effect.LEAVE):
@@ -280,6 +282,6 @@ class Membership:
         if effect is Effect.LEAD:
             self.changes.claim()
 
-    def _expired(self) -> None:
+    def _expired(self, until_s: float) -> None:
         # A timer may fire early by its resolution.
-        self._follow(self.leadership.check(steady_s()))
+        self._follow(self.leadership.check(max(steady_s(), until_s)))
