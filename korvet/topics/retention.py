@@ -102,14 +102,12 @@ def _limit(value: int) -> int | None:
 
 async def apply_retention(
     commands: Commands, topics: TopicDirectory, live: LiveConfig, among: Iterable[Topic], now_ms: int
-) -> int:
-    """Trim every partition of some topics that this broker leads by its topic's policy. Returns the number of
-    entries deleted, without those deleted because all groups are done with them.
+) -> None:
+    """Trim every partition of some topics that this broker leads by its topic's policy.
 
     A failure of one partition is logged and does not stop the others.
     """
     producers_from_ms = now_ms - live.now.producer_id_expiration_ms
-    deleted = 0
     for topic in among:
         keeps_all = topics.keeps_all(topic)
         for partition in range(topic.partitions):
@@ -120,7 +118,7 @@ async def apply_retention(
                 # Other partitions are trimmed by their leaders.
                 if not found.closed:
                     policy = None if keeps_all else topics.policy(topic)
-                    deleted += await _apply(commands, policy, found, producers_from_ms, now_ms)
+                    await _apply(commands, policy, found, producers_from_ms, now_ms)
                     causes.ended((topic.name, partition))
             except TopicGone:
                 break
@@ -134,7 +132,6 @@ async def apply_retention(
                 # A defect or damaged data must not keep the other partitions from being trimmed.
                 extra = fields(topic=topic.name, partition=partition)
                 log.exception("retention of %s-%d", topic.name, partition, extra=extra)
-    return deleted
 
 
 async def _apply(
@@ -143,15 +140,13 @@ async def _apply(
     partition: PartitionLog,
     producers_from_ms: int,
     now_ms: int,
-) -> int:
-    deleted = 0
+) -> None:
     # A partition in compaction is trimmed in the next round; otherwise the compaction would never finish.
     if policy is not None and policy.deletes and not partition.compacting:
-        deleted = await partition.trimming.trim(policy.retention_ms, policy.retention_bytes, now_ms)
+        await partition.trimming.trim(policy.retention_ms, policy.retention_bytes, now_ms)
         if policy.deletes_accepted:
             await _delete_accepted(commands, partition)
     await partition.trimming.expire_producers(producers_from_ms)
-    return deleted
 
 
 async def _delete_accepted(commands: Commands, partition: PartitionLog) -> None:
