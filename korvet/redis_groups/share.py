@@ -7,24 +7,30 @@ the same queue.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
-from typing import TYPE_CHECKING, Final, NamedTuple
+import functools
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import msgspec
 
+from korvet.offsets.packing import entry_id, offset_of
 from korvet.records.batch import BatchError
-from korvet.records.kernel import entries_to_batches, pack_command
+from korvet.records.kernel import entries_to_batches, pack_command, record_runs
 from korvet.records.native import native_rule
-from korvet.redis.errors import StorageError, StorageFault, domain_error
+from korvet.redis.calls import parse_reply
+from korvet.redis.errors import RedisFault, StorageError, StorageFault, domain_error
 from korvet.redis.functions import named
 from korvet.redis.futures import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from korvet.cluster.topic import Topic
     from korvet.records.batch import Entries
     from korvet.redis.commands import Commands
+
+_T = TypeVar("_T")
 
 MEMBER_PREFIX: Final = "kafka:"
 """What the names of Redis consumers begin with that are members of a share group."""
@@ -43,6 +49,10 @@ FROM_END: Final = "$"
 # Record batches of acquired entries are as large as the entries; korvet_share_acquire limits these.
 _NO_LIMIT: Final = (1 << 63) - 1
 _GONE: Final = b"*0\r\n"
+_NOTHING: Final = b"*-1\r\n"
+# Entries that are read before the size of one is known, and bytes of entries that are read at once.
+_FIRST_READ: Final = 32
+_READ_BYTES: Final = 32 << 20
 _REFUSED: Final = [-1]
 _PAST_ACQUIRED: Final = [-2]
 _RUN: Final = 3
@@ -112,24 +122,21 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
     """Only records before this offset."""
     is_committed: bool = False
     """Whether records of aborted transactions are gaps. Then `end` is the last stable offset or before."""
-    largest_bytes: int = 1
-    """The size of the largest known entry."""
+    largest_bytes: int = 0
+    """The size of the largest known entry; 0: none is known."""
     after: int | None = None
-    """Only released records after this offset."""
+    """Only records after this offset."""
     checks_members: bool = True
     """Whether to look for expired locks of members."""
     natives_after: tuple[bytes, bytes] | None = (b"", b"")
     """Where to go on looking for expired locks of native consumers; None if this call does not."""
+    only_new: bool = False
+    """Whether no record is released, and no lock is looked at."""
 
 
-class Acquired(msgspec.Struct, frozen=True, gc=False):
-    """What a member has acquired."""
+class Found(msgspec.Struct, frozen=True, gc=False):
+    """What korvet_share_acquire has found besides records."""
 
-    runs: list[Run]
-    entries: Entries
-    """The records of these runs."""
-    has_more: bool
-    """Whether there may be more to acquire, also for others."""
     locks: int
     """Records that members have now."""
     has_natives: bool
@@ -138,10 +145,48 @@ class Acquired(msgspec.Struct, frozen=True, gc=False):
     """Expired locks that were found."""
     archived: int
     """Records that were archived: released, or their locks had ended, as often as the limit says."""
-    natives_after: tuple[bytes, bytes]
-    """Where to go on looking for expired locks of native consumers."""
     has_dead: bool
     """Whether records wait to become dead letters."""
+    natives_after: tuple[bytes, bytes]
+    """Where to go on looking for expired locks of native consumers."""
+    reads_new: bool
+    """Whether no released record is left that can be acquired, so new ones can be read."""
+
+
+class Acquired(msgspec.Struct, frozen=True, gc=False):
+    """What a member has acquired."""
+
+    runs: list[Run]
+    data: bytes
+    """The records of these runs, as record batches."""
+    has_more: bool
+    """Whether there may be more to acquire, also for others."""
+    largest_bytes: int = 0
+    """The size of the largest entry, as far as it was looked at."""
+    found: Found | None = None
+    """None if only new records were read."""
+
+    @property
+    def records(self) -> int:
+        return sum(run.last - run.first + 1 for run in self.runs)
+
+    @property
+    def reads_new(self) -> bool:
+        """Whether new records can be read, as far as it was looked at."""
+        return self.found is not None and self.found.reads_new
+
+
+class _Mixed(NamedTuple):
+    """Entries that a member has read, and some of which are no records, or cannot be acquired."""
+
+    first: bytes | str
+    """The first entry's ID."""
+    last: bytes | str
+    goes_back: bool = False
+    """Whether some of them were to come after the first one: a native client has set the group back."""
+
+
+_NO_ENTRIES: Final = _Mixed("", "")
 
 
 class DeadRecord(NamedTuple):
@@ -268,7 +313,80 @@ class ShareQueue:
 
     async def acquire(self, member: str, limits: Limits, demand: Demand, leader_epoch: int) -> Acquired:
         """Acquire records for a member: first those that were released or whose locks have expired, then new
-        ones. Raises also NoShareGroup. Function korvet_share_acquire.
+        ones. Raises also NoShareGroup.
+        """
+        taken, whole = None, demand
+        if not demand.only_new:
+            taken = await self._take_released(member, limits, demand, leader_epoch, _NO_ENTRIES)
+            demand = _rest(demand, limits, taken)
+            if not taken.reads_new or demand.records <= 0 or demand.size_bytes <= 0:
+                return taken
+        while True:
+            try:
+                new = await self._read_new(member, demand, leader_epoch)
+                if isinstance(new, _Mixed):
+                    if new.goes_back and taken is not None and taken.runs:
+                        first = min(taken.runs[0].first, offset_of(new.first, self._bias))
+                        new = new._replace(first=entry_id(first, self._bias))
+                        taken, demand = msgspec.structs.replace(taken, runs=[], data=b""), whole
+                    new = await self._take_released(member, limits, demand, leader_epoch, new)
+            except StorageError:
+                if taken is None or not taken.runs:
+                    raise
+                # The member gets what was acquired; the next call meets the error.
+                return taken
+            taken = new if taken is None else _joined(taken, new)
+            demand = _rest(demand, limits, new)
+            has_room = demand.records > 0 and demand.size_bytes >= demand.largest_bytes
+            if new.found or not new.has_more or not has_room:
+                return taken
+
+    async def _read_new(self, member: str, demand: Demand, leader_epoch: int) -> Acquired | _Mixed:
+        """Read records that were never delivered, and acknowledge transaction markers among them. This costs
+        Redis half of what the same in a function costs. Commands XREADGROUP and XACK.
+        """
+        largest = demand.largest_bytes
+        fitting = min(demand.size_bytes, _READ_BYTES) // largest if largest else _FIRST_READ
+        count = max(1, min(demand.records, fitting))
+        group, consumer, stream = self._group, MEMBER_PREFIX + member, self._stream
+        new, markers = await self._send(
+            pack_command("XREADGROUP", "GROUP", group, consumer, "COUNT", count, "STREAMS", stream, ">"),
+            functools.partial(self._new, demand, leader_epoch, count),
+        )
+        if markers:
+            # If this fails, they are locked, and become gaps after the locks have ended.
+            with contextlib.suppress(StorageError):
+                await self._commands.call("XACK", stream, group, *markers)
+        return new
+
+    def _new(
+        self, demand: Demand, leader_epoch: int, count: int, reply: memoryview
+    ) -> tuple[Acquired | _Mixed, list[bytes]]:
+        if bytes(reply[: len(_NOTHING)]) == _NOTHING:
+            return Acquired([], b"", has_more=False), []
+        at = len(b"*1\r\n*2\r\n$%d\r\n\r\n" % len(self._stream)) + len(self._stream)
+        before = _NO_LIMIT if demand.end is None else demand.end
+        found = record_runs(
+            reply, at, len(reply), bias=self._bias, before=before, is_committed=demand.is_committed
+        )
+        bounds, markers, largest_bytes = found or ([], [], 0)
+        goes_back = bool(bounds) and demand.after is not None and bounds[0] <= demand.after
+        if found is not None and not goes_back:
+            entries = self._batches(reply, at, leader_epoch)
+            if len(entries.data) <= demand.size_bytes or entries.record_count < 2:
+                acquired = [
+                    Run(first, last, 1) for first, last in zip(bounds[::2], bounds[1::2], strict=True)
+                ]
+                has_more = entries.consumed_entries == count
+                return Acquired(acquired, entries.data, has_more, largest_bytes), markers
+        ((_, rows),) = parse_reply(reply)
+        return _Mixed(rows[0][0], rows[-1][0], goes_back), []
+
+    async def _take_released(
+        self, member: str, limits: Limits, demand: Demand, leader_epoch: int, returned: _Mixed
+    ) -> Acquired:
+        """Acquire records that were released, or whose locks have expired, after entries that the member has
+        read are released. Function korvet_share_acquire.
         """
         after = demand.natives_after
         payload = pack_command(
@@ -282,7 +400,7 @@ class ShareQueue:
             self._bias,
             demand.records,
             demand.size_bytes,
-            demand.largest_bytes,
+            max(demand.largest_bytes, 1),
             limits.locks,
             limits.deliveries,
             limits.lock_ms,
@@ -293,55 +411,68 @@ class ShareQueue:
             *(after or (b"", b"")),
             b"" if demand.after is None else demand.after,
             int(limits.keeps_dead),
+            *returned,
         )
-        acquired: asyncio.Future[Acquired] = asyncio.get_running_loop().create_future()
+        return await self._send(payload, functools.partial(self._released, leader_epoch))
 
-        def arrived(reply: memoryview | StorageError) -> None:
-            if isinstance(reply, StorageError):
-                resolve(acquired, domain_error(reply))
-                return
-            try:
-                resolve(acquired, self._acquired(reply, leader_epoch))
-            except (StorageError, BatchError) as error:
-                resolve(acquired, StorageFault(str(error)) if isinstance(error, BatchError) else error)
-
-        self._commands.links(self._stream).write_functions.send(payload, arrived)
-        return await acquired
-
-    def _acquired(self, reply: memoryview, leader_epoch: int) -> Acquired:
+    def _released(self, leader_epoch: int, reply: memoryview) -> Acquired:
         if bytes(reply[: len(_GONE)]) == _GONE:
             raise NoShareGroup(f"{self._stream.decode()} has no group {self._group}")
         runs, state, name, entry_id, at = _head(reply)
-        has_more, locks, has_natives, expired, archived, has_dead = map(int, state.split())
-        topic = self._topic
-        entries = entries_to_batches(
+        has_more, reads_new, locks, has_natives, expired, archived, has_dead = map(int, state.split())
+        entries = self._batches(reply, at, leader_epoch)
+        numbers = list(map(int, runs.split()))
+        acquired = Acquired(
+            [Run(*numbers[first : first + _RUN]) for first in range(0, len(numbers), _RUN)],
+            entries.data,
+            bool(has_more or reads_new),
+            found=Found(
+                locks,
+                bool(has_natives),
+                expired,
+                archived,
+                bool(has_dead),
+                (name, entry_id),
+                bool(reads_new),
+            ),
+        )
+        if entries.record_count != acquired.records:
+            raise StorageFault(
+                f"{self._stream.decode()}: {acquired.records} records were acquired, "
+                f"{entries.record_count} can be read"
+            )
+        return acquired
+
+    async def _send(self, payload: bytes, read: Callable[[memoryview], _T]) -> _T:
+        """Send a command, and return what `read` makes of its reply. Raises StorageError."""
+        received: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+
+        def arrived(reply: memoryview | StorageError) -> None:
+            if isinstance(reply, StorageError):
+                is_gone = isinstance(reply, RedisFault) and reply.code == "NOGROUP"
+                resolve(received, NoShareGroup(str(reply)) if is_gone else domain_error(reply))
+                return
+            try:
+                resolve(received, read(reply))
+            except (StorageError, BatchError) as error:
+                resolve(received, StorageFault(str(error)) if isinstance(error, BatchError) else error)
+
+        self._commands.links(self._stream).write_functions.send(payload, arrived)
+        return await received
+
+    def _batches(self, reply: memoryview, at: int, leader_epoch: int) -> Entries:
+        """The record batches of a reply from a position on."""
+        return entries_to_batches(
             reply,
             at,
             len(reply),
             bias=self._bias,
             max_bytes=_NO_LIMIT,
             leader_epoch=leader_epoch,
-            log_append_time=topic.bias == 0 and topic.log_append_time,
+            log_append_time=self._topic.bias == 0 and self._topic.log_append_time,
             native=self._native,
-            base_sequence=topic.base_sequence,
-        )
-        numbers = list(map(int, runs.split()))
-        acquired = [Run(*numbers[first : first + _RUN]) for first in range(0, len(numbers), _RUN)]
-        count = sum(run.last - run.first + 1 for run in acquired)
-        if entries.record_count != count:
-            raise StorageFault(
-                f"{self._stream.decode()}: {count} records were acquired, {entries.record_count} can be read"
-            )
-        return Acquired(
-            acquired,
-            entries,
-            bool(has_more),
-            locks,
-            bool(has_natives),
-            expired,
-            archived,
-            (name, entry_id),
-            bool(has_dead),
+            base_sequence=self._topic.base_sequence,
+            skip_markers=True,
         )
 
     async def acknowledge(self, member: str, limits: Limits, ranges: Iterable[Range]) -> Acknowledged | None:
@@ -440,6 +571,42 @@ class ShareQueue:
             for one in found
             if not (name := one[b"name"].decode(errors="replace")).startswith((MEMBER_PREFIX, NOBODY_PREFIX))
         ]
+
+
+def _rest(demand: Demand, limits: Limits, taken: Acquired) -> Demand:
+    """What a member still wants after it has acquired records."""
+    records = demand.records - taken.records
+    if taken.found is not None:
+        records = min(records, limits.locks - taken.found.locks)
+    return msgspec.structs.replace(
+        demand,
+        records=records,
+        size_bytes=demand.size_bytes - len(taken.data),
+        largest_bytes=max(demand.largest_bytes, taken.largest_bytes),
+        after=taken.runs[-1].last if taken.runs else demand.after,
+        checks_members=False,
+        natives_after=None,
+    )
+
+
+def _joined(taken: Acquired, new: Acquired) -> Acquired:
+    """What two calls have acquired, one after the other."""
+    before, found = taken.found, new.found
+    if before is not None and found is None:
+        found = msgspec.structs.replace(before, locks=before.locks + new.records)
+    elif before is not None and found is not None:
+        found = msgspec.structs.replace(
+            found,
+            expired=before.expired + found.expired,
+            archived=before.archived + found.archived,
+            has_dead=before.has_dead or found.has_dead,
+            natives_after=before.natives_after,
+        )
+    runs, more = taken.runs, new.runs
+    if runs and more and (runs[-1].last + 1, runs[-1].deliveries) == (more[0].first, more[0].deliveries):
+        runs, more = [*runs[:-1], Run(runs[-1].first, more[0].last, more[0].deliveries)], more[1:]
+    largest_bytes = max(taken.largest_bytes, new.largest_bytes)
+    return Acquired([*runs, *more], taken.data + new.data, new.has_more, largest_bytes, found)
 
 
 def _head(reply: memoryview) -> tuple[bytes, bytes, bytes, bytes, int]:

@@ -123,7 +123,7 @@ def test_a_config_counts_at_once(servers: dict[int, KorvetServer], group: str, c
 @pytest.mark.parametrize("leader", [1, 2])
 def test_dead_letters_of_another_leader(servers: dict[int, KorvetServer], group: str, leader: int) -> None:
     """The partition of a record and that of its dead letter have different leaders."""
-    name, kept = f"{group}-{leader}", [f"dlq.{group}-{leader}-{number}" for number in range(8)]
+    name, kept = f"{group}-{leader}", [f"dlq.{group}-{leader}-{number}" for number in range(24)]
     with connect(servers[leader]) as ask:
         enable = [{"name": "errors.deadletterqueue.group.enable", "value": "true"}]
         common = {"num_partitions": 1, "replication_factor": 1, "configs": enable}

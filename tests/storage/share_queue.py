@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from korvet.offsets.packing import entry_id, pack
-from korvet.redis_groups.share import FROM_START, Acknowledged, Acquired, Demand, Limits, Range, ShareQueue
+from korvet.redis_groups.share import (
+    FROM_START,
+    Acknowledged,
+    Acquired,
+    Demand,
+    Found,
+    Limits,
+    Range,
+    ShareQueue,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,6 +24,12 @@ if TYPE_CHECKING:
 GROUP = "workers"
 LOCK_MS = 30_000
 GAP, ACCEPT, RELEASE, REJECT, RENEW = b"0", b"1", b"2", b"3", b"4"
+
+
+def seen(acquired: Acquired) -> Found:
+    """What the function has found besides records."""
+    assert acquired.found is not None
+    return acquired.found
 
 
 class Queue:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from korvet.offsets.packing import entry_id, pack
 from korvet.records.kernel import parse_batch
@@ -29,7 +31,7 @@ from korvet.redis_groups.share import (
     QueueView,
     Run,
 )
-from tests.storage.share_queue import ACCEPT, GAP, GROUP, LOCK_MS, REJECT, RELEASE, RENEW, Queue
+from tests.storage.share_queue import ACCEPT, GAP, GROUP, LOCK_MS, REJECT, RELEASE, RENEW, Queue, seen
 
 if TYPE_CHECKING:
     from tests.storage.conftest import Bench
@@ -46,7 +48,7 @@ def queue(bench: Bench, request: pytest.FixtureRequest) -> Queue:
 
 
 def base_offsets(acquired: Acquired) -> list[int]:
-    data, at, found = acquired.entries.data, 0, []
+    data, at, found = acquired.data, 0, []
     while at < len(data):
         header = parse_batch(data, at)
         found.append(header.base_offset)
@@ -58,8 +60,7 @@ def test_new_records_are_acquired_in_runs(queue: Queue) -> None:
     queue.add(1, 2, 3, 7, 8, 20)
     acquired = queue.acquire()
     assert acquired.runs == [Run(1, 3, 1), Run(7, 8, 1), Run(20, 20, 1)]
-    assert (acquired.entries.first_offset, acquired.entries.last_offset) == (1, 20)
-    assert acquired.locks == 6
+    assert seen(acquired).locks == 6
     assert not acquired.has_more
     assert queue.owners()[7] == ("kafka:a", 1)
     assert queue.runs("b") == []
@@ -77,7 +78,7 @@ def test_limits_of_records_bytes_and_locks(queue: Queue) -> None:
     queue.limits = Limits(LOCK_MS, 5, 20)
     capped = queue.acquire("b")
     assert capped.runs == [Run(10, 20, 1)]
-    assert capped.locks == 20
+    assert seen(capped).locks == 20
     nothing = queue.acquire("b")
     assert nothing.runs == []
     assert not nothing.has_more
@@ -158,7 +159,7 @@ def test_expired_lock_goes_to_the_next_member(queue: Queue) -> None:
     assert queue.acknowledge("a", (2, 2, ACCEPT)) is None
     found = queue.acquire("b", 3)
     assert found.runs == [Run(2, 3, 2), Run(5, 5, 1)]
-    assert found.expired == 2
+    assert seen(found).expired == 2
     assert queue.acknowledge("a", (1, 1, ACCEPT), (4, 4, ACCEPT)) == Acknowledged(2, 0, 0, 0, 0)
     assert queue.acknowledge("a", (3, 3, ACCEPT)) is None
 
@@ -195,7 +196,7 @@ def test_record_is_archived_after_the_last_delivery(queue: Queue, how: str) -> N
         assert queue.release("b") == (1, 0)
     found = queue.acquire("c")
     assert [tuple(run) for run in found.runs] == [(2, 2, 1)]
-    assert found.archived == (how == "expire")
+    assert seen(found).archived == (how == "expire")
     assert list(queue.owners()) == [2]
 
 
@@ -206,7 +207,7 @@ def test_lower_limit_archives_released_records(queue: Queue, keeps_dead: bool) -
     queue.acknowledge("a", (1, 2, RELEASE))
     queue.limits = Limits(LOCK_MS, 1, 2000, keeps_dead=keeps_dead)
     found = queue.acquire()
-    assert (found.runs, found.archived, found.has_dead) == ([], 2, keeps_dead)
+    assert (found.runs, seen(found).archived, seen(found).has_dead) == ([], 2, keeps_dead)
     assert {owner for owner, _ in queue.owners().values()} == ({EXHAUSTED} if keeps_dead else set())
 
 
@@ -246,7 +247,7 @@ def test_native_workers_compete(queue: Queue) -> None:
     queue.age([4])
     found = queue.acquire("b", 10)
     assert found.runs == [Run(4, 4, 2), Run(8, 10, 1)]
-    assert found.has_natives
+    assert seen(found).has_natives
     assert queue.owners()[5] == ("native", 1)
     assert queue.acknowledge("a", (2, 2, ACCEPT)) == Acknowledged(1, 0, 0, 0, 0)
 
@@ -258,12 +259,12 @@ def test_pages_of_native_consumers(queue: Queue) -> None:
     queue.age([650, 990])
     first = queue.acquire(records=1)
     assert first.runs == [Run(1001, 1001, 1)]
-    second = queue.acquire(records=1, natives_after=first.natives_after)
+    second = queue.acquire(records=1, natives_after=seen(first).natives_after)
     assert second.runs == [Run(650, 650, 2)]
-    assert second.natives_after == (b"y", entry_id(300 + 700, queue.bias).encode())
-    third = queue.acquire(records=1, natives_after=second.natives_after)
+    assert seen(second).natives_after == (b"y", entry_id(300 + 700, queue.bias).encode())
+    third = queue.acquire(records=1, natives_after=seen(second).natives_after)
     assert third.runs == [Run(990, 990, 2)]
-    assert third.natives_after == (b"", b"")
+    assert seen(third).natives_after == (b"", b"")
 
 
 def test_group_that_goes_back_is_read_in_order(queue: Queue) -> None:
@@ -432,7 +433,7 @@ def test_archived_records_wait_to_become_dead_letters(queue: Queue) -> None:
     queue.acknowledge("a", (4, 4, RELEASE))
     queue.age([5])
     looked = queue.acquire(records=0)
-    assert looked.has_dead
+    assert seen(looked).has_dead
     assert queue.owners() == {2: (REJECTED, 1), 4: (EXHAUSTED, 2), 5: (EXHAUSTED, 2)}
     found = dead_of(queue, copies=True)
     assert [(one.offset, one.deliveries, one.rejected) for one in found] == [
@@ -458,7 +459,7 @@ def test_the_records_of_a_lost_member_and_of_native_consumers_become_dead_letter
         queue.client.xclaim(queue.stream, GROUP, "other", 0, [entry], idle=LOCK_MS)
     # What a native worker hands to this consumer, it rejects.
     queue.client.xclaim(queue.stream, GROUP, REJECTED, 0, [taken], justid=True)
-    assert queue.acquire(records=0).has_dead
+    assert seen(queue.acquire(records=0)).has_dead
     assert [(one.offset, one.deliveries, one.rejected) for one in dead_of(queue)] == [
         (2, 2, True),
         (1, 2, False),
@@ -476,7 +477,7 @@ def test_no_dead_letters_of_what_committed_readers_do_not_get(queue: Queue) -> N
     queue.add(4, pid=7, epoch=0)
     ids = queue.read_natively(4)
     queue.client.xclaim(queue.stream, GROUP, "other", 0, ids, idle=LOCK_MS)
-    assert queue.acquire(records=0).has_dead
+    assert seen(queue.acquire(records=0)).has_dead
     committed = dead_of(queue, end=4, is_committed=True)
     assert [(one.offset, one.is_gap) for one in committed] == [(1, True), (2, True), (3, False)]
     assert dead_of(queue, end=0) == []
@@ -516,7 +517,7 @@ def test_a_group_that_keeps_no_dead_letters_any_more_forgets_them(queue: Queue) 
     queue.acquire()
     queue.acknowledge("a", (1, 1, REJECT))
     queue.limits = Limits(LOCK_MS, 2, 2000)
-    assert not queue.acquire().has_dead
+    assert not seen(queue.acquire()).has_dead
     assert queue.owners() == {2: ("kafka:a", 1)}
 
 
@@ -543,3 +544,113 @@ def test_entries_without_an_offset_are_in_no_run(queue: Queue) -> None:
     view = queue.bench.run(queue.queue.pending())
     assert view is not None
     assert view.runs == [PendingRun(1, 2, 1, PendingKind.TAKEN)]
+
+
+# Fields of an entry, and whether a member gets it with read_uncommitted and with read_committed.
+KINDS: dict[str, tuple[dict[str, Any], bool, bool]] = {
+    "record": ({"value": "v"}, True, True),
+    "large": ({"value": "v" * 300}, True, True),
+    "foreign": ({"batch": "short"}, True, True),
+    "transaction": ({"value": "v", "pid": 8, "epoch": 0}, True, True),
+    "aborted": ({"value": "v", "pid": 7, "epoch": 0}, True, False),
+    "marker": ({"ctl": "abort", "pid": 7, "epoch": 0}, False, False),
+    "whole batch": ({"batch": b"x" * 16 + b"\x02" + b"x" * 60}, False, False),
+    "without an offset": ({"value": "v"}, False, False),
+}
+entries = st.lists(st.tuples(st.sampled_from(["record", *KINDS]), st.integers(1, 2)), max_size=40)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    entries=entries,
+    records=st.sampled_from([1, 3, 500]),
+    size_bytes=st.sampled_from([1, 500, 1 << 20]),
+    largest_bytes=st.sampled_from([0, 1, 400]),
+    is_committed=st.booleans(),
+    end=st.none() | st.integers(0, 60),
+)
+def test_each_record_is_acquired_once_whatever_is_among_them(
+    queue: Queue,
+    entries: list[tuple[str, int]],
+    records: int,
+    size_bytes: int,
+    largest_bytes: int,
+    is_committed: bool,
+    end: int | None,
+) -> None:
+    queue.client.delete(queue.stream, queue.aborted)
+    queue.initialise()
+    queue.client.zadd(queue.aborted, {f"7 0 {pack(90, 0)}": pack(90, 0)})
+    expected, unreadable, offset = [], 0, 0
+    for kind, step in entries:
+        fields, *is_record = KINDS[kind]
+        offset += step
+        is_read = end is None or offset < end
+        if kind == "without an offset":
+            ms = (offset + queue.bias) // 1024
+            offset, is_read = pack(ms, 1023) - queue.bias, end is None
+            queue.client.xadd(queue.stream, fields, id=f"{ms}-1024")
+        else:
+            queue.client.xadd(queue.stream, fields, id=entry_id(offset, queue.bias))
+        unreadable += is_read and kind in {"whole batch", "without an offset"}
+        if is_read and is_record[is_committed]:
+            expected.append(offset)
+    found: list[int] = []
+    only_new = False
+    while True:
+        acquired = queue.acquire(
+            records=records,
+            size_bytes=size_bytes,
+            largest_bytes=largest_bytes,
+            is_committed=is_committed,
+            end=end,
+            only_new=only_new,
+        )
+        assert acquired.records <= records
+        assert len(acquired.data) <= size_bytes or acquired.records == 1
+        found += [offset for run in acquired.runs for offset in range(run.first, run.last + 1)]
+        assert all(run.deliveries == 1 for run in acquired.runs)
+        only_new = acquired.reads_new or (acquired.found is None and only_new)
+        if not acquired.has_more and not acquired.runs:
+            break
+    assert found == expected
+    owners = queue.client.xpending(queue.stream, GROUP)["consumers"]
+    pending = {row["name"].decode(): row["pending"] for row in owners}
+    pending.pop(RELEASED, None)
+    assert pending == {
+        name: count for name, count in (("kafka:a", len(expected)), (UNREADABLE, unreadable)) if count
+    }
+
+
+def test_a_reader_of_new_records_notices_that_the_group_is_gone(queue: Queue) -> None:
+    queue.add(1)
+    assert queue.runs(only_new=True) == [(1, 1, 1)]
+    queue.client.xgroup_destroy(queue.stream, GROUP)
+    with pytest.raises(NoShareGroup):
+        queue.acquire(only_new=True)
+
+
+@pytest.mark.parametrize("types", [b"1", b"2", b"12"])
+def test_acknowledging_all_locks_leaves_other_entries(queue: Queue, types: bytes) -> None:
+    """Also between and beside the ranges, and across milliseconds."""
+    offsets = [*range(1020, 1030), *range(1032, 1036), 2050]
+    queue.add(1, *offsets, 3000)
+    assert queue.read_natively(1) == [entry_id(1, queue.bias).encode()]
+    queue.acquire("a", len(offsets))
+    queue.acquire("b")
+    missing = (1020, 1029, types[:1]), (1032, 1034, types[:1])
+    assert queue.acknowledge("a", *missing, (2050, 2051, types[:1])) is None
+    assert queue.acknowledge("a", *missing, (2049, 2050, types[:1])) is None
+    assert set(queue.owners()) == {1, *offsets, 3000}
+    done = queue.acknowledge("a", (1020, 1029, types[:1]), (1032, 1035, types[-1:]), (2050, 2050, types[:1]))
+    assert done is not None
+    assert done.accepted + done.released == len(offsets)
+    assert {offset for offset, (owner, _) in queue.owners().items() if owner != RELEASED} == {1, 3000}
+
+
+def test_an_expired_lock_among_all_of_a_member(queue: Queue) -> None:
+    queue.add(1, 2, 3)
+    queue.acquire()
+    queue.age([2])
+    assert queue.acknowledge("a", (1, 3, ACCEPT)) is None
+    assert set(queue.owners()) == {1, 2, 3}

@@ -134,12 +134,21 @@ class ShareMachine(RuleBasedStateMachine):
             offset for offset, record in self.records.items() if offset > self.delivered and record.exists
         ]
 
-    def _acquire(self, member: str, most: int) -> list[int]:
-        """Acquire, compare with what the model says, and return the offsets."""
-        found = self.queue.acquire(member, most)
-        self._expire_all()
+    def _free(self) -> int:
+        """How many locks members may still have."""
         locked = sum(len(self._with(MEMBER_PREFIX + name)) for name in (*MEMBERS, "last"))
-        room = min(most, self.queue.limits.locks - locked)
+        return self.queue.limits.locks - locked
+
+    def _acquire(self, member: str, most: int, *, only_new: bool = False) -> list[int]:
+        """Acquire, compare with what the model says, and return the offsets."""
+        is_idle = not self._with(RELEASED) and not any(record.is_expired for record in self.records.values())
+        room = min(most, self._free())
+        if is_idle and room > 0 and only_new:
+            found = self.queue.acquire(member, room, only_new=True)
+        else:
+            found = self.queue.acquire(member, most)
+        self._expire_all()
+        room = min(most, self._free())
         expected = {}
         for offset in self._with(RELEASED):
             if len(expected) < room:
@@ -154,7 +163,7 @@ class ShareMachine(RuleBasedStateMachine):
         } == expected
         for offset, deliveries in expected.items():
             self._deliver(offset, MEMBER_PREFIX + member, deliveries)
-        assert found.entries.record_count == len(expected)
+        assert found.records == len(expected)
         return list(expected)
 
     # Members
@@ -166,16 +175,17 @@ class ShareMachine(RuleBasedStateMachine):
             self.records[offset] = Record()
         self.queue.add(*range(first, first + count))
 
-    @rule(member=members, most=st.integers(1, 5))
-    def acquire(self, member: str, most: int) -> None:
-        self._acquire(member, most)
+    @rule(member=members, most=st.integers(1, 5), only_new=st.booleans())
+    def acquire(self, member: str, most: int, only_new: bool) -> None:
+        self._acquire(member, most, only_new=only_new)
 
     @rule(member=members, data=st.data())
     def acknowledge(self, member: str, data: st.DataObject) -> None:
         """Acknowledge records of one's own, each with a type of its own."""
         own = [offset for offset in self._with(MEMBER_PREFIX + member) if not self.records[offset].is_expired]
-        chosen = [offset for offset in own if data.draw(st.booleans())]
-        types = [data.draw(st.sampled_from(b"01234")) for _ in chosen]
+        accepts_all = data.draw(st.booleans())
+        chosen = [offset for offset in own if accepts_all or data.draw(st.booleans())]
+        types = [ACCEPT[0] if accepts_all else data.draw(st.sampled_from(b"01234")) for _ in chosen]
         done = self.queue.acknowledge(
             member, *((offset, offset, bytes([kind])) for offset, kind in zip(chosen, types, strict=True))
         )

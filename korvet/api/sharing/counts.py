@@ -53,8 +53,9 @@ class ShareCounts(Counted):
                 self.reacquired += size
             else:
                 self.acquired += size
-        self.expired += acquired.expired
-        self.archived += acquired.archived
+        if acquired.found is not None:
+            self.expired += acquired.found.expired
+            self.archived += acquired.found.archived
 
     def acknowledge(self, done: Acknowledged | None) -> None:
         """Count an acknowledgement, or that it was refused."""

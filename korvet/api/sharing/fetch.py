@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.common.errors import Asked, error_code_of
-from korvet.api.sharing.acknowledgements import RELEASE
 from korvet.api.sharing.partition import NotInitialised
 from korvet.api.sharing.requests import Outcome, locate
 from korvet.redis.errors import StorageError
-from korvet.redis_groups.share import Range
 from korvet.slices import sliced
 
 if TYPE_CHECKING:
@@ -109,10 +107,6 @@ class ShareFetch:
                 acquired = await partition.acquire(
                     self._session.member, self._config, self._records_left, self._bytes_left, after
                 )
-                if acquired.runs and after is not None and acquired.runs[0].first <= after:
-                    # A native client has set the group back. The next fetch gets these records in order.
-                    await self._give_back(partition, acquired)
-                    return
             except NotInitialised:
                 self.errors[key] = _NOT_INITIALISED
                 return
@@ -124,15 +118,11 @@ class ShareFetch:
             if acquired.runs or not acquired.has_more:
                 return
 
-    async def _give_back(self, partition: SharedPartition, acquired: Acquired) -> None:
-        ranges = [Range(run.first, run.last, RELEASE) for run in acquired.runs]
-        await partition.acknowledge(self._session.member, self._config, ranges)
-
     def _take(self, key: SharedKey, partition: SharedPartition, acquired: Acquired) -> None:
-        found, data = self.found.setdefault(key, FetchedRecords()), acquired.entries.data
+        found, data = self.found.setdefault(key, FetchedRecords()), acquired.data
         found.runs += acquired.runs
         found.data.append(data)
-        self._records_left -= acquired.entries.record_count
+        self._records_left -= acquired.records
         self._bytes_left -= len(data)
         if not self._size_bytes:
             held_s = self._config.limits.lock_ms / 1000 / _HELD_PART

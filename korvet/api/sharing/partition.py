@@ -7,6 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from korvet.api.sharing.acknowledgements import given_up_ranges
+from korvet.api.sharing.known_records import KnownRecords
 from korvet.coordinator.share_partitions import begin
 from korvet.groups.own_configs import LATEST
 from korvet.groups.share.messages import SharePartition
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from korvet.coordinator.share_changes import ShareChanges
     from korvet.log.partition_log import PartitionLog
     from korvet.redis.commands import Commands
-    from korvet.redis_groups.share import Acknowledged, Acquired, DeadRecord, Range
+    from korvet.redis_groups.share import Acknowledged, Acquired, DeadRecord, Found, Range
 
 # How often the locks of native consumers are looked at while they have records, and how often it is checked
 # whether they have some, or have set the group back.
@@ -43,12 +44,12 @@ class SharedPartition:
     """
 
     __slots__ = (
-        "_at_limit",
         "_changed",
         "_changes",
         "_counts",
         "_initialised",
         "_is_initialised",
+        "_known",
         "_locks_end_s",
         "_natives_after",
         "_natives_s",
@@ -87,7 +88,7 @@ class SharedPartition:
         # When, and from where on, to look at the locks of native consumers.
         self._natives_s = 0.0
         self._natives_after = (b"", b"")
-        self._at_limit = False
+        self._known = KnownRecords()
         self._waiting: dict[Callable[[], None], None] = {}
 
     def open(self) -> None:
@@ -136,15 +137,17 @@ class SharedPartition:
         while locks_end and locks_end[0] <= now_s:
             locks_end.popleft()
         natives_due = self._natives_s <= now_s
+        new = 0 if ended or natives_due else self._known.new(records, config.limits)
         demand = Demand(
-            records,
+            new or records,
             size_bytes,
             self._end(config),
             config.is_committed,
-            max(self.log.state.largest_bytes, 1),
+            max(self.log.state.largest_bytes, self._known.largest_bytes),
             after,
             checks_members=ended,
             natives_after=self._natives_after if natives_due else None,
+            only_new=new > 0,
         )
         changes, self._changes = self._changes, 0
         try:
@@ -155,17 +158,17 @@ class SharedPartition:
                 locks_end.appendleft(now_s)
             raise
         self._note(acquired, config)
-        if acquired.runs or acquired.expired:
-            self._changed(self.place)
         if acquired.has_more or after is not None:
             self._changes += 1
         if acquired.runs:
+            self._changed(self.place)
             locks_end.append(loop.time() + lock_s)
-        elif acquired.locks and not locks_end:
-            # Redis's clock went back, or a failover has brought locks back.
-            locks_end.append(loop.time() + lock_s / _LOOKS)
-        self._note_natives(acquired, looked=natives_due)
-        self._at_limit = acquired.locks >= config.limits.locks
+        found = acquired.found
+        if found is not None:
+            if found.locks and not locks_end:
+                # Redis's clock went back, or a failover has brought locks back.
+                locks_end.append(loop.time() + lock_s / _LOOKS)
+            self._note_natives(found, looked=natives_due)
         return acquired
 
     def _end(self, config: ShareConfig) -> int | None:
@@ -192,27 +195,38 @@ class SharedPartition:
             except NoShareGroup:
                 return
             self._note(looked, config)
-            after = looked.natives_after if any(looked.natives_after) else None
+            assert looked.found is not None
+            self._known.released(0)
+            after = looked.found.natives_after if any(looked.found.natives_after) else None
 
     def _note(self, acquired: Acquired, config: ShareConfig) -> None:
         self._counts.acquire(acquired)
-        if acquired.has_dead:
+        found = acquired.found
+        if found is not None and found.expired:
+            self._changed(self.place)
+        if found is not None and found.has_dead:
             self._on_dead(self, config)
 
     async def _acquire(self, member: str, config: ShareConfig, demand: Demand) -> Acquired:
+        acquired, releases = None, self._known.asked(demand.records)
+        limits, epoch = config.limits, self.log.leader_epoch
         try:
-            return await self.queue.acquire(member, config.limits, demand, self.log.leader_epoch)
-        except NoShareGroup:
-            # A native client has destroyed it, or a failover has lost it.
-            await self._begin(config)
-            return await self.queue.acquire(member, config.limits, demand, self.log.leader_epoch)
+            try:
+                acquired = await self.queue.acquire(member, limits, demand, epoch)
+            except NoShareGroup:
+                # A native client has destroyed it, or a failover has lost it.
+                await self._begin(config)
+                acquired = await self.queue.acquire(member, limits, demand, epoch)
+        finally:
+            self._known.answered(demand.records, releases, acquired)
+        return acquired
 
-    def _note_natives(self, acquired: Acquired, *, looked: bool) -> None:
+    def _note_natives(self, found: Found, *, looked: bool) -> None:
         now_s = asyncio.get_running_loop().time()
-        if not acquired.has_natives:
+        if not found.has_natives:
             self._natives_s, self._natives_after = now_s + _NO_NATIVES_S, (b"", b"")
         elif looked:
-            self._natives_s, self._natives_after = now_s + _NATIVES_S, acquired.natives_after
+            self._natives_s, self._natives_after = now_s + _NATIVES_S, found.natives_after
         else:
             self._natives_s = min(self._natives_s, now_s + _NATIVES_S)
 
@@ -257,8 +271,9 @@ class SharedPartition:
                 self._on_dead(self, config)
             if done.renewed:
                 self._locks_end_s.append(asyncio.get_running_loop().time() + config.limits.lock_ms / 1000)
-            if done.released or self._at_limit:
-                self._at_limit = False
+            was_full = self._known.is_full(config.limits)
+            self._known.acknowledged(done)
+            if done.released or was_full:
                 self.wake()
         return done
 
@@ -269,5 +284,6 @@ class SharedPartition:
         if archived and config.limits.keeps_dead:
             self._on_dead(self, config)
         self._counts.released += released
+        self._known.released(archived + released)
         self._changed(self.place)
         self.wake()

@@ -19,6 +19,7 @@ from korvet.records.kernel.produce_request import decode_produce
 from korvet.records.kernel.records import check_entries, check_records, find_invalid, find_record
 from korvet.records.kernel.replies import ReplyScanner, integer_array
 from korvet.records.kernel.resp import pack_arguments, pack_command
+from korvet.records.kernel.runs import record_runs
 from korvet.records.kernel.whole_batches import resembles_batch
 
 try:
@@ -45,6 +46,7 @@ __all__ = [
     "parse_batch",
     "place_batch",
     "predict_end_offset",
+    "record_runs",
     "resembles_batch",
 ]
 

@@ -52,6 +52,7 @@ def entries_to_batches(
     log_append_time: bool,
     native: Callable[[list[bytes]], bytes],
     base_sequence: int = -1,
+    skip_markers: bool = False,
 ) -> Entries:
     """One raw XRANGE reply (RESP2), reply[start:end], as record batches.
 
@@ -63,15 +64,15 @@ def entries_to_batches(
     changes, after a gap within a transaction, and with log_append_time if the ms changes, since consumers
     then take a batch's maximum for every record (KIP-32). `max_bytes` bounds the size of the result, but
     it has at least one record if there is one. `base_sequence` is the base sequence of the batches made
-    here, as entries have none. Raises BatchError("corrupt") if the bytes are no XRANGE reply; no entry of
-    a reply raises.
+    here, as entries have none. `skip_markers` leaves out transaction markers. Raises
+    BatchError("corrupt") if the bytes are no XRANGE reply; no entry of a reply raises.
     """
     if not 0 <= start <= end <= len(reply):
         raise BatchError("corrupt", f"bytes {start} to {end} are not inside a reply of {len(reply)}")
     if start == end:
         raise _no_reply(start)
     entries: Entries = _convert(
-        reply, start, end, bias, max_bytes, leader_epoch, log_append_time, native, base_sequence
+        reply, start, end, bias, max_bytes, leader_epoch, log_append_time, native, base_sequence, skip_markers
     )
     return entries
 
@@ -87,6 +88,7 @@ def _convert(
     log_append_time: cython.bint,
     native: object,
     base_sequence: cython.longlong,
+    skip_markers: cython.bint,
 ):
     view: cython.const[cython.uchar][::1] = reply
     p: BytesPointer = buffer_pointer(view)
@@ -166,6 +168,11 @@ def _convert(
             value = bytes_pointer(native_value)
         if not fields.is_korvet_entry or log_append_time:
             fields.timestamp = entry.ms
+        if skip_markers and fields.is_korvet_entry and fields.outcome >= 0:
+            consumed += 1
+            next_offset = offset + 1 if offset < MAX_INT64 else MAX_INT64
+            at = fields.end
+            continue
         starts_batch = batch.count == 0 or not _belongs(batch, fields, offset, log_append_time)
         body = _body_size(batch, fields, offset, starts_batch)
         size = body + varint_size(body) + (HEADER_SIZE if starts_batch else 0)

@@ -60,7 +60,7 @@ def whole_batch(
     if entry.strings != 2:
         return whole
     n, at = bulk(p, entry.fields_at, end)
-    if n != 5 or p[at] != 98 or p[at + 1] != 97 or p[at + 2] != 116 or p[at + 3] != 99 or p[at + 4] != 104:
+    if not is_named_batch(p, at, n):
         return whole
     n, at = bulk(p, at + n + 2, end)
     if is_like_batch(p, at, n, offset):
@@ -82,6 +82,22 @@ def whole_batch(
     whole.size = n
     whole.records = delta + 1
     return whole
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def is_named_batch(p: BytesPointer, at: cython.Py_ssize_t, n: cython.longlong) -> cython.bint:
+    """Whether n bytes are the name `batch`."""
+    return (
+        n == 5
+        and p[at] == 98
+        and p[at + 1] == 97
+        and p[at + 2] == 116
+        and p[at + 3] == 99
+        and p[at + 4] == 104
+    )
 
 
 @cython.cfunc

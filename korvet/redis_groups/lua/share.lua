@@ -207,7 +207,7 @@ local function resembles_batch(fields)
   return value and #value >= BATCH_HEADER_BYTES and string.byte(value, 17) == 2
 end
 
--- Decides on an entry that was just delivered to the member, `deliveries` times by now.  `take`: what the call
+-- Decides on a released entry that was just delivered to the member, `deliveries` times by now.  `take`: what the call
 -- acquires.
 local function admit(take, id, fields, deliveries)
   local position = position_at(id)
@@ -215,19 +215,12 @@ local function admit(take, id, fields, deliveries)
     take.unreadable[#take.unreadable + 1] = id
     return
   end
-  if take.deliveries[position] then
-    -- The group went back, so a released entry was read again.
-    take.deliveries[position] = deliveries
-    return
-  end
   local size = payload_bytes(fields)
-  local is_late = take.last and position > take.last
-  if is_late or (take.room <= 0 or (take.bytes < size and take.entries[1])) then
+  if take.bytes < size and take.entries[1] then
     local list = take.back[deliveries - 1] or {}
     list[#list + 1] = id
     take.back[deliveries - 1] = list
-    take.is_late = take.is_late or is_late
-    take.is_full = take.is_full or not is_late
+    take.is_full = true
   elseif is_gap(take, position, fields) then
     take.gaps[#take.gaps + 1] = id
   else
@@ -295,29 +288,10 @@ local function take_released(take, stream, group, rule)
       end
     end
     if #rows < count then
-      return true
-    end
-  end
-  return false
-end
-
--- Acquires entries that were never delivered.  Returns whether none is left.
-local function take_new(take, stream, group)
-  while not is_done(take) and not take.is_late do
-    local count = count_next(take)
-    local reply = redis.call(
-      'XREADGROUP', 'GROUP', group, take.consumer, 'COUNT', count, 'STREAMS', stream, '>'
-    )
-    local found = reply and reply[1][2] or {}
-    take.examined = take.examined + #found
-    for _, entry in ipairs(found) do
-      admit(take, entry[1], entry[2], 1)
-    end
-    if #found < count then
       return not take.is_full
     end
   end
-  return take.is_late and not take.is_full
+  return false
 end
 
 -- Returns the acquired offsets as runs without holes of equal deliveries, in order: first, last, deliveries each.
@@ -341,16 +315,17 @@ local function runs_of(take)
   return table.concat(runs, ' ')
 end
 
--- Puts what was acquired in the order of the offsets: XGROUP SETID may have gone back.
-local function sort_entries(take)
-  local positions = take.positions
-  for at = 2, #positions do
-    if positions[at] < positions[at - 1] then
-      table.sort(positions)
-      table.sort(take.entries, function(left, right) return id_less(left[1], right[1]) end)
-      return
+-- Releases what a member has between two IDs, as if it had never been delivered.
+local function give_back(stream, group, consumer, first, last)
+  local rows
+  repeat
+    rows = redis.pcall('XPENDING', stream, group, first, last, AT_ONCE, consumer)
+    local ids = {}
+    for at, row in ipairs(rows.err and {} or rows) do
+      ids[at] = row[1]
     end
-  end
+    hand_over(stream, group, RELEASED, ids, 0)
+  until #rows < AT_ONCE
 end
 
 -- Returns the position before an offset ("": nil); that of ID 0-0, which no entry has, if there is none before it.
@@ -363,15 +338,21 @@ end
 -- 7 locks that members may have, 8 deliveries of a record at most, 9 how long a lock lasts (ms), 10 the offset before
 -- which records may be acquired ("": all), 11 "1" if records of aborted transactions are gaps, 12 "1" to look for
 -- expired locks of members, 13 "1" to look for those of native consumers, from the cursor 14, 15 on, 16 the offset
--- after which released records are acquired ("": all), 17 "1" if archived records become dead letters.
--- The first record is acquired even if it is larger than the limit of bytes.
+-- after which records are acquired ("": all), 17 "1" if archived records become dead letters, 18 and 19 the first and
+-- the last ID of entries that the member has read and cannot take as they are ("": none): they are released first.
+-- Acquires released records; new ones are for XREADGROUP.  The first record is acquired even if it is larger than the
+-- limit of bytes.
 -- Returns nothing if there is no such group; else: the runs of runs_of; "<1 if the limits of the call may have left
--- something, else 0> <locks of members> <1 if native consumers have pending entries, else 0> <expired locks that were
--- found> <records that were archived because of the limit> <1 if records wait to become dead letters, else 0>"; the
--- next cursor (name, ID); the entries.
+-- released records, else 0> <1 if new records can be read: no released one is left before them, else 0> <locks of
+-- members> <1 if native consumers have pending entries, else 0> <expired locks that were found> <records that were
+-- archived because of the limit> <1 if records wait to become dead letters, else 0>"; the next cursor (name, ID); the
+-- entries.
 local function acquire(keys, args)
   local stream, group = keys[1], args[1]
   local rule = { limit = tonumber(args[8]), lock_ms = tonumber(args[9]), keeps = args[17] == '1', archived = 0 }
+  if args[18] ~= '' then
+    give_back(stream, group, MEMBER .. args[2], args[18], args[19])
+  end
   local owners, fault = owners_of(stream, group)
   if not owners then
     return fault or {}
@@ -397,21 +378,20 @@ local function acquire(keys, args)
     aborted_key = keys[2], examined = 0, most_examined = math.max(AT_ONCE, 2 * most),
     entries = {}, positions = {}, deliveries = {}, gaps = {}, unreadable = {}, back = {},
   }
-  local exhausted = room > 0 and take_released(take, stream, group, rule)
+  local exhausted, reads_new = room > 0 and take_released(take, stream, group, rule), false
   if exhausted then
     -- What was read too early before is among the released entries; no more of that is read.
-    local ahead = take.last and redis.call('XPENDING', stream, group, id_of(take.last + 1), '+', 1, RELEASED)[1]
-    exhausted = ahead ~= nil and ahead ~= false or take_new(take, stream, group)
+    reads_new = not (take.last and redis.call('XPENDING', stream, group, id_of(take.last + 1), '+', 1, RELEASED)[1])
   end
   acknowledge_ids(stream, group, take.gaps)
   hand_over(stream, group, UNREADABLE, take.unreadable)
   for deliveries, ids in pairs(take.back) do
     hand_over(stream, group, RELEASED, ids, deliveries)
   end
-  sort_entries(take)
   local state = string.format(
-    '%d %d %d %d %d %d', (unseen or (room > 0 and not exhausted)) and 1 or 0, owners.locked + #take.entries,
-    #owners.natives > 0 and 1 or 0, expired, rule.archived, rule.keeps and owners.dead + rule.archived > 0 and 1 or 0
+    '%d %d %d %d %d %d %d', (unseen or (room > 0 and not exhausted)) and 1 or 0, reads_new and 1 or 0,
+    owners.locked + #take.entries, #owners.natives > 0 and 1 or 0, expired, rule.archived,
+    rule.keeps and owners.dead + rule.archived > 0 and 1 or 0
   )
   return { runs_of(take), state, name, id, take.entries }
 end
@@ -483,7 +463,7 @@ local function count_locks(stream, group, consumer)
 end
 
 -- Returns the IDs of all ranges if all are accepted and they are all that the member has, and none of its locks has
--- expired; else nil.  This looks at the ends of the ranges, and costs Redis half of what reading each pending entry does.
+-- expired; else nil.  This looks at the ends of the ranges: with XACK 2.0 us per record in place of 3.3 us.
 local function all_accepted(stream, args, bias, consumer, lock_ms)
   local group, count, ids, after = args[1], 0, {}, '-'
   for at = 7, #args, 3 do

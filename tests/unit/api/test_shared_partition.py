@@ -13,10 +13,10 @@ from korvet.api.sharing.counts import ShareCounts
 from korvet.api.sharing.partition import SharedPartition
 from korvet.coordinator.share_changes import ShareChanges
 from korvet.redis.errors import StorageError
-from korvet.redis_groups.share import Acquired, Demand, Limits, Run
+from korvet.redis_groups.share import Acquired, Demand, Found, Limits, Run
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
 LOCK_S = 30.0
 CONFIG = ShareConfig(Limits(lock_ms=int(LOCK_S * 1000), deliveries=5, locks=2000))
@@ -28,17 +28,25 @@ class Queue:
     def __init__(self) -> None:
         self.demands: list[Demand] = []
         self.locks = 0
+        self.reads_new = False
         self.runs: list[Run] = []
         self.is_reachable = True
+        self.during: Callable[[], object] = int
+        """Called while records are acquired."""
+
+    async def release(self, member: str, limits: Limits) -> tuple[int, int]:
+        del member, limits
+        return 0, 0
 
     async def acquire(self, member: str, limits: Limits, demand: Demand, leader_epoch: int) -> Acquired:
         del member, limits, leader_epoch
         self.demands.append(demand)
+        self.during()
         if not self.is_reachable:
             raise StorageError("gone")
         runs, self.runs = self.runs, []
-        entries: Any = None
-        return Acquired(runs, entries, False, self.locks, False, 0, 0, (b"", b""), False)
+        found = Found(self.locks, False, 0, 0, False, (b"", b""), self.reads_new)
+        return Acquired(runs, b"", has_more=False, found=None if demand.only_new else found)
 
 
 class Leader:
@@ -129,3 +137,49 @@ def test_it_looks_until_members_have_nothing(leader: Leader) -> None:
         leader.now_s += LOCK_S
         leader.acquire()
         assert leader.looks() == number
+
+
+def test_it_reads_only_new_records_while_none_is_released(leader: Leader) -> None:
+    leader.queue.reads_new = True
+
+    def is_only_new() -> bool:
+        leader.partition.wake()
+        leader.acquire()
+        return leader.queue.demands[-1].only_new
+
+    assert not is_only_new()
+    assert is_only_new()
+    returned(leader.partition.release("m", CONFIG))
+    assert not is_only_new()
+    assert is_only_new()
+    leader.queue.is_reachable = False
+    leader.partition.wake()
+    with pytest.raises(StorageError):
+        leader.acquire()
+    leader.queue.is_reachable = True
+    assert not is_only_new()
+    leader.now_s += LOCK_S
+    assert not is_only_new()
+
+
+def test_a_release_during_an_acquisition_counts(leader: Leader) -> None:
+    leader.queue.reads_new = True
+    leader.queue.during = lambda: returned(leader.partition.release("m", CONFIG))
+    for is_only_new in (False, False):
+        leader.partition.wake()
+        leader.acquire()
+        assert leader.queue.demands[-1].only_new is is_only_new
+
+
+def test_it_asks_for_no_more_records_than_members_may_have(leader: Leader) -> None:
+    leader.queue.reads_new = True
+    leader.queue.locks = CONFIG.limits.locks - 10
+    leader.partition.wake()
+    leader.acquire()
+    leader.queue.runs = [Run(0, 9, 1)]
+    leader.partition.wake()
+    leader.acquire()
+    leader.partition.wake()
+    leader.acquire()
+    demands = [(demand.records, demand.only_new) for demand in leader.queue.demands]
+    assert demands == [(500, False), (10, True), (500, False)]
