@@ -10,6 +10,7 @@ import signal
 from typing import TYPE_CHECKING, Final
 
 from tests.support.network import BLOCKED, FREE, Rule
+from tests.support.polling import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -154,7 +155,9 @@ def pause_server(site: Site, fault: FaultPlan) -> Iterator[None]:
 
 
 def disk_full(site: Site, fault: FaultPlan) -> Iterator[None]:
-    """The disk of the only server is full: it refuses writes, or ends and returns."""
+    """The disk of the only server is full: it refuses writes, or ends and returns. When this is over, it has
+    written what it acknowledged in the moment that the disk filled: another fault would lose that.
+    """
     server, disk = site.topology.primary(), site.topology.disk
     if disk is not None:
         disk.fill()
@@ -163,6 +166,11 @@ def disk_full(site: Site, fault: FaultPlan) -> Iterator[None]:
         disk.make_room()
         if server.pid is None:
             site.topology.rejoin(server)
+
+        def has_written() -> bool:
+            return bool(server.client.info("persistence")["aof_last_write_status"] == "ok")
+
+        until(has_written, 20, "the server has written what it acknowledged")
 
 
 def failover_clean(site: Site, fault: FaultPlan) -> Iterator[None]:
