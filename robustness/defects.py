@@ -33,6 +33,7 @@ from korvet.log.release import Release
 from korvet.log.state import LogState
 from korvet.redis import functions
 from korvet.redis.keys import OFFSETS_TOPIC
+from korvet.redis_groups import share
 from korvet.transactions.shard import TransactionShard
 from robustness.plan import FaultPlan, GroupPlan, Plan, ProducerPlan, TopicPlan
 
@@ -349,12 +350,18 @@ def forget_where_an_epoch_ended() -> None:
 @shown_by(kinds={"taken after its end"}, is_simulated=True)
 def accept_nothing() -> None:
     """A member of a share group is told that it has accepted records, which stay pending."""
-    _change_lua("share", "  acknowledge_ids(stream, group, by_type.accepted)\n", "")
+    _change_lua("share", "    acknowledge_ids(stream, group, accepted)\n", "")
+    _change_lua("share", "  acknowledge_ids(stream, group, by_type[ACCEPTS])\n", "")
 
 
 @shown_by(kinds={"never taken"}, is_simulated=True)
 def take_a_record_for_a_marker() -> None:
     """Records of transactions are never given to share groups."""
+
+    def runs(*args: Any, **options: Any) -> Any:
+        return found(*args, **{**options, "is_committed": True})
+
+    found = _replace(share, "record_runs", runs)
     _change_lua("share", "return is_marker(fields) or (", "return producer_of(fields) or (")
 
 
