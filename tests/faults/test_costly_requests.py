@@ -15,7 +15,7 @@ from tests.api.asking import KEYS, connect, frame, newest
 from tests.faults.costly_requests import CASES, TOPIC, commit_of, name_of, new_topic
 from tests.support.bystander import Bystander, peak_bytes, pids_of
 from tests.support.servers import KorvetServer
-from tests.support.stopwatch import Stopwatch
+from tests.support.stopwatch import Stopwatch, slowness
 from tests.support.wire import RawConnection, decode_response
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ LONG = {
     "DescribeClientQuotas",
     "DescribeConfigs: groups",
     "DescribeQuorum",
+    "DescribeShareGroupOffsets: many groups",
     "DescribeTopicPartitions",
     "DescribeUserScramCredentials",
     "Fetch",
@@ -97,7 +98,7 @@ def test_nobody_else_waits(server: KorvetServer, case: str) -> None:
         with Bystander(server) as other:
             answer = attacker.ask(request)
         assert attacker.works()
-    assert other.longest_s < LONGEST_S, case
+    assert other.longest_s < LONGEST_S * slowness(), case
     assert peak_bytes(server) < MOST_BYTES, case
     response = decode_response(KEYS[name], version, answer).message
     if "an expression" in case:
@@ -118,7 +119,7 @@ def test_many_clients_ask_for_much_at_once(server: KorvetServer) -> None:
             each.receive()
     for each in attackers:
         each.socket.close()
-    assert other.longest_s < LONGEST_S
+    assert other.longest_s < LONGEST_S * slowness()
 
 
 def test_every_api_that_takes_a_list_has_a_case() -> None:
@@ -148,6 +149,6 @@ def test_commits_beside_many_redis_groups(server: KorvetServer) -> None:
             ask("OffsetCommit", 9, group_id=group, generation_id_or_member_epoch=-1, topics=[commit])
         took_s = watch.elapsed_s
     ask.raw.socket.close()
-    assert other.longest_s < LONGEST_S
+    assert other.longest_s < LONGEST_S * slowness()
     assert took_s < 200 * 0.025, "less than one listing of all groups for each commit"
     assert peak_bytes(server) < MOST_BYTES

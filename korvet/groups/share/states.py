@@ -193,12 +193,10 @@ class States:
 
 
 def _by_topic(places: Iterable[SharePartition]) -> dict[bytes, TopicStates]:
-    found: dict[bytes, TopicStates] = {}
+    found: dict[bytes, tuple[str, set[int]]] = {}
     for place in places:
-        before = found.get(place.topic_id)
-        numbers = frozenset() if before is None else before.partitions
-        found[place.topic_id] = TopicStates(place.topic, numbers | {place.partition})
-    return found
+        found.setdefault(place.topic_id, (place.topic, set()))[1].add(place.partition)
+    return {topic_id: TopicStates(name, frozenset(numbers)) for topic_id, (name, numbers) in found.items()}
 
 
 def _is_known(states: PartitionStates, topic_id: bytes, partitions: frozenset[int]) -> bool:
