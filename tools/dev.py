@@ -30,7 +30,7 @@ LOG = CACHE / "install.log"
 
 OLDEST_JAVA = 17
 # Number of processes that share the tests of a whole run (pytest-xdist).
-TEST_PROCESSES = 5
+TEST_PROCESSES = 4
 # Imports all tests once. Otherwise each of the processes would compile them, all at the same time.
 COLLECTION = ["pytest", "-qq", "--collect-only", "-p", "no:cacheprovider"]
 # Exit status of pytest after Ctrl-C.
