@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from korvet.redis_groups.share import Acknowledged, Acquired, Limits
+    from korvet.redis_groups.share import Acknowledged, Acquired, Demand, Limits
 
 
 class KnownRecords:
-    """Whether new records can be read without a look at released ones, and how many. Known are what
-    korvet_share_acquire found last, and what was acquired, acknowledged and released since.
+    """Tells whether a member can read new records at once, and how many: it can if no record is released.
+
+    The leader learns this from korvet_share_acquire, and follows what is acquired, acknowledged and released
+    afterwards.
     """
 
     __slots__ = ("_locks", "_reads_new", "_releases", "largest_bytes")
@@ -23,21 +25,21 @@ class KnownRecords:
         """The size of the largest entry that was read."""
 
     def new(self, records: int, limits: Limits) -> int:
-        """How many of these records can be new ones; 0 if Redis has to look for released ones first."""
+        """The number of new records to read, at most `records`; 0 if Redis has to look for released ones."""
         return max(0, min(records, limits.locks - self._locks)) if self._reads_new else 0
 
     def is_full(self, limits: Limits) -> bool:
         """Whether members have as many records as they may."""
         return self._locks >= limits.locks
 
-    def asked(self, records: int) -> int:
-        """A member asks for records. Returns the number of releases, for `answered`."""
-        self._locks += records
+    def asked(self, demand: Demand) -> int:
+        """Note that a member asks for records. Returns the number of releases so far, for `answered`."""
+        self._locks += demand.records
         return self._releases
 
-    def answered(self, records: int, releases: int, acquired: Acquired | None) -> None:
-        """Redis has answered; None: it has not."""
-        self._locks -= records
+    def answered(self, demand: Demand, releases: int, acquired: Acquired | None) -> None:
+        """Note what the member has acquired; None if the call failed."""
+        self._locks -= demand.records
         if acquired is None:
             self._reads_new = False
             return
@@ -46,16 +48,18 @@ class KnownRecords:
             self._locks += acquired.records
         else:
             self._locks = acquired.found.locks
-            self._reads_new = acquired.found.reads_new and releases == self._releases
+            # A call for records after an offset leaves released ones before the offset.
+            has_seen_all = demand.after is None and releases == self._releases
+            self._reads_new = acquired.found.reads_new and has_seen_all
 
     def acknowledged(self, done: Acknowledged) -> None:
-        """A member has acknowledged records."""
+        """Note that a member has acknowledged records."""
         self._locks -= done.accepted + done.rejected + done.archived
         if done.released:
             self.released(done.released)
 
     def released(self, records: int) -> None:
-        """Records of members, or of others, were released."""
+        """Note a release, by which members have lost this number of records."""
         self._locks -= records
         self._releases += 1
         self._reads_new = False

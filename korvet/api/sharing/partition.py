@@ -208,7 +208,7 @@ class SharedPartition:
             self._on_dead(self, config)
 
     async def _acquire(self, member: str, config: ShareConfig, demand: Demand) -> Acquired:
-        acquired, releases = None, self._known.asked(demand.records)
+        acquired, releases = None, self._known.asked(demand)
         limits, epoch = config.limits, self.log.leader_epoch
         try:
             try:
@@ -218,7 +218,7 @@ class SharedPartition:
                 await self._begin(config)
                 acquired = await self.queue.acquire(member, limits, demand, epoch)
         finally:
-            self._known.answered(demand.records, releases, acquired)
+            self._known.answered(demand, releases, acquired)
         return acquired
 
     def _note_natives(self, found: Found, *, looked: bool) -> None:

@@ -171,6 +171,15 @@ def test_a_release_during_an_acquisition_counts(leader: Leader) -> None:
         assert leader.queue.demands[-1].only_new is is_only_new
 
 
+def test_released_records_before_an_offset_are_looked_for_next(leader: Leader) -> None:
+    """A fetch that goes on after an offset leaves released records before the offset."""
+    leader.queue.reads_new = True
+    for after, is_only_new in ((7, False), (None, False), (None, True)):
+        leader.partition.wake()
+        returned(leader.partition.acquire("m", CONFIG, 500, 1 << 20, after))
+        assert leader.queue.demands[-1].only_new is is_only_new
+
+
 def test_it_asks_for_no_more_records_than_members_may_have(leader: Leader) -> None:
     leader.queue.reads_new = True
     leader.queue.locks = CONFIG.limits.locks - 10
