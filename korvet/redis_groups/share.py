@@ -131,7 +131,7 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
     natives_after: tuple[bytes, bytes] | None = (b"", b"")
     """Where to go on looking for expired locks of native consumers; None if this call does not."""
     only_new: bool = False
-    """Whether no record is released, and no lock is looked at."""
+    """Whether to read new records only: none is released, and no lock may have ended."""
 
 
 class Found(msgspec.Struct, frozen=True, gc=False):
@@ -162,7 +162,7 @@ class Acquired(msgspec.Struct, frozen=True, gc=False):
     has_more: bool
     """Whether there may be more to acquire, also for others."""
     largest_bytes: int = 0
-    """The size of the largest entry, as far as it was looked at."""
+    """The size of the largest new entry; 0 if none was read."""
     found: Found | None = None
     """None if only new records were read."""
 
@@ -172,18 +172,18 @@ class Acquired(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def reads_new(self) -> bool:
-        """Whether new records can be read, as far as it was looked at."""
+        """Whether korvet_share_acquire was called, and has left no released record."""
         return self.found is not None and self.found.reads_new
 
 
 class _Mixed(NamedTuple):
-    """Entries that a member has read, and some of which are no records, or cannot be acquired."""
+    """New entries that a member has read. It cannot acquire all of them as they are."""
 
     first: bytes | str
     """The first entry's ID."""
     last: bytes | str
     goes_back: bool = False
-    """Whether some of them were to come after the first one: a native client has set the group back."""
+    """Whether a native client has set the group back: the first one is not after Demand.after."""
 
 
 _NO_ENTRIES: Final = _Mixed("", "")
@@ -418,7 +418,7 @@ class ShareQueue:
     def _released(self, leader_epoch: int, reply: memoryview) -> Acquired:
         if bytes(reply[: len(_GONE)]) == _GONE:
             raise NoShareGroup(f"{self._stream.decode()} has no group {self._group}")
-        runs, state, name, entry_id, at = _head(reply)
+        runs, state, native, native_id, at = _head(reply)
         has_more, reads_new, locks, has_natives, expired, archived, has_dead = map(int, state.split())
         entries = self._batches(reply, at, leader_epoch)
         numbers = list(map(int, runs.split()))
@@ -432,7 +432,7 @@ class ShareQueue:
                 expired,
                 archived,
                 bool(has_dead),
-                (name, entry_id),
+                (native, native_id),
                 bool(reads_new),
             ),
         )

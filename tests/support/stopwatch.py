@@ -31,15 +31,13 @@ def _ready_s(path: str) -> float:
         return 0.0
 
 
-# A loop of so many rounds takes so long on a core that nobody else uses.
+# Rounds of a loop, and the seconds that they take on a core of usual speed.
 _ROUNDS = 400_000
 _ROUNDS_S = 0.03
 
 
 def slowness() -> float:
-    """How many times as long as usual this machine computes now: the cores of a shared one are often slower.
-    At least 1.
-    """
+    """By what factor a computation takes longer now than on a core of usual speed; at least 1."""
     watch = Stopwatch()
     for number in range(_ROUNDS):
         number * number

@@ -14,7 +14,14 @@ from korvet.records.kernel.entry_ids import (
     is_addressable,
     packed,
 )
-from korvet.records.kernel.fields import Fields, as_value, field_list, put_header_fields, read_fields
+from korvet.records.kernel.fields import (
+    Fields,
+    as_value,
+    field_list,
+    is_marker,
+    put_header_fields,
+    read_fields,
+)
 from korvet.records.kernel.header import OpenBatch, close_batch
 from korvet.records.kernel.header_fields import CONTROL, HEADER_SIZE, LOG_APPEND_TIME, TRANSACTIONAL
 from korvet.records.kernel.integers import MAX_INT32, MAX_INT64, put_int, put_varint, varint_size
@@ -168,7 +175,7 @@ def _convert(
             value = bytes_pointer(native_value)
         if not fields.is_korvet_entry or log_append_time:
             fields.timestamp = entry.ms
-        if skip_markers and fields.is_korvet_entry and fields.outcome >= 0:
+        if skip_markers and is_marker(fields):
             consumed += 1
             next_offset = offset + 1 if offset < MAX_INT64 else MAX_INT64
             at = fields.end

@@ -128,6 +128,15 @@ def read_fields(
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
+def is_marker(fields: Fields) -> cython.bint:
+    """Whether an entry is a transaction marker."""
+    return fields.is_korvet_entry and fields.outcome >= 0
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
 def _has_sound_producer(fields: Fields) -> cython.bint:
     """Whether there are producer ID and epoch, or neither: one of them is an application's own field.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from korvet.records.batch import BatchError, BytesLike
 from korvet.records.kernel.entry_ids import EntryStart, entry_start, is_addressable, packed
-from korvet.records.kernel.fields import Fields, read_fields
+from korvet.records.kernel.fields import Fields, is_marker, read_fields
 from korvet.records.kernel.octets import BytesPointer, buffer_pointer
 from korvet.records.kernel.resp import ARRAY_TYPE, bulk, length_line
 from korvet.records.kernel.whole_batches import is_named_batch
@@ -57,7 +57,7 @@ def record_runs(
         offset = packed(entry.ms, entry.sequence) - shift
         if offset >= limit or (committed and fields.is_korvet_entry and fields.producer >= 0):
             return None
-        if fields.is_korvet_entry and fields.outcome >= 0:
+        if is_marker(fields):
             markers.append(b"%d-%d" % (entry.ms, entry.sequence))
         elif offset == last + 1 and first >= 0:
             last = offset

@@ -25,6 +25,15 @@ local NATIVES_AT_ONCE = 500
 -- Types of acknowledgements, as digits.
 local GAPS, ACCEPTS, RELEASES, REJECTS, RENEWS = 48, 49, 50, 51, 52
 
+-- Returns the IDs in rows of XPENDING.
+local function ids_of(rows)
+  local ids = {}
+  for at, row in ipairs(rows) do
+    ids[at] = row[1]
+  end
+  return ids
+end
+
 local function acknowledge_ids(stream, group, ids)
   for first = 1, #ids, AT_ONCE do
     redis.call('XACK', stream, group, unpack(ids, first, math.min(#ids, first + AT_ONCE - 1)))
@@ -250,10 +259,8 @@ end
 -- claiming them, or archives them if the group keeps no dead letters any more.
 local function attend_dead(stream, group, rule)
   for _, consumer in ipairs({ REJECTED, EXHAUSTED }) do
-    local idle_ms, ids = rule.keeps and math.floor(rule.lock_ms / 4) or 0, {}
-    for at, row in ipairs(redis.call('XPENDING', stream, group, 'IDLE', idle_ms, '-', '+', AT_ONCE, consumer)) do
-      ids[at] = row[1]
-    end
+    local idle_ms = rule.keeps and math.floor(rule.lock_ms / 4) or 0
+    local ids = ids_of(redis.call('XPENDING', stream, group, 'IDLE', idle_ms, '-', '+', AT_ONCE, consumer))
     if rule.keeps then
       hand_over(stream, group, consumer, ids, nil, true)
     else
@@ -320,11 +327,7 @@ local function give_back(stream, group, consumer, first, last)
   local rows
   repeat
     rows = redis.pcall('XPENDING', stream, group, first, last, AT_ONCE, consumer)
-    local ids = {}
-    for at, row in ipairs(rows.err and {} or rows) do
-      ids[at] = row[1]
-    end
-    hand_over(stream, group, RELEASED, ids, 0)
+    hand_over(stream, group, RELEASED, rows.err and {} or ids_of(rows), 0)
   until #rows < AT_ONCE
 end
 
