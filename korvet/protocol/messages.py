@@ -7,13 +7,13 @@ import datetime
 import io
 import typing
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import InvalidUnicode, SerialError
 
-from korvet.protocol.primitives import MalformedRequest, length
+from korvet.protocol.primitives import MalformedRequest
 from korvet.protocol.schemas import request_class, response_class, response_module
 from korvet.protocol.shape import shape_of, without_null
 
@@ -110,44 +110,56 @@ class ResponseSchema:
 
     def pieces(self, response: Any) -> Iterator[bytes]:
         """The body in pieces that each take little time to encode. Most responses are one piece."""
-        array = _last_array(response)
-        elements = () if array is None else getattr(response, array.field) or ()
-        nested = _last_array(elements[0]) if elements else None
-        total = len(elements)
-        if nested is not None:
-            total += sum(len(getattr(each, nested.field) or ()) for each in elements)
-        if total <= _WHOLE_ELEMENTS:
-            return iter((_encode(response),))
         return _pieces(response)
 
 
-class _LastArray(NamedTuple):
-    """The array of structures at the end of an entity without tagged fields."""
+class _Hole:
+    """Stands for an array whose elements are not encoded, and notes where they belong."""
 
-    field: str
-    flexible: bool
+    __slots__ = ("_output", "elements", "position")
 
-    @property
-    def tail(self) -> bytes:
-        """The bytes after the elements."""
-        return b"\x00" if self.flexible else b""
+    def __init__(self, elements: tuple[Any, ...], output: io.BytesIO) -> None:
+        self.elements = elements
+        self._output = output
+        self.position = 0
 
+    def __len__(self) -> int:
+        return len(self.elements)
 
-def _last_array(entity: Any) -> _LastArray | None:
-    kind: type = type(entity)
-    return _last_array_of(kind)
+    def __iter__(self) -> Iterator[Any]:
+        self.position = self._output.tell()
+        return iter(())
 
 
 @cache
-def _last_array_of(entity: type) -> _LastArray | None:
-    fields = dataclasses.fields(entity)
-    if not fields or any("tag" in field.metadata for field in fields):
-        return None
-    name = fields[-1].name
-    hint = without_null(typing.get_type_hints(entity)[name])
-    if typing.get_origin(hint) is not tuple or not dataclasses.is_dataclass(typing.get_args(hint)[0]):
-        return None
-    return _LastArray(name, bool(entity.__flexible__))  # type: ignore[attr-defined]
+def _arrays_in(entity: type) -> tuple[str, ...]:
+    """The fields of an entity that hold arrays of entities, without tagged fields."""
+    hints = typing.get_type_hints(entity)
+    return tuple(
+        field.name
+        for field in dataclasses.fields(entity)
+        if "tag" not in field.metadata
+        and typing.get_origin(hint := without_null(hints[field.name])) is tuple
+        and dataclasses.is_dataclass(typing.get_args(hint)[0])
+    )
+
+
+def _is_short(entity: Any) -> bool:
+    """Whether an entity has few enough elements to be encoded in one piece."""
+    return _elements_left(entity, _WHOLE_ELEMENTS) >= 0
+
+
+def _elements_left(entity: Any, most: int) -> int:
+    """`most` without the elements of an entity's arrays; any negative number if there are more."""
+    kind: type = type(entity)
+    for name in _arrays_in(kind):
+        elements = getattr(entity, name) or ()
+        most -= len(elements)
+        for each in elements:
+            if most < 0:
+                return most
+            most = _elements_left(each, most)
+    return most
 
 
 def _encode(entity: Any) -> bytes:
@@ -157,18 +169,21 @@ def _encode(entity: Any) -> bytes:
 
 
 def _pieces(entity: Any) -> Iterator[bytes]:
-    """An entity as the bytes before its last array, each element, and the bytes after the array."""
-    array = _last_array(entity)
-    elements = () if array is None else getattr(entity, array.field)
-    if array is None or not elements:
+    """An entity in one piece if it is short, otherwise each element of its arrays and what lies between."""
+    if _is_short(entity):
         yield _encode(entity)
         return
-    hollow = _encode(dataclasses.replace(entity, **{array.field: ()}))
-    ending_bytes = len(length(0, array.flexible)) + len(array.tail)
-    yield hollow[: len(hollow) - ending_bytes] + length(len(elements), array.flexible)
-    for element in elements:
-        yield from _pieces(element)
-    yield array.tail
+    kind: type = type(entity)
+    output = io.BytesIO()
+    holes = {name: _Hole(found, output) for name in _arrays_in(kind) if (found := getattr(entity, name))}
+    entity_writer(kind)(output, dataclasses.replace(entity, **holes))
+    hollow, start = output.getvalue(), 0
+    for hole in holes.values():
+        yield hollow[start : hole.position]
+        for element in hole.elements:
+            yield from _pieces(element)
+        start = hole.position
+    yield hollow[start:]
 
 
 def _throttle_at(schema: Any) -> int | None:

@@ -13,17 +13,22 @@ from korvet.protocol.messages import response_schema
 from korvet.protocol.schemas import response_class
 from tests.unit.protocol.instances import VERSIONS, make, version_id
 
+ELEMENTS = 250
 
-def long_arrays(rng: random.Random, response: Any) -> Any:
-    """The response with some hundred elements in each of its own arrays of structures."""
+
+def long_arrays(rng: random.Random, response: Any, depth: int = 1) -> Any:
+    """The response with some hundred elements in each of its arrays of structures, and in those of the first
+    element to the given depth.
+    """
     hints = typing.get_type_hints(type(response))
     longer = {}
     for field in dataclasses.fields(response):
         hint = hints[field.name]
         for each in (hint, *typing.get_args(hint)):
             if typing.get_origin(each) is tuple and dataclasses.is_dataclass(typing.get_args(each)[0]):
-                (element, *_) = typing.get_args(each)
-                longer[field.name] = tuple(make(rng, typing.cast("type", element)) for _ in range(250))
+                element = typing.cast("type", typing.get_args(each)[0])
+                first, *rest = (make(rng, element) for _ in range(ELEMENTS))
+                longer[field.name] = (long_arrays(rng, first, depth - 1) if depth > 1 else first, *rest)
     return dataclasses.replace(response, **longer)
 
 
@@ -36,6 +41,13 @@ def test_pieces_are_the_whole(case: tuple[int, int]) -> None:
         assert b"".join(schema.pieces(each)) == schema.encode(each)
 
 
-def test_a_long_response_is_in_many_pieces() -> None:
-    response = long_arrays(random.Random(0), make(random.Random(0), response_class(32, 4)))
-    assert len(list(response_schema(32, 4).pieces(response))) > 250
+@pytest.mark.parametrize(
+    "case",
+    [(32, 4), (9, 9), (0, 13), (24, 5)],
+    ids=["one array", "not at the end", "beside tagged fields", "nested"],
+)
+def test_a_long_response_is_in_many_pieces(case: tuple[int, int]) -> None:
+    response = long_arrays(random.Random(0), make(random.Random(0), response_class(*case)), depth=3)
+    pieces = list(response_schema(*case).pieces(response))
+    assert len(pieces) > ELEMENTS
+    assert max(map(len, pieces)) < sum(map(len, pieces)) / 4
