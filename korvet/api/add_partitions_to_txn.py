@@ -36,7 +36,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     """Every partition with the error."""
     if context.api_version >= _SEVERAL_SINCE:
         return context.make("AddPartitionsToTxnResponse", error_code=error, results_by_transaction=())
-    results = _results(context, request.v3_and_below_topics, lambda _: error)
+    results = tuple(_result(context, topic, lambda _: error) for topic in request.v3_and_below_topics)
     return context.make("AddPartitionsToTxnResponse", results_by_topic_v3_and_below=results)
 
 
@@ -55,7 +55,7 @@ async def add_partitions_to_txn(context: RequestContext, request: Any) -> Any:
             request.v3_and_below_producer_epoch,
             _partitions(topics),
         )
-        results = _results(context, topics, await _add(context, asked))
+        results = await _results(context, topics, await _add(context, asked))
         return context.make("AddPartitionsToTxnResponse", results_by_topic_v3_and_below=results)
     if not context.may(Operation.CLUSTER_ACTION, ResourceType.CLUSTER):
         return refuse(context, request, ErrorCode.cluster_authorization_failed)
@@ -79,7 +79,7 @@ async def _one(context: RequestContext, transaction: Any) -> Any:
     return context.make(
         "AddPartitionsToTxnResult",
         transactional_id=transaction.transactional_id,
-        topic_results=_results(context, transaction.topics, await _add(context, asked)),
+        topic_results=await _results(context, transaction.topics, await _add(context, asked)),
     )
 
 
@@ -118,19 +118,17 @@ def _partitions(topics: Any) -> frozenset[TopicPartition]:
     return frozenset((topic.name, partition) for topic in topics for partition in topic.partitions)
 
 
-def _results(context: RequestContext, topics: Any, error_of: ErrorOf) -> tuple[Any, ...]:
-    return tuple(
+async def _results(context: RequestContext, topics: Any, error_of: ErrorOf) -> tuple[Any, ...]:
+    return tuple([_result(context, topic, error_of) async for topic in sliced(topics)])
+
+
+def _result(context: RequestContext, topic: Any, error_of: ErrorOf) -> Any:
+    partitions = tuple(
         context.make(
-            "AddPartitionsToTxnTopicResult",
-            name=topic.name,
-            results_by_partition=tuple(
-                context.make(
-                    "AddPartitionsToTxnPartitionResult",
-                    partition_index=partition,
-                    partition_error_code=error_of((topic.name, partition)),
-                )
-                for partition in topic.partitions
-            ),
+            "AddPartitionsToTxnPartitionResult",
+            partition_index=partition,
+            partition_error_code=error_of((topic.name, partition)),
         )
-        for topic in topics
+        for partition in topic.partitions
     )
+    return context.make("AddPartitionsToTxnTopicResult", name=topic.name, results_by_partition=partitions)

@@ -23,10 +23,11 @@ _UNCLEAN: Final = 1
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     """Every partition with the error."""
-    asked = request.topic_partitions or ()
-    return _response(
-        context, error, [(each.topic, [(index, error) for index in each.partitions]) for each in asked]
-    )
+    topics = [
+        _topic(context, each.topic, [_partition(context, index, error) for index in each.partitions])
+        for each in request.topic_partitions or ()
+    ]
+    return _response(context, error, topics)
 
 
 @api(43, "ElectLeaders", (0, 2), refuse=refuse)
@@ -39,36 +40,25 @@ async def elect_leaders(context: RequestContext, request: Any) -> Any:
     results = []
     async for asked in sliced(request.topic_partitions or ()):
         topic = context.services.topics.get(asked.topic)
-        count = 0 if topic is None else topic.partitions
-        results.append(
-            (
-                asked.topic,
-                [
-                    (
-                        index,
-                        ErrorCode.election_not_needed
-                        if 0 <= index < count
-                        else ErrorCode.unknown_topic_or_partition,
-                    )
-                    async for index in sliced(asked.partitions)
-                ],
-            )
-        )
+        there = range(0 if topic is None else topic.partitions)
+        partitions = [
+            _partition(context, index, _error(index in there)) async for index in sliced(asked.partitions)
+        ]
+        results.append(_topic(context, asked.topic, partitions))
     return _response(context, ErrorCode.none, results)
 
 
-def _response(
-    context: RequestContext, error: ErrorCode, topics: list[tuple[str, list[tuple[int, ErrorCode]]]]
-) -> Any:
-    results = tuple(
-        context.make(
-            "ReplicaElectionResult",
-            topic=name,
-            partition_result=tuple(
-                context.make("PartitionResult", partition_id=index, error_code=found, error_message=None)
-                for index, found in partitions
-            ),
-        )
-        for name, partitions in topics
-    )
-    return context.make("ElectLeadersResponse", error_code=error, replica_election_results=results)
+def _error(is_there: bool) -> ErrorCode:
+    return ErrorCode.election_not_needed if is_there else ErrorCode.unknown_topic_or_partition
+
+
+def _partition(context: RequestContext, index: int, error: ErrorCode) -> Any:
+    return context.make("PartitionResult", partition_id=index, error_code=error, error_message=None)
+
+
+def _topic(context: RequestContext, name: str, partitions: list[Any]) -> Any:
+    return context.make("ReplicaElectionResult", topic=name, partition_result=tuple(partitions))
+
+
+def _response(context: RequestContext, error: ErrorCode, topics: list[Any]) -> Any:
+    return context.make("ElectLeadersResponse", error_code=error, replica_election_results=tuple(topics))
