@@ -403,6 +403,19 @@ def test_a_batch_sent_again_is_answered_as_before(ask, topic):
     assert len(everything(ask, topic)) == 4
 
 
+@pytest.mark.parametrize("count", [499, 500, 501, 1_600])
+def test_a_request_with_many_batches_comes_before_the_next_one(ask, topic, fresh, count):
+    name = fresh("never")
+    first = [(name, number, batch()) for number in range(count - 1)] + [(topic, 0, batch([(b"1", None)]))]
+    requests = [request_of(first), request_of([(topic, 0, batch([(b"2", None)]))])]
+    ask.raw.send_all(frame("Produce", LAST_BY_NAME, number, **each) for number, each in enumerate(requests))
+    many, one = [decode_response(KEYS["Produce"], LAST_BY_NAME, ask.raw.receive()).message for _ in requests]
+    codes = [part.error_code for each in many.responses for part in each.partition_responses]
+    assert codes == [UNKNOWN_TOPIC] * (count - 1) + [0]
+    assert one.responses[0].partition_responses[0].error_code == 0
+    assert [key for _, key, _ in everything(ask, topic)] == [b"1", b"2"]
+
+
 def test_pipelined_requests_get_their_own_answers_in_order(ask, topic):
     """Batches that arrive together go to Redis together, but a fault affects only its own batch."""
     pid = producer_id(ask)
