@@ -12,7 +12,7 @@ from tests.api.batches import GZIP, batch
 from tests.api.test_produce import request_of
 from tests.support.admin import create_topic
 from tests.support.polling import until
-from tests.support.stopwatch import Stopwatch
+from tests.support.stopwatch import Pace, Stopwatch
 from tests.support.wire import RawConnection
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _FETCH = {
 
 class Bystander:
     """A client with a cheap request every 20 ms, as a context; `longest_s` is its longest wait for the broker
-    and its store.
+    and its store, in seconds of a core of usual speed.
     """
 
     def __init__(self, server: KorvetServer) -> None:
@@ -39,17 +39,19 @@ class Bystander:
         self._connection = RawConnection(server.host, server.port, 120)
         self._thread = threading.Thread(target=self._ask, daemon=True)
         self._over = threading.Event()
+        self.pace = Pace()
         self.longest_s = 0.0
 
     def _ask(self) -> None:
         while True:
-            watch = Stopwatch(*self._pids)
+            watch = Stopwatch(*self._pids, pace=self.pace)
             works = self._connection.works()
             self.longest_s = max(self.longest_s, watch.elapsed_s if works else float("inf"))
             if not works or self._over.wait(_EVERY_S):
                 return
 
     def __enter__(self) -> Self:
+        self.pace.start()
         self._thread.start()
         return self
 
@@ -57,23 +59,26 @@ class Bystander:
         self._over.set()
         self._thread.join()
         self._connection.socket.close()
+        self.pace.close()
 
 
 class OtherClient:
     """A client that produces a compressed record and fetches it every 50 ms, as a context; `longest_s` is
-    its longest wait for the broker and its store.
+    its longest wait for the broker and its store, in seconds of a core of usual speed.
     """
 
     def __init__(self, server: KorvetServer) -> None:
         self._server = server
         self._pids = pids_of(server)
         self._done = threading.Event()
+        self.pace = Pace()
         self._thread = threading.Thread(target=self._work)
         self.longest_s = 0.0
         self.rounds = 0
 
     def __enter__(self) -> OtherClient:
         create_topic(self._server.bootstrap, "other", 1)
+        self.pace.start()
         self._thread.start()
         until(lambda: self.rounds >= 3, 20, "the other client works")
         self.longest_s = 0.0
@@ -82,6 +87,7 @@ class OtherClient:
     def __exit__(self, *_: object) -> None:
         self._done.set()
         self._thread.join(120)
+        self.pace.close()
         assert not self._thread.is_alive()
 
     def _work(self) -> None:
@@ -91,7 +97,7 @@ class OtherClient:
                 self.rounds += 1
 
     def _timed(self, client: Client, name: str, version: int, **fields: Any) -> Any:
-        watch = Stopwatch(*self._pids)
+        watch = Stopwatch(*self._pids, pace=self.pace)
         answer = client(name, version, **fields)
         self.longest_s = max(self.longest_s, watch.elapsed_s)
         return answer

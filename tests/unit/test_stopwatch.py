@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stopwatch import Stopwatch
+from tests.support.polling import until
+from tests.support.stopwatch import Pace, Stopwatch
 
 BUSY = "print(flush=True)\nwhile True: pass"
 
@@ -18,6 +19,25 @@ def test_sleep_counts() -> None:
     watch = Stopwatch()
     threading.Event().wait(0.2)
     assert watch.elapsed_s > 0.15
+
+
+def test_a_slow_core_counts_less() -> None:
+    slow, usual = Pace(), Pace()
+    watches = [Stopwatch(pace=slow), Stopwatch(pace=usual), Stopwatch()]
+    threading.Event().wait(0.2)
+    slow.needed_s += [10.0, 20.0]
+    usual.needed_s += [0.0, 0.0]
+    slowed_s, usual_s, elapsed_s = [watch.elapsed_s for watch in watches]
+    assert slowed_s < usual_s / 1_000
+    assert 0.15 < usual_s <= elapsed_s
+
+
+def test_a_pace_is_measured() -> None:
+    pace = Pace()
+    pace.start()
+    until(lambda: len(pace.needed_s) > 3, 10, "some computations")
+    pace.close()
+    assert all(pace.needed_s)
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the system counts no waits for cores")
