@@ -124,6 +124,11 @@ class TopicPlan:
         return self.layout == "record" and self.offsets == "clock" and not self.compacted
 
 
+# Short: what a fault has ended is over soon.
+SESSION_TIMEOUT_MS: Final = 6_000
+TRANSACTION_TIMEOUT_MS: Final = 20_000
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerPlan:
     """A process that produces."""
@@ -137,6 +142,7 @@ class ProducerPlan:
     linger_ms: int
     abort_percent: int = 0
     """Share of transactions that the producer aborts."""
+    transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +160,8 @@ class GroupPlan:
     """A member leaves and another one joins this often; 0 is never."""
     copies_to: str | None = None
     """The topic to which the members write what they read, in transactions with their offsets."""
+    session_timeout_ms: int = SESSION_TIMEOUT_MS
+    transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
 
 
 LOCK_MS: Final = 1_000

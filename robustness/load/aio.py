@@ -11,15 +11,9 @@ from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
 
 from robustness.history import UNKNOWN, Admin, Assign, Commit, Place, Poll, Record, Send, Truncated, Txn
-from robustness.load.members import (
-    HEARTBEAT_MS,
-    MS_PER_S,
-    POLL_RECORDS,
-    POLL_S,
-    SESSION_TIMEOUT_MS,
-)
+from robustness.load.members import HEARTBEAT_MS, MS_PER_S, POLL_RECORDS, POLL_S
 from robustness.load.pace import Pace
-from robustness.load.producers import IN_FLIGHT, PAUSE_S, TRANSACTION_TIMEOUT_MS
+from robustness.load.producers import IN_FLIGHT, PAUSE_S
 from robustness.load.worker import Worker
 
 if TYPE_CHECKING:
@@ -78,7 +72,7 @@ class AioProducerWorker(Worker):
                 linger_ms=self._plan.linger_ms,
                 enable_idempotence=self._plan.kind != "plain",
                 transactional_id=self._plan.name if self._plan.kind == "transactional" else None,
-                transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+                transaction_timeout_ms=self._plan.transaction_timeout_ms,
                 **SETTINGS,
             )
             try:
@@ -211,7 +205,7 @@ class AioMember(ConsumerRebalanceListener):  # type: ignore[misc]
             # The member itself chooses where to go on, so that the history shows it.
             auto_offset_reset="none",
             isolation_level=plan.isolation,
-            session_timeout_ms=SESSION_TIMEOUT_MS,
+            session_timeout_ms=plan.session_timeout_ms,
             heartbeat_interval_ms=HEARTBEAT_MS,
             fetch_max_wait_ms=100,
             **SETTINGS,

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 POLL_S: Final = 0.1
 POLL_RECORDS: Final = 500
-SESSION_TIMEOUT_MS: Final = 6_000
 HEARTBEAT_MS: Final = 500
 MS_PER_S: Final = 1_000
 # librdkafka reports only by this warning that it leaves a position which is not in the log.
@@ -70,7 +69,7 @@ class Member:
         }
         if plan.protocol == "classic":
             config |= {
-                "session.timeout.ms": SESSION_TIMEOUT_MS,
+                "session.timeout.ms": plan.session_timeout_ms,
                 "heartbeat.interval.ms": HEARTBEAT_MS,
                 "partition.assignment.strategy": strategy,
             }
@@ -243,6 +242,7 @@ class CopyWorker(Worker):
             acks=-1,
             rate_per_s=0,
             linger_ms=0,
+            transaction_timeout_ms=plan.transaction_timeout_ms,
         )
 
     def work(self) -> None:

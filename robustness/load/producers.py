@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 # Limits records without an answer, so that a producer ends soon after a fault.
 IN_FLIGHT: Final = 500
 PAUSE_S: Final = 0.02
-TRANSACTION_TIMEOUT_MS: Final = 20_000
 # After a record has timed out, an idempotent producer of librdkafka takes another epoch, and may write again
 # what it has in flight to other partitions. So no record should time out.
 MESSAGE_TIMEOUT_MS: Final = 600_000
@@ -76,9 +75,9 @@ class Session:
         if plan.kind == "transactional":
             config |= {
                 "transactional.id": plan.name,
-                "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+                "transaction.timeout.ms": plan.transaction_timeout_ms,
                 # librdkafka refuses transactions that time out before their records.
-                "message.timeout.ms": TRANSACTION_TIMEOUT_MS,
+                "message.timeout.ms": plan.transaction_timeout_ms,
             }
         # An error that ends the producer is part of the history, not of the output.
         self.client = Producer(config, logger=silent_logger(process))

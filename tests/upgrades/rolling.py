@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from robustness import plan as plans
@@ -31,11 +32,12 @@ if TYPE_CHECKING:
 BROKERS: Final = 3
 PARTITIONS: Final = 6
 NATIVE_PARTITIONS: Final = 2
-# No lease and no session ends because the machine is busy.
+# No lease, session or transaction ends because the machine is busy.
+TIMEOUT_MS: Final = 120_000
 SETTINGS: Final = (
     "broker.session.timeout.ms=20000",
-    "group.consumer.session.timeout.ms=30000",
-    "group.consumer.max.session.timeout.ms=60000",
+    f"group.consumer.session.timeout.ms={TIMEOUT_MS}",
+    f"group.consumer.max.session.timeout.ms={TIMEOUT_MS}",
 )
 # Before the first change: groups get their members, producers their ids.
 WARM_UP_TIMEOUT_S: Final = 30.0
@@ -45,6 +47,13 @@ STALL_STEP_S: Final = 0.01
 def make_plan() -> Plan:
     """Producers and groups of all kinds, without faults."""
     orders, sums, natives = "orders", "sums", "natives"
+    producer = partial(ProducerPlan, acks=-1, transaction_timeout_ms=TIMEOUT_MS)
+    group = partial(
+        GroupPlan,
+        restart_interval_ms=0,
+        session_timeout_ms=TIMEOUT_MS,
+        transaction_timeout_ms=TIMEOUT_MS,
+    )
     return Plan(
         seed=1,
         duration_ms=0,
@@ -58,16 +67,24 @@ def make_plan() -> Plan:
             TopicPlan("copies", 1, "clock", 1),
         ),
         producers=(
-            ProducerPlan("idempotent", "confluent", "idempotent", (orders,), -1, 120, 0),
-            ProducerPlan("batches", "confluent", "idempotent", (sums,), -1, 120, 5),
-            ProducerPlan("transactional", "confluent", "transactional", (sums,), -1, 60, 0, 20),
-            ProducerPlan("mixed", "aiokafka", "idempotent", (orders, natives), -1, 40, 0),
+            producer("idempotent", "confluent", "idempotent", (orders,), rate_per_s=120, linger_ms=0),
+            producer("batches", "confluent", "idempotent", (sums,), rate_per_s=120, linger_ms=5),
+            producer(
+                "transactional",
+                "confluent",
+                "transactional",
+                (sums,),
+                rate_per_s=60,
+                linger_ms=0,
+                abort_percent=20,
+            ),
+            producer("mixed", "aiokafka", "idempotent", (orders, natives), rate_per_s=40, linger_ms=0),
         ),
         groups=(
-            GroupPlan("classic", "confluent", "classic", 2, (orders, natives), "read_uncommitted", 200, 0),
-            GroupPlan("consumer", "confluent", "consumer", 2, (sums,), "read_committed", 200, 0),
-            GroupPlan("asyncio", "aiokafka", "classic", 2, (orders,), "read_committed", 200, 0),
-            GroupPlan("copier", "confluent", "consumer", 1, (natives,), "read_committed", 0, 0, "copies"),
+            group("classic", "confluent", "classic", 2, (orders, natives), "read_uncommitted", 200),
+            group("consumer", "confluent", "consumer", 2, (sums,), "read_committed", 200),
+            group("asyncio", "aiokafka", "classic", 2, (orders,), "read_committed", 200),
+            group("copier", "confluent", "consumer", 1, (natives,), "read_committed", 0, copies_to="copies"),
         ),
         natives=(NativePlan("native", natives, 20, None),),
         admins=(),

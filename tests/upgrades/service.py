@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from robustness.history import Assign, Commit, Fault, Send, Txn
+from robustness.history import Admin, Assign, Commit, Fault, Send, Txn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,7 +16,7 @@ NS_PER_MS: Final = 1_000_000
 
 
 class Service(NamedTuple):
-    """The longest delays in ms, and how often members got partitions during the changes."""
+    """What happened during the changes: the longest delays in ms, rebalances, and clients that gave up."""
 
     records: dict[tuple[str, int], float]
     """By partition: until a record that was sent to it was acknowledged."""
@@ -24,7 +25,9 @@ class Service(NamedTuple):
     transactions: float
     """Until the end of a transaction was acknowledged."""
     rebalances: dict[str, int]
-    """By group."""
+    """By group: how often members that had partitions got other ones, and went on."""
+    abandoned: tuple[str, ...]
+    """Producers that were replaced, each with the reason."""
 
     @property
     def longest_ms(self) -> float:
@@ -40,14 +43,13 @@ def service_of(history: Iterable[Event]) -> Service:
     asked: dict[tuple[Any, ...], int] = {}
     records: dict[tuple[str, int], float] = {}
     commits: dict[str, float] = {}
-    rebalances: dict[str, int] = {}
+    abandoned: list[str] = []
     transactions = 0.0
     for event in events:
         if not begin <= event.at <= end:
             continue
-        if isinstance(event, Assign) and event.group is not None and event.why == "rebalance":
-            rebalances[event.group] = rebalances.get(event.group, 0) + 1
-            continue
+        if isinstance(event, Admin) and event.action == "abandon":
+            abandoned.append(f"{event.process}: {event.error}")
         key = _operation(event)
         if key is None:
             continue
@@ -62,7 +64,25 @@ def service_of(history: Iterable[Event]) -> Service:
             commits[event.group] = max(commits.get(event.group, 0.0), delay_ms)
         elif isinstance(event, Txn):
             transactions = max(transactions, delay_ms)
-    return Service(records, commits, transactions, rebalances)
+    return Service(records, commits, transactions, _rebalances(events, begin, end), tuple(abandoned))
+
+
+def _rebalances(events: Iterable[Event], begin: int, end: int) -> dict[str, int]:
+    """By group: the assignments during the changes that were neither a member's first nor its last one. If a
+    client gives up, its member leaves, and that of its successor joins.
+    """
+    members: dict[str, list[Assign]] = {}
+    for event in events:
+        if isinstance(event, Assign) and event.group is not None and event.why == "rebalance":
+            members.setdefault(event.process, []).append(event)
+    return dict(
+        Counter(
+            str(each.group)
+            for assigned in members.values()
+            for each in assigned[1 : len(assigned) if assigned[-1].places else -1]
+            if begin <= each.at <= end
+        )
+    )
 
 
 def _operation(event: Event) -> tuple[Any, ...] | None:
