@@ -41,14 +41,11 @@ class Extent(enum.IntEnum):
 
 
 def settle_extent(config: pytest.Config) -> None:
-    """Complete --full by what the other options and arguments ask for. pytest-xdist's workers get the options
-    of the process that starts them, but other arguments.
-    """
+    """Complete --full by what the other options and arguments ask for."""
     option = config.option
-    if not hasattr(config, "workerinput"):
-        named = config.args_source is not config.ArgsSource.TESTPATHS
-        selects = named or option.keyword or option.markexpr or getattr(option, "lf", False)
-        option.full = bool(option.full or selects)
+    named = config.args_source is not config.ArgsSource.TESTPATHS
+    selects = named or option.keyword or option.markexpr or getattr(option, "lf", False)
+    option.full = bool(option.full or selects)
 
 
 def extent_of_run(config: pytest.Config) -> Extent:

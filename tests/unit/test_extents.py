@@ -82,6 +82,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("--all", ALL),
         ("--all --full", ALL),
         ("tests/faults", {"test_other", "test_short"}),
+        ("-n 2 tests/faults", {"test_other", "test_short"}),
         ("--all tests/faults", {"test_other", "test_short", "test_both[1]"}),
         ("tests/unit/test_a.py", OF_UNIT),
         ("-k other", {"test_other"}),
