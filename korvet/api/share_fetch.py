@@ -73,7 +73,7 @@ async def share_fetch(context: RequestContext, request: Any) -> Any:
             await sharing.close(group, member)
             return await _response(context, request, config, outcomes, {}, {})
         if epoch == INITIAL_EPOCH:
-            session = sharing.open(group, member, context.client)
+            session = await sharing.open(group, member, context.client)
         else:
             session = sharing.advance(group, member, epoch, context.client)
     except ShareSessionError as error:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 import uuid
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -321,6 +323,32 @@ def test_lost_connection_releases(queue: Any, member: Member) -> None:
     member.client.raw.socket.close()
     assert runs(waiting.receive()) == [(last, last, 2)]
     assert partitions(other.acknowledge((*queue.part, (first, first, [ACCEPT]))))[0].error_code == 0
+
+
+@pytest.mark.parametrize("how", ["lost", "closed"])
+def test_a_member_that_returns_keeps_what_it_acquires(server: KorvetServer, queue: Any, how: str) -> None:
+    """Its new session begins after the records of its last one are released."""
+    for _ in range(5):
+        held, waiting = queue.add(2)
+        former, following, other = queue.member(), queue.member(), queue.member("other")
+        if how == "closed":
+            following.client.raw.socket.close()
+            following.client.raw = former.client.raw
+        assert runs(former.fetch(queue.part, max_records=1)) == [(held, held, 1)]
+        # What arrives meanwhile is handled at once then.
+        os.kill(server.process.pid, signal.SIGSTOP)
+        if how == "lost":
+            former.client.raw.socket.close()
+        else:
+            former.send(share_session_epoch=CLOSE)
+        following.send(queue.part, max_records=2)
+        os.kill(server.process.pid, signal.SIGCONT)
+        if how == "closed":
+            assert former.receive().error_code == 0
+        assert runs(following.receive()) == [(held, held, 2), (waiting, waiting, 1)]
+        assert runs(other.fetch(queue.part)) == []
+        (done,) = partitions(following.acknowledge((*queue.part, (held, waiting, [ACCEPT]))))
+        assert done.error_code == 0
 
 
 def test_session_that_moved_to_another_connection_stays(queue: Any, member: Member) -> None:

@@ -104,6 +104,8 @@ class Sharing(Counted):
         self._changes = changes
         # The connections whose end closes sessions.
         self._watched: set[Connection] = set()
+        # By group and member: the release of the records of a session that has ended.
+        self._releases: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     def config(self, group: str) -> ShareConfig:
         """What applies to the records of a group."""
@@ -111,10 +113,12 @@ class Sharing(Counted):
 
     # Sessions
 
-    def open(self, group: str, member: str, client: Connection) -> ShareSession:
-        """Open a session, in place of the member's last one. It ends with the client's connection. Raises
-        ShareSessionError.
+    async def open(self, group: str, member: str, client: Connection) -> ShareSession:
+        """Open a session, in place of the member's last one, or when the records of that are released. It
+        ends with the client's connection. Raises ShareSessionError.
         """
+        while (release := self._releases.get((group, member))) is not None:
+            await asyncio.wait([release])
         session, former = self._sessions.open(group, member, client)
         if former is not None:
             self._leave(former, list(former.partitions))
@@ -139,7 +143,7 @@ class Sharing(Counted):
 
     async def close(self, group: str, member: str) -> None:
         """Close a session and release its records. Raises ShareSessionError."""
-        await self._release(self._sessions.close(group, member))
+        await asyncio.shield(self._end(self._sessions.close(group, member)))
 
     def find(self, group: str, member: str) -> ShareSession:
         """The session of a member. Raises ShareSessionError."""
@@ -153,10 +157,17 @@ class Sharing(Counted):
         def gone() -> None:
             self._watched.discard(client)
             for session in self._sessions.lose(client):
-                once("share session", self._release(session))
+                self._end(session)
 
         self._watched.add(client)
         client.on_disconnect(gone)
+
+    def _end(self, session: ShareSession) -> asyncio.Task[None]:
+        """Release the records of a session that is closed. Returns the task, which raises nothing."""
+        place = session.group, session.member
+        release = self._releases[place] = once("share session", self._release(session))
+        release.add_done_callback(lambda _: self._releases.pop(place))
+        return release
 
     async def _release(self, session: ShareSession) -> None:
         config, keys = self.config(session.group), list(session.partitions)
