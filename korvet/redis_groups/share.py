@@ -119,7 +119,9 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
     size_bytes: int
     """The most bytes; the first record is acquired even if it is larger."""
     end: int | None = None
-    """Only records before this offset."""
+    """Only records before this offset. What members have after it they were not given: they read it too
+    early.
+    """
     is_committed: bool = False
     """Whether records of aborted transactions are gaps. Then `end` is the last stable offset or before."""
     largest_bytes: int = 0
@@ -496,9 +498,9 @@ class ShareQueue:
             raise PastAcquired
         return None if reply == _REFUSED else Acknowledged(*reply)
 
-    async def release(self, member: str, limits: Limits) -> tuple[int, int]:
-        """Release all records of a member that is gone. Returns how many were archived because of the limit,
-        and how many released. Function korvet_share_release.
+    async def release(self, member: str, limits: Limits, end: int | None) -> tuple[int, int]:
+        """Release all records of a member that is gone. `end`: see Demand. Returns how many were archived
+        because of the limit, and how many released. Function korvet_share_release.
         """
         archived, released = await self._commands.fcall(
             "korvet_share_release",
@@ -507,6 +509,8 @@ class ShareQueue:
             member,
             limits.deliveries,
             int(limits.keeps_dead),
+            self._bias,
+            b"" if end is None else end,
         )
         return archived, released
 

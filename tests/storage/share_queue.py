@@ -63,8 +63,8 @@ class Queue:
     def acknowledge(self, member: str, *ranges: tuple[int, int, bytes]) -> Acknowledged | None:
         return self.bench.run(self.queue.acknowledge(member, self.limits, [Range(*one) for one in ranges]))
 
-    def release(self, member: str) -> tuple[int, int]:
-        return self.bench.run(self.queue.release(member, self.limits))
+    def release(self, member: str, end: int | None = None) -> tuple[int, int]:
+        return self.bench.run(self.queue.release(member, self.limits, end))
 
     def owners(self) -> dict[int, tuple[str, int]]:
         """The owner and the deliveries of each pending entry, by offset."""

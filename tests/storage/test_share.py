@@ -200,6 +200,23 @@ def test_record_is_archived_after_the_last_delivery(queue: Queue, how: str) -> N
     assert list(queue.owners()) == [2]
 
 
+@pytest.mark.parametrize("how", ["expire", "close"])
+def test_records_that_were_read_too_early_were_not_delivered(queue: Queue, how: str) -> None:
+    """A member has read records that it may not get yet, and is gone before it could give them back."""
+    queue.add(*range(1, 5))
+    queue.limits = Limits(LOCK_MS, 1, 2000)
+    assert queue.runs("b", 1) == [(1, 1, 1)]
+    queue.client.xreadgroup(GROUP, "kafka:a", {queue.stream: ">"}, count=3)
+    if how == "expire":
+        queue.age(range(1, 5))
+        assert queue.runs("c", end=3) == []
+    else:
+        assert queue.release("a", end=3) == (1, 2)
+        assert queue.release("b", end=3) == (1, 0)
+    assert queue.owners() == {3: (RELEASED, 0), 4: (RELEASED, 0)}
+    assert queue.runs("c", end=5) == [(3, 4, 1)]
+
+
 @pytest.mark.parametrize("keeps_dead", [False, True])
 def test_lower_limit_archives_released_records(queue: Queue, keeps_dead: bool) -> None:
     queue.add(1, 2)

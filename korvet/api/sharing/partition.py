@@ -190,7 +190,7 @@ class SharedPartition:
         after: tuple[bytes, bytes] | None = (b"", b"")
         while after is not None:
             try:
-                demand = Demand(0, 0, natives_after=after)
+                demand = Demand(0, 0, self._end(config), natives_after=after)
                 looked = await self.queue.acquire("", config.limits, demand, self.log.leader_epoch)
             except NoShareGroup:
                 return
@@ -279,7 +279,7 @@ class SharedPartition:
 
     async def release(self, member: str, config: ShareConfig) -> None:
         """Release all records of a member that is gone. Raises StorageError."""
-        archived, released = await self.queue.release(member, config.limits)
+        archived, released = await self.queue.release(member, config.limits, self._end(config))
         self._counts.archived += archived
         if archived and config.limits.keeps_dead:
             self._on_dead(self, config)

@@ -40,6 +40,11 @@ local function acknowledge_ids(stream, group, ids)
   end
 end
 
+-- Returns the position before an offset ("": nil); that of ID 0-0, which no entry has, if there is none before it.
+local function position_before(offset, bias)
+  return offset ~= '' and math.max(0, tonumber(offset) + bias - 1) or nil
+end
+
 -- Gives entries to a consumer; their counters stay, or become `deliveries`.  They look as if they had waited for long,
 -- unless they are `fresh`: then native consumers do not claim them.  Entries that are gone from the stream are not
 -- pending any more then.
@@ -74,16 +79,19 @@ local function archive(stream, group, ids, consumer, rule)
 end
 
 -- Ends the deliveries of entries, as rows of XPENDING: those with `rule.limit` deliveries are archived, the others
--- released.  Returns the number of each.
-local function end_deliveries(stream, group, rows, rule)
-  local archived, released = {}, {}
+-- released; those after the position `last`, if there is one, as if they had never been delivered.  Returns the number
+-- of archived and of released ones.
+local function end_deliveries(stream, group, rows, rule, last)
+  local archived, released, early = {}, {}, {}
   for _, row in ipairs(rows) do
-    local ids = row[4] >= rule.limit and archived or released
+    local position = last and position_at(row[1])
+    local ids = position and position > last and early or row[4] >= rule.limit and archived or released
     ids[#ids + 1] = row[1]
   end
   archive(stream, group, archived, EXHAUSTED, rule)
   hand_over(stream, group, RELEASED, released)
-  return #archived, #released
+  hand_over(stream, group, RELEASED, early, 0)
+  return #archived, #released + #early
 end
 
 -- Returns the consumers with pending entries: how many entries members have and how many wait to become dead letters,
@@ -113,7 +121,7 @@ local function expire_members(stream, group, owners, rule)
   local left = AT_ONCE
   for _, name in ipairs(owners.members) do
     local rows = redis.call('XPENDING', stream, group, 'IDLE', rule.lock_ms, '-', '+', left, name)
-    end_deliveries(stream, group, rows, rule)
+    end_deliveries(stream, group, rows, rule, rule.last)
     owners.locked = owners.locked - #rows
     left = left - #rows
     if left == 0 then
@@ -331,11 +339,6 @@ local function give_back(stream, group, consumer, first, last)
   until #rows < AT_ONCE
 end
 
--- Returns the position before an offset ("": nil); that of ID 0-0, which no entry has, if there is none before it.
-local function position_before(offset, bias)
-  return offset ~= '' and math.max(0, tonumber(offset) + bias - 1) or nil
-end
-
 -- KEYS: stream, aborted.
 -- ARGV: 1 group, 2 member, 3 bias, 4 records and 5 bytes to acquire at most, 6 the bytes of the largest known entry,
 -- 7 locks that members may have, 8 deliveries of a record at most, 9 how long a lock lasts (ms), 10 the offset before
@@ -352,7 +355,11 @@ end
 -- entries.
 local function acquire(keys, args)
   local stream, group = keys[1], args[1]
-  local rule = { limit = tonumber(args[8]), lock_ms = tonumber(args[9]), keeps = args[17] == '1', archived = 0 }
+  local bias, most = tonumber(args[3]), tonumber(args[4])
+  local rule = {
+    limit = tonumber(args[8]), lock_ms = tonumber(args[9]), keeps = args[17] == '1', archived = 0,
+    last = position_before(args[10], bias),
+  }
   if args[18] ~= '' then
     give_back(stream, group, MEMBER .. args[2], args[18], args[19])
   end
@@ -372,11 +379,10 @@ local function acquire(keys, args)
     found, name, id = expire_natives(stream, group, owners.natives, rule, name, id)
     expired = expired + found
   end
-  local bias, most = tonumber(args[3]), tonumber(args[4])
   local room = math.min(most, tonumber(args[7]) - owners.locked)
   local take = {
     consumer = MEMBER .. args[2], bias = bias, room = room, bytes = tonumber(args[5]), size = 0,
-    largest_bytes = math.max(1, tonumber(args[6])), last = position_before(args[10], bias),
+    largest_bytes = math.max(1, tonumber(args[6])), last = rule.last,
     after = args[16] ~= '' and tonumber(args[16]) + bias or nil, is_committed = args[11] == '1',
     aborted_key = keys[2], examined = 0, most_examined = math.max(AT_ONCE, 2 * most),
     entries = {}, positions = {}, deliveries = {}, gaps = {}, unreadable = {}, back = {},
@@ -526,18 +532,19 @@ local function acknowledge_records(keys, args)
   return { #by_type[ACCEPTS], #by_type[GAPS] + #by_type[REJECTS], archived, released, #by_type[RENEWS] }
 end
 
--- KEYS: stream.  ARGV: group, member, deliveries of a record at most, "1" if archived records become dead letters.
+-- KEYS: stream.  ARGV: group, member, deliveries of a record at most, "1" if archived records become dead letters, bias,
+-- the offset before which records may be acquired ("": all).
 -- Ends all deliveries of a member, which is gone.  Returns the numbers of records that were archived and released.
 local function release_member(keys, args)
   local stream, group, consumer = keys[1], args[1], MEMBER .. args[2]
-  local rule = { limit = tonumber(args[3]), keeps = args[4] == '1' }
+  local rule, last = { limit = tonumber(args[3]), keeps = args[4] == '1' }, position_before(args[6], tonumber(args[5]))
   local archived, released, rows = 0, 0, nil
   repeat
     rows = redis.pcall('XPENDING', stream, group, '-', '+', AT_ONCE, consumer)
     if rows.err then
       return { 0, 0 }
     end
-    local over, back = end_deliveries(stream, group, rows, rule)
+    local over, back = end_deliveries(stream, group, rows, rule, last)
     archived, released = archived + over, released + back
   until #rows < AT_ONCE
   redis.call('XGROUP', 'DELCONSUMER', stream, group, consumer)

@@ -34,7 +34,7 @@ class Queue:
         self.during: Callable[[], object] = int
         """Called while records are acquired."""
 
-    async def release(self, member: str, limits: Limits) -> tuple[int, int]:
+    async def release(self, member: str, limits: Limits, end: int | None) -> tuple[int, int]:
         del member, limits
         return 0, 0
 
