@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from korvet.api.sharing.sessions import SharedKey
 
 _RENEWALS_ONLY: Final = "A fetch that renews locks cannot acquire records: its limits have to be 0"
+_ACQUIRE_MODES: Final = (0, 1)
+_NO_SUCH_MODE: Final = "There is no acquire mode {}"
 _NO_ACKNOWLEDGEMENTS: Final = "A fetch that opens a share session cannot acknowledge records"
 
 
@@ -96,6 +98,9 @@ def _invalid(request: Any, acknowledged: Mapping[SharedKey, Sequence[Batch]]) ->
     """What a request asks for that no client may ask for."""
     if request.share_session_epoch == INITIAL_EPOCH and acknowledged:
         return Outcome(ErrorCode.invalid_request, _NO_ACKNOWLEDGEMENTS)
+    mode = getattr(request, "share_acquire_mode", 0)
+    if mode not in _ACQUIRE_MODES:
+        return Outcome(ErrorCode.invalid_request, _NO_SUCH_MODE.format(mode))
     limits = milliseconds(request.max_wait), request.min_bytes, request.max_bytes, request.max_records
     if _renews(request) and any(limits):
         return Outcome(ErrorCode.invalid_request, _RENEWALS_ONLY)

@@ -297,6 +297,11 @@ def test_epochs(queue: Any, member: Member) -> None:
         assert ask(share_session_epoch=CLOSE).error_code == NO_SESSION
 
 
+@pytest.mark.parametrize(("mode", "error"), [(0, 0), (1, 0), (2, INVALID_REQUEST), (-1, INVALID_REQUEST)])
+def test_acquire_modes(queue: Any, mode: int, error: int) -> None:
+    assert queue.member().fetch(queue.part, share_acquire_mode=mode).error_code == error
+
+
 def test_opening_fetch_cannot_acknowledge(queue: Any) -> None:
     refused = queue.member().fetch((*queue.part, (1, 1, [ACCEPT])))
     assert refused.error_code == INVALID_REQUEST
