@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from korvet.api.common.context import RequestContext
-    from korvet.api.producing.batch import Step
     from korvet.api.producing.response import Refusal
     from korvet.api.producing.unpacking import Unpacked
     from korvet.log.partition_log import PartitionLog
@@ -154,22 +153,20 @@ class _Produce(msgspec.Struct, eq=False):
         """
         for begun, (topic, partition, answers) in enumerate(self._left, 1):
             batch = self._locate(topic, partition, answers)
-            if batch is not None and self._begin(batch) is UNPACKING:
-                return
+            if batch is not None:
+                try:
+                    self._proceed(batch)
+                except Exception as error:  # noqa: BLE001 - raised, or answered and logged
+                    raises = self._resume_client is None
+                    self._refuse(batch, _refusal(self._context, error, raises=raises))
+                if batch.step is UNPACKING:
+                    return
             if begun == _AT_ONCE:
                 self._hold_back()
                 asyncio.get_running_loop().call_soon(self._begin_next)
                 return
         if self._resume_client is not None:
             self._resume_client()
-
-    def _begin(self, batch: Batch) -> Step:
-        """Begin a batch. Returns what it waits for."""
-        try:
-            self._proceed(batch)
-        except Exception as error:  # noqa: BLE001 - raised, or answered and logged
-            self._refuse(batch, _refusal(self._context, error, raises=self._resume_client is None))
-        return batch.step
 
     def _hold_back(self) -> None:
         """Let the connection take no requests until all batches have begun: these would reach the log before

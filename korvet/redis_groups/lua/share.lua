@@ -532,8 +532,8 @@ local function acknowledge_records(keys, args)
   return { #by_type[ACCEPTS], #by_type[GAPS] + #by_type[REJECTS], archived, released, #by_type[RENEWS] }
 end
 
--- KEYS: stream.  ARGV: group, member, deliveries of a record at most, "1" if archived records become dead letters, bias,
--- the offset before which records may be acquired ("": all).
+-- KEYS: stream.  ARGV: group, member, deliveries of a record at most, "1" if archived records become dead letters,
+-- bias, the offset before which records may be acquired ("": all).
 -- Ends all deliveries of a member, which is gone.  Returns the numbers of records that were archived and released.
 local function release_member(keys, args)
   local stream, group, consumer = keys[1], args[1], MEMBER .. args[2]
