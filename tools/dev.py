@@ -387,9 +387,7 @@ def make(extras: set[str]) -> None:
     if uv:
         installer = [uv, "pip", "install", "--quiet", "--python", str(PYTHON)]
     else:
-        # As with uv, what is imported is compiled then: all of it would take 40 s.
-        options = ["--quiet", "--no-compile", "--disable-pip-version-check"]
-        installer = [str(PYTHON), "-m", "pip", "install", *options]
+        installer = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     what = "korvet" + (f" with {names}" if names else "") + (" and a Java" if "java" in extras else "")
     install(f"installing {what}", [*installer, *packages])
     register_format()
