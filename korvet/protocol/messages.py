@@ -144,11 +144,6 @@ def _arrays_in(entity: type) -> tuple[str, ...]:
     )
 
 
-def _is_short(entity: Any) -> bool:
-    """Whether an entity has few enough elements to be encoded in one piece."""
-    return _elements_left(entity, _WHOLE_ELEMENTS) >= 0
-
-
 def _elements_left(entity: Any, most: int) -> int:
     """`most` without the elements of an entity's arrays; any negative number if there are more."""
     kind: type = type(entity)
@@ -169,8 +164,8 @@ def _encode(entity: Any) -> bytes:
 
 
 def _pieces(entity: Any) -> Iterator[bytes]:
-    """An entity in one piece if it is short, otherwise each element of its arrays and what lies between."""
-    if _is_short(entity):
+    """An entity in one piece, or if it has many elements each of these and what lies between."""
+    if _elements_left(entity, _WHOLE_ELEMENTS) >= 0:
         yield _encode(entity)
         return
     kind: type = type(entity)
