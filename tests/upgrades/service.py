@@ -25,7 +25,7 @@ class Service(NamedTuple):
     transactions: float
     """Until the end of a transaction was acknowledged."""
     rebalances: dict[str, int]
-    """By group: how often members that had partitions got other ones, and went on."""
+    """By group: how often members got other partitions."""
     abandoned: tuple[str, ...]
     """Producers that were replaced, each with the reason."""
 
@@ -68,21 +68,21 @@ def service_of(history: Iterable[Event]) -> Service:
 
 
 def _rebalances(events: Iterable[Event], begin: int, end: int) -> dict[str, int]:
-    """By group: the assignments during the changes that were neither a member's first nor its last one. If a
-    client gives up, its member leaves, and that of its successor joins.
+    """By group: the assignments during the changes, without those of a client that gives up: its member
+    leaves, and the member of its successor joins.
     """
     members: dict[str, list[Assign]] = {}
     for event in events:
         if isinstance(event, Assign) and event.group is not None and event.why == "rebalance":
             members.setdefault(event.process, []).append(event)
-    return dict(
-        Counter(
-            str(each.group)
-            for assigned in members.values()
-            for each in assigned[1 : len(assigned) if assigned[-1].places else -1]
-            if begin <= each.at <= end
-        )
-    )
+    counted: Counter[str] = Counter()
+    for process, assigned in members.items():
+        worker, _, number = process.rpartition(".")
+        first = 1 if int(number) > 1 else 0
+        leaves = not assigned[-1].places and f"{worker}.{int(number) + 1}" in members
+        stayed = assigned[first : -1 if leaves else None]
+        counted.update(str(each.group) for each in stayed if begin <= each.at <= end)
+    return dict(counted)
 
 
 def _operation(event: Event) -> tuple[Any, ...] | None:
