@@ -114,8 +114,8 @@ class Sharing(Counted):
     # Sessions
 
     async def open(self, group: str, member: str, client: Connection) -> ShareSession:
-        """Open a session, in place of the member's last one, or when the records of that are released. It
-        ends with the client's connection. Raises ShareSessionError.
+        """Open a session in place of the member's last one; if that one has ended, after its records are
+        released. The session ends with the client's connection. Raises ShareSessionError.
         """
         while (release := self._releases.get((group, member))) is not None:
             await asyncio.wait([release])
@@ -143,7 +143,7 @@ class Sharing(Counted):
 
     async def close(self, group: str, member: str) -> None:
         """Close a session and release its records. Raises ShareSessionError."""
-        await asyncio.shield(self._end(self._sessions.close(group, member)))
+        await asyncio.shield(self._begin_release(self._sessions.close(group, member)))
 
     def find(self, group: str, member: str) -> ShareSession:
         """The session of a member. Raises ShareSessionError."""
@@ -157,12 +157,12 @@ class Sharing(Counted):
         def gone() -> None:
             self._watched.discard(client)
             for session in self._sessions.lose(client):
-                self._end(session)
+                self._begin_release(session)
 
         self._watched.add(client)
         client.on_disconnect(gone)
 
-    def _end(self, session: ShareSession) -> asyncio.Task[None]:
+    def _begin_release(self, session: ShareSession) -> asyncio.Task[None]:
         """Release the records of a session that is closed. Returns the task, which raises nothing."""
         place = session.group, session.member
         release = self._releases[place] = once("share session", self._release(session))
