@@ -119,8 +119,8 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
     size_bytes: int
     """The most bytes; the first record is acquired even if it is larger."""
     end: int | None = None
-    """Only records before this offset. What members have after it they were not given: they read it too
-    early.
+    """Only records before this offset. If a member has later ones, it has read them too early, and they were
+    not delivered.
     """
     is_committed: bool = False
     """Whether records of aborted transactions are gaps. Then `end` is the last stable offset or before."""
