@@ -54,7 +54,7 @@ def _constant(value: str | int, kind: pa.DataType, rows: int) -> pa.Array:
 def _timestamp_array(columns: Columns, kind: pa.DataType) -> pa.Array:
     times = columns.timestamps_ms
     if isinstance(times, np.ndarray):
-        if not len(times) or (times.min() >= MIN_SPARK_MS and times.max() <= MAX_SPARK_MS):
+        if not len(times) or (np.min(times) >= MIN_SPARK_MS and np.max(times) <= MAX_SPARK_MS):
             return pa.array((times * 1000).view("datetime64[us]"), type=kind)
         times = times.tolist()
     micros = [ms * 1000 if MIN_SPARK_MS <= ms <= MAX_SPARK_MS else None for ms in times]

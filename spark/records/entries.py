@@ -42,7 +42,7 @@ def addressable(entries: Sequence[Entry]) -> tuple[Sequence[Entry], NDArray[np.i
     """Return the entries that have an offset, with the ms and sequence of their IDs. Others are left out."""
     numbers = _numbers(b"-".join([entry[0] for entry in entries]), "-")
     # NumPy reads a number beyond int64 as the largest int64: a sequence that is left out anyway, or a time.
-    if len(numbers) and numbers[0::2].max() > MAX_MS:
+    if len(numbers) and np.max(numbers[0::2]) > MAX_MS:
         entries = [entry for entry in entries if _has_offset(entry[0])]
         pairs = [[int(part) for part in entry[0].split(b"-")] for entry in entries]
         numbers = np.array(pairs, dtype=np.int64).reshape(-1)
