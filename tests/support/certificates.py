@@ -15,6 +15,9 @@ _TIMEOUT_S = 60
 _KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 # Far enough that nothing warns of it.
 _DAYS = 3650
+# Python 3.13 and later verify strictly, by RFC 5280.
+_MAY_SIGN = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
+_EXTENSIONS = "subjectAltName=DNS:localhost,IP:127.0.0.1\nauthorityKeyIdentifier=keyid\n"
 _NAMES = ("countryName", "organizationName", "organizationalUnitName", "commonName", "UID", "domainComponent")
 _SETTINGS = """
 [ca]
@@ -41,7 +44,7 @@ class Authority:
         (folder / f"{name}.index").touch()
         self.certificate = folder / f"{name}.pem"
         subject = ("-subj", f"/CN={name}", "-days", str(_DAYS))
-        _openssl("req", "-x509", *_KEY, *subject, "-keyout", self._key, "-out", self.certificate)
+        _openssl("req", "-x509", *_KEY, *_MAY_SIGN, *subject, "-keyout", self._key, "-out", self.certificate)
 
     def issue(
         self, name: str, subject: str, begin: datetime | None = None, end: datetime | None = None
@@ -53,7 +56,7 @@ class Authority:
         request, key, signed = (made.with_suffix(suffix) for suffix in (".csr", ".key", ".crt"))
         _openssl("req", "-new", *_KEY, "-subj", subject, "-keyout", key, "-out", request)
         extensions = made.with_suffix(".ext")
-        extensions.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+        extensions.write_text(_EXTENSIONS)
         by = ("-config", self._settings, "-cert", self.certificate, "-keyfile", self._key)
         times = ("-startdate", f"{begin:%Y%m%d%H%M%SZ}", "-enddate", f"{end:%Y%m%d%H%M%SZ}")
         how = ("-batch", "-notext", "-preserveDN", "-extfile", extensions)
