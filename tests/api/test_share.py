@@ -440,6 +440,41 @@ def test_renewal(queue: Any, member: Member) -> None:
     assert partitions(member.acknowledge(part))[0].error_code == INVALID_REQUEST
 
 
+def test_locks_end_although_nobody_asks_for_records(queue: Any, member: Member) -> None:
+    """After the last delivery of a record, it is no lag any more."""
+    configure(queue, **{"share.record.lock.duration.ms": "1000", "share.delivery.count.limit": "2"})
+    offsets = queue.add(2)
+    part = (*queue.part, (offsets[0], offsets[0], [RELEASE]))
+    assert runs(member.fetch(max_records=1)) == [(offsets[0], offsets[0], 1)]
+    assert runs(member.fetch(part)) == [(offsets[0], offsets[0], 2), (offsets[1], offsets[1], 1)]
+
+    def described() -> tuple[int, int]:
+        asked = [{"group_id": queue.group, "topics": None}]
+        (group,) = queue.ask("DescribeShareGroupOffsets", 1, groups=asked).groups
+        ((partition,),) = [topic.partitions for topic in group.topics]
+        return partition.start_offset, partition.lag
+
+    assert described() == (offsets[0], 2)
+    until(lambda: described() == (offsets[1], 1), 30, lambda: str(described()))
+    assert runs(member.fetch()) == [(offsets[1], offsets[1], 2)]
+
+
+def test_one_record_does_not_use_up_the_deliveries_of_others(queue: Any, member: Member) -> None:
+    """As in Kafka 4.4 (KAFKA-17541). The worker fails at one record, so all that it has are released."""
+    offsets = queue.add(8)
+    fatal, accepted, sizes = offsets[5], list[int](), list[int]()
+    found = runs(member.fetch(max_wait=0))
+    while found:
+        got = [offset for first, last, _ in found for offset in range(first, last + 1)]
+        verdict = RELEASE if fatal in got else ACCEPT
+        accepted += got if verdict == ACCEPT else []
+        sizes.append(len(got))
+        ranges = ((first, last, [verdict]) for first, last, _ in found)
+        found = runs(member.fetch((*queue.part, *ranges), max_wait=0))
+    assert accepted == [offset for offset in offsets if offset != fatal]
+    assert sizes == [8, 8, 8, 4, 2, 1, 1, 1, 1]
+
+
 def test_acknowledgement_past_the_acquired_records(queue: Any, member: Member) -> None:
     """Kafka calls it invalid, but knows no such record if none is acquired."""
     first, last = queue.add(2)

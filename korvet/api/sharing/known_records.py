@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -63,3 +65,36 @@ class KnownRecords:
         self._locks -= records
         self._releases += 1
         self._reads_new = False
+
+
+class LockEnds:
+    """When the locks that this leader gave end, unless they are acknowledged before; s of the event loop."""
+
+    __slots__ = ("_ends_s",)
+
+    def __init__(self) -> None:
+        # In order.
+        self._ends_s: deque[float] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._ends_s)
+
+    @property
+    def first_s(self) -> float:
+        """The first end; infinite without any."""
+        return self._ends_s[0] if self._ends_s else math.inf
+
+    def note(self, end_s: float) -> None:
+        """Note an end, which is not before the others."""
+        self._ends_s.append(end_s)
+
+    def note_again(self, end_s: float) -> None:
+        """Note an end that was passed, since nobody could look."""
+        self._ends_s.appendleft(end_s)
+
+    def passed(self, now_s: float) -> bool:
+        """Forget the ends up to now. Returns whether there were any."""
+        some = self.first_s <= now_s
+        while self.first_s <= now_s:
+            self._ends_s.popleft()
+        return some

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from korvet.api.sharing.acknowledgements import given_up_ranges
-from korvet.api.sharing.known_records import KnownRecords
+from korvet.api.sharing.known_records import KnownRecords, LockEnds
 from korvet.coordinator.share_partitions import begin
 from korvet.groups.own_configs import LATEST
 from korvet.groups.share.messages import SharePartition
@@ -50,11 +49,11 @@ class SharedPartition:
         "_initialised",
         "_is_initialised",
         "_known",
-        "_locks_end_s",
         "_natives_after",
         "_natives_s",
         "_on_dead",
         "_waiting",
+        "lock_ends",
         "log",
         "place",
         "queue",
@@ -83,8 +82,8 @@ class SharedPartition:
         self._initialised = False
         # Counts what may have brought records; 0 while there is nothing to acquire.
         self._changes = 1
-        # When the locks that this broker gave end, in order, unless they are acknowledged before.
-        self._locks_end_s: deque[float] = deque()
+        self.lock_ends = LockEnds()
+        """When to look for expired locks of members."""
         # When, and from where on, to look at the locks of native consumers.
         self._natives_s = 0.0
         self._natives_after = (b"", b"")
@@ -116,7 +115,7 @@ class SharedPartition:
     @property
     def due_s(self) -> float:
         """When locks may end, by the time of the event loop."""
-        return min(self._natives_s, self._locks_end_s[0]) if self._locks_end_s else self._natives_s
+        return min(self._natives_s, self.lock_ends.first_s)
 
     def may_have_records(self, now_s: float) -> bool:
         """Whether there may be records to acquire."""
@@ -132,10 +131,8 @@ class SharedPartition:
         if not self._initialised:
             await self._initialise(config)
         now_s, lock_s = loop.time(), config.limits.lock_ms / 1000
-        locks_end = self._locks_end_s
-        ended = bool(locks_end) and locks_end[0] <= now_s
-        while locks_end and locks_end[0] <= now_s:
-            locks_end.popleft()
+        lock_ends = self.lock_ends
+        ended = lock_ends.passed(now_s)
         natives_due = self._natives_s <= now_s
         new = 0 if ended or natives_due else self._known.new(records, config.limits)
         demand = Demand(
@@ -155,19 +152,19 @@ class SharedPartition:
         except BaseException:
             self._changes += changes + 1
             if ended:
-                locks_end.appendleft(now_s)
+                lock_ends.note_again(now_s)
             raise
         self._note(acquired, config)
         if acquired.has_more or after is not None:
             self._changes += 1
         if acquired.runs:
             self._changed(self.place)
-            locks_end.append(loop.time() + lock_s)
+            lock_ends.note(loop.time() + lock_s)
         found = acquired.found
         if found is not None:
-            if found.locks and not locks_end:
+            if found.locks and not lock_ends:
                 # Redis's clock went back, or a failover has brought locks back.
-                locks_end.append(loop.time() + lock_s / _LOOKS)
+                lock_ends.note(loop.time() + lock_s / _LOOKS)
             self._note_natives(found, looked=natives_due)
         return acquired
 
@@ -187,8 +184,10 @@ class SharedPartition:
 
     async def look(self, config: ShareConfig) -> None:
         """End the locks that have expired, also if no member takes records here. Raises StorageError."""
+        now_s = asyncio.get_running_loop().time()
         after: tuple[bytes, bytes] | None = (b"", b"")
-        while after is not None:
+        has_more, expired = True, 0
+        while has_more:
             try:
                 demand = Demand(0, 0, self._end(config), natives_after=after)
                 looked = await self.queue.acquire("", config.limits, demand, self.log.leader_epoch)
@@ -197,7 +196,12 @@ class SharedPartition:
             self._note(looked, config)
             assert looked.found is not None
             self._known.released(0)
+            expired += looked.found.expired
             after = looked.found.natives_after if any(looked.found.natives_after) else None
+            has_more = looked.has_more or after is not None
+        self.lock_ends.passed(now_s)
+        if expired:
+            self.wake()
 
     def _note(self, acquired: Acquired, config: ShareConfig) -> None:
         self._counts.acquire(acquired)
@@ -239,7 +243,8 @@ class SharedPartition:
         self._initialised = True
         self._changed(self.place)
         now_s, lock_s = asyncio.get_running_loop().time(), config.limits.lock_ms / 1000
-        self._locks_end_s.extend(now_s + lock_s * look / _LOOKS for look in range(_LOOKS + 2))
+        for look in range(_LOOKS + 2):
+            self.lock_ends.note(now_s + lock_s * look / _LOOKS)
 
     async def _begin(self, config: ShareConfig) -> None:
         """Make the group if there is none: members got it from the coordinator, so it was lost. Unless the
@@ -270,7 +275,7 @@ class SharedPartition:
             if config.limits.keeps_dead and (done.rejected or done.archived):
                 self._on_dead(self, config)
             if done.renewed:
-                self._locks_end_s.append(asyncio.get_running_loop().time() + config.limits.lock_ms / 1000)
+                self.lock_ends.note(asyncio.get_running_loop().time() + config.limits.lock_ms / 1000)
             was_full = self._known.is_full(config.limits)
             self._known.acknowledged(done)
             if done.released or was_full:

@@ -196,15 +196,19 @@ class Sharing(Counted):
                 if partition is not None:
                     partition.close()
 
-    # Dead letters
+    # Expired locks and dead letters
 
     async def attend(self) -> NoReturn:
-        """See to groups that keep dead letters, also those that only native consumers use: end their expired
-        locks, and write letters that wait.
+        """End expired locks of members that take no further records. See to groups that keep dead letters,
+        also those that only native consumers use: end their expired locks, and write letters that wait.
         """
         clock = asyncio.get_running_loop().time
         while True:
             began_s = clock()
+            async for group, key in sliced(list(self._partitions)):
+                known = self._partitions.get((group, key))
+                if known is not None and known.lock_ends.first_s <= began_s:
+                    await self._look_in(group, self.config(group), key)
             async for group in sliced(self._groups.own.groups):
                 config = self.config(group)
                 if config.limits.keeps_dead:

@@ -277,6 +277,29 @@ local function attend_dead(stream, group, rule)
   end
 end
 
+-- Returns how many of the first released entries, rows of XPENDING, may be acquired together, and whether these are
+-- suspects (KAFKA-17541): records that were delivered half as often as the limit says, so one of them may be what ends
+-- their owners.  They are not acquired with others; half of them the first time, a quarter the second time, and so on,
+-- and each is alone the last time.  So one record cannot use up all deliveries of many.
+local function count_together(rows, limit)
+  local from, count = math.max(2, math.ceil(limit / 2)), 0
+  local function is_suspect(row)
+    return from <= row[4] and row[4] < limit
+  end
+  local are_suspects = rows[1] and is_suspect(rows[1])
+  while rows[count + 1] and is_suspect(rows[count + 1]) == are_suspects do
+    count = count + 1
+  end
+  if not are_suspects then
+    return count, false
+  end
+  local most, together = math.floor(count / 2 ^ (rows[1][4] - from + 1)), 1
+  while together < most and math.max(rows[together][4], rows[together + 1][4]) < limit - 1 do
+    together = together + 1
+  end
+  return together, true
+end
+
 -- Acquires released entries up to the last position that may be read.  Returns whether none is left there.
 local function take_released(take, stream, group, rule)
   local lower = take.after and '(' .. id_of(take.after) or '-'
@@ -284,8 +307,13 @@ local function take_released(take, stream, group, rule)
   while not is_done(take) do
     local count = count_next(take)
     local rows = redis.call('XPENDING', stream, group, lower, upper, count, RELEASED)
+    local together, are_suspects = count_together(rows, rule.limit)
+    if are_suspects and take.entries[1] then
+      return false
+    end
     local ids, deliveries, over = {}, {}, {}
-    for _, row in ipairs(rows) do
+    for at = 1, together do
+      local row = rows[at]
       if row[4] >= rule.limit then
         over[#over + 1] = row[1]
       else
@@ -294,7 +322,7 @@ local function take_released(take, stream, group, rule)
       end
     end
     archive(stream, group, over, EXHAUSTED, rule)
-    take.examined = take.examined + #rows
+    take.examined = take.examined + together
     if ids[1] then
       for _, entry in ipairs(redis.call('XCLAIM', stream, group, take.consumer, 0, unpack(ids))) do
         if entry then
@@ -302,7 +330,9 @@ local function take_released(take, stream, group, rule)
         end
       end
     end
-    if #rows < count then
+    if are_suspects and take.entries[1] then
+      return false
+    elseif #rows < count and together == #rows then
       return not take.is_full
     end
   end
