@@ -90,6 +90,7 @@ def test_what_needs_attention_comes_first(page: Page) -> None:
     severity = [severity_rank(KINDS[status.replace(" ", "_")]) for status in badges]
     assert severity == sorted(severity)
     assert "ok" not in badges
+    assert texts(page, ".reason > summary .why")[0] == "each went back to an earlier offset"
     assert page.evaluate("document.querySelectorAll('.attention > li').length") == 0
     page.evaluate("document.querySelector('.reason > summary').click()")
     wait(page, "document.querySelector('.reason[open] .attention > li') !== null")

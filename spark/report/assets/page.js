@@ -620,7 +620,7 @@ function reasons(troubled) {
     const fill = () => { if (!list.childElementCount) list.append(...same.map(attentionLine)); };
     if (printing) fill();
     return h("details", { class: "reason", open: printing, ontoggle: fill }, h("summary", {}, badgeOf(same[0]), h("b", {}, plural(same.length, "group")),
-      h("span", { class: "why" }, STATUS[same[0].status][1])), list);
+      h("span", { class: "why" }, `${same.length > 1 ? "each " : ""}${STATUS[same[0].status][1]}`)), list);
   });
 }
 
