@@ -86,7 +86,15 @@ class Queue(NamedTuple):
 
 def as_frame(spark: SparkSession, queues: Iterable[Queue]) -> DataFrame:
     """Return queues as a frame (QUEUES)."""
-    return spark.createDataFrame([*queues], QUEUES)
+    # Spark Connect takes arrays as lists only.
+    rows = [
+        queue._replace(
+            workers=None if queue.workers is None else [*queue.workers],
+            marks=[*queue.marks],
+        )
+        for queue in queues
+    ]
+    return spark.createDataFrame(rows, QUEUES)
 
 
 def share_partitions(records: DataFrame) -> DataFrame:

@@ -1,6 +1,8 @@
-"""A share consumer (KIP-932) at work."""
+"""Share groups (KIP-932): their records, and a consumer at work."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from confluent_kafka import AcknowledgeType, Producer, ShareConsumer
 from confluent_kafka.admin import (
@@ -12,9 +14,25 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from korvet.offsets.codec import encode_key, encode_value
+from korvet.offsets.group_records import NamedTopicPartitions, ShareEpoch, SharePartitions
+from korvet.offsets.partition import partition_for
+from korvet.offsets.schema import GroupRecordKey
 from tests.support.polling import until
 
+if TYPE_CHECKING:
+    from tests.spark.keyspace import Keyspace
+
 RECORDS = 20
+MS = 1_700_000_000_000
+
+
+def begin(keyspace: Keyspace, group: str, topic_id: bytes, topic: str, *partitions: int) -> None:
+    """Write what the coordinator of a share group writes when the group begins with partitions of a topic."""
+    parts = (NamedTopicPartitions(topic_id, topic, partitions),)
+    for version, value in ((11, ShareEpoch(3, 7)), (15, SharePartitions((), parts, ()))):
+        record = encode_key(GroupRecordKey(group, version)), encode_value(value)
+        keyspace.raw_offset_record(partition_for(group), *record, MS)
 
 
 def work(bootstrap: str) -> None:

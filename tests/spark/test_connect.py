@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pyarrow.dataset as ds  # type: ignore[import-untyped]
 import pytest
@@ -17,6 +18,7 @@ from korvet.spark import cli
 from korvet.spark.session import connect
 from korvet.spark.session.connect import ConnectError, connect_session
 from korvet.spark.versions import running
+from tests.spark.sharing import begin
 from tests.support.ports import free_port
 from tests.support.processes import run
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from tests.spark.keyspace import Keyspace
 
 MS = 1_700_000_000_000
+TOPIC_ID = UUID(int=7)
 COMMAND_TIMEOUT_S = 240
 
 
@@ -67,10 +70,11 @@ def test_exports(connect_url: str, keyspace: Keyspace, tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.usefixtures("delta")
 def test_all_tables_and_report(connect_url: str, keyspace: Keyspace, tmp_path: Path) -> None:
-    keyspace.topic("t")
+    keyspace.topic("t", topic_id=str(TOPIC_ID))
     keyspace.offsets_topic()
     keyspace.commit("g", "t", 0, MS << 10, at_ms=MS + 5)
     keyspace.add("t", 0, f"{int(time.time()) * 1000}-0", b"value", b"v")
+    begin(keyspace, "workers", TOPIC_ID.bytes, "t", 0)
     redis = ["--redis", keyspace.url]
     tables = str(tmp_path / "tables")
     korvet(connect_url, "export", "--all-tables", *redis, "--to", tables)
@@ -78,7 +82,7 @@ def test_all_tables_and_report(connect_url: str, keyspace: Keyspace, tmp_path: P
     korvet(connect_url, *kept, "--to", str(tmp_path / "current"))
     assert committed(tmp_path / "current") == MS << 10
     said = korvet(connect_url, "report", *redis, "--out", str(tmp_path / "report"))
-    assert said.startswith("1 group, 1 needs attention. Report: ")
+    assert said.startswith("2 groups, 1 needs attention. Report: ")
     assert (tmp_path / "report" / "report.html").stat().st_size > 1000
 
 

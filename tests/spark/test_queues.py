@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from korvet.offsets.codec import encode_key, encode_value
-from korvet.offsets.group_records import NamedTopicPartitions, ShareEpoch, SharePartitions
+from korvet.offsets.codec import encode_key
 from korvet.offsets.packing import pack
 from korvet.offsets.partition import partition_for
 from korvet.offsets.schema import GroupRecordKey
@@ -40,7 +39,7 @@ from korvet.spark.tables.kafka_queues import State, fold, kafka_queues, queue_of
 from korvet.spark.tables.queues import SHARE_STATE_TOPIC, Place, Queue
 from korvet.spark.tables.readers import KafkaReader, RedisReader
 from korvet.spark.tables.stored_tables import StoredTables
-from tests.spark.sharing import RECORDS, work
+from tests.spark.sharing import RECORDS, begin, work
 from tests.support.polling import until
 
 if TYPE_CHECKING:
@@ -159,14 +158,6 @@ MINUTE = 60_000
 NOW = MS + 10 * MINUTE
 
 
-def shared(keyspace: Keyspace, *partitions: int) -> None:
-    """A share group whose coordinator has begun with partitions of the topic."""
-    parts = (NamedTopicPartitions(TOPIC_ID, "jobs", partitions),)
-    for version, value in ((11, ShareEpoch(3, 7)), (15, SharePartitions((), parts, ()))):
-        record = encode_key(GroupRecordKey("workers", version)), encode_value(value)
-        keyspace.raw_offset_record(partition_for("workers"), *record, MS)
-
-
 def scenario(keyspace: Keyspace) -> None:
     """A record a minute in partition 0, six of which were delivered; nobody has read partition 1."""
     keyspace.offsets_topic()
@@ -182,7 +173,7 @@ def scenario(keyspace: Keyspace) -> None:
     client.xclaim(stream, "workers", "korvet:rejected", 0, [f"{MS}-0"], retrycount=9)
     client.xack(stream, "workers", f"{MS + MINUTE}-0")
     client.xclaim(stream, "workers", "korvet:released", 0, [f"{MS + 2 * MINUTE}-0"], retrycount=2)
-    shared(keyspace, 0, 1)
+    begin(keyspace, "workers", TOPIC_ID, "jobs", 0, 1)
 
 
 @pytest.mark.spark
