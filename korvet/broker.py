@@ -293,7 +293,7 @@ async def _run(
         admin.attach(parts, dispatcher, setup)
         await _load(parts, changes)
         dispatcher.request_log.follow(parts.live)
-        tasks += [*_housekeeping(parts), keep("dead letters", services.sharing.attend)]
+        tasks += [*_housekeeping(parts), keep("share groups", services.sharing.attend)]
         tasks.append(keep("share states", snapshots.run))
         freeze_long_lived_objects()
         # Other brokers send clients to this broker already; it reports to them what is still being loaded.
