@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ class LockEnds:
     __slots__ = ("_ends_s",)
 
     def __init__(self) -> None:
-        # In order.
-        self._ends_s: deque[float] = deque()
+        # A heap: locks that are given later may end earlier, if a group's locks become shorter.
+        self._ends_s: list[float] = []
 
     def __bool__(self) -> bool:
         return bool(self._ends_s)
@@ -85,16 +85,12 @@ class LockEnds:
         return self._ends_s[0] if self._ends_s else math.inf
 
     def note(self, end_s: float) -> None:
-        """Note an end, which is not before the others."""
-        self._ends_s.append(end_s)
-
-    def note_again(self, end_s: float) -> None:
-        """Note an end that was passed, since nobody could look."""
-        self._ends_s.appendleft(end_s)
+        """Note an end."""
+        heapq.heappush(self._ends_s, end_s)
 
     def passed(self, now_s: float) -> bool:
         """Forget the ends up to now. Returns whether there were any."""
         some = self.first_s <= now_s
         while self.first_s <= now_s:
-            self._ends_s.popleft()
+            heapq.heappop(self._ends_s)
         return some

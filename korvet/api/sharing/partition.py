@@ -152,7 +152,7 @@ class SharedPartition:
         except BaseException:
             self._changes += changes + 1
             if ended:
-                lock_ends.note_again(now_s)
+                lock_ends.note(now_s)
             raise
         self._note(acquired, config)
         if acquired.has_more or after is not None:

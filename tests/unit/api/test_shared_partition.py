@@ -80,10 +80,10 @@ class Leader:
     async def _always(self, *_: Any) -> bool:
         return True
 
-    def acquire(self) -> None:
+    def acquire(self, config: ShareConfig = CONFIG) -> None:
         """Ask for records, as members do when the partition may have some."""
         if self.partition.may_have_records(self.now_s):
-            returned(self.partition.acquire("m", CONFIG, 500, 1 << 20, None))
+            returned(self.partition.acquire("m", config, 500, 1 << 20, None))
 
     def looks(self) -> int:
         """How often it has looked at the locks of members."""
@@ -102,10 +102,10 @@ def leader(monkeypatch: pytest.MonkeyPatch) -> Leader:
     return Leader(monkeypatch)
 
 
-def give_a_lock(leader: Leader) -> None:
+def give_a_lock(leader: Leader, config: ShareConfig = CONFIG) -> None:
     leader.queue.runs, leader.queue.locks = [Run(0, 0, 1)], 1
     leader.partition.wake()
-    leader.acquire()
+    leader.acquire(config)
     assert leader.looks() == 0
 
 
@@ -115,6 +115,15 @@ def test_it_looks_when_a_lock_ends(leader: Leader) -> None:
     for _ in range(3):
         leader.now_s += LOCK_S
         leader.acquire()
+    assert leader.looks() == 1
+
+
+def test_it_looks_in_time_after_locks_became_shorter(leader: Leader) -> None:
+    give_a_lock(leader)
+    shorter = ShareConfig(Limits(lock_ms=int(LOCK_S * 500), deliveries=5, locks=2000))
+    give_a_lock(leader, shorter)
+    leader.now_s += LOCK_S / 2
+    leader.acquire(shorter)
     assert leader.looks() == 1
 
 
