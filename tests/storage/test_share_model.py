@@ -153,16 +153,19 @@ class ShareMachine(RuleBasedStateMachine):
         deliveries = self.records[offset].deliveries
         return deliveries >= 2 and 2 * deliveries >= self.queue.limits.deliveries
 
+    def _is_last(self, offset: int) -> bool:
+        """Whether the next delivery of a record is its last one."""
+        return self.records[offset].deliveries == self.queue.limits.deliveries - 1
+
     def _together(self, offsets: list[int]) -> list[int]:
         """The first of these released records that a member gets at once."""
-        if not self._is_suspect(offsets[0]):
+        if not self._is_suspect(offsets[0]) or self._is_last(offsets[0]):
             return offsets[:1]
         suspects = list(itertools.takewhile(self._is_suspect, offsets))
         first = max(2, math.ceil(self.queue.limits.deliveries / 2))
         times = self.records[offsets[0]].deliveries - first + 1
-        last = [self.records[offset].deliveries == self.queue.limits.deliveries - 1 for offset in suspects]
-        most = 1 if last[0] else max(1, len(suspects) >> times)
-        return suspects[: min(most, [*last, True].index(True) or 1)]
+        some = suspects[: max(1, len(suspects) >> times)]
+        return list(itertools.takewhile(lambda offset: not self._is_last(offset), some))
 
     def _released(self, room: int) -> tuple[dict[int, int], bool]:
         """The deliveries of the released records that a member gets, and whether it gets new ones, too."""
