@@ -20,6 +20,7 @@ from korvet.spark.export.topics import check_topics
 from korvet.spark.source.errors import SourceError
 from korvet.spark.source.settings import options_of
 from tests.spark.direct import batch, values
+from tests.support.certificates import Authority
 from tests.support.polling import patient
 from tests.support.ports import free_port
 
@@ -47,24 +48,22 @@ class Front:
 
 def make_certificates(folder: Path) -> None:
     """An authority, certificates of it for a server and a client, and a key with a password."""
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(
-            ["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=patient(60)
-        )
-
-    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    # Python 3.13 and later verify strictly, by RFC 5280.
-    may_sign = ["-addext", "keyUsage=critical,keyCertSign,cRLSign"]
-    for name in ("ca", "other"):
-        subject = ["-subj", f"/CN={name}"]
-        openssl("req", "-x509", *curve, *may_sign, *subject, "-keyout", f"{name}.key", "-out", f"{name}.pem")
-    (folder / "names").write_text("subjectAltName=DNS:localhost\nauthorityKeyIdentifier=keyid\n")
+    authority = Authority(folder, "ca")
+    Authority(folder, "other")
     for name in ("server", "client"):
-        openssl("req", *curve, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        signed = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names", "-days", "2"]
-        openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.pem", *signed)
-    openssl("ec", "-in", "client.key", "-out", "locked.key", "-aes128", "-passout", "pass:open sesame")
+        authority.issue(name, f"/CN={name}", hosts="DNS:localhost")
+    locked = [
+        "openssl",
+        "ec",
+        "-in",
+        "client.key",
+        "-out",
+        "locked.key",
+        "-aes128",
+        "-passout",
+        "pass:open sesame",
+    ]
+    subprocess.run(locked, cwd=folder, check=True, capture_output=True, timeout=patient(60))
 
 
 def pump(source: socket.socket, target: socket.socket) -> None:

@@ -17,7 +17,6 @@ _KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 _DAYS = 3650
 # Python 3.13 and later verify strictly, by RFC 5280.
 _MAY_SIGN = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
-_EXTENSIONS = "subjectAltName=DNS:localhost,IP:127.0.0.1\nauthorityKeyIdentifier=keyid\n"
 _NAMES = ("countryName", "organizationName", "organizationalUnitName", "commonName", "UID", "domainComponent")
 _SETTINGS = """
 [ca]
@@ -47,16 +46,22 @@ class Authority:
         _openssl("req", "-x509", *_KEY, *_MAY_SIGN, *subject, "-keyout", self._key, "-out", self.certificate)
 
     def issue(
-        self, name: str, subject: str, begin: datetime | None = None, end: datetime | None = None
+        self,
+        name: str,
+        subject: str,
+        begin: datetime | None = None,
+        end: datetime | None = None,
+        *,
+        hosts: str = "DNS:localhost,IP:127.0.0.1",
     ) -> Path:
-        """A PEM file with key and certificate for `localhost` and 127.0.0.1, valid from now on or `begin`."""
+        """A PEM file with key and certificate for these hosts, valid from now on or `begin`."""
         begin = begin or datetime.now(UTC) - timedelta(minutes=1)
         end = end or begin + timedelta(days=_DAYS)
         made = self._folder / f"{name}.pem"
         request, key, signed = (made.with_suffix(suffix) for suffix in (".csr", ".key", ".crt"))
         _openssl("req", "-new", *_KEY, "-subj", subject, "-keyout", key, "-out", request)
         extensions = made.with_suffix(".ext")
-        extensions.write_text(_EXTENSIONS)
+        extensions.write_text(f"subjectAltName={hosts}\nauthorityKeyIdentifier=keyid\n")
         by = ("-config", self._settings, "-cert", self.certificate, "-keyfile", self._key)
         times = ("-startdate", f"{begin:%Y%m%d%H%M%SZ}", "-enddate", f"{end:%Y%m%d%H%M%SZ}")
         how = ("-batch", "-notext", "-preserveDN", "-extfile", extensions)
