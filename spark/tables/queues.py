@@ -88,10 +88,7 @@ def as_frame(spark: SparkSession, queues: Iterable[Queue]) -> DataFrame:
     """Return queues as a frame (QUEUES)."""
     # Spark Connect takes arrays as lists only.
     rows = [
-        queue._replace(
-            workers=None if queue.workers is None else [*queue.workers],
-            marks=[*queue.marks],
-        )
+        queue._replace(workers=None if queue.workers is None else [*queue.workers], marks=[*queue.marks])
         for queue in queues
     ]
     return spark.createDataFrame(rows, QUEUES)
