@@ -205,10 +205,10 @@ class Sharing(Counted):
         clock = asyncio.get_running_loop().time
         while True:
             began_s = clock()
-            async for group, key in sliced(list(self._partitions)):
-                known = self._partitions.get((group, key))
-                if known is not None and known.lock_ends.first_s <= began_s:
-                    await self._look_in(group, self.config(group), key)
+            known = sliced(list(self._partitions.items()))
+            due = [place async for place, partition in known if partition.lock_ends.first_s <= began_s]
+            looks = (self._look_in(group, self.config(group), key) for group, key in due)
+            await gathered(looks, _LOOKS_AT_ONCE)
             async for group in sliced(self._groups.own.groups):
                 config = self.config(group)
                 if config.limits.keeps_dead:
